@@ -168,7 +168,7 @@ def _show(written: JudgeDataSummary, out: Path, *, wanted: bool) -> None:
 
 
 def _references(reports: Path | None) -> dict[str, str]:
-    from radfact.meta.datasets.report_table import read_reports
+    from radfact.meta.datasets.reports import read_reports
 
     return {} if reports is None else {one.sample_id: one.report for one in read_reports(reports, default_site="-")}
 

@@ -10,7 +10,7 @@ from maira.judge.scores import make_vert_example
 from maira.judge.training_examples import ExampleSet
 from radfact.errors import InputError
 from radfact.meta.datasets.layouts import Layout
-from radfact.meta.datasets.ratings import Ratings
+from radfact.meta.datasets.ratings import RatingSet
 from radfact.records import narrative
 
 EXPERTS = "experts"
@@ -39,7 +39,7 @@ def find_scale(layout: Layout, given: tuple[float, float] | None) -> tuple[float
     return scale
 
 
-def make_rating_examples(ratings: Ratings, scale: tuple[float, float], file: Path) -> ExampleSet:
+def make_rating_examples(ratings: RatingSet, scale: tuple[float, float], file: Path) -> ExampleSet:
     """VERT's question about every rated pair, and the experts' mean rating as a share of the scale, 1 the best.
 
     Args:

@@ -12,9 +12,9 @@ from typing import Literal, get_args
 from maira.judge.rewording import reword
 from radfact.error_categories import CategoryLetter
 from radfact.errors import InputError
-from radfact.meta.injection.records import Injected
+from radfact.meta.injection.records import InjectedReport
 from radfact.meta.injection.rules import RuleInjector
-from radfact.meta.injection.sentences import Sentences
+from radfact.meta.injection.sentences import ReportSentences
 from radfact.records import Pair, Report
 
 Pairing = Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"]
@@ -34,7 +34,7 @@ class ReportPair:
     pair: Pair
     pairing: Pairing | Literal["rated"]
     source_id: str
-    injected: Injected | None = None
+    injected: InjectedReport | None = None
 
 
 def make_pairs(
@@ -126,7 +126,7 @@ def _makers(
 
 
 def _edited(report: str, drawn: random.Random) -> str | None:
-    document = Sentences.of(report)
+    document = ReportSentences.of(report)
     sentences = [document.text[begin:end] for begin, end in document.spans]
     if len(sentences) < 2:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from radfact.judges.offline.facts import Fact
 from radfact.judges.offline.splitter import split_narrative
-from radfact.meta.injection.sentences import Sentences, facts_of
+from radfact.meta.injection.sentences import ReportSentences, parse_facts
 
 _DENIAL = re.compile(
     r"^(?:there (?:is|are) )?(?:no |negative for )(?:(?:evidence of|signs? of|definite|visualized) )?(?P<what>.+?)"
@@ -49,7 +49,7 @@ def reword(report: str, drawn: random.Random) -> str | None:
         report: the report.
         drawn: chooses the ways.
     """
-    document = Sentences.of(report)
+    document = ReportSentences.of(report)
     changes: dict[int, str | None] = {}
     for place, sentence in enumerate(document.sentences):
         ways = [found for way in (_parts(sentence), _less(sentence), _otherwise(sentence)) if (found := way)]
@@ -61,7 +61,7 @@ def reword(report: str, drawn: random.Random) -> str | None:
 def _parts(sentence: str) -> list[str]:
     """Its findings one by one, of a sentence with several."""
     singles = [one.rstrip(". ") for one in split_narrative(f"{sentence}.")]
-    return singles if len(singles) > 1 and all(facts_of(one) for one in singles) else []
+    return singles if len(singles) > 1 and all(parse_facts(one) for one in singles) else []
 
 
 def _less(sentence: str) -> list[str]:
@@ -69,7 +69,7 @@ def _less(sentence: str) -> list[str]:
     found = []
     for match in _DETAIL.finditer(sentence):
         text = _sentence(sentence[: match.start()] + sentence[match.end() :])
-        if _findings(text) == _findings(sentence) and set(facts_of(text)) != set(facts_of(sentence)):
+        if _findings(text) == _findings(sentence) and set(parse_facts(text)) != set(parse_facts(sentence)):
             found.append(text)
     return found
 
@@ -86,12 +86,12 @@ def _otherwise(sentence: str) -> list[str]:
         parts = match.groupdict() | {"what": match["what"][:1].lower() + match["what"][1:]}
         texts = [form.format(**(parts | {"state": state})) for form in _STATES for state in states]
     written = [_sentence(text) for text in texts]
-    meant = set(facts_of(sentence))
-    return [text for text in written if meant and text.lower() != sentence.lower() and set(facts_of(text)) == meant]
+    meant = set(parse_facts(sentence))
+    return [text for text in written if meant and text.lower() != sentence.lower() and set(parse_facts(text)) == meant]
 
 
 def _findings(sentence: str) -> Sequence[tuple[str, bool]]:
-    return [_named(fact) for fact in facts_of(sentence)]
+    return [_named(fact) for fact in parse_facts(sentence)]
 
 
 def _named(fact: Fact) -> tuple[str, bool]:

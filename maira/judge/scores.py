@@ -12,8 +12,8 @@ from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import Failure
 from radfact.judges.offline.splitter import split_narrative
 from radfact.llm import ChatClient
-from radfact.meta.injection.records import Change, Injected
-from radfact.meta.injection.sentences import Sentences
+from radfact.meta.injection.records import InjectedError, InjectedReport
+from radfact.meta.injection.sentences import ReportSentences
 from radfact.metrics.green import Green, green_score
 from radfact.metrics.llm_metric import LLMMetric
 from radfact.metrics.responses.assessment import SECTION_TITLES, Assessment, CategoryErrors, parse_assessment
@@ -126,7 +126,7 @@ def _error_lines(errors: CategoryErrors) -> str:
     )
 
 
-def assess_errors(injected: Injected) -> Assessment:
+def assess_errors(injected: InjectedReport) -> Assessment:
     """What GREEN and VERT should say of errors that were put in; each counts as significant.
 
     The findings that match are the sentences that reference and candidate share, and VERT's score is that of paper 003,
@@ -135,8 +135,10 @@ def assess_errors(injected: Injected) -> Assessment:
     said: dict[str, list[str]] = {letter: [] for letter in ERROR_CATEGORIES}
     for change in injected.changes:
         said[change.category].append(_error(change))
-    kept = {normalised_text(one) for one in Sentences.of(injected.candidate).sentences}
-    findings = tuple(_clean(one) for one in Sentences.of(injected.reference).sentences if normalised_text(one) in kept)
+    kept = {normalised_text(one) for one in ReportSentences.of(injected.candidate).sentences}
+    findings = tuple(
+        _clean(one) for one in ReportSentences.of(injected.reference).sentences if normalised_text(one) in kept
+    )
     counts = tuple(len(said[letter]) for letter in ERROR_CATEGORIES)
     kinds = [ERROR_CATEGORIES[letter].lower() for letter in ERROR_CATEGORIES if said[letter]]
     explanation = f"The candidate differs from the reference: {'; '.join(kinds)}." if kinds else "No differences."
@@ -145,7 +147,7 @@ def assess_errors(injected: Injected) -> Assessment:
     return Assessment(errors, none, len(findings), findings, explanation, max(0.0, 1 - _LOSS * sum(counts)))
 
 
-def _error(change: Change) -> str:
+def _error(change: InjectedError) -> str:
     """The findings that are wrong, or of an omission those that are missing."""
     own, other = change.modified, change.original
     if change.category in _OMITTED:

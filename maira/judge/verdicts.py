@@ -14,7 +14,7 @@ from radfact.judges.llm_judge import JudgePrompt
 from radfact.judges.prompt import Example, Label, few_shot_messages, query_message, worked_response
 from radfact.judges.protocol import EntailmentQuery, Judge, Verdict, query_judge
 from radfact.llm.response_text import dump_yaml
-from radfact.meta.injection.records import Injected
+from radfact.meta.injection.records import InjectedReport
 from radfact.records import narrative, normalised_text
 
 _CANDIDATE_WRONG, _REFERENCE_MISSED = frozenset("abcde"), frozenset("abcdf")
@@ -99,7 +99,7 @@ def _example(question: EntailmentQuery, evidence: Sequence[str]) -> Example:
     return Example(question.premises, question.hypothesis, tuple(evidence), label)
 
 
-def _by_errors(question: EntailmentQuery, injected: Injected | None, way: str) -> Example | None:
+def _by_errors(question: EntailmentQuery, injected: InjectedReport | None, way: str) -> Example | None:
     """The judgement that follows from the errors; None where it does not follow from them."""
     if injected is None:
         return None

@@ -1,51 +1,52 @@
-"""Pages of tables and plots, and the same tables as CSV."""
+"""Pages and CSV files of the commands `radfact meta`: tables, plots and sections."""
 
 from __future__ import annotations
 
 import base64
 import csv
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from radfact.errors import InputError
 from radfact.html.markup import STATIC, assemble, words
 from radfact.io.jsonl import open_atomic
 
-_OF_FIGURES = ("figure", "Metric")
+_SCORE_HEADINGS = ("score", "Metric")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; a cell is a text, a number or None, and the first one of a row names it.
+    """Rows under headings; a cell is text, a number or None, and the first cell names the row.
 
-    Where the first column is that of figures (of metrics, in tables of paper 002), a page writes their names out.
+    If the first column holds scores (metrics, in tables of the ReXamine-Global paper), a page shows display names.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Any]]
 
-    def only(self, headings: Sequence[str]) -> Table:
-        """Some of the columns, where there is no room for all."""
-        places = [self.headings.index(one) for one in headings]
-        return Table(list(headings), [[row[place] for place in places] for row in self.rows])
+    def select(self, headings: Sequence[str]) -> Table:
+        """Return some of the columns."""
+        columns = [self.headings.index(heading) for heading in headings]
+        return Table(list(headings), [[row[column] for column in columns] for row in self.rows])
 
     def write(self, path: Path) -> None:
-        """Write it as CSV, numbers in full; a cell without a value is empty."""
+        """Write CSV with unrounded numbers; a cell without a value is empty."""
         with open_atomic(path) as handle:
             writer = csv.writer(handle, lineterminator="\n")
             writer.writerow(self.headings)
             writer.writerows([["" if cell is None else cell for cell in row] for row in self.rows])
 
     def as_html(self) -> str:
-        """As markup."""
+        """Return markup."""
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.headings)
-        name_of = words if self.headings[0] in _OF_FIGURES else shown
+        display = words if self.headings[0] in _SCORE_HEADINGS else format_cell
         body = "".join(
-            f'<tr><th scope="row">{escape(name_of(first))}</th>'
-            + "".join(f"<td>{escape(shown(cell, none='–'))}</td>" for cell in cells)
+            f'<tr><th scope="row">{escape(display(first))}</th>'
+            + "".join(f"<td>{escape(format_cell(cell, missing='–'))}</td>" for cell in cells)
             + "</tr>"
             for first, *cells in self.rows
         )
@@ -53,32 +54,66 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A plot in a PNG file, and what it shows in words."""
+class Plot:
+    """A PNG file with its description."""
 
     path: Path
-    says: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, and below it tables, pictures and paragraphs."""
+    """A heading with tables, plots and paragraphs."""
 
     heading: str
-    parts: Sequence[Table | Picture | str]
+    parts: Sequence[Table | Plot | str]
 
 
-def shown(cell: Any, *, none: str = "-") -> str:
-    """A cell as a person reads it: numbers in three decimals, a dash for none (on consoles the plain one)."""
+@dataclass
+class PlotFolder:
+    """Plots of one results folder; without matplotlib nothing is drawn.
+
+    Attributes:
+        folder: folder of the files.
+        notes: sentences about missing plots.
+    """
+
+    folder: Path
+    notes: list[str] = field(default_factory=list)
+
+    def draw(self, name: str, description: str, plot: Callable[[Path], Path]) -> list[Plot]:
+        """Draw a plot and return it as the parts of a section, or add a note if matplotlib is missing.
+
+        Args:
+            name: name of the files, without suffix.
+            description: text alternative.
+            plot: writes the files for a path without suffix, and returns the PNG.
+        """
+        try:
+            return [Plot(plot(self.folder / name), description)]
+        except InputError as error:
+            self.notes.append(f"Without plots: {error}")
+            return []
+
+
+def format_cell(cell: Any, *, missing: str = "-") -> str:
+    """Return a cell as text: numbers with three decimals, a dash for None and NaN."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return none
+        return missing
     if isinstance(cell, float):
         return f"{cell:.3f}" if abs(cell) >= 0.0005 or cell == 0 else f"{cell:.1e}"
     return str(cell)
 
 
 def write_page(path: Path, title: str, notes: Iterable[str], sections: Iterable[Section]) -> None:
-    """Write a page in one piece: nothing in it is loaded or run."""
+    """Write a self-contained page without scripts.
+
+    Args:
+        path: HTML file.
+        title: title and heading.
+        notes: sentences below the heading.
+        sections: sections in order.
+    """
     html = assemble(
         STATIC / "sections.html",
         [STATIC / "page.css", STATIC / "meta.css"],
@@ -86,7 +121,7 @@ def write_page(path: Path, title: str, notes: Iterable[str], sections: Iterable[
         {},
         title=escape(title),
         notes="".join(f"<p>{escape(note)}</p>" for note in notes),
-        sections="".join(_section(number, one) for number, one in enumerate(sections)),
+        sections="".join(_section(number, section) for number, section in enumerate(sections)),
     )
     with open_atomic(path) as handle:
         handle.write(html)
@@ -100,12 +135,11 @@ def _section(number: int, section: Section) -> str:
     )
 
 
-def _part(part: Table | Picture | str) -> str:
+def _part(part: Table | Plot | str) -> str:
     if isinstance(part, str):
         return f'<p class="hint">{escape(part)}</p>'
     if isinstance(part, Table):
         return f'<div class="panel">{part.as_html()}</div>'
     data = base64.b64encode(part.path.read_bytes()).decode()
-    return (
-        f'<div class="panel"><figure><img src="data:image/png;base64,{data}" alt="{escape(part.says)}"></figure></div>'
-    )
+    image = f'<img src="data:image/png;base64,{data}" alt="{escape(part.description)}">'
+    return f'<div class="panel"><figure>{image}</figure></div>'

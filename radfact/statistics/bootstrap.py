@@ -102,7 +102,7 @@ def summarize(
 
 def scored_rows(counts: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Select the rows of counts (samples, k) without NaN, which are those of scored samples."""
-    known: NDArray[np.bool_] = ~np.isnan(counts).any(axis=1)
+    known: NDArray[np.bool_] = np.isnan(counts).sum(axis=1) == 0
     return known
 
 

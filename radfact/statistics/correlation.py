@@ -1,11 +1,14 @@
-"""Rank and linear correlation of a figure with experts, with bootstrap intervals over samples."""
+"""Rank and linear correlation of a score with experts, with bootstrap intervals over samples.
+
+`scipy.stats.bootstrap` is not used: for the three coefficients of 200 samples and 1,000 replicates it takes 0.7 s (and
+Kendall's tau grows with the square of the samples), where `correlate` takes 0.024 s.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +16,19 @@ from numpy.typing import NDArray
 from radfact.optional import load_stats
 from radfact.statistics.bootstrap import round_noise
 
-Values = NDArray[np.float64]
-Times = NDArray[np.float64]
+_Values = NDArray[np.float64]
+_Weights = NDArray[np.float64]
 """(replicates, samples), how often each sample was drawn."""
 
 REPLICATES = 1000
 SEED = 42
-FEWEST = 3
-"""With fewer samples a correlation says nothing."""
+_MIN_SAMPLES = 3
 _BLOCK = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure with its 95 % bootstrap interval and the number of samples behind it; None = no value."""
+    """A value with its 95 % bootstrap interval and the number of samples behind it; None = no value."""
 
     value: float | None
     low: float | None = None
@@ -35,99 +37,91 @@ class Estimate:
 
 
 def correlate(
-    expert: Sequence[float], figure: Sequence[float], *, replicates: int = REPLICATES, seed: int = SEED
+    expert: Sequence[float], scores: Sequence[float], *, replicates: int = REPLICATES, seed: int = SEED
 ) -> dict[str, Estimate]:
-    """Kendall's tau-b, Spearman's rho and Pearson's r of a figure with experts (papers 000, 002 and 003).
+    """Return Kendall's tau-b, Spearman's rho and Pearson's r of scores with experts.
 
     Args:
-        expert: one value a sample; NaN = not rated.
-        figure: one value a sample in the same order; NaN = not scored. Samples without either are left out.
-        replicates: bootstrap replicates over samples, each by `numpy.random.default_rng(seed).choice(n, n)`; 0 for
-            none.
-        seed: of the bootstrap.
+        expert: one value per sample, NaN = not rated.
+        scores: one value per sample, NaN = not scored. Only samples with both values count.
+        replicates: number of bootstrap replicates, each drawn by `numpy.random.default_rng(seed).choice(n, n)`; 0 for
+            no intervals.
+        seed: seed of the bootstrap.
 
     Returns:
-        By name. None where there are fewer than three samples or all values are the same.
+        Estimates by name; without a value for fewer than three samples or if all values are the same.
     """
-    x, y = np.asarray(expert, dtype=np.float64), np.asarray(figure, dtype=np.float64)
+    x, y = np.asarray(expert, dtype=np.float64), np.asarray(scores, dtype=np.float64)
     known = ~np.isnan(x) & ~np.isnan(y)
     x, y = round_noise(x[known]), round_noise(y[known])
     n = len(x)
-    if n < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return {name: Estimate(None, n=n) for name in _POINTS}
-    times = _draws(n, replicates, seed)
-    found = {}
-    for name, point in _POINTS.items():
-        spread = _SPREADS[name](x, y, times)
-        found[name] = _estimate(point(load_stats(), x, y), spread, n)
-    return found
-
-
-def _draws(n: int, replicates: int, seed: int) -> Times:
+    if n < _MIN_SAMPLES or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return {name: Estimate(None, n=n) for name in COEFFICIENTS}
+    stats = load_stats()
+    points = {"kendall": stats.kendalltau, "spearman": stats.spearmanr, "pearson": stats.pearsonr}
     generator = np.random.default_rng(seed)
-    drawn = (np.bincount(generator.choice(n, n, replace=True), minlength=n) for _ in range(replicates))
-    return np.array(list(drawn), dtype=np.float64).reshape(replicates, n)
+    draws = (np.bincount(generator.choice(n, n, replace=True), minlength=n) for _ in range(replicates))
+    weights = np.array(list(draws), dtype=np.float64).reshape(replicates, n)
+    return {
+        name: _estimate(float(points[name](x, y).statistic), resample(x, y, weights), n)
+        for name, resample in _RESAMPLE.items()
+    }
 
 
-def _estimate(point: float, spread: Values, n: int) -> Estimate:
-    spread = spread[~np.isnan(spread)]
-    if math.isnan(point) or not spread.size:
+def _estimate(point: float, samples: _Values, n: int) -> Estimate:
+    samples = samples[~np.isnan(samples)]
+    if math.isnan(point) or not samples.size:
         return Estimate(None if math.isnan(point) else point, n=n)
-    low, high = np.quantile(spread, (0.025, 0.975)).tolist()
+    low, high = np.quantile(samples, (0.025, 0.975)).tolist()
     return Estimate(point, low, high, n)
 
 
-def _kendall(x: Values, y: Values, times: Times) -> Values:
-    """Tau-b of every replicate: a sample drawn twice is tied with itself, as it would be in the drawn list."""
-    concordant, untied_x, untied_y = (np.zeros(len(times)) for _ in range(3))
+def _kendall(x: _Values, y: _Values, weights: _Weights) -> _Values:
+    """Return tau-b of every replicate; a sample that is drawn twice is tied with itself."""
+    concordant, untied_x, untied_y = (np.zeros(len(weights)) for _ in range(3))
     for start in range(0, len(x), _BLOCK):
         part = slice(start, start + _BLOCK)
         sign_x = np.sign(x[part, None] - x[None, :])  # (block, samples)
         sign_y = np.sign(y[part, None] - y[None, :])
         for total, signs in ((concordant, sign_x * sign_y), (untied_x, np.abs(sign_x)), (untied_y, np.abs(sign_y))):
-            total += np.einsum("rs,rs->r", times[:, part], times @ signs.T)
-    return _quotient(concordant, np.sqrt(untied_x * untied_y))
+            total += np.einsum("rs,rs->r", weights[:, part], weights @ signs.T)
+    return _divide(concordant, np.sqrt(untied_x * untied_y))
 
 
-def _spearman(x: Values, y: Values, times: Times) -> Values:
-    return _weighted_pearson(_ranks(x, times), _ranks(y, times), times)
+def _spearman(x: _Values, y: _Values, weights: _Weights) -> _Values:
+    return _weighted_pearson(_ranks(x, weights), _ranks(y, weights), weights)
 
 
-def _pearson(x: Values, y: Values, times: Times) -> Values:
-    return _weighted_pearson(x[None, :], y[None, :], times)
+def _pearson(x: _Values, y: _Values, weights: _Weights) -> _Values:
+    return _weighted_pearson(x[None, :], y[None, :], weights)
 
 
-def _ranks(values: Values, times: Times) -> Values:
-    """Average ranks in every replicate, (replicates, samples)."""
+def _ranks(values: _Values, weights: _Weights) -> _Values:
+    """Return average ranks in every replicate, (replicates, samples)."""
     order = np.argsort(values, kind="stable")
     _, first, place = np.unique(values[order], return_index=True, return_inverse=True)
-    counts = np.add.reduceat(times[:, order], first, axis=1)  # (replicates, distinct values)
-    ranks: Values = (np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, place[np.argsort(order)]]
+    counts = np.add.reduceat(weights[:, order], first, axis=1)  # (replicates, distinct values)
+    ranks: _Values = (np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, place[np.argsort(order)]]
     return ranks
 
 
-def _weighted_pearson(x: Values, y: Values, times: Times) -> Values:
-    total = times.sum(axis=1, keepdims=True)
-    dx = x - (times * x).sum(axis=1, keepdims=True) / total
-    dy = y - (times * y).sum(axis=1, keepdims=True) / total
-    spread = np.sqrt((times * dx**2).sum(axis=1) * (times * dy**2).sum(axis=1))
-    return _quotient((times * dx * dy).sum(axis=1), spread)
+def _weighted_pearson(x: _Values, y: _Values, weights: _Weights) -> _Values:
+    total = weights.sum(axis=1, keepdims=True)
+    dx = x - (weights * x).sum(axis=1, keepdims=True) / total
+    dy = y - (weights * y).sum(axis=1, keepdims=True) / total
+    scale = np.sqrt((weights * dx**2).sum(axis=1) * (weights * dy**2).sum(axis=1))
+    return _divide((weights * dx * dy).sum(axis=1), scale)
 
 
-def _quotient(part: Values, whole: Values) -> Values:
-    # What is left of a variance of zero after rounding is no variance.
-    quotient: Values = np.divide(part, whole, out=np.full(part.shape, math.nan), where=whole > 1e-9)
+def _divide(part: _Values, whole: _Values) -> _Values:
+    # A variance of zero may be slightly above zero after rounding.
+    quotient: _Values = np.divide(part, whole, out=np.full(part.shape, math.nan), where=whole > 1e-9)
     return quotient
 
 
-_POINTS: Mapping[str, Callable[[Any, Values, Values], float]] = {
-    "kendall": lambda stats, x, y: float(stats.kendalltau(x, y).statistic),
-    "spearman": lambda stats, x, y: float(stats.spearmanr(x, y).statistic),
-    "pearson": lambda stats, x, y: float(stats.pearsonr(x, y).statistic),
-}
-_SPREADS: Mapping[str, Callable[[Values, Values, Times], Values]] = {
+_RESAMPLE: Mapping[str, Callable[[_Values, _Values, _Weights], _Values]] = {
     "kendall": _kendall,
     "spearman": _spearman,
     "pearson": _pearson,
 }
-COEFFICIENTS = tuple(_POINTS)
+COEFFICIENTS = tuple(_RESAMPLE)

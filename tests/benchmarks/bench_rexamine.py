@@ -1,12 +1,12 @@
-"""Metrics on real reports, offline: which change with style, which rank errors rightly, which errors they notice.
+"""Metrics on real reports, offline: which change with style, how they rank errors, which errors they detect.
 
     python tests/benchmarks/bench_rexamine.py FOLDER --out OUT
 
 FOLDER holds IU-Xray (`NLMCXR_reports.tgz` and `indiana_projections.csv`). There is one archive and no expert: six
-pseudo-sites are made of the findings sections by how they are written (few or many sentences, and short, middle or
-long ones), and the number of errors that the rules put in stands in for the experts' counts. Style is standardised by
-rules too. The pages say all this. One to three errors of one kind at a time are then put into the same reports, as
-`radfact meta inject` and `detect` do.
+pseudo-sites are made from the findings sections by style (few or many sentences, and short, medium or long ones), and
+the number of errors injected by rules replaces the counts of experts. Rules standardize the style as well. The pages
+state this. One to three errors of one category are then injected into the same reports, as by `radfact meta inject` and
+`detect`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from radfact.error_categories import CategoryLetter
 from radfact.html.meta_page import Table
 from radfact.io.jsonl import read_jsonl
 from radfact.judges.offline.segmentation import segment_sentences
-from radfact.meta.agreement.scoring import compute_figures
-from radfact.meta.datasets.report_table import SiteReport
-from radfact.meta.injection.detection import detect, detection_pairs, write_detected
-from radfact.meta.injection.perturb import RulePerturber
+from radfact.meta.datasets.reports import SiteReport
+from radfact.meta.injection.detection import detect, detection_pairs, detection_table, write_detection
 from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.injection.style import RuleStyler
 from radfact.meta.robustness.rexamine import rexamine
-from radfact.meta.robustness.statistics import table_2, table_c
+from radfact.meta.robustness.style_effects import table_2, table_c
+from radfact.meta.scores import compute_scores
 from radfact.metrics.registry import select_metrics
 from radfact.metrics.resources import MetricResources
 from radfact.pipeline import MetricRunner
@@ -41,7 +40,7 @@ NOTES = (
     "A demonstration without hospitals and experts: pseudo-sites are findings sections of one archive (IU-Xray), "
     "sorted by how many sentences they have and how long these are; counts of errors are those that rules put in.",
     "RadFact is judged by the offline judge here, which reads sentences by the ontology that also checks the errors "
-    "and the standard style: its figures are favoured, and say nothing of RadFact with a language model.",
+    "and the standard style: its scores are favored, and do not carry over to RadFact with a language model.",
 )
 
 
@@ -53,25 +52,24 @@ def main() -> None:
     parser.add_argument("--per-site", type=int, default=40)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--weights", type=Path, action="append", default=[], help="adds METEOR, BERTScore, ...")
-    given = parser.parse_args()
-    began = time.perf_counter()
-    names = [*METRICS, *(("meteor", "bertscore", "chexbert", "radgraph") if given.weights else ())]
-    resources = MetricResources(judge="offline", weights=given.weights, radfact={"bootstrap": 0})
-    work = MetricRunner(select_metrics(names), resources)
-    found = rexamine(
-        pseudo_sites(read_findings(given.root)),
-        given.out,
+    args = parser.parse_args()
+    started = time.perf_counter()
+    names = [*METRICS, *(("meteor", "bertscore", "chexbert", "radgraph") if args.weights else ())]
+    runner = MetricRunner(select_metrics(names), MetricResources(judge="offline", weights=args.weights))
+    result = rexamine(
+        pseudo_sites(read_findings(args.root)),
+        args.out,
         styler=RuleStyler(),
-        perturber=RulePerturber(seed=given.seed),
-        score=lambda pairs, folder: compute_figures(pairs, work, folder, headline=True),
-        per_site=given.per_site,
-        seed=given.seed,
+        injector=RuleInjector(seed=args.seed),
+        score=lambda pairs, folder: compute_scores(pairs, runner, folder, main_only=True),
+        per_site=args.per_site,
+        seed=args.seed,
         notes=NOTES,
     )
-    show(table_2(found.tests))
-    show(table_c(found.rankings))
-    show(detected(given.out, work, given.seed))
-    print(f"{time.perf_counter() - began:.0f} s; {given.out / 'rexamine.html'}, {given.out / 'detection.html'}")
+    show(table_2(result.tests))
+    show(table_c(result.rankings))
+    show(detection(args.out, runner, args.seed))
+    print(f"{time.perf_counter() - started:.0f} s; {args.out / 'rexamine.html'}, {args.out / 'detection.html'}")
 
 
 def show(table: Table) -> None:
@@ -81,30 +79,27 @@ def show(table: Table) -> None:
         print("\t".join(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
 
 
-def detected(out: Path, work: MetricRunner, seed: int) -> Table:
-    """Put one to three errors of every kind into the reports of the first part, and score them."""
+def detection(out: Path, runner: MetricRunner, seed: int) -> Table:
+    """Inject one to three errors of every category into the reports of the first part, and score them."""
     injector = RuleInjector(seed=seed)
     letters: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
-    tried = (
+    candidates = (
         injector.inject(row["sample_id"], row["original"], letter, count)
-        for _, row in read_jsonl(out / "standardised.jsonl")
+        for _, row in read_jsonl(out / "standardized.jsonl")
         for letter in letters
         for count in (1, 2, 3)
     )
-    rows = [one for one in tried if one is not None]
-    found = detect(rows, compute_figures(detection_pairs(rows), work, out / "detection"))
-    write_detected(found, rows, out, {"seed": seed}, NOTES[1:])
-    return Table(
-        ["figure", "kind", "steps noticed", "steps", "above rewording"],
-        [[one.figure, one.category, one.steps, one.n, one.above_rewording] for one in found.noticed],
-    )
+    rows = [candidate for candidate in candidates if candidate is not None]
+    result = detect(rows, compute_scores(detection_pairs(rows), runner, out / "detection"))
+    write_detection(result, rows, out, {"seed": seed}, NOTES[1:])
+    return detection_table(result)
 
 
 def read_findings(root: Path) -> dict[str, str]:
     """Findings sections of at least two sentences by study."""
     studies = read_iu_xray(root).studies
-    found = {study.study_id: study.findings for study in studies if study.findings}
-    return {key: text for key, text in found.items() if len(list(segment_sentences(text))) > 1}
+    findings = {study.study_id: study.findings for study in studies if study.findings}
+    return {key: text for key, text in findings.items() if len(list(segment_sentences(text))) > 1}
 
 
 def pseudo_sites(findings: dict[str, str]) -> Sequence[SiteReport]:

@@ -27,8 +27,8 @@ from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.offline.judge import OfflineJudge
 from radfact.judges.protocol import EntailmentQuery, Judge
 from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
-from radfact.meta.injection.records import Change, Injected
-from radfact.meta.injection.sentences import facts_of
+from radfact.meta.injection.records import InjectedError, InjectedReport
+from radfact.meta.injection.sentences import parse_facts
 from radfact.metrics.responses.assessment import parse_assessment
 
 SENTENCES = (
@@ -165,12 +165,12 @@ def test_reports_in_other_words_teach_both_verdicts_of_sentences_that_are_no_cop
 
 def test_a_report_in_other_words_says_the_same_or_less() -> None:
     report = "There is a small left pleural effusion. The heart is normal in size. No pneumothorax or consolidation."
-    said = {(fact.concept, fact.present) for fact in facts_of(report)}
+    said = {(fact.concept, fact.present) for fact in parse_facts(report)}
     texts = {reword(report, random.Random(seed)) for seed in range(60)}
     assert len(texts) > 20
     for text in texts:
         assert text is not None
-        assert {(fact.concept, fact.present) for fact in facts_of(text)} <= said
+        assert {(fact.concept, fact.present) for fact in parse_facts(text)} <= said
     kept = [text for text in texts if text and "left" not in text.lower()]
     assert kept, "a side is left out at times"
     assert reword("As dictated before.", random.Random(0)) is None
@@ -252,8 +252,8 @@ def test_the_errors_themselves_teach_green_in_its_notation() -> None:
 def test_an_error_is_explained_by_what_is_wrong_or_missing(
     letter: Any, original: str, modified: str | None, said: str
 ) -> None:
-    change = Change(category=letter, operation="any", original=original, modified=modified)
-    one = Injected(
+    change = InjectedError(category=letter, operation="any", original=original, modified=modified)
+    one = InjectedReport(
         sample_id="a",
         source_id="a",
         reference=f"{original}. Clear lungs.",

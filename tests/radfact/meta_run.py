@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,49 @@ from typing import Any
 import pytest
 
 from radfact.cli.main import main
+from radfact.errors import ErrorCode
+from radfact.io.jsonl import write_json, write_jsonl
 
 
-def run_meta(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The exit code of `radfact meta ARGUMENTS`."""
-    monkeypatch.delenv("RADFACT_JUDGE", raising=False)
-    monkeypatch.setattr(sys, "argv", ["radfact", "meta", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
+def run_meta(*arguments: object) -> int:
+    """Return the exit code of `radfact meta ARGUMENTS`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RADFACT_JUDGE", raising=False)
+        patch.setattr(sys, "argv", ["radfact", "meta", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
     return int(ended.value.code or 0)
 
 
+def refuse_meta(capsys: pytest.CaptureFixture[str], *arguments: object, exit_code: int = 2) -> tuple[ErrorCode, str]:
+    """Run `radfact meta ARGUMENTS`, which must fail with one line; return its error code and the line.
+
+    Args:
+        capsys: captured output.
+        arguments: of the command.
+        exit_code: expected exit code.
+    """
+    capsys.readouterr()
+    assert run_meta(*arguments) == exit_code
+    error = " ".join(capsys.readouterr().err.split())
+    assert "Traceback" not in error
+    match = re.search(r"\[([a-z-]+)\]$", error)
+    assert match, error
+    return ErrorCode(match[1]), error
+
+
 def write_table(path: Path, header: list[str], rows: list[list[Any]]) -> Path:
-    """A CSV file."""
+    """Write a CSV file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as handle:
         csv.writer(handle).writerows([header, *rows])
     return path
+
+
+def write_scores(folder: Path, values: list[float | None], *, name: str = "m", direction: str = "lower") -> Path:
+    """Write a results folder with one score of samples 0, 1, ..."""
+    write_jsonl(folder / "samples.jsonl", [{"sample_id": str(i), name: value} for i, value in enumerate(values)])
+    texts = [{"sample_id": str(i), "side": "candidate", "text": "c"} for i in range(len(values))]
+    write_jsonl(folder / "sentences.jsonl", texts)
+    write_json(folder / "scores.json", {"scores": {name: {"point": 1, "direction": direction}}})
+    return folder

@@ -1,4 +1,4 @@
-"""A model's corrections beside a radiologist's: the paper's shares, severities, categories and settings."""
+"""A model's corrections compared with a radiologist's: shares, severities, categories and settings of the paper."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from hypothesis import strategies as st
 from radfact.errors import Failure
 from radfact.llm import load_chat_client
 from radfact.meta.agreement.line_corrections import (
-    category_agreement,
     change_agreement,
     corrected_pairs,
+    corrected_text,
+    corrected_text_pairs,
+    detect_categories,
     line_changes,
-    paraphrased,
-    rater_errors,
-    severity_errors,
-    shuffled,
-    written_pairs,
-    written_text,
+    paraphrase,
+    shuffle_lines,
 )
 from radfact.metrics.fineradscore import split_lines
 from radfact.metrics.responses.corrections import Correction, Corrections
 from radfact.records import Pair
-from radfact.statistics.error_counts import Share
+from radfact.statistics.rater_agreement import Share, rater_severity_errors, severity_errors
 
 LINES = ("Nodule.", "Edema.", "Effusion.", "Clear.")
 EXPERT = Corrections(
@@ -50,13 +48,13 @@ def test_line_and_report_level_agreement() -> None:
     }
     assert change_agreement([NOTHING], [EXPERT])["no_change"] == Share(0.5, 4)
     assert change_agreement([NOTHING], [EXPERT])["delete"] == Share(None, 0)
-    with pytest.raises(ValueError, match="same lines"):
+    with pytest.raises(ValueError, match="lines"):
         change_agreement([NOTHING], [Corrections(("Nodule.",))])
 
 
 def test_what_was_written_is_compared_as_one_text() -> None:
-    assert written_text(EXPERT) == "No effusion. Fracture."
-    assert written_pairs([EXPERT, NOTHING], [MODEL, NOTHING]) == [
+    assert corrected_text(EXPERT) == "No effusion. Fracture."
+    assert corrected_text_pairs([EXPERT, NOTHING], [MODEL, NOTHING]) == [
         Pair("0", "No edema. No effusion.", "No effusion. Fracture.")
     ]
 
@@ -75,14 +73,14 @@ def test_severities() -> None:
 
 def test_raters_are_compared_with_all_the_others() -> None:
     # Whoever is chosen of (2, 2, 4): twice 0 and 2, or twice 2.
-    assert {rater_errors([(2, 2, 4)], seed=seed).mean_absolute for seed in range(20)} == {1.0, 2.0}
-    assert rater_errors([(3,), (1, 2)]).n == 1
+    assert {rater_severity_errors([(2, 2, 4)], seed=seed).mean_absolute for seed in range(20)} == {1.0, 2.0}
+    assert rater_severity_errors([(3,), (1, 2)]).n == 1
     with pytest.raises(ValueError, match="no severities"):
-        rater_errors([(3,)])
+        rater_severity_errors([(3,)])
 
 
 def test_categories_are_found_a_report_at_a_time() -> None:
-    table = category_agreement([{"a": 2}, {"b": 1}], [MODEL, MODEL])
+    table = detect_categories([{"a": 2}, {"b": 1}], [MODEL, MODEL])
     assert table["a"].precision == Share(0.5, 2)
     assert table["a"].recall == Share(1.0, 1)
     assert table["b"].precision == Share(None, 0)
@@ -91,21 +89,21 @@ def test_categories_are_found_a_report_at_a_time() -> None:
 
 @given(st.lists(st.sampled_from(["Edema.", "Nodule.", "Clear lungs."]), max_size=5).map(" ".join), st.integers(0, 9))
 def test_a_shuffled_report_has_the_same_lines_in_another_order(report: str, seed: int) -> None:
-    mixed = shuffled(report, seed=seed)
+    mixed = shuffle_lines(report, seed=seed)
     lines = split_lines(report)
     assert sorted(split_lines(mixed)) == sorted(lines)
     assert (mixed != report) == (len(set(lines)) > 1)
-    assert shuffled(report, seed=seed) == mixed
+    assert shuffle_lines(report, seed=seed) == mixed
 
 
 def test_paraphrases_are_asked_for(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda body, _: (200, {}, "```\nThe heart is big.\n```" if "Cardiomegaly" in last(body) else "No."))
-    assert paraphrased(load_chat_client("openai:m", base_url=server.base_url), ["Cardiomegaly."]) == [
+    assert paraphrase(load_chat_client("openai:m", base_url=server.base_url), ["Cardiomegaly."]) == [
         "The heart is big."
     ]
 
 
 def test_a_refusal_is_no_paraphrase(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, "I'm sorry, but I can't assist with that."))
-    (made,) = paraphrased(load_chat_client("openai:m", base_url=server.base_url), ["Cardiomegaly."])
+    (made,) = paraphrase(load_chat_client("openai:m", base_url=server.base_url), ["Cardiomegaly."])
     assert isinstance(made, Failure)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from meta_run import refuse_meta, run_meta, write_scores, write_table
 
-from radfact.errors import InputError
-from radfact.io.jsonl import write_json, write_jsonl
+from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.meta.ensembles.model import Ensemble, cross_validate, fit_ensemble, read_features
+from radfact.results.reader import read_sample_scores
 
 GENERATOR = np.random.default_rng(7)
 FEATURES = {f"judge{number}/vert": GENERATOR.random(60).tolist() for number in range(3)}
@@ -31,7 +33,7 @@ def test_a_regression_finds_the_weights() -> None:
     assert ensemble.apply(FEATURES) == pytest.approx(TARGET)
 
 
-def test_figures_that_are_sums_of_others_do_no_harm() -> None:
+def test_features_may_be_sums_of_others() -> None:
     both = FEATURES | {"sum": [a + b for a, b in zip(*list(FEATURES.values())[:2], strict=True)]}
     assert fit_ensemble(both, TARGET).apply(both) == pytest.approx(TARGET)
 
@@ -54,14 +56,15 @@ def test_out_of_fold_scores_are_of_ensembles_that_did_not_see_the_sample() -> No
     assert math.isnan(cross_validate(FEATURES, [math.nan, *TARGET[1:]])[0])
 
 
-def test_an_ensemble_is_kept_in_a_file(tmp_path: Path) -> None:
+def test_an_ensemble_is_saved_and_loaded(tmp_path: Path) -> None:
     path = tmp_path / "ensemble.json"
     ensemble = fit_ensemble(FEATURES, TARGET)
     ensemble.save(path)
     assert Ensemble.load(path) == ensemble
     write_json(path, {"method": "linear_regression", "coefficients": {}})
-    with pytest.raises(InputError, match="coefficients"):
+    with pytest.raises(InputError) as error:
         Ensemble.load(path)
+    assert (error.value.file, error.value.field) == (path, "coefficients")
 
 
 def test_features_come_from_results_folders(tmp_path: Path) -> None:
@@ -69,42 +72,119 @@ def test_features_come_from_results_folders(tmp_path: Path) -> None:
         "gpt": [{"sample_id": "a", "vert": 0.5, "failure": None}, {"sample_id": "b", "vert": None}],
         "opus": [{"sample_id": "b", "vert": 1}, {"sample_id": "a", "vert": 0.25}, {"sample_id": "c", "vert": 0}],
     }.items():
-        # A figure that no sample has is no feature.
-        figures = {"vert": {"point": 0.5}, "grounding_f1": {"point": None}}
-        write_json(tmp_path / judge / "scores.json", {"figures": figures})
+        # A score that no sample has is no feature.
+        scores = {"vert": {"point": 0.5}, "grounding_f1": {"point": None}}
+        write_json(tmp_path / judge / "scores.json", {"scores": scores})
         write_jsonl(tmp_path / judge / "samples.jsonl", rows)
-    found = read_features({judge: tmp_path / judge for judge in ("gpt", "opus")})
-    assert found.sample_ids == ["a", "b"]
-    assert found.features["opus/vert"] == [0.25, 1.0]
-    assert found.features["gpt/vert"][0] == 0.5
-    assert math.isnan(found.features["gpt/vert"][1])
-    assert found.directions == {"gpt/vert": "higher", "opus/vert": "higher"}
+    result = read_features({judge: tmp_path / judge for judge in ("gpt", "opus")})
+    assert result.sample_ids == ["a", "b"]
+    assert result.features["opus/vert"] == [0.25, 1.0]
+    assert result.features["gpt/vert"][0] == 0.5
+    assert math.isnan(result.features["gpt/vert"][1])
+    assert result.directions == {"gpt/vert": "higher", "opus/vert": "higher"}
     assert list(read_features({"gpt": tmp_path / "gpt"}).features) == ["gpt/vert"]
-    with pytest.raises(InputError, match="no such figure; there are vert"):
+    with pytest.raises(InputError) as error:
         read_features({"gpt": tmp_path / "gpt"}, ["green"])
+    assert (error.value.code, error.value.field) == (ErrorCode.UNKNOWN_NAME, "green")
 
 
 @pytest.mark.parametrize(
-    ("features", "target", "said"),
+    ("features", "target", "field", "code"),
     [
-        ({}, [1.0], "features"),
-        ({"a": [1.0, 2.0]}, None, "target"),
-        ({"a": [1.0, 2.0]}, [1.0], "expected 2 scores"),
-        ({"a": [1.0], "b": [2.0]}, [1.0], "want more"),
-        ({"a": [1.0], "b": [2.0, 3.0]}, [1.0], "as many values"),
+        ({}, [1.0], "features", ErrorCode.EMPTY_INPUT),
+        ({"a": [1.0, 2.0]}, None, "target", ErrorCode.MISSING_FIELD),
+        ({"a": [1.0, 2.0]}, [1.0], "target", ErrorCode.MISMATCH),
+        ({"a": [1.0], "b": [2.0]}, [1.0], "features", ErrorCode.EMPTY_INPUT),
+        ({"a": [1.0], "b": [2.0, 3.0]}, [1.0], "features", ErrorCode.INVALID_VALUE),
     ],
 )
-def test_what_cannot_be_fitted_is_said(features: dict[str, list[float]], target: list[float] | None, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_invalid_features_and_targets_are_refused(
+    features: dict[str, list[float]], target: list[float] | None, field: str, code: ErrorCode
+) -> None:
+    with pytest.raises(InputError) as error:
         fit_ensemble(features, target)
+    assert (error.value.field, error.value.code) == (field, code)
 
 
 def test_a_missing_feature_is_named() -> None:
-    with pytest.raises(InputError, match="judge2/vert"):
+    with pytest.raises(InputError, match="judge2/vert") as error:
         fit_ensemble(FEATURES, TARGET).apply({"judge0/vert": [1.0], "judge1/vert": [1.0]})
-    with pytest.raises(InputError, match="0 samples have a target and all of a, b"):
-        cross_validate({"a": [1.0, math.nan], "b": [math.nan, 1.0]}, [1.0, 2.0])
-    with pytest.raises(InputError, match="at least one feature"):
-        cross_validate({}, [1.0])
-    with pytest.raises(InputError, match="from 2 to 60"):
-        cross_validate(FEATURES, TARGET, folds=61)
+    assert error.value.code is ErrorCode.MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("features", "target", "folds", "code"),
+    [
+        ({"a": [1.0, math.nan], "b": [math.nan, 1.0]}, [1.0, 2.0], 10, ErrorCode.EMPTY_INPUT),
+        ({}, [1.0], 10, ErrorCode.EMPTY_INPUT),
+        (FEATURES, TARGET, 61, ErrorCode.INVALID_OPTION),
+    ],
+)
+def test_a_cross_validation_needs_samples_for_its_folds(
+    features: dict[str, list[float]], target: list[float], folds: int, code: ErrorCode
+) -> None:
+    with pytest.raises(InputError) as error:
+        cross_validate(features, target, folds=folds)
+    assert error.value.code is code
+
+
+def write_ratings(tmp_path: Path, ratings: list[int]) -> Path:
+    rows = [[str(index), "r", "c", rating] for index, rating in enumerate(ratings)]
+    return write_table(tmp_path / "t.csv", ["id", "reference", "candidate", "expert"], rows)
+
+
+def test_an_ensemble_is_not_fitted_on_equal_ratings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write_ratings(tmp_path, [3] * 20)
+    judge = f"--judges=one={write_scores(tmp_path / 'one', [i % 5 for i in range(20)])}"
+    fit = ("ensemble", "fit", table, "--better", "lower", "--bootstrap", 0, "--out", tmp_path / "e.json")
+    _, line = refuse_meta(capsys, *fit, judge)
+    assert "'expert'" in line
+    _, line = refuse_meta(capsys, *fit, judge, judge)
+    assert "--judges" in line
+    assert not (tmp_path / "e.json").exists()
+
+
+def test_an_ensemble_is_fitted_applied_and_compared_with_experts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ratings = [2 * (i % 5) + (i * 7) % 3 for i in range(40)]
+    table = write_ratings(tmp_path, ratings)
+    write_scores(tmp_path / "one", [i % 5 for i in range(40)])
+    write_scores(tmp_path / "two", [(i * 7) % 3 for i in range(40)])
+    judges = [f"--judges={judge}={tmp_path / judge}" for judge in ("one", "two")]
+    fitted, out = tmp_path / "e.json", tmp_path / "s"
+    fit = ("ensemble", "fit", table, "--better", "lower", *judges, "--bootstrap", 0, "--out", fitted)
+    assert run_meta(*fit) == 0
+    assert "1.000" in capsys.readouterr().out
+    assert read_json(fitted)["coefficients"] == {"one/m": pytest.approx(2.0), "two/m": pytest.approx(1.0)}
+    assert run_meta("ensemble", "apply", fitted, *judges, "--out", out) == 0
+    applied = read_sample_scores(out)
+    assert applied.directions == {"ensemble": "lower"}
+    assert [row["ensemble"] for row in applied.rows.values()] == pytest.approx(ratings)
+    assert (out / "report.html").is_file()
+    draws = ("--bootstrap", 3, "--seed", 7)
+    assert run_meta("ensemble", "apply", fitted, *judges, *draws, "--out", tmp_path / "drawn") == 0
+    assert read_json(tmp_path / "drawn/run.json")["options"] == {"bootstrap": 3, "seed": 7}
+    # Other commands read the output.
+    again = ("agreement", table, "--better", "lower", "--scores", out, "--bootstrap", 0, "--out", tmp_path / "a")
+    assert run_meta(*again) == 0
+    assert read_json(tmp_path / "a/agreement.json")["agreement"][0]["coefficients"]["kendall"]["value"] == 1.0
+    assert run_meta(*fit[:-2], f"--judges=third={out}", "--out", fitted) == 0
+    code, line = refuse_meta(capsys, "ensemble", "apply", fitted, judges[0], "--out", tmp_path / "n")
+    assert code is ErrorCode.MISMATCH
+    assert "two/m" in line
+
+
+def test_samples_that_a_judge_has_not_scored_are_excluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = write_scores(tmp_path / "one", [1, None, 3, 0])
+    other = write_scores(tmp_path / "other", [1, 2, 2, 1], direction="higher")
+    table, fitted, out = write_ratings(tmp_path, [0, 1, 2, 3]), tmp_path / "e.json", tmp_path / "out"
+    fit = ("ensemble", "fit", table, "--better", "lower", f"--judges=one={one}", "--method", "average", "--folds", 2)
+    assert run_meta(*fit, "--bootstrap", 0, "--out", fitted) == 0
+    assert run_meta("ensemble", "apply", fitted, f"--judges=one={one}", "--out", out) == 3
+    assert "1 excluded" in capsys.readouterr().out
+    assert [row["failure"] is None for _, row in read_jsonl(out / "samples.jsonl")] == [True, False, True, True]
+    # An average of scores with different directions has no meaning.
+    code, line = refuse_meta(capsys, *fit, f"--judges=other={other}", "--out", fitted)
+    assert code is ErrorCode.MISMATCH
+    assert "one/m lower, other/m higher" in line

@@ -1,4 +1,4 @@
-"""FineRadScore beside radiologists: the tables of its paper by command, on files that the tests write."""
+"""FineRadScore compared with radiologists: the tables of its paper by the command."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer, Reply, last
-from meta_run import run_meta, write_table
+from meta_run import refuse_meta, run_meta, write_table
 
+from radfact.errors import ErrorCode
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.meta.datasets.layouts import REXVAL_RATINGS, REXVAL_REPORTS
 
@@ -43,17 +44,15 @@ def corrector(request: dict[str, Any], _: int) -> Reply:
     return 200, {}, json.dumps(found)
 
 
-def corrections(monkeypatch: pytest.MonkeyPatch, server: ChatServer, table: Path, out: Path, *more: object) -> int:
+def corrections(server: ChatServer, table: Path, out: Path, *more: object) -> int:
     model = ("--judge", "openai:m", "--base-url", server.base_url, "--metrics", "bleu_2", "--out", out)
-    return run_meta(monkeypatch, "corrections", table, *model, *more)
+    return run_meta("corrections", table, *model, *more)
 
 
-def test_the_tables_of_the_paper(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
-) -> None:
+def test_the_tables_of_the_paper(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     server, out = serve(corrector), tmp_path / "out"
     table = write_table(tmp_path / "v0.csv", V0, ROWS)
-    assert corrections(monkeypatch, server, table, out, "--layout", "refisco-v0") == 0
+    assert corrections(server, table, out, "--layout", "refisco-v0") == 0
     # Rows of the table are the lines that are numbered, however they would be divided otherwise.
     assert any("[0] Lungs are clear\n[1] Left effusion. Small\n[2] Mass" in last(one) for one in server.requests)
     found = read_json(out / "corrections.json")
@@ -64,14 +63,14 @@ def test_the_tables_of_the_paper(
     assert changes["insert"] == {"value": 0.0, "n": 1}
     assert changes["no_insert"] == {"value": 1.0, "n": 2}
     assert set(found["changes"]) == {"all", "X-REM", "MIMIC-CXR"}
-    # Greatest severities 3, 2 and 0 beside 1, 1 and 0; and the two raters of the same candidate, 3 beside 2.
+    # Maximum severities 3, 2 and 0 against 1, 1 and 0; and the two raters of the same candidate, 3 against 2.
     assert found["severities"]["model"]["mean_absolute"] == pytest.approx(1.0)
     assert found["severities"]["model"]["shares"] == {str(gap): pytest.approx(1 / 3) for gap in (-2, -1, 0)}
     assert (found["severities"]["other raters"]["mean_absolute"], found["severities"]["other raters"]["n"]) == (1.0, 1)
     gain = found["gains"]["bleu_2"]
     assert gain["corrected"] > gain["base"]
     assert gain["n"] == 3
-    assert found["written"]["bleu_2"] == {"value": 0.0, "n": 1}
+    assert found["text_similarity"]["bleu_2"] == {"value": 0.0, "n": 1}
     assert (out / "severities.png").read_bytes().startswith(b"\x89PNG")
     page = (out / "corrections.html").read_text()
     assert "3 of 3 reports, original, corrected by openai:m with the published examples." in page
@@ -81,16 +80,14 @@ def test_the_tables_of_the_paper(
     assert [[one["was"] for one in row] for row in kept] == [["Mass"], ["Mass"], []]
 
 
-def test_the_grade_of_a_line_that_stays_is_one_of_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
-) -> None:
+def test_the_severity_of_a_kept_line_counts(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     rows = [
         ["1", "", "Heart is large", "[no edit]", "4", "r1", "X-REM"],
         ["1", "", "Heart is large", "[delete]", "4", "r2", "X-REM"],
         ["2", "", "Mass", "[no edit]", "2", "r1", "X-REM"],
     ]
     table, out = write_table(tmp_path / "v0.csv", V0, rows), tmp_path / "out"
-    assert corrections(monkeypatch, serve(corrector), table, out, "--layout", "refisco-v0") == 0
+    assert corrections(serve(corrector), table, out, "--layout", "refisco-v0") == 0
     found = read_json(out / "corrections.json")
     # The model has 0, 0 and 1; the raters of the first report both have 4, though only one of them changes it.
     assert found["severities"]["model"]["mean_absolute"] == pytest.approx((4 + 4 + 1) / 3)
@@ -98,22 +95,18 @@ def test_the_grade_of_a_line_that_stays_is_one_of_the_report(
     assert found["changes"]["all"]["no_change"]["n"] == 2
 
 
-def test_a_metric_of_texts_is_one_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
-) -> None:
+def test_a_metric_is_one_row(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     table, out = write_table(tmp_path / "v0.csv", V0, ROWS), tmp_path / "out"
     options = ("--layout", "refisco-v0", "--metrics", "bleu,rouge_l")
-    assert corrections(monkeypatch, serve(corrector), table, out, *options) == 0
+    assert corrections(serve(corrector), table, out, *options) == 0
     assert list(read_json(out / "corrections.json")["gains"]) == ["bleu_2", "rouge_l"]
     assert "bleu_4" in read_json(out / "corrected/scores.json")["scores"]
 
 
-def test_references_in_another_order_and_candidates_in_other_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
-) -> None:
+def test_shuffled_references_and_paraphrased_candidates(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     server = serve(corrector)
     table = write_table(tmp_path / "v0.csv", V0, [[*row[:2], f"{row[2]}.", row[3], *row[4:]] for row in ROWS[4:7]])
-    command = (monkeypatch, server, table)
+    command = (server, table)
     assert corrections(*command, tmp_path / "s", "--layout", "refisco-v0", "--setting", "shuffled") == 0
     assert "Ground Truth Text: Left effusion. Small. Lungs are clear.\n" in last(server.requests[-1])
     assert "(table 4)" in (tmp_path / "s/corrections.html").read_text()
@@ -125,18 +118,14 @@ def test_references_in_another_order_and_candidates_in_other_words(
     assert "(table 7)" in (tmp_path / "p/corrections.html").read_text()
 
 
-def test_without_the_examples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
-) -> None:
+def test_without_the_examples(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     server = serve(corrector)
     table = write_table(tmp_path / "v0.csv", V0, ROWS)
-    assert corrections(monkeypatch, server, table, tmp_path / "a", "--layout", "refisco-v0", "--zero-shot") == 0
+    assert corrections(server, table, tmp_path / "a", "--layout", "refisco-v0", "--zero-shot") == 0
     assert all("Example 1" not in one["messages"][0]["content"] for one in server.requests)
 
 
-def test_categories_beside_experts_that_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
-) -> None:
+def test_categories_compared_with_expert_counts(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     reports = [["s", "Clear.", "Clear. Mass."], ["t", "Clear.", "Mass."]]
     write_table(tmp_path / REXVAL_REPORTS, ["study_id", "gt_report", "bleu"], reports)
     columns = [
@@ -156,16 +145,15 @@ def test_categories_beside_experts_that_counted(
     ]
     write_table(tmp_path / REXVAL_RATINGS, columns, rows)
     out = tmp_path / "out"
-    assert corrections(monkeypatch, serve(corrector), tmp_path, out, "--layout", "rexval") == 0
+    assert corrections(serve(corrector), tmp_path, out, "--layout", "rexval") == 0
     found = read_json(out / "corrections.json")["categories"]
     assert found["a"] == {"precision": {"value": 0.5, "n": 2}, "recall": {"value": 1.0, "n": 1}}
     assert found["b"]["recall"] == {"value": 0.0, "n": 1}
     assert "appendix D" in (out / "corrections.html").read_text()
 
 
-def test_what_has_no_answer_is_left_out_and_said(
+def test_a_report_without_a_response_is_excluded(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     serve: Callable[..., ChatServer],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -174,33 +162,33 @@ def test_what_has_no_answer_is_left_out_and_said(
 
     table = write_table(tmp_path / "v0.csv", V0, ROWS)
     out = tmp_path / "out"
-    assert corrections(monkeypatch, serve(reply), table, out, "--layout", "refisco-v0") == 3
-    assert "1 reports left out" in capsys.readouterr().out
-    assert list(read_json(out / "corrections.json")["left_out"]) == ["8_MIMIC-CXR_r1"]
+    assert corrections(serve(reply), table, out, "--layout", "refisco-v0") == 3
+    assert "1 reports excluded" in capsys.readouterr().out
+    assert list(read_json(out / "corrections.json")["excluded"]) == ["8_MIMIC-CXR_r1"]
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "option", "code"),
     [
-        (("--layout", "refisco-v0", "--judge", "offline"), "--judge"),
-        (("--layout", "refisco-v0", "--metrics", "blue"), "--metrics: "),
-        (("--layout", "refisco-v0", "--judge", ""), "--judge: name the model that corrects"),
-        (("--layout", "plain"), "'plain' has neither corrected lines nor errors by category"),
-        (("--layout", "preferences"), "--layout: expected ratings"),
+        (("--layout", "refisco-v0", "--judge", "offline"), "--judge", None),
+        (("--layout", "refisco-v0", "--metrics", "blue"), "--metrics", None),
+        (("--layout", "refisco-v0", "--judge", ""), "--judge", ErrorCode.MISSING_OPTION),
+        (("--layout", "plain"), "--layout", ErrorCode.INVALID_OPTION),
+        (("--layout", "preferences"), "--layout", ErrorCode.INVALID_OPTION),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(
+def test_wrong_options_are_refused_before_the_model_is_queried(
     more: tuple[str, ...],
-    said: str,
+    option: str,
+    code: ErrorCode | None,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     serve: Callable[..., ChatServer],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     table = write_table(tmp_path / "t.csv", [*V0, "reference", "candidate", "expert"], [[*ROWS[0], "r", "c", 1]])
     server = serve(corrector)
-    assert corrections(monkeypatch, server, table, tmp_path / "out", *more) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert "Traceback" not in error
+    model = ("--judge", "openai:m", "--base-url", server.base_url, "--metrics", "bleu_2")
+    found, line = refuse_meta(capsys, "corrections", table, *model, "--out", tmp_path / "out", *more)
+    assert option in line
+    assert code in (None, found)
     assert not server.requests

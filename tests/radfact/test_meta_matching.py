@@ -1,4 +1,4 @@
-"""Scores of other reports under the same ids, and ids that only one side has, are said."""
+"""Results folders with other reports or other ids than a set are recognized."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from meta_run import run_meta, write_table
 
 from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
 from radfact.judges.offline.judge import OfflineJudge
-from radfact.meta.datasets.matching import digests_of, match
 from radfact.meta.ensembles.model import fit_ensemble
+from radfact.meta.scores import match_samples, pair_digests
 from radfact.pipeline import RadFact, evaluate
 from radfact.records import Pair
 from radfact.results.compare import compare
@@ -30,55 +30,67 @@ def ratings(path: Path) -> Path:
 
 
 def others(pairs: list[Pair]) -> list[Pair]:
-    """Two with other texts, one under an id of its own, one left out."""
+    """Two pairs with other texts, one with another id, and one missing."""
     changed = [Pair("0", "Edema.", pairs[0].reference), Pair("1", pairs[1].candidate, "Edema.")]
     return [*changed, *pairs[2:5], Pair("x", "Clear lungs.", "Clear lungs.")]
 
 
-def test_the_same_reports_are_not_said_to_be_others(tmp_path: Path) -> None:
-    found = match(scores(tmp_path / "s", PAIRS), digests_of(PAIRS))
-    assert (found.missing, found.unknown, found.other_texts, found.notes()) == ([], [], [], [])
+def test_the_same_reports_match(tmp_path: Path) -> None:
+    result = match_samples(scores(tmp_path / "s", PAIRS), pair_digests(PAIRS))
+    assert (result.missing, result.unknown, result.other_texts, result.notes()) == ([], [], [], [])
 
 
-def test_texts_are_taken_from_sentences_where_there_is_no_digest(tmp_path: Path) -> None:
+def test_texts_without_a_digest_are_read_from_sentences(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "samples.jsonl", [{"sample_id": "0"}, {"sample_id": "1"}, {"sample_id": "2"}])
     rows = [("0", "candidate", "clear lungs 0"), ("0", "reference", "Clear lungs."), ("0", "reference", "No effusion.")]
     rows += [("1", "candidate", "Edema.")]
     write_jsonl(tmp_path / "sentences.jsonl", [dict(zip(("sample_id", "side", "text"), r, strict=True)) for r in rows])
-    assert match(tmp_path, digests_of(PAIRS)).other_texts == ["1"]
+    assert match_samples(tmp_path, pair_digests(PAIRS)).other_texts == ["1"]
 
 
-def test_agreement_says_and_keeps_which_samples_do_not_match(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_agreement_records_samples_that_do_not_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = scores(tmp_path / "s", others(PAIRS)), tmp_path / "out"
     table = ratings(tmp_path / "r.csv")
     arguments = ("agreement", table, "--better", "lower", "--scores", folder, "--bootstrap", 0, "--out", out)
-    assert run_meta(monkeypatch, *arguments) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "s: 1 of the set are not in it (5)." in said
-    assert "s: 1 of its samples are not in the set (x)." in said
-    assert "s: 2 have other texts in it than in the set" in said
+    assert run_meta(*arguments) == 0
+    console = " ".join(capsys.readouterr().out.split())
+    for note in (
+        "missing samples of the set: 1 (5).",
+        "samples that are not in the set: 1 (x).",
+        "splitter): 2 (0, 1).",
+    ):
+        assert note in console
     expected = {"folder": "s", "missing": ["5"], "unknown": ["x"], "other_texts": ["0", "1"]}
-    assert read_json(out / "agreement.json")["scores"] == [expected]
-    assert "have other texts" in (out / "agreement.html").read_text()
+    assert read_json(out / "agreement.json")["results_folders"] == [expected]
+    assert "with other texts" in (out / "agreement.html").read_text()
 
 
-def test_an_ensemble_says_which_samples_of_a_judge_do_not_match(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_ensemble_prints_samples_of_a_judge_that_do_not_match(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, two = scores(tmp_path / "one", PAIRS), scores(tmp_path / "two", others(PAIRS))
     fitted, table = tmp_path / "e.json", ratings(tmp_path / "r.csv")
     judges = (f"--judges=one={one}", f"--judges=two={two}")
-    fit = ("ensemble", "fit", table, "--better", "lower", *judges, "--figures", "logical_recall", "--method", "average")
-    assert run_meta(monkeypatch, *fit, "--folds", 2, "--bootstrap", 0, "--out", fitted) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "one:" not in said
-    assert "two: 2 have other texts in it than in the set" in said
-    assert run_meta(monkeypatch, "ensemble", "apply", fitted, *judges, "--out", tmp_path / "n") == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "two: 1 of its samples are not in the set (x)." in said
-    assert "two: 2 have other texts" in said
+    fit = (
+        "ensemble",
+        "fit",
+        table,
+        "--better",
+        "lower",
+        *judges,
+        "--features",
+        "logical_recall",
+        "--method",
+        "average",
+    )
+    assert run_meta(*fit, "--folds", 2, "--bootstrap", 0, "--out", fitted) == 0
+    console = " ".join(capsys.readouterr().out.split())
+    assert "one:" not in console
+    assert "two: samples with other texts than in the set" in console
+    assert run_meta("ensemble", "apply", fitted, *judges, "--out", tmp_path / "n") == 0
+    console = " ".join(capsys.readouterr().out.split())
+    assert "two: samples that are not in the set: 1 (x)." in console
+    assert "two: samples with other texts" in console
 
 
 # The offline splitter makes two sentences of each of these.
@@ -92,34 +104,30 @@ def radfact_alone(folder: Path, pairs: list[Pair]) -> Path:
     return folder
 
 
-def test_reports_that_were_split_are_known_again(tmp_path: Path) -> None:
+def test_split_reports_match(tmp_path: Path) -> None:
     folder = radfact_alone(tmp_path / "s", DIVIDED)
     texts = [row["text"] for _, row in read_jsonl(folder / "sentences.jsonl") if row["sample_id"] == "0"]
     assert len(texts) == 5
-    assert match(folder, digests_of(DIVIDED)).notes() == []
-    assert match(folder, digests_of(PAIRS)).other_texts == [one.sample_id for one in PAIRS]
+    assert match_samples(folder, pair_digests(DIVIDED)).notes() == []
+    assert match_samples(folder, pair_digests(PAIRS)).other_texts == [one.sample_id for one in PAIRS]
 
 
 @pytest.mark.parametrize("order", [("split", "whole"), ("whole", "split"), ("split",)])
-def test_an_ensemble_is_of_the_reports_that_its_judges_were_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
-) -> None:
+def test_an_ensemble_has_the_reports_before_the_split(tmp_path: Path, order: tuple[str, ...]) -> None:
     radfact_alone(tmp_path / "split", DIVIDED)
     evaluate(DIVIDED, ["rouge_l"], bootstrap=0, out=tmp_path / "whole")
     figures = {"split": "logical_precision", "whole": "rouge_l"}
     features = {f"{name}/{figures[name]}": [0.0] for name in order}
     fit_ensemble(features, method="average").save(tmp_path / "e.json")
     judges = [f"--judges={name}={tmp_path / name}" for name in order]
-    assert run_meta(monkeypatch, "ensemble", "apply", tmp_path / "e.json", *judges, "--out", tmp_path / "out") == 0
-    assert match(tmp_path / "out", digests_of(DIVIDED)).notes() == []
+    assert run_meta("ensemble", "apply", tmp_path / "e.json", *judges, "--out", tmp_path / "out") == 0
+    assert match_samples(tmp_path / "out", pair_digests(DIVIDED)).notes() == []
     if "whole" in order:
         texts = [row["text"] for _, row in read_jsonl(tmp_path / "out/sentences.jsonl")]
         assert texts == [text for one in DIVIDED for text in (one.candidate, one.reference)]
 
 
-def test_an_ensemble_says_which_it_is_and_another_is_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_record_of_an_ensemble_identifies_it(tmp_path: Path) -> None:
     one, two = scores(tmp_path / "one", PAIRS), scores(tmp_path / "two", PAIRS)
     judges = (f"--judges=a={one}", f"--judges=b={two}")
     judged = {"first": "ab", "same": "ab", "other": "a"}
@@ -127,7 +135,7 @@ def test_an_ensemble_says_which_it_is_and_another_is_told_apart(
         columns = {f"{letter}/logical_recall": [0.0, 1.0, 2.0] for letter in letters}
         fit_ensemble(columns, [0.0, 1.0, 2.0]).save(tmp_path / f"{name}.json")
         arguments = ("ensemble", "apply", tmp_path / f"{name}.json", *judges, "--out", tmp_path / name)
-        assert run_meta(monkeypatch, *arguments) == 0
+        assert run_meta(*arguments) == 0
     run, metric = (
         read_json(tmp_path / "first/run.json"),
         read_json(tmp_path / "first/scores.json")["metrics"]["ensemble"],
@@ -142,7 +150,7 @@ def test_an_ensemble_says_which_it_is_and_another_is_told_apart(
     fitted = read_json(tmp_path / "first.json")
     assert {name: metric["settings"][name] for name in fitted} == fitted
     assert metric["settings"]["judges"]["a"]["radfact"]["judge"]["name"] == "offline"
-    assert metric["source"] == "VERT (003), 5.1.5"
+    assert metric["source"] == "VERT, section 5.1.5"
     assert "Judge: <strong>ensemble of a, b</strong>" in (tmp_path / "first/report.html").read_text()
     said = compare([tmp_path / name for name in ("first", "same", "other")], replicates=0, rounds=1).notes
     assert [note for note in said if "other settings" in note] == [

@@ -1,4 +1,4 @@
-"""Errors put in by rules: every label is what a reader of the sentence finds, and the rest stays letter for letter."""
+"""Errors injected by rules: labels match the changed facts, and all other text is unchanged."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from radfact.error_categories import CategoryLetter
 from radfact.judges.offline.ontology_file import default_ontology
 from radfact.judges.offline.vocabulary import is_plural
-from radfact.meta.injection.records import Injected
+from radfact.meta.injection.records import InjectedReport
 from radfact.meta.injection.rules import FINDINGS, RuleInjector
-from radfact.meta.injection.sentences import Sentences, facts_of
+from radfact.meta.injection.sentences import ReportSentences, parse_facts
 from radfact.meta.injection.style import RuleStyler
 
 LETTERS: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
@@ -39,12 +39,12 @@ REPORTS = st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=7, unique=Tr
 
 
 def facts(text: str | None) -> list[tuple[str, bool]]:
-    return sorted((one.concept, one.present) for one in facts_of(text or ""))
+    return sorted((one.concept, one.present) for one in parse_facts(text or ""))
 
 
 @settings(deadline=None, max_examples=60)
 @given(REPORTS, st.sampled_from(LETTERS), st.integers(1, 3))
-def test_a_candidate_has_just_its_errors(report: str, letter: CategoryLetter, count: int) -> None:
+def test_a_candidate_has_its_errors_only(report: str, letter: CategoryLetter, count: int) -> None:
     made = RuleInjector(seed=1).inject("x", report, letter, count)
     if made is None:
         return
@@ -52,14 +52,14 @@ def test_a_candidate_has_just_its_errors(report: str, letter: CategoryLetter, co
     assert {change.category for change in made.changes} == {letter}
     assert made.candidate != made.reference == report
     changed = {change.original for change in made.changes if change.original}
-    for sentence in Sentences.of(report).sentences:
+    for sentence in ReportSentences.of(report).sentences:
         assert sentence in changed or f"{sentence}." in made.candidate
     for change in made.changes:
         assert (change.modified or "") in made.candidate
-        _says_what_the_label_says(change.category, change.original, change.modified)
+        _check_label(change.category, change.original, change.modified)
 
 
-def _says_what_the_label_says(letter: CategoryLetter, original: str | None, modified: str | None) -> None:
+def _check_label(letter: CategoryLetter, original: str | None, modified: str | None) -> None:
     before, after = facts(original), facts(modified)
     if letter == "a":
         assert {concept for concept, present in after if present} - {concept for concept, present in before if present}
@@ -68,20 +68,20 @@ def _says_what_the_label_says(letter: CategoryLetter, original: str | None, modi
     else:
         assert before == after
         property_name = {"c": "places", "d": "severity", "e": "change", "f": "change"}[letter]
-        values = [[getattr(f, property_name) for f in facts_of(text or "")] for text in (original, modified)]
+        values = [[getattr(f, property_name) for f in parse_facts(text or "")] for text in (original, modified)]
         assert values[0] != values[1]
 
 
 @settings(deadline=None, max_examples=40)
 @given(REPORTS, st.sampled_from(LETTERS))
-def test_more_errors_keep_the_fewer(report: str, letter: CategoryLetter) -> None:
+def test_fewer_errors_are_among_more(report: str, letter: CategoryLetter) -> None:
     injector = RuleInjector(seed=3)
     candidates = [made for k in (1, 2, 3) if (made := injector.inject("x", report, letter, k))]
     for fewer, more in pairwise(candidates):
         assert more.changes[: len(fewer.changes)] == fewer.changes
 
 
-def test_the_same_seed_gives_the_same_candidates_whatever_else_is_asked() -> None:
+def test_candidates_depend_on_seed_and_report_only() -> None:
     report = " ".join(SENTENCES)
     first = RuleInjector(seed=5).inject("x", report, "c", 2)
     other = RuleInjector(seed=5)
@@ -111,7 +111,7 @@ def test_the_same_seed_gives_the_same_candidates_whatever_else_is_asked() -> Non
         ("a", "No pneumothorax.", {f"{text}" for text in FINDINGS["pneumothorax"]}),
     ],
 )
-def test_one_error_reads_like_this(letter: CategoryLetter, sentence: str, candidates: set[str]) -> None:
+def test_errors_by_category(letter: CategoryLetter, sentence: str, candidates: set[str]) -> None:
     found = {
         change.modified
         for seed in range(30)
@@ -138,61 +138,61 @@ def test_one_error_reads_like_this(letter: CategoryLetter, sentence: str, candid
         ("a", "No pneumothorax. Corazón de tamaño normal."),
     ],
 )
-def test_no_room_is_no_candidate(letter: CategoryLetter, report: str) -> None:
+def test_a_report_without_an_opportunity_has_no_candidate(letter: CategoryLetter, report: str) -> None:
     assert RuleInjector().inject("x", report, letter, 1) is None
 
 
-def test_a_report_that_cannot_be_read_gets_no_mixed_errors_either() -> None:
+def test_an_unreadable_report_gets_no_mixed_errors() -> None:
     report = "Kein Pneumothorax. Das Herz ist normal groß. Kein Erguss."
-    made = RuleInjector().mixed("x", report, 3)
+    made = RuleInjector().inject_mixed("x", report, 3)
     assert (made.candidate, made.changes) == (report, ())
 
 
-def test_a_denial_has_its_abbreviation_in_capitals() -> None:
+def test_abbreviations_in_denials_are_capitalized() -> None:
     report = "There is a right PICC. Lungs are clear."
     made = [RuleInjector(seed=seed).inject("x", report, "b", 1) for seed in range(20)]
     said = {one.changes[0].modified for one in made if one}
     assert said == {"No PICC.", None}
 
 
-def test_what_is_added_is_what_its_name_in_the_ontology_says() -> None:
+def test_added_findings_match_their_names_in_the_ontology() -> None:
     ontology = default_ontology()
     for finding, texts in FINDINGS.items():
         assert finding in ontology.findings
         for text in texts:
-            assert any(f.present and ontology.is_a(f.concept, finding) for f in facts_of(text)), text
+            assert any(f.present and ontology.is_a(f.concept, finding) for f in parse_facts(text)), text
 
 
-def test_nothing_is_stated_that_the_report_denies_elsewhere() -> None:
+def test_findings_that_another_sentence_denies_are_not_added() -> None:
     for seed in range(20):
         made = RuleInjector(seed=seed).inject("x", "No pneumothorax. The pleura shows no pneumothorax.", "a", 3)
         assert made is not None
         assert "apical pneumothorax" not in made.candidate
 
 
-def test_mixed_errors_touch_a_sentence_once() -> None:
+def test_mixed_errors_change_a_sentence_once() -> None:
     report = " ".join(SENTENCES)
-    made = RuleInjector(seed=2).mixed("x", report, 5)
+    made = RuleInjector(seed=2).inject_mixed("x", report, 5)
     assert len(made.changes) == 5
     originals = [change.original for change in made.changes if change.original]
     assert len(originals) == len(set(originals))
     assert sum(made.counts.values()) == 5
 
 
-def test_labels_stand_for_an_experts_counts() -> None:
+def test_labels_are_counts_by_category() -> None:
     made = RuleInjector().inject("x", "There is a small left effusion. Mild cardiomegaly.", "d", 2)
-    assert isinstance(made, Injected)
+    assert isinstance(made, InjectedReport)
     assert made.counts == {"a": 0, "b": 0, "c": 0, "d": 2, "e": 0, "f": 0}
 
 
 @settings(deadline=None, max_examples=60)
 @given(REPORTS)
-def test_style_by_rules_keeps_what_is_said(report: str) -> None:
-    (styled,) = RuleStyler().standardise([report])
+def test_style_by_rules_keeps_the_facts(report: str) -> None:
+    (styled,) = RuleStyler().standardize([report])
     assert isinstance(styled, str)
 
     def content(text: str) -> set[str]:
-        said = (fact for sentence in Sentences.of(text).sentences for fact in facts_of(sentence))
+        said = (fact for sentence in ReportSentences.of(text).sentences for fact in parse_facts(sentence))
         return {repr((f.concept, f.present, f.places, sorted(f.severity), sorted(f.change))) for f in said}
 
     assert content(styled) == content(report)
@@ -208,7 +208,7 @@ def test_style_by_rules_keeps_what_is_said(report: str) -> None:
         ("Degenerative changes of the spine.", "There are degenerative changes of the spine."),
         ("XXXX examination.", "XXXX examination."),
         ("ETT 4 cm above the carina.", "There is endotracheal tube 4 cm above the carina."),
-        # What has a verb of its own, or a beginning of its own, has nothing put before it.
+        # Sentences with a verb or another beginning are not changed.
         (
             "Since the prior study, there's been interval development of left lower lobe airspace disease.",
             "Since the prior study, there's been interval development of left lower lobe airspace disease.",
@@ -227,7 +227,7 @@ def test_style_by_rules_keeps_what_is_said(report: str) -> None:
         ("Heart size upper limits of normal.", "Heart size upper limits of normal."),
         ("Heart and mediastinum normal.", "Heart and mediastinum are normal."),
         ("Small granuloma stable from prior exam.", "Small granuloma is stable from prior exam."),
-        # The verb is that of the head.
+        # The verb agrees with the head.
         (
             "Stable cardiomegaly, accentuated by low lung volumes.",
             "There is stable cardiomegaly, accentuated by low lung volumes.",
@@ -244,12 +244,12 @@ def test_style_by_rules_keeps_what_is_said(report: str) -> None:
         ("Free gas under the diaphragm.", "There is free gas under the diaphragm."),
     ],
 )
-def test_style_by_rules_reads_like_this(report: str, styled: str) -> None:
-    assert RuleStyler().standardise([report]) == [styled]
+def test_style_by_rules(report: str, styled: str) -> None:
+    assert RuleStyler().standardize([report]) == [styled]
 
 
 @pytest.mark.parametrize(
     ("phrase", "plural"), [("central emboli", True), ("prominent hili", True), ("free gas", False)]
 )
-def test_nouns_of_latin_have_plurals_of_their_own(phrase: str, plural: bool) -> None:
+def test_latin_plurals(phrase: str, plural: bool) -> None:
     assert is_plural(phrase.split()) is plural

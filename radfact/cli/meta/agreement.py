@@ -1,4 +1,4 @@
-"""`radfact meta agreement`: do metrics agree with experts?"""
+"""`radfact meta agreement` and `radfact meta pairs`: do metrics agree with experts?"""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ import typer
 from radfact.cli import options as shared
 from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
-from radfact.cli.meta.options import Scoring, client_of, figures_of, show_table
+from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes, show_table
 from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
-from radfact.cli.tables import new_console, say, say_path
-from radfact.errors import InputError
+from radfact.cli.tables import new_console, say_path
+from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from radfact.meta.agreement.preferences import Accuracy
-    from radfact.meta.datasets.preference_table import Preferences
-    from radfact.meta.datasets.ratings import Ratings
+    from radfact.meta.datasets.preferences import PreferenceSet
+    from radfact.meta.datasets.ratings import RatingSet
+    from radfact.statistics.rater_agreement import PreferenceAccuracy
 
 MANUAL = "\n".join(
     (
-        "Correlate metrics with experts: Kendall's tau-b, Spearman, Pearson with bootstrap intervals, over all and by "
-        "group; the experts among themselves; counts of errors; preferences by confidence; plots and a page.",
+        "Correlate metrics with experts: Kendall's tau-b, Spearman and Pearson with bootstrap intervals, over all "
+        "reports and by group; agreement between the experts; counts of errors; preferences by confidence; plots and "
+        "a page.",
         "",
         "[bold]Layouts[/bold]",
         "  plain        CSV: id, reference, candidate, expert columns",
-        "               (QUANTITY:RATER, expert or expert_RATER), and perhaps",
+        "               (QUANTITY:RATER, expert or expert_RATER), optionally",
         "               site, modality, anatomy or group",
         "  preferences  CSV: id, reference, candidate_1, candidate_2,",
         "               confidence, expert columns (first, second, equal)",
@@ -41,8 +42,8 @@ MANUAL = "\n".join(
         "  rate-eval    rate_test.csv of a task",
         "  radeval      the expert set's CSV",
         "",
-        "Metrics are computed here (--metrics), or read from results folders (--scores) of 'radfact evaluate' on the "
-        "file that 'radfact meta pairs' writes.",
+        "Metrics are computed (--metrics), or read from results folders (--scores) of 'radfact evaluate' on the file "
+        "that 'radfact meta pairs' writes.",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta agreement ratings.csv --better lower --metrics rouge_l,bleu",
@@ -55,7 +56,7 @@ MANUAL = "\n".join(
 
 
 class LayoutName(StrEnum):
-    """How a set of ratings is laid out."""
+    """Layout of a set of ratings."""
 
     PLAIN = "plain"
     PREFERENCES = "preferences"
@@ -67,46 +68,52 @@ class LayoutName(StrEnum):
 
 
 class BetterName(StrEnum):
-    """Which way ratings are better."""
+    """Which ratings are better."""
 
     HIGHER = "higher"
     LOWER = "lower"
 
 
 TableArgument = Annotated[Path, typer.Argument(help="Ratings: a file, or the folder of a set.")]
-LayoutOption = Annotated[LayoutName, typer.Option(help="How the ratings are laid out.", rich_help_panel=INPUT)]
+LayoutOption = Annotated[LayoutName, typer.Option(help="Layout of the ratings.", rich_help_panel=INPUT)]
 ExpertOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="COLUMN",
-        help="Expert column of a plain table; may be repeated. Default: all named like one.",
+        help="Expert column of a plain table; may be repeated. Default: all columns with such names.",
         rich_help_panel=INPUT,
     ),
 ]
 BetterOption = Annotated[
     BetterName | None,
-    typer.Option(help="Which way the ratings of a plain table are better.", rich_help_panel=INPUT),
+    typer.Option(help="Which ratings of a plain table are better.", rich_help_panel=INPUT),
 ]
 IdsOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Keep these reports alone: an id a line, or what ids begin with before an underscore, such as the number "
-        "of a study.",
+        help="Use these reports only: one id per line, or the beginning of ids before an underscore, such as the "
+        "number of a study.",
         rich_help_panel=INPUT,
     ),
 ]
 AskOption = Annotated[
     bool,
-    typer.Option(
-        "--ask", help="Of preferences: also ask the judge which candidate is better.", rich_help_panel=FIGURES
-    ),
+    typer.Option("--ask", help="Also query the judge for the better candidate (preferences).", rich_help_panel=FIGURES),
 ]
 TargetOption = Annotated[
     str | None,
     typer.Option(
         metavar="QUANTITY",
-        help="What of the ratings is correlated, such as significant. Default: the set's own.",
+        help="Rating to correlate with, such as significant. Default: the set's own.",
+        rich_help_panel=FIGURES,
+    ),
+]
+GroupOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="Also correlate within groups, such as site. Default: the set's own.",
         rich_help_panel=FIGURES,
     ),
 ]
@@ -119,12 +126,7 @@ def agreement(
     better: BetterOption = None,
     target: TargetOption = None,
     ids: IdsOption = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND", help="Correlate within each, such as site. Default: the set's own.", rich_help_panel=FIGURES
-        ),
-    ] = None,
+    group: GroupOption = None,
     scores: own.Scores = None,
     metrics: own.Metrics = None,
     weights: WeightsOption = None,
@@ -142,90 +144,92 @@ def agreement(
     """Correlate metrics with experts."""
     console = new_console()
     check_folder(out)
-    who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
-    scoring = Scoring(metrics, weights, who, cache or out / "cache")
+    judge_options = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
+    scoring = Scoring(metrics, weights, judge_options, cache or out / "cache")
     options: dict[str, Any] = {"layout": layout.value, "group": group, "bootstrap": bootstrap, "seed": seed}
     record = {"table": str(table), "ids": None if ids is None else str(ids), **options}
     if layout is LayoutName.PREFERENCES:
-        if ids is not None:
-            raise InputError("--ids: of preferences all rows are taken")
+        _check_no_ids(ids)
         notes = _preferences(table, scores, scoring, ask, record, out)
     elif ask:
-        raise InputError("--ask: only of preferences (--layout preferences)")
+        raise InputError("--ask: expected --layout preferences", code=ErrorCode.CONFLICTING_OPTIONS)
     else:
         ratings = read(table, layout, expert, better, target, ids)
         notes = _correlations(ratings, scores, scoring, record, out)
-    for note in notes:
-        say(console, note, style="yellow")
+    say_notes(console, notes)
     say_path(console, "Read the agreement in", out / "agreement.html")
     scoring.finish(console)
 
 
-def _correlations(
-    ratings: Ratings, scores: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
-) -> list[str]:
-    from radfact.meta.agreement import analysis as meta
-    from radfact.meta.agreement.report import Findings, write_agreement
-    from radfact.meta.agreement.tables import short_table
+def _check_no_ids(ids: Path | None) -> None:
+    if ids is not None:
+        raise InputError("--ids: expected no ids with --layout preferences", code=ErrorCode.CONFLICTING_OPTIONS)
 
-    console = new_console()
-    kinds = sorted({kind for one in ratings.samples for kind in one.groups})
+
+def _correlations(
+    ratings: RatingSet, folders: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
+) -> list[str]:
+    from radfact.meta.agreement import analysis
+    from radfact.meta.agreement.report import AgreementResult, short_table, write_agreement
+
+    kinds = sorted({kind for sample in ratings.samples for kind in sample.groups})
     group = record["group"]
     if group is not None and group not in kinds:
-        raise InputError(f"--group: no such kind '{group}'; there are {', '.join(kinds) or 'none'}")
-    figures = figures_of(ratings.pairs, scores, scoring, out)
-    drawn = {"replicates": record["bootstrap"], "seed": record["seed"]}
-    findings = Findings(
-        meta.agreement(ratings, figures, group=group, **drawn),
-        meta.inter_rater(ratings, **drawn),
-        meta.count_errors(ratings, figures),
-        meta.counted(ratings, figures),
+        hint = suggest_name(group, kinds, f"kinds are {', '.join(kinds) or 'none'}")
+        raise InputError(f"--group: unknown kind '{group}'; {hint}", code=ErrorCode.UNKNOWN_NAME)
+    scores = collect_scores(ratings.pairs, folders, scoring, out)
+    draws = {"replicates": record["bootstrap"], "seed": record["seed"]}
+    result = AgreementResult(
+        analysis.correlate_with_experts(ratings, scores, group=group, **draws),
+        analysis.compare_raters(ratings, **draws),
+        analysis.count_errors(ratings, scores),
+        analysis.compare_counts(ratings, scores),
     )
-    show_table(console, short_table(findings.agreements))
-    missing = write_agreement(findings, ratings, figures, out, {**record, "target": ratings.target}, group)
+    show_table(new_console(), short_table(result.agreements))
+    missing = write_agreement(result, ratings, scores, out, {**record, "target": ratings.target}, group)
     return [*ratings.notes, *missing]
 
 
 def _preferences(
-    table: Path, scores: Sequence[Path] | None, scoring: Scoring, ask: bool, record: dict[str, Any], out: Path
+    table: Path, folders: Sequence[Path] | None, scoring: Scoring, ask: bool, record: dict[str, Any], out: Path
 ) -> list[str]:
-    from radfact.meta.agreement.analysis import Figures
-    from radfact.meta.agreement.report import Findings, write_agreement
-    from radfact.meta.agreement.tables import preference_table
-    from radfact.meta.datasets.preference_table import accuracies, read_preferences
-    from radfact.meta.datasets.ratings import Ratings
+    from radfact.meta.agreement.preferences import evaluate_scores
+    from radfact.meta.agreement.report import AgreementResult, preference_table, write_agreement
+    from radfact.meta.datasets.preferences import read_preferences
+    from radfact.meta.datasets.ratings import RatingSet
+    from radfact.meta.scores import ScoreColumns
 
-    console = new_console()
     preferences = read_preferences(table)
-    drawn = {"replicates": record["bootstrap"], "seed": record["seed"]}
-    left_out = sum(one is None for one in preferences.expert)
-    notes = [f"{left_out} of {len(preferences.expert)} rows are out: the experts differ, or prefer none."]
-    asked, failed = _asked(preferences, scoring, drawn) if ask else ({}, [])
-    only_asked = ask and not scores and not scoring.names
-    figures = Figures({}, {}) if only_asked else figures_of(preferences.pairs, scores, scoring, out)
-    found = {**accuracies(preferences, figures, **drawn), **asked}
-    show_table(console, preference_table(found))
+    draws = {"replicates": record["bootstrap"], "seed": record["seed"]}
+    excluded = sum(expert is None for expert in preferences.expert)
+    notes = [f"{excluded} of {len(preferences.expert)} rows are excluded: the experts differ or have no preference."]
+    queried, failed = _query_judge(preferences, scoring, draws) if ask else ({}, [])
+    needs_scores = bool(not ask or folders or scoring.names)
+    scores = collect_scores(preferences.pairs, folders, scoring, out) if needs_scores else ScoreColumns({}, {})
+    accuracies = {**evaluate_scores(preferences, scores, **draws), **queried}
+    show_table(new_console(), preference_table(accuracies))
     notes += failed
-    findings, nobody = Findings([], preferences=found), Ratings([], {}, "", None, notes)
-    return [*notes, *write_agreement(findings, nobody, figures, out, record, None)]
+    result, ratings = AgreementResult([], preferences=accuracies), RatingSet([], {}, "", None, notes)
+    return [*notes, *write_agreement(result, ratings, scores, out, record, None)]
 
 
-def _asked(
-    preferences: Preferences, scoring: Scoring, drawn: dict[str, int]
-) -> tuple[dict[str, Mapping[float, Accuracy]], list[str]]:
-    """What the judge prefers when it is asked directly, and how many answers could not be used."""
-    from radfact.meta.datasets.preference_table import ask_directly
+def _query_judge(
+    preferences: PreferenceSet, scoring: Scoring, draws: dict[str, int]
+) -> tuple[dict[str, Mapping[float, PreferenceAccuracy]], list[str]]:
+    """Return the accuracy of the judge's own preferences, and a note about failed queries."""
+    from radfact.meta.agreement.preferences import evaluate_judge
 
-    who = scoring.who
-    client = client_of(who.name, who, scoring.cache, option="--judge", parameters={"temperature": 0})
-    with client, ProgressDisplay(new_console(stderr=True), {"asking": client.usage_counter.as_dict}, None):
-        answers = ask_directly(client, preferences, **drawn)
-    levels = {f"{who.name}, asked": answers.levels}
-    if not answers.failures:
-        return levels, []
-    scoring.left_out = True
-    why = next(iter(answers.failures.values()))
-    return levels, [f"{len(answers.failures)} rows are out of what was asked directly: {why}."]
+    judge = scoring.judge
+    client = client_of(judge.name, judge, scoring.cache, option="--judge", parameters={"temperature": 0})
+    usage = {"preferences": client.usage_counter.as_dict}
+    with client, ProgressDisplay(new_console(stderr=True), usage, None):
+        result = evaluate_judge(client, preferences, **draws)
+    accuracies = {f"{judge.name} (direct query)": result.accuracies}
+    if not result.failures:
+        return accuracies, []
+    scoring.is_incomplete = True
+    reason = next(iter(result.failures.values()))
+    return accuracies, [f"{len(result.failures)} direct queries failed: {reason}."]
 
 
 def read(
@@ -235,19 +239,21 @@ def read(
     better: BetterName | None,
     target: str | None,
     ids: Path | None = None,
-) -> Ratings:
-    """A set of ratings, or part of it, as the user describes it."""
+) -> RatingSet:
+    """Read a set of ratings as the options describe it."""
     from radfact.meta.datasets.layouts import LAYOUTS, read_ratings
-    from radfact.meta.datasets.report_table import read_ids
+    from radfact.meta.datasets.reports import read_ids
 
-    known = next((one for one in LAYOUTS if one == layout.value), None)
+    known = next((name for name in LAYOUTS if name == layout.value), None)
     if known is None:
-        raise InputError(f"--layout: expected ratings ({', '.join(LAYOUTS)}), found '{layout.value}'")
+        raise InputError(
+            f"--layout: expected ratings ({', '.join(LAYOUTS)}), found '{layout.value}'", code=ErrorCode.INVALID_OPTION
+        )
     with naming_options():
         ratings = read_ratings(
             table, known, experts=expert or (), better=better.value if better else None, target=target
         )
-        return ratings if ids is None else ratings.only(read_ids(ids))
+        return ratings if ids is None else ratings.select(read_ids(ids))
 
 
 def pairs(
@@ -259,14 +265,15 @@ def pairs(
     out: Annotated[Path, typer.Option(metavar="FILE", help="CSV for 'radfact evaluate'.")] = Path("pairs.csv"),
 ) -> None:
     """Write the reports of a set of ratings as pairs for `radfact evaluate`."""
-    from radfact.meta.datasets.preference_table import read_preferences
-    from radfact.meta.datasets.report_table import pair_table
+    from radfact.html.meta_page import Table
+    from radfact.meta.datasets.preferences import read_preferences
+    from radfact.records import narrative
 
     if layout is LayoutName.PREFERENCES:
-        if ids is not None:
-            raise InputError("--ids: of preferences all rows are taken")
-        found = read_preferences(table).pairs
+        _check_no_ids(ids)
+        reports = read_preferences(table).pairs
     else:
-        found = read(table, layout, expert, better, None, ids).pairs
-    pair_table(found).write(out)
-    say_path(new_console(), f"{len(found)} pairs written to", out)
+        reports = read(table, layout, expert, better, None, ids).pairs
+    rows = [[pair.sample_id, narrative(pair.candidate), narrative(pair.reference)] for pair in reports]
+    Table(["example_id", "prediction", "target"], rows).write(out)
+    say_path(new_console(), f"{len(reports)} pairs written to", out)

@@ -1,4 +1,4 @@
-"""`radfact meta`: is a metric any good?"""
+"""`radfact meta`: evaluate metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from radfact.cli.meta.rexamine import MANUAL as REXAMINE_MANUAL
 from radfact.cli.meta.rexamine import rexamine
 
 app = typer.Typer(
-    help="Ask whether metrics are any good: agreement with experts, corrections, errors put in on purpose, "
+    help="Evaluate metrics: agreement with experts, corrections, detection of injected errors, "
     "ReXamine-Global, ensembles of judges.",
     no_args_is_help=True,
     rich_markup_mode="rich",

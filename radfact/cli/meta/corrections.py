@@ -12,28 +12,26 @@ from radfact.cli import options as shared
 from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import BetterName, IdsOption, LayoutName, TableArgument, read
-from radfact.cli.meta.options import Scoring, client_of, show_table
+from radfact.cli.meta.options import Scoring, client_of, say_notes, show_table
 from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import FIGURES, INPUT, JUDGE, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
-from radfact.errors import ExitCode, InputError
+from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from radfact.meta.agreement.corrections import Answers, CorrectionFindings, Setting
-    from radfact.meta.datasets.ratings import Ratings
+    from radfact.meta.agreement.corrections import CorrectionResult, CorrectionRun, Setting
+    from radfact.meta.datasets.ratings import RatingSet
 
 MANUAL = "\n".join(
     (
-        "Have a model correct reports by FineRadScore's prompt, and set that beside what radiologists did: the tables "
-        "of the FineRadScore paper.",
+        "Correct reports with a model and FineRadScore's prompt, and compare the corrections with those of "
+        "radiologists: the tables of the FineRadScore paper.",
         "",
-        "On ReFiSco: the same kind of correction of each line, the same text, likeness to the reference before and "
-        "after correction, severities beside the radiologist's and, where several have the same candidate, beside "
-        "their own disagreement. On sets with counts of errors (ReXVal, RadEval): precision and recall by category. "
-        "How the scores correlate with counts is what 'radfact meta agreement --metrics fineradscore' says.",
+        "ReFiSco: kind of correction of each line, corrected text, similarity to the reference before and after "
+        "correction, severities compared with the radiologist's and, for candidates with several radiologists, "
+        "between them. Sets with counts of errors (ReXVal, RadEval): precision and recall by category. For the "
+        "correlation of the scores with counts see 'radfact meta agreement --metrics fineradscore'.",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta corrections refisco-v1.csv --judge openai:MODEL",
@@ -43,15 +41,15 @@ MANUAL = "\n".join(
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with reports left out that the model gave no usable answer for",
+        "  3 done, with excluded reports without a usable response of the model",
     )
 )
-TEXTS = "bleu_1,bleu_2,bertscore,rg_er,radgraph_f1,radcliq_v1"
-"""Figures of texts that the paper shows, and what there is of them without weights."""
+_TEXT_METRICS = "bleu_1,bleu_2,bertscore,rg_er,radgraph_f1,radcliq_v1"
+"""Metrics of the paper; those without weights are skipped."""
 
 
 class SettingName(StrEnum):
-    """What is done with the reports before the model sees them."""
+    """Changes to the reports before the model sees them."""
 
     ORIGINAL = "original"
     SHUFFLED = "shuffled"
@@ -61,24 +59,22 @@ class SettingName(StrEnum):
 SettingOption = Annotated[
     SettingName,
     typer.Option(
-        help="The reports as they are, the reference's lines in another order, or the candidate's in other words.",
+        help="Original reports, references with shuffled lines, or candidates with paraphrased lines.",
         rich_help_panel=INPUT,
     ),
 ]
 ZeroShotOption = Annotated[
-    bool, typer.Option("--zero-shot", help="Leave out the published examples.", rich_help_panel=JUDGE)
+    bool, typer.Option("--zero-shot", help="Omit the published examples from the prompt.", rich_help_panel=JUDGE)
 ]
-RephraserOption = Annotated[
+ParaphraserOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="Model that puts lines in other words. Default: the judge.", rich_help_panel=JUDGE
-    ),
+    typer.Option(metavar="NAME", help="Model that paraphrases lines. Default: the judge.", rich_help_panel=JUDGE),
 ]
-TextsOption = Annotated[
+TextMetricsOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="Figures of texts. Default: BLEU-1, BLEU-2, BERTScore, RadGraph and RadCliQ, as far as weights are there.",
+        help="Metrics of texts. Default: BLEU-1, BLEU-2, and BERTScore, RadGraph and RadCliQ if weights are available.",
         rich_help_panel=FIGURES,
     ),
 ]
@@ -87,13 +83,13 @@ TextsOption = Annotated[
 def corrections(
     table: TableArgument,
     layout: Annotated[
-        LayoutName, typer.Option(help="How the ratings are laid out.", rich_help_panel=INPUT)
+        LayoutName, typer.Option(help="Layout of the ratings.", rich_help_panel=INPUT)
     ] = LayoutName.REFISCO_V1,
     ids: IdsOption = None,
     setting: SettingOption = SettingName.ORIGINAL,
     zero_shot: ZeroShotOption = False,
-    paraphrase_by: RephraserOption = None,
-    metrics: TextsOption = None,
+    paraphrase_by: ParaphraserOption = None,
+    metrics: TextMetricsOption = None,
     weights: WeightsOption = None,
     config: shared.Config = None,  # noqa: ARG001
     judge: shared.JudgeName = None,
@@ -105,89 +101,83 @@ def corrections(
     cache: own.Cache = None,
     note: own.Notes = None,
 ) -> None:
-    """Set FineRadScore's corrections beside radiologists'."""
-    from radfact.meta.agreement.corrections import compare_corrections, has_categories
+    """Compare FineRadScore's corrections with radiologists'."""
+    from radfact.meta.agreement.corrections import evaluate_corrections, has_categories
     from radfact.meta.agreement.corrections_report import write_corrections
     from radfact.metrics.registry import select_metrics
 
     check_folder(out)
     ratings = read(table, layout, None, BetterName.LOWER, None, ids)
-    if not has_categories(ratings) and all(one.corrections is None for one in ratings.samples):
-        raise InputError(f"--layout: '{layout.value}' has neither corrected lines nor errors by category")
-    who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
+    if not has_categories(ratings) and all(sample.corrections is None for sample in ratings.samples):
+        message = f"--layout: expected corrected lines or errors by category, which '{layout.value}' does not have"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION)
+    judge_options = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
     cache = cache or out / "cache"
-    scoring = Scoring(metrics or TEXTS, weights, who, cache)
-    if who.named is None:
-        raise InputError("--judge: name the model that corrects, PROVIDER:MODEL, or set RADFACT_JUDGE")
+    scoring = Scoring(metrics or _TEXT_METRICS, weights, judge_options, cache)
+    if judge_options.named is None:
+        raise InputError(
+            "--judge: expected the model that corrects, PROVIDER:MODEL, or RADFACT_JUDGE in the environment",
+            code=ErrorCode.MISSING_OPTION,
+        )
     with naming_options():
-        select_metrics(scoring.names)  # a name that is none is refused before a model is paid
-    chosen = _setting(setting)
-    answers = _ask(ratings, who, cache, chosen, zero_shot, paraphrase_by, seed)
-    with scoring.scorer(headline=True) as score:
-        found = compare_corrections(answers, ratings, score, out)
-    record = {"table": str(table), "layout": layout.value, "judge": who.name, "zero_shot": zero_shot, "seed": seed}
-    shown = "without the published examples" if zero_shot else "with the published examples"
-    about = f"{len(answers.reports)} of {len(ratings.samples)} reports, {chosen}, corrected by {who.name} {shown}."
+        select_metrics(scoring.names)  # refuses unknown names before the model is queried
+    chosen: Setting = setting.value
+    run = _correct(ratings, judge_options, cache, chosen, zero_shot, paraphrase_by, seed)
+    with scoring.scorer(main_only=True) as score:
+        result = evaluate_corrections(run, ratings, score, out)
+    name = judge_options.name
+    record = {"table": str(table), "layout": layout.value, "judge": name, "zero_shot": zero_shot, "seed": seed}
+    examples = "without the published examples" if zero_shot else "with the published examples"
+    about = f"{len(run.reports)} of {len(ratings.samples)} reports, {chosen}, corrected by {name} {examples}."
     notes = [about, *ratings.notes, *(note or ())]
-    missing = write_corrections(found, answers, out, record, setting=chosen, notes=notes)
+    missing = write_corrections(result, run, out, record, setting=chosen, notes=notes)
     console = new_console()
-    _show(console, found, answers, [*ratings.notes, *missing])
+    _show(result)
+    say_notes(console, [*ratings.notes, *missing])
+    if run.excluded:
+        say(console, f"{len(run.excluded)} reports excluded, listed on the page", style="red")
     say_path(console, "Read the result in", out / "corrections.html")
     scoring.finish(console, named=metrics is not None)
-    if answers.left_out:
+    if run.excluded:
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _ask(
-    ratings: Ratings,
-    who: JudgeOptions,
+def _correct(
+    ratings: RatingSet,
+    judge: JudgeOptions,
     cache: Path,
     setting: Setting,
     zero_shot: bool,
     paraphrase_by: str | None,
     seed: int,
-) -> Answers:
+) -> CorrectionRun:
     from contextlib import ExitStack
 
-    from radfact.meta.agreement.corrections import correct
+    from radfact.meta.agreement.corrections import correct_reports
     from radfact.metrics.fineradscore import FineRadScore
 
     with ExitStack() as stack:
         client = stack.enter_context(
-            client_of(who.name, who, cache, option="--judge", parameters=FineRadScore.parameters)
+            client_of(judge.name, judge, cache, option="--judge", parameters=FineRadScore.parameters)
         )
-        usage_by_role = {"correcting": client.usage_counter.as_dict}
-        other = None
+        usage_by_role = {"corrections": client.usage_counter.as_dict}
+        paraphraser = None
         if paraphrase_by is not None:
-            other = stack.enter_context(client_of(paraphrase_by, who, cache, option="--paraphrase-by", parameters={}))
-            usage_by_role["rephrasing"] = other.usage_counter.as_dict
+            paraphraser = stack.enter_context(
+                client_of(paraphrase_by, judge, cache, option="--paraphrase-by", parameters={})
+            )
+            usage_by_role["paraphrases"] = paraphraser.usage_counter.as_dict
         stack.enter_context(ProgressDisplay(new_console(stderr=True), usage_by_role, None))
         metric = FineRadScore(client, zero_shot=zero_shot)
-        return correct(ratings, metric, setting=setting, rephraser=other, seed=seed)
+        return correct_reports(ratings, metric, setting=setting, paraphraser=paraphraser, seed=seed)
 
 
-def _setting(name: SettingName) -> Setting:
-    if name is SettingName.ORIGINAL:
-        return "original"
-    return "shuffled" if name is SettingName.SHUFFLED else "paraphrased"
+def _show(result: CorrectionResult) -> None:
+    from radfact.meta.agreement import corrections_report as report
 
-
-def _show(console: Console, found: CorrectionFindings, answers: Answers, notes: list[str]) -> None:
-    from radfact.meta.agreement.corrections_report import (
-        SEVERITY_COLUMNS,
-        category_table,
-        change_table,
-        severity_table,
-        text_table,
-    )
-
-    changes = change_table(found)
-    changes = changes.only([name for name in changes.headings if not name.endswith(", n")])
-    severities = severity_table(found).only(SEVERITY_COLUMNS)
-    for table in (changes, text_table(found), severities, category_table(found)):
+    changes = report.change_table(result)
+    changes = changes.select([name for name in changes.headings if not name.endswith(", n")])
+    severities = report.severity_table(result).select(report.SEVERITY_COLUMNS)
+    for table in (changes, report.text_table(result), severities, report.category_shares_table(result)):
         if table.rows:
-            show_table(console, table)
-    for one in notes:
-        say(console, one, style="yellow")
-    if answers.left_out:
-        say(console, f"{len(answers.left_out)} reports left out, listed on the page", style="red")
+            show_table(new_console(), table)

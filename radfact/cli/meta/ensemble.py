@@ -1,4 +1,4 @@
-"""`radfact meta ensemble`: several judges as one, fitted on experts."""
+"""`radfact meta ensemble`: fit an ensemble of judges on expert ratings, and apply it."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from radfact.cli.meta.agreement import (
 from radfact.cli.meta.options import say_matches, show_table
 from radfact.cli.options import FIGURES, INPUT, OUTPUT, key_values, naming_options
 from radfact.cli.tables import new_console, say, say_path
-from radfact.errors import ExitCode, InputError
+from radfact.errors import ErrorCode, ExitCode, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from radfact.meta.ensembles.model import Judged, Method
+    from radfact.meta.ensembles.model import Method
 
 FIT_MANUAL = "\n".join(
     (
-        "Fit an ensemble of judges on expert ratings, and say how well it agrees with them where it was not fitted.",
+        "Fit an ensemble of judges on expert ratings, and show its agreement with them in a cross-validation.",
         "",
-        "Judges are results folders by name; samples are matched by their ids, those of 'radfact meta pairs'. Beside "
-        "the cross-validated ensemble stand its features alone.",
+        "Judges are named results folders; samples are matched by the ids of 'radfact meta pairs'. The agreement of "
+        "each feature alone is shown for comparison.",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta ensemble fit rate_test.csv --layout rate-eval \\",
         "      --judges gpt=results/gpt --judges opus=results/opus \\",
-        "      --figures vert --out ensemble.json",
+        "      --features vert --out ensemble.json",
         "  radfact meta ensemble apply ensemble.json \\",
         "      --judges gpt=new/gpt --judges opus=new/opus --out new/ensemble",
     )
 )
 APPLY_MANUAL = "\n".join(
     (
-        "Score reports by an ensemble: judges under the names that it was fitted with, for the samples that all have.",
+        "Score reports by an ensemble: results folders of judges with the names of the fit, for their common samples.",
         "",
-        "The scores are a results folder with the figure 'ensemble', as 'radfact evaluate' writes one: 'radfact meta "
-        "agreement --scores', 'radfact compare' and 'radfact page' take it as any other.",
+        "The output is a results folder with the score 'ensemble', as 'radfact evaluate' writes one, for 'radfact meta "
+        "agreement --scores', 'radfact compare' and 'radfact page'.",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta ensemble apply ensemble.json \\",
@@ -59,12 +59,12 @@ APPLY_MANUAL = "\n".join(
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with samples left out that a judge has not scored",
+        "  3 done, with excluded samples that a judge has not scored",
     )
 )
 
 app = typer.Typer(
-    help="Several judges as one: fitted on experts, applied to new reports.",
+    help="Ensembles of judges: fit on expert ratings, apply to new reports.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -74,14 +74,14 @@ JudgesOption = Annotated[
     typer.Option(
         "--judges",
         metavar="NAME=FOLDER",
-        help="A judge's results folder; may be repeated.",
+        help="Results folder of a judge; may be repeated.",
         rich_help_panel=INPUT,
     ),
 ]
 
 
 class MethodName(StrEnum):
-    """How features become one score."""
+    """How features are combined."""
 
     LINEAR_REGRESSION = "linear_regression"
     AVERAGE = "average"
@@ -96,17 +96,17 @@ def fit(
     better: BetterOption = None,
     target: TargetOption = None,
     ids: IdsOption = None,
-    figures: Annotated[
+    features: Annotated[
         str | None,
         typer.Option(
-            metavar="NAMES", help="Figures of every judge, separated by commas. Default: all.", rich_help_panel=FIGURES
+            metavar="NAMES", help="Scores of every judge, separated by commas. Default: all.", rich_help_panel=FIGURES
         ),
     ] = None,
     method: Annotated[
-        MethodName, typer.Option(help="A regression fitted on the experts, or the plain mean.", rich_help_panel=FIGURES)
+        MethodName, typer.Option(help="Regression fitted on the experts, or average.", rich_help_panel=FIGURES)
     ] = MethodName.LINEAR_REGRESSION,
     folds: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Parts of the cross-validation.", rich_help_panel=FIGURES)
+        int, typer.Option(min=2, metavar="N", help="Folds of the cross-validation.", rich_help_panel=FIGURES)
     ] = 10,
     bootstrap: own.Bootstrap = 1000,
     seed: own.Seed = 42,
@@ -115,38 +115,39 @@ def fit(
     ),
 ) -> None:
     """Fit an ensemble of judges on expert ratings."""
-    from radfact.meta.datasets.matching import digests_of, match
     from radfact.meta.ensembles.fit import fit_on_ratings
+    from radfact.meta.ensembles.model import read_features
+    from radfact.meta.scores import match_samples, pair_digests
 
     console = new_console()
     check_folder(out.parent)
     ratings = read(table, layout, expert, better, target, ids)
+    folders = _folders(judges)
+    chosen: Method = method.value
     with naming_options(runs="--judges", features="--judges"):
-        judged = _judged(judges, figures)
-        say_matches([match(folder, digests_of(ratings.pairs)) for folder in _folders(judges).values()])
-        found = fit_on_ratings(ratings, judged, method=_method(method), folds=folds, seed=seed)
-    show_table(console, found.table(replicates=bootstrap, seed=seed))
-    say(
-        console,
-        f"Correlations with '{ratings.target}' of the experts, of which {ratings.better[ratings.target]} is better; "
-        "nothing is turned round.",
-    )
-    found.ensemble.save(out)
+        judge_scores = read_features(folders, _names(features))
+        digests = pair_digests(ratings.pairs)
+        say_matches([match_samples(folder, digests) for folder in folders.values()])
+        fitted = fit_on_ratings(ratings, judge_scores, method=chosen, folds=folds, seed=seed)
+    show_table(console, fitted.table(replicates=bootstrap, seed=seed))
+    direction = ratings.better[ratings.target]
+    say(console, f"Correlations with '{ratings.target}' of the experts ({direction} is better), on their own scales.")
+    fitted.ensemble.save(out)
     say_path(console, "Written to", out)
 
 
 @app.command("apply", help=APPLY_MANUAL)
 def apply_ensemble(
-    ensemble: Annotated[Path, typer.Argument(help="What 'fit' wrote.")],
+    ensemble: Annotated[Path, typer.Argument(help="Output of 'fit'.")],
     judges: JudgesOption,
     bootstrap: shared.Bootstrap = 500,
     seed: shared.Seed = 42,
     out: own.Out = Path("ensemble"),
 ) -> None:
-    """Score reports by an ensemble: judges under the names that it was fitted with."""
-    from radfact.meta.datasets.matching import match
+    """Score reports by an ensemble."""
     from radfact.meta.ensembles.fit import apply_to_folders
-    from radfact.meta.ensembles.model import Ensemble
+    from radfact.meta.ensembles.model import Ensemble, read_features
+    from radfact.meta.scores import match_samples
     from radfact.pipeline import versions
     from radfact.results.reader import read_digests
 
@@ -154,40 +155,30 @@ def apply_ensemble(
     check_folder(out)
     first, *others = folders.values()
     with naming_options(runs="--judges", features="--judges"):
-        judged = _judged(judges, None)
-        read = read_digests(first)
-        say_matches([match(folder, read) for folder in others])
+        judge_scores = read_features(folders)
+        digests = read_digests(first)
+        say_matches([match_samples(folder, digests) for folder in others])
         files = {"files": [str(ensemble)], "judges": {name: str(folder) for name, folder in folders.items()}}
-        counts = {"read": len(read), "skipped": len(read) - len(judged.sample_ids)}
+        counts = {"read": len(digests), "skipped": len(digests) - len(judge_scores.sample_ids)}
         record = {"versions": versions(), "input": {**files, **counts}}
-        evaluation = apply_to_folders(loaded, judged, folders, out, run=record, bootstrap=bootstrap, seed=seed)
-    missing = sum(map(bool, evaluation.failures))
+        result = apply_to_folders(loaded, judge_scores, folders, out, run=record, bootstrap=bootstrap, seed=seed)
+    missing = sum(map(bool, result.failures))
     console = new_console()
-    say(console, f"{len(evaluation.pairs) - missing} of {len(evaluation.pairs)} reports scored")
+    say(console, f"{len(result.pairs) - missing} of {len(result.pairs)} reports scored")
     say_path(console, "Results in", out)
     if missing:
-        say(console, f"{missing} left out, because a judge has not scored them", style="red")
+        say(console, f"{missing} excluded, because a judge has not scored them", style="red")
         raise typer.Exit(ExitCode.INCOMPLETE)
-
-
-def _judged(judges: Sequence[str], figures: str | None) -> Judged:
-    from radfact.meta.ensembles.model import read_features
-
-    return read_features(_folders(judges), _names(figures))
 
 
 def _folders(judges: Sequence[str]) -> Mapping[str, Path]:
     return {name: Path(folder) for name, folder in key_values(judges, "--judges").items()}
 
 
-def _names(figures: str | None) -> list[str] | None:
-    if figures is None:
+def _names(features: str | None) -> list[str] | None:
+    if features is None:
         return None
-    names = [name.strip() for name in figures.split(",") if name.strip()]
+    names = [name.strip() for name in features.split(",") if name.strip()]
     if not names:
-        raise InputError("--figures: expected names of figures, separated by commas")
+        raise InputError("--features: expected names of scores, separated by commas", code=ErrorCode.INVALID_OPTION)
     return names
-
-
-def _method(method: MethodName) -> Method:
-    return "average" if method is MethodName.AVERAGE else "linear_regression"

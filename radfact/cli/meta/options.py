@@ -1,4 +1,4 @@
-"""Options that the commands of `radfact meta` share: the metrics that are asked about, and how they are made."""
+"""Options and helpers that the commands of `radfact meta` share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from radfact.cli.metrics import read_weights
 from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say
-from radfact.errors import ExitCode, InputError
+from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -23,36 +23,35 @@ if TYPE_CHECKING:
 
     from radfact.html.meta_page import Table
     from radfact.llm import ChatClient
-    from radfact.meta.agreement.analysis import Figures
-    from radfact.meta.datasets.matching import Match
+    from radfact.meta.scores import SampleMatch, ScoreColumns, ScoreFunction
     from radfact.records import Pair
 
 Metrics = Annotated[
     str | None,
     typer.Option(
-        metavar="NAMES", help="Metrics or figures to compute, separated by commas, or all.", rich_help_panel=FIGURES
+        metavar="NAMES", help="Metrics or scores to compute, separated by commas, or all.", rich_help_panel=FIGURES
     ),
 ]
 Scores = Annotated[
     list[Path] | None,
     typer.Option(
-        metavar="FOLDER", help="Results folder with figures of these samples; may be repeated.", rich_help_panel=INPUT
+        metavar="FOLDER", help="Results folder with scores of these samples; may be repeated.", rich_help_panel=INPUT
     ),
 ]
 Bootstrap = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Bootstrap resamples; 0 for none.", rich_help_panel=FIGURES)
+    int, typer.Option(min=0, metavar="N", help="Bootstrap replicates; 0 for none.", rich_help_panel=FIGURES)
 ]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of all that is drawn.", rich_help_panel=FIGURES)]
-Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the results.", rich_help_panel=OUTPUT)]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of all random choices.", rich_help_panel=FIGURES)]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.", rich_help_panel=OUTPUT)]
 Notes = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="A sentence for the page; may be repeated.", rich_help_panel=OUTPUT),
+    typer.Option(metavar="TEXT", help="Sentence for the page; may be repeated.", rich_help_panel=OUTPUT),
 ]
 Cache = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Where the answers of a model are kept. Default: cache/ in the results.",
+        help="Cache of model responses. Default: cache/ in the output folder.",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),
@@ -61,50 +60,58 @@ Cache = Annotated[
 
 @dataclass
 class Scoring:
-    """The metrics as the user named them."""
+    """The selected metrics.
+
+    Attributes:
+        metrics: names of metrics and scores, separated by commas.
+        weights: folders of weights.
+        judge: options of the judge.
+        cache: cache of model responses.
+        unavailable: metrics without a result, and the reason, after they were computed.
+        is_incomplete: whether a direct query of the judge failed.
+    """
 
     metrics: str | None
     weights: list[str] | None
-    who: JudgeOptions
+    judge: JudgeOptions
     cache: Path
-    missing: dict[str, str] = field(default_factory=dict)
-    """Why a metric gave nothing, once they have been computed."""
-    left_out: bool = False
-    """Whether a model that was asked besides gave no answer on some samples."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    is_incomplete: bool = False
 
     @property
     def names(self) -> list[str]:
-        """Of metrics and figures."""
+        """Names of metrics and scores."""
         return [name.strip() for name in (self.metrics or "").split(",") if name.strip()]
 
     def finish(self, console: Console, *, named: bool = True) -> None:
-        """Say which metrics gave nothing; one that was named is as a sample left out.
+        """Print which metrics gave no result.
 
         Args:
-            console: to say it on.
-            named: whether the user has named them at all.
+            console: output.
+            named: whether the user selected the metrics.
 
         Raises:
-            typer.Exit: with the code for that.
+            typer.Exit: the exit code for incomplete results, if the user selected a metric without a result.
         """
         from radfact.metrics.registry import select_metrics
 
-        for name, why in self.missing.items():
-            say(console, f"without {name}: {why}", style="yellow")
-        asked_for = select_metrics(self.names) if named and self.missing else []
-        if self.left_out or any(one.is_named and one.entry.name in self.missing for one in asked_for):
+        for name, reason in self.unavailable.items():
+            say(console, f"without {name}: {reason}", style="yellow")
+        selected = select_metrics(self.names) if named and self.unavailable else []
+        if self.is_incomplete or any(one.is_named and one.entry.name in self.unavailable for one in selected):
             raise typer.Exit(ExitCode.INCOMPLETE)
 
     @contextmanager
-    def scorer(self, *, headline: bool = False) -> Iterator[Scorer]:
-        """Make the metrics, show how far they are, and give back what they hold at the end.
+    def scorer(self, *, main_only: bool = False) -> Iterator[ScoreFunction]:
+        """Create the metrics, show their progress, and release their resources at the end.
 
         Args:
-            headline: as for `radfact.meta.agreement.scoring.compute_figures`.
+            main_only: as for `radfact.meta.scores.compute_scores`.
 
         Raises:
-            InputError: none is named, or none can be made.
+            InputError: no metric is selected or can be created.
         """
+        from radfact.meta.scores import compute_scores
         from radfact.metrics.registry import select_metrics
         from radfact.metrics.resources import MetricResources
         from radfact.pipeline import MetricRunner
@@ -112,98 +119,99 @@ class Scoring:
         with naming_options():
             choices = select_metrics(self.names)
         resources = MetricResources(
-            judge=self.who.named,
-            judge_args=self.who.arguments,
-            base_url=self.who.base_url,
-            concurrency=self.who.concurrency,
+            judge=self.judge.named,
+            judge_args=self.judge.arguments,
+            base_url=self.judge.base_url,
+            concurrency=self.judge.concurrency,
             cache=self.cache,
             weights=read_weights(self.weights),
         )
         try:
             with naming_options():
-                work = MetricRunner(choices, resources)
+                runner = MetricRunner(choices, resources)
+
+            def score(pairs: Sequence[Pair], folder: Path) -> ScoreColumns:
+                scores = compute_scores(pairs, runner, folder, main_only=main_only)
+                self.unavailable.update(scores.unavailable)
+                return scores
+
             with ProgressDisplay(new_console(stderr=True), resources.usage_by_role, None):
-                yield Scorer(work, self.missing, headline)
+                yield score
         finally:
             resources.close()
 
 
-class Scorer:
-    """Computes the figures of pairs by metrics that were made once."""
-
-    def __init__(self, work: Any, missing: dict[str, str], headline: bool) -> None:
-        self._work, self._missing, self._headline = work, missing, headline
-
-    def __call__(self, pairs: Sequence[Pair], folder: Path) -> Figures:
-        """The figures of pairs, kept in a results folder."""
-        from radfact.meta.agreement.scoring import compute_figures
-
-        found = compute_figures(pairs, self._work, folder, headline=self._headline)
-        self._missing.update(found.unavailable)
-        return found
-
-
-def client_of(name: str, who: JudgeOptions, cache: Path, *, option: str, parameters: Mapping[str, Any]) -> ChatClient:
-    """A client of a model that is asked for texts, named by an option.
+def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, parameters: Mapping[str, Any]) -> ChatClient:
+    """Return the client of a language model that an option names.
 
     Args:
         name: PROVIDER:MODEL.
-        who: arguments of the model, the address of its server, calls in flight.
-        cache: where answers are kept.
-        option: that named it, for messages.
-        parameters: of the sampling, where the user names no others.
+        judge: arguments of the model, address of its server, calls in flight.
+        cache: cache of responses.
+        option: name of the option, for errors.
+        parameters: default sampling parameters.
     """
     from radfact.llm import load_chat_client, parse_model_args
 
     with naming_options(judge=option):
         return load_chat_client(
             name,
-            base_url=who.base_url,
-            parameters={**parameters, **parse_model_args(who.arguments)},
-            concurrency=who.concurrency,
+            base_url=judge.base_url,
+            parameters={**parameters, **parse_model_args(judge.arguments)},
+            concurrency=judge.concurrency,
             cache=cache,
         )
 
 
-def figures_of(pairs: Sequence[Pair], scores: Sequence[Path] | None, scoring: Scoring, out: Path) -> Figures:
-    """Figures from results folders, computed by metrics, or both.
+def collect_scores(pairs: Sequence[Pair], folders: Sequence[Path] | None, scoring: Scoring, out: Path) -> ScoreColumns:
+    """Read scores from results folders, compute them by metrics, or both.
+
+    Args:
+        pairs: the samples.
+        folders: results folders.
+        scoring: the selected metrics.
+        out: output folder of the command.
 
     Raises:
-        InputError: neither is named.
+        InputError: neither is selected.
     """
-    from radfact.meta.agreement.analysis import Figures
-    from radfact.meta.agreement.scoring import read_figures
+    from radfact.meta.scores import ScoreColumns, load_scores
 
-    if not (scores or scoring.names):
-        raise InputError("expected --metrics to compute, or --scores with a results folder")
-    found = read_figures(scores, pairs) if scores else Figures({}, {})
-    say_matches(found.matches)
+    if not (folders or scoring.names):
+        raise InputError(
+            "expected --metrics to compute, or --scores with a results folder", code=ErrorCode.MISSING_OPTION
+        )
+    scores = load_scores(folders, pairs) if folders else ScoreColumns({}, {})
+    say_matches(scores.matches)
     if scoring.names:
         with scoring.scorer() as score:
             computed = score(pairs, out / "evaluation")
-        values, directions = {**found.values, **computed.values}, {**found.directions, **computed.directions}
-        found = Figures(values, directions, matches=found.matches)
-    return found
+        values, directions = {**scores.values, **computed.values}, {**scores.directions, **computed.directions}
+        scores = ScoreColumns(values, directions, matches=scores.matches)
+    return scores
 
 
-def say_matches(matches: Sequence[Match]) -> None:
-    """Say of results folders which samples they lack, have besides, or have with other texts."""
-    console = new_console()
-    for one in matches:
-        for note in one.notes():
-            say(console, note, style="yellow")
+def say_matches(matches: Sequence[SampleMatch]) -> None:
+    """Print the samples that results folders lack, have in addition, or have with other texts."""
+    say_notes(new_console(), [note for match in matches for note in match.notes()])
 
 
-def show_table(console: Console, table: Table, title: str | None = None) -> None:
-    """A table on the console."""
+def say_notes(console: Console, notes: Sequence[str]) -> None:
+    """Print notes."""
+    for note in notes:
+        say(console, note, style="yellow")
+
+
+def show_table(console: Console, table: Table) -> None:
+    """Print a table."""
     from rich.markup import escape
     from rich.table import Table as RichTable
 
-    from radfact.html.meta_page import shown
+    from radfact.html.meta_page import format_cell
 
-    drawn = RichTable(title=title and escape(title), title_justify="left")
-    for place, heading in enumerate(table.headings):
-        drawn.add_column(escape(heading), justify="right" if place else "left", overflow="fold")
+    drawn = RichTable()
+    for column, heading in enumerate(table.headings):
+        drawn.add_column(escape(heading), justify="right" if column else "left", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*(escape(shown(cell)) for cell in row))
+        drawn.add_row(*(escape(format_cell(cell)) for cell in row))
     console.print(drawn)

@@ -1,8 +1,8 @@
-"""`radfact meta rexamine`: what style and site do to metrics."""
+"""`radfact meta rexamine`: effects of style and site on metrics."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,28 +15,22 @@ from radfact.cli.meta.options import Scoring, client_of, show_table
 from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
-from radfact.errors import ExitCode, InputError
+from radfact.errors import ErrorCode, ExitCode, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import Console
-
-    from radfact.meta.injection.perturb import Perturber
-    from radfact.meta.injection.style import Styler
-    from radfact.meta.robustness.rexamine import Rexamined
+    from radfact.meta.robustness.rexamine import Injector, Styler
 
 MANUAL = "\n".join(
     (
-        "Test metrics across writing styles and sites (ReXamine-Global): standardise references, put errors in, score "
-        "candidates against both kinds of references, test what style changes, rank with experts.",
+        "Test metrics across writing styles and sites (ReXamine-Global): standardize references, inject errors, score "
+        "candidates with both kinds of references, test the effect of style, rank with experts.",
         "",
-        "The file of reports is a CSV with id, site and report, or JSON Lines of the same. Every step is kept in the "
-        "results folder; the same command goes on where it stopped. for_experts.csv there is what experts fill in, "
-        "and --counts takes it back.",
+        "The file of reports is a CSV with id, site and report, or JSON Lines of the same. Every step is stored in the "
+        "output folder; the same command resumes where it stopped. Experts fill in for_experts.csv in that folder, "
+        "and --counts reads it.",
         "",
-        "A metric that is named is tested by its headline figure (green by green, radfact by logical_f1); other "
-        "figures are named by themselves. Significant is below 0.05 over figures times sites.",
+        "A metric is tested by its main score (green by green, radfact by logical_f1); other scores are selected by "
+        "their names. The level of significance is 0.05 divided by scores times sites.",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta rexamine reports.csv --metrics rouge_l,bleu_2",
@@ -47,7 +41,7 @@ MANUAL = "\n".join(
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with reports left out and listed",
+        "  3 done, with reports excluded and listed",
     )
 )
 RULES = "rules"
@@ -55,17 +49,17 @@ RULES = "rules"
 
 StylerOption = Annotated[
     str,
-    typer.Option(metavar="NAME", help="Who standardises: rules, or a model PROVIDER:MODEL.", rich_help_panel=INPUT),
+    typer.Option(metavar="NAME", help="Standardizes reports: rules, or a model PROVIDER:MODEL.", rich_help_panel=INPUT),
 ]
 ErrorsOption = Annotated[
-    str, typer.Option(metavar="NAME", help="Who puts errors in: rules, or PROVIDER:MODEL.", rich_help_panel=INPUT)
+    str, typer.Option(metavar="NAME", help="Injects errors: rules, or PROVIDER:MODEL.", rich_help_panel=INPUT)
 ]
 CountsOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The experts' numbers: CSV with id and errors.", rich_help_panel=INPUT),
+    typer.Option(metavar="FILE", help="Expert counts: CSV with id and errors.", rich_help_panel=INPUT),
 ]
 PerSiteOption = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Reports drawn of each site; 0 for all.", rich_help_panel=FIGURES)
+    int, typer.Option(min=0, metavar="N", help="Reports to draw from each site; 0 for all.", rich_help_panel=FIGURES)
 ]
 
 
@@ -88,73 +82,64 @@ def rexamine(
     note: own.Notes = None,
 ) -> None:
     """Test metrics across writing styles and sites."""
-    from radfact.meta.datasets.report_table import read_counts, read_reports
+    from radfact.meta.datasets.reports import read_counts, read_reports
     from radfact.meta.robustness.rexamine import rexamine as run
+    from radfact.meta.robustness.style_effects import short_table_c, table_2
 
     check_folder(out)
     check_files(counts)
-    who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
+    judge_options = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
     cache = cache or out / "cache"
-    read = read_reports(reports)
-    counted = None if counts is None else read_counts(counts)
-    scoring = Scoring(metrics, weights, who, cache)
+    site_reports = read_reports(reports)
+    expert_counts = None if counts is None else read_counts(counts)
+    scoring = Scoring(metrics, weights, judge_options, cache)
     if not scoring.names:
-        raise InputError("expected --metrics with the metrics to test")
-    with (
-        _styler(styler, who, cache) as style,
-        _perturber(errors_by, who, cache, seed) as perturber,
-        scoring.scorer(headline=True) as score,
-        naming_options(),
-    ):
-        found = run(
-            read,
+        raise InputError("--metrics: expected the metrics to test", code=ErrorCode.MISSING_OPTION)
+    with ExitStack() as stack:
+        style = _styler(styler, judge_options, cache, stack)
+        injector = _injector(errors_by, judge_options, cache, seed, stack)
+        score = stack.enter_context(scoring.scorer(main_only=True))
+        stack.enter_context(naming_options())
+        result = run(
+            site_reports,
             out,
             styler=style,
-            perturber=perturber,
+            injector=injector,
             score=score,
-            counts=counted,
+            counts=expert_counts,
             per_site=per_site or None,
             seed=seed,
             notes=note or (),
         )
     console = new_console()
-    _show(console, found, out)
+    show_table(console, table_2(result.tests))
+    if result.rankings:
+        show_table(console, short_table_c(result.rankings))
+    for line in result.notes:
+        say(console, line)
+    say_path(console, "Read the result in", out / "rexamine.html")
+    if result.excluded:
+        say(console, f"{len(result.excluded)} reports excluded, listed there", style="red")
     scoring.finish(console)
-    if found.left_out:
+    if result.excluded:
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _show(console: Console, found: Rexamined, out: Path) -> None:
-    """Table 2 and the gist of table C, what has to be known of them, and where the page is."""
-    from radfact.meta.robustness.statistics import table_2, table_c_in_short
-
-    show_table(console, table_2(found.tests))
-    if found.rankings:
-        show_table(console, table_c_in_short(found.rankings))
-    for one in found.notes:
-        say(console, one)
-    say_path(console, "Read the result in", out / "rexamine.html")
-    if found.left_out:
-        say(console, f"{len(found.left_out)} reports left out, listed there", style="red")
-
-
-@contextmanager
-def _styler(name: str, who: JudgeOptions, cache: Path) -> Iterator[Styler]:
-    from radfact.meta.injection.style import ModelStyler, RuleStyler
+def _styler(name: str, judge: JudgeOptions, cache: Path, stack: ExitStack) -> Styler:
+    from radfact.meta.injection.llm_editor import ModelStyler
+    from radfact.meta.injection.style import RuleStyler
 
     if name == RULES:
-        yield RuleStyler()
-        return
-    with client_of(name, who, cache, option="--styler", parameters={"temperature": 0}) as client:
-        yield ModelStyler(client)
+        return RuleStyler()
+    client = client_of(name, judge, cache, option="--styler", parameters={"temperature": 0})
+    return ModelStyler(stack.enter_context(client))
 
 
-@contextmanager
-def _perturber(name: str, who: JudgeOptions, cache: Path, seed: int) -> Iterator[Perturber]:
-    from radfact.meta.injection.perturb import ModelPerturber, RulePerturber
+def _injector(name: str, judge: JudgeOptions, cache: Path, seed: int, stack: ExitStack) -> Injector:
+    from radfact.meta.injection.llm_editor import ModelInjector
+    from radfact.meta.injection.rules import RuleInjector
 
     if name == RULES:
-        yield RulePerturber(seed=seed)
-        return
-    with client_of(name, who, cache, option="--errors-by", parameters={"temperature": None}) as client:
-        yield ModelPerturber(client)
+        return RuleInjector(seed=seed)
+    client = client_of(name, judge, cache, option="--errors-by", parameters={"temperature": None})
+    return ModelInjector(stack.enter_context(client))

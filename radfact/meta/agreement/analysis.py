@@ -1,76 +1,45 @@
-"""Whether metrics agree with experts: correlations, the experts among themselves, counts of errors."""
+"""Agreement of metrics with experts, and of experts with each other: correlations and counts of errors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.meta.datasets.matching import Match
-from radfact.meta.datasets.ratings import COUNTS, Better, Ratings, is_of_category
-from radfact.statistics.bootstrap import Direction
+from radfact.meta.datasets.ratings import COUNTS, Better, RatingSet, is_category_count
+from radfact.meta.scores import ScoreColumns, orient
 from radfact.statistics.correlation import REPLICATES, SEED, Estimate, correlate
-from radfact.statistics.error_counts import (
+from radfact.statistics.rater_agreement import (
     Detection,
     Mean,
     Share,
     category_accuracy,
-    error_type_detection,
+    detect_error_types,
     mean_detected,
+    round_half_up,
 )
 
-MEAN = "mean of all"
-"""In the place of a rater."""
+MEAN_RATER = "mean of all"
+"""Name of the mean of all raters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """Figures of rated samples, in their order.
+class MetricAgreement:
+    """Correlation coefficients of a score with experts in one group; positive if both rate the same reports as bad."""
 
-    Attributes:
-        values: figure -> one value a sample, NaN = not scored.
-        directions: which way is better; a neutral one agrees with nobody and is left out.
-        unavailable: why a metric gave nothing.
-        matches: of each results folder that they are from, whose samples it has.
-    """
-
-    values: Mapping[str, Sequence[float]]
-    directions: Mapping[str, Direction]
-    unavailable: Mapping[str, str] = field(default_factory=dict)
-    matches: Sequence[Match] = ()
-
-    def worse(self, name: str) -> list[float] | None:
-        """The values turned so that higher is worse (paper 002, section 2.4); None where neither way is better."""
-        return orient(self.values[name], self.directions.get(name, "higher"))
-
-
-def orient(values: Sequence[float], direction: Direction | Better) -> list[float] | None:
-    """Values turned so that higher is worse; None for a figure of which neither way is better."""
-    if direction == "neutral":
-        return None
-    return [-value if direction == "higher" else value for value in values]
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """A figure and the experts in one group: coefficients by name, positive where both call the same reports bad."""
-
-    figure: str
+    score: str
     group: str
     coefficients: Mapping[str, Estimate]
 
 
 @dataclass(frozen=True, slots=True)
-class Raters:
-    """Two raters of one quantity: Kendall's tau-b, and the mean absolute difference, over what both have rated.
-
-    One of them may be the mean of all (paper 000, figure 5).
-    """
+class RaterAgreement:
+    """Agreement of two raters, or of a rater and the mean of all, over the candidates that both have rated."""
 
     quantity: str
     first: str
@@ -81,12 +50,9 @@ class Raters:
 
 @dataclass(frozen=True, slots=True)
 class CountError:
-    """Mean absolute error of counts, with the standard deviation over samples (paper 000, tables 2 and 4).
+    """Mean absolute error of counts with its standard deviation over samples, for one rater or the mean of all."""
 
-    `rater` is one of the experts, or the mean of all.
-    """
-
-    figure: str
+    score: str
     quantity: str
     rater: str
     mean: float | None
@@ -95,135 +61,143 @@ class CountError:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Counts of errors of one kind that a metric gives, beside the mean expert's.
+class CountAgreement:
+    """Counts of errors by a metric, compared with the mean expert.
 
     Attributes:
-        figure: of the metric.
-        quantity: of the experts.
-        detected: mean number by the experts' number.
-        by_category: errors matched, missed and too many, by letter; empty where counts by category are not known.
-        accuracy: share of reports with the same number, by letter.
+        score: score of the metric.
+        quantity: quantity of the experts.
+        detected: mean count of the metric by the experts' count.
+        by_category: detected errors by letter; empty if the metric or the experts have no counts by category.
+        accuracy: share of reports with the same count, by letter.
     """
 
-    figure: str
+    score: str
     quantity: str
     detected: Mapping[int, Mean]
     by_category: Mapping[str, Detection]
     accuracy: Mapping[str, Share]
 
 
-def agreement(
-    ratings: Ratings,
-    figures: Figures,
+def correlate_with_experts(
+    ratings: RatingSet,
+    scores: ScoreColumns,
     *,
     group: str | None = None,
     replicates: int = REPLICATES,
     seed: int = SEED,
-) -> list[Agreement]:
-    """Correlations of every figure with the experts' target, over all samples and in every group.
+) -> list[MetricAgreement]:
+    """Correlate every score with the experts' target, over all samples and within groups.
 
     Args:
-        ratings: of the experts; the mean over raters counts.
-        figures: of the same samples.
+        ratings: ratings of the experts; their mean counts.
+        scores: scores of the same samples.
         group: kind of group, such as site; by default the set's own.
-        replicates: of the bootstrap.
-        seed: of the bootstrap.
+        replicates: number of bootstrap replicates.
+        seed: seed of the bootstrap.
+
+    Source: GREEN, ReXamine-Global and VERT.
     """
     expert = orient(ratings.means(ratings.target), ratings.better[ratings.target]) or []
-    found = []
-    for name in figures.values:
-        column = figures.worse(name)
+    results = []
+    for name in scores.values:
+        column = scores.oriented(name)
         if column is None:
             continue
-        for label, places in ratings.in_group(group or ratings.group).items():
-            ours, theirs = ([values[place] for place in places] for values in (column, expert))
-            found.append(Agreement(name, label, correlate(theirs, ours, replicates=replicates, seed=seed)))
-    return found
+        for label, indices in ratings.indices_by_group(group or ratings.group).items():
+            ours, theirs = ([values[index] for index in indices] for values in (column, expert))
+            results.append(MetricAgreement(name, label, correlate(theirs, ours, replicates=replicates, seed=seed)))
+    return results
 
 
-def inter_rater(ratings: Ratings, *, replicates: int = REPLICATES, seed: int = SEED) -> list[Raters]:
-    """Every two raters, and each beside the mean of all, of every quantity but counts in single categories.
+def compare_raters(ratings: RatingSet, *, replicates: int = REPLICATES, seed: int = SEED) -> list[RaterAgreement]:
+    """Compare all pairs of raters, and each rater with the mean of all, for every quantity but counts by category.
 
     Args:
-        ratings: of the experts.
-        replicates: of the bootstrap.
-        seed: of the bootstrap.
+        ratings: ratings of the experts.
+        replicates: number of bootstrap replicates.
+        seed: seed of the bootstrap.
+
+    Source: GREEN, figure 5.
     """
-    found = []
-    for quantity in dict.fromkeys((ratings.target, *(name for name in ratings.better if not is_of_category(name)))):
-        columns = {rater: np.array(ratings.by_rater(quantity, rater)) for rater in ratings.raters(quantity)}
+    results = []
+    for quantity in dict.fromkeys((ratings.target, *(name for name in ratings.better if not is_category_count(name)))):
+        raters = ratings.raters(quantity)
+        columns = {rater: np.array(ratings.values_by_candidate(quantity, rater)) for rater in raters}
         if len(columns) > 2:
-            columns = {MEAN: np.array(_row_means(list(columns.values()))), **columns}
-        for (first, one), (second, other) in combinations(columns.items(), 2):
-            gaps = np.abs(one - other)
-            known = ~np.isnan(gaps)
-            kendall = correlate(one.tolist(), other.tolist(), replicates=replicates, seed=seed)["kendall"]
-            mean = float(gaps[known].mean()) if known.any() else None
-            found.append(Raters(quantity, first, second, kendall, mean))
-    return found
+            columns = {MEAN_RATER: _row_means(list(columns.values())), **columns}
+        for (first, left), (second, right) in combinations(columns.items(), 2):
+            kendall = correlate(left.tolist(), right.tolist(), replicates=replicates, seed=seed)["kendall"]
+            difference = Mean.of(np.abs(left - right).tolist()).value
+            results.append(RaterAgreement(quantity, first, second, kendall, difference))
+    return results
 
 
-def _row_means(columns: Sequence[NDArray[np.float64]]) -> list[float]:
+def _row_means(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     rows = (values[~np.isnan(values)] for values in np.array(columns).T)
-    return [float(values.mean()) if values.size else math.nan for values in rows]
+    return np.array([values.mean() if values.size else math.nan for values in rows])
 
 
-def counted_as(figure: str, quantities: Mapping[str, Better]) -> str | None:
-    """The quantity of which a figure is the number: `green_significant` of `significant`, `green_ec` of `errors`."""
-    if figure.endswith("_ec"):
+def counted_quantity(score: str, quantities: Mapping[str, Better]) -> str | None:
+    """Return the quantity that a score counts: `significant` for `green_significant`, `errors` for `green_ec`."""
+    if score.endswith("_ec"):
         return "errors" if "errors" in quantities else None
-    matching = [name for name in quantities if (name in COUNTS or is_of_category(name)) and figure.endswith(f"_{name}")]
+    matching = [
+        name for name in quantities if (name in COUNTS or is_category_count(name)) and score.endswith(f"_{name}")
+    ]
     return max(matching, key=len, default=None)
 
 
-def count_errors(ratings: Ratings, figures: Figures) -> list[CountError]:
-    """How far the numbers of errors that metrics give lie from those of the mean expert, and of each."""
-    found = []
-    for name, values in figures.values.items():
-        quantity = counted_as(name, ratings.better)
+def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
+    """Compare the number of errors that metrics count with the mean expert and with each expert.
+
+    Source: GREEN, tables 2 and 4.
+    """
+    results = []
+    for name, values in scores.values.items():
+        quantity = counted_quantity(name, ratings.better)
         if quantity is None:
             continue
-        experts = {MEAN: ratings.means(quantity)}
+        experts = {MEAN_RATER: ratings.means(quantity)}
         raters = ratings.raters(quantity)
-        if len(raters) > 1 and not is_of_category(quantity):
-            experts |= {rater: ratings.of_samples(quantity, rater) for rater in raters}
+        if len(raters) > 1 and not is_category_count(quantity):
+            experts |= {rater: ratings.values_by_sample(quantity, rater) for rater in raters}
         for rater, expert in experts.items():
             gaps = np.abs(np.array(values, dtype=np.float64) - np.array(expert))
             gaps = gaps[~np.isnan(gaps)]
             mean, deviation = (float(gaps.mean()), float(gaps.std())) if gaps.size else (None, None)
-            found.append(CountError(name, quantity, rater, mean, deviation, len(gaps)))
-    return found
+            results.append(CountError(name, quantity, rater, mean, deviation, len(gaps)))
+    return results
 
 
-def counted(ratings: Ratings, figures: Figures) -> list[Counted]:
-    """Mean detected errors by the experts' number; F1 and accuracy by category.
+def compare_counts(ratings: RatingSet, scores: ScoreColumns) -> list[CountAgreement]:
+    """Compare counts of metrics with the mean expert, rounded half up: by number of errors and by category.
 
-    Paper 003, figures 2 and 4 and appendix C; paper 000, table 4. The experts' number is the mean over raters, rounded,
-    halves up: with one rater, as in paper 003, that is his.
+    Source: VERT, figures 2 and 4 and appendix C; GREEN, table 4.
     """
-    found = []
-    for name, values in figures.values.items():
-        quantity = counted_as(name, ratings.better)
+    results = []
+    for name, values in scores.values.items():
+        quantity = counted_quantity(name, ratings.better)
         if quantity is None or quantity not in COUNTS:
             continue
-        expert = _rounded(ratings.means(quantity))
-        by_letter = {letter: f"{name}_{letter}" for letter in ERROR_CATEGORIES}
-        categories: dict[str, Detection] = {}
+        expert = _rounded_means(ratings, quantity)
+        columns = {letter: f"{name}_{letter}" for letter in ERROR_CATEGORIES}
+        detected: dict[str, Detection] = {}
         accuracy: dict[str, Share] = {}
-        if all(one in figures.values and f"{quantity}_{letter}" in ratings.better for letter, one in by_letter.items()):
-            by_expert = _by_sample(
-                {letter: _rounded(ratings.means(f"{quantity}_{letter}")) for letter in ERROR_CATEGORIES}
+        has_experts = all(f"{quantity}_{letter}" in ratings.better for letter in ERROR_CATEGORIES)
+        if has_experts and all(column in scores.values for column in columns.values()):
+            theirs = _by_sample(
+                {letter: _rounded_means(ratings, f"{quantity}_{letter}") for letter in ERROR_CATEGORIES}
             )
-            by_figure = _by_sample({letter: figures.values[one] for letter, one in by_letter.items()})
-            categories = error_type_detection(by_expert, by_figure)
-            accuracy = category_accuracy(by_expert, by_figure)
-        found.append(Counted(name, quantity, mean_detected(expert, values), categories, accuracy))
-    return found
+            ours = _by_sample({letter: scores.values[column] for letter, column in columns.items()})
+            detected = detect_error_types(theirs, ours, list(ERROR_CATEGORIES))
+            accuracy = category_accuracy(theirs, ours, list(ERROR_CATEGORIES))
+        results.append(CountAgreement(name, quantity, mean_detected(expert, values), detected, accuracy))
+    return results
 
 
-def _rounded(values: Sequence[float]) -> list[float]:
-    return [math.floor(value + 0.5) if value == value else math.nan for value in values]
+def _rounded_means(ratings: RatingSet, quantity: str) -> list[float]:
+    return [round_half_up(value) for value in ratings.means(quantity)]
 
 
 def _by_sample(columns: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:

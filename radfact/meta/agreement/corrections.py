@@ -1,143 +1,145 @@
-"""FineRadScore beside radiologists: its corrections of reports that they have corrected, or counted the errors of."""
+"""FineRadScore compared with radiologists: correct rated reports with a model and evaluate its corrections.
+
+Source: FineRadScore. Tables, sections and figures are those of the paper.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.errors import Failure, RunError
+from radfact.errors import ErrorCode, Failure, RunError
 from radfact.llm import ChatClient
-from radfact.meta.agreement.analysis import Figures
 from radfact.meta.agreement.line_corrections import (
     CategoryShares,
     Change,
-    SeverityErrors,
-    category_agreement,
     change_agreement,
     corrected_pairs,
-    paraphrased,
-    rater_errors,
-    severity_errors,
-    shuffled,
-    written_pairs,
+    corrected_text_pairs,
+    detect_categories,
+    paraphrase,
+    shuffle_lines,
 )
-from radfact.meta.datasets.ratings import COUNTS, SEVERITY_MAX, Rated, Ratings
+from radfact.meta.datasets.ratings import COUNTS, SEVERITY_MAX, RatedReport, RatingSet
+from radfact.meta.scores import ScoreFunction
 from radfact.metrics.fineradscore import FineRadScore, split_lines
 from radfact.metrics.responses.corrections import Corrections
 from radfact.records import Pair, narrative
 from radfact.statistics.correlation import SEED
-from radfact.statistics.error_counts import Share
+from radfact.statistics.rater_agreement import (
+    Mean,
+    SeverityErrors,
+    Share,
+    rater_severity_errors,
+    round_half_up,
+    severity_errors,
+)
 
 Setting = Literal["original", "shuffled", "paraphrased"]
-"""The reports as they are, the reference in another order, or the candidate in other words (sections 5 and 7)."""
-
-Score = Callable[[Sequence[Pair], Path], Figures]
-"""Figures of pairs, kept in a folder."""
+"""Original reports, references with shuffled lines, or candidates with paraphrased lines (sections 5 and 7)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Corrected:
-    """A rated report and what a model corrects in it.
+class CorrectedReport:
+    """A rated report with the corrections of a model.
 
     Attributes:
-        rated: by experts.
+        rated: the rated report.
         pair: the reports as the model saw them.
-        model: its corrections.
-        expert: the radiologist's, of the same lines; None where the set has none.
+        model: corrections of the model.
+        expert: corrections of the radiologist, of the same lines; None in sets without corrections.
     """
 
-    rated: Rated
+    rated: RatedReport
     pair: Pair
     model: Corrections
     expert: Corrections | None
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """The reports that the model has corrected, and why it has not the others."""
+class CorrectionRun:
+    """Reports that a model has corrected, and the reason for each report that it has not."""
 
-    reports: Sequence[Corrected]
-    left_out: Mapping[str, str]
+    reports: Sequence[CorrectedReport]
+    excluded: Mapping[str, str]
 
 
-def correct(
-    ratings: Ratings,
+def correct_reports(
+    ratings: RatingSet,
     metric: FineRadScore,
     *,
     setting: Setting = "original",
-    rephraser: ChatClient | None = None,
+    paraphraser: ChatClient | None = None,
     seed: int = SEED,
-) -> Answers:
-    """Have a model correct rated reports.
+) -> CorrectionRun:
+    """Correct rated reports with a model.
 
-    Where radiologists have corrected lines, it is shown these very lines, with the numbers that they have there.
+    In sets with corrections of radiologists the model sees the same lines with the same numbers.
 
     Args:
-        ratings: of the experts.
-        metric: FineRadScore of the model.
-        setting: `shuffled` puts the lines of the references in another order, `paraphrased` has every line of the
-            candidates put in other words.
-        rephraser: of the latter; by default the model that corrects.
-        seed: of the order.
+        ratings: rated reports.
+        metric: FineRadScore with the client of the model.
+        setting: changes to the reports before the model sees them.
+        paraphraser: model for the setting `paraphrased`; by default the model that corrects.
+        seed: seed for the setting `shuffled`.
 
     Raises:
-        RunError: nothing could be asked, or no answer can be used.
+        RunError: no report could be corrected.
     """
-    shown = {one.pair.sample_id: _lines(one) for one in ratings.samples}
-    failed: dict[str, str] = {}
+    lines_by_id = {
+        sample.pair.sample_id: sample.corrections.lines
+        if sample.corrections
+        else split_lines(narrative(sample.pair.candidate))
+        for sample in ratings.samples
+    }
+    excluded: dict[str, str] = {}
     if setting == "paraphrased":
-        shown, failed = _paraphrased(shown, rephraser or metric.client)
-    references = {one.pair.sample_id: narrative(one.pair.reference) for one in ratings.samples}
+        lines_by_id, excluded = _paraphrase_lines(lines_by_id, paraphraser or metric.client)
+    references = {sample.pair.sample_id: narrative(sample.pair.reference) for sample in ratings.samples}
     if setting == "shuffled":
-        references = {key: shuffled(text, seed=seed) for key, text in references.items()}
-    said = metric.client.complete_all(
-        [metric.request_for_lines(lines, references[key]) for key, lines in shown.items()]
-    )
-    answers: dict[str, Corrections | Failure] = dict(zip(shown, said, strict=True))
+        references = {key: shuffle_lines(text, seed=seed) for key, text in references.items()}
+    requests = [metric.request_for_lines(lines, references[key]) for key, lines in lines_by_id.items()]
+    responses = dict(zip(lines_by_id, metric.client.complete_all(requests), strict=True))
     reports = []
-    for one in ratings.samples:
-        key = one.pair.sample_id
-        answer = answers.get(key)
-        if isinstance(answer, Failure):
-            failed[key] = answer.reason
-        elif answer is not None:
-            expert = one.corrections and replace(one.corrections, lines=answer.lines)
-            pair = Pair(key, " ".join(answer.lines), references[key])
-            reports.append(Corrected(one, pair, answer, expert))
+    for sample in ratings.samples:
+        key = sample.pair.sample_id
+        response = responses.get(key)
+        if isinstance(response, Failure):
+            excluded[key] = response.reason
+        elif response is not None:
+            expert = sample.corrections and replace(sample.corrections, lines=response.lines)
+            pair = Pair(key, " ".join(response.lines), references[key])
+            reports.append(CorrectedReport(sample, pair, response, expert))
     if not reports:
-        raise RunError(next(iter(failed.values()), "no report to correct"))
-    return Answers(reports, failed)
+        raise RunError(next(iter(excluded.values()), "no report to correct"), code=ErrorCode.JUDGE_FAILED)
+    return CorrectionRun(reports, excluded)
 
 
-def _lines(one: Rated) -> tuple[str, ...]:
-    return one.corrections.lines if one.corrections else split_lines(narrative(one.pair.candidate))
-
-
-def _paraphrased(
-    shown: Mapping[str, tuple[str, ...]], client: ChatClient
+def _paraphrase_lines(
+    lines_by_id: Mapping[str, tuple[str, ...]], client: ChatClient
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """The same lines in other words; reports of which one could not be rephrased are out."""
-    asked = list(dict.fromkeys(line for lines in shown.values() for line in lines))
-    said = dict(zip(asked, paraphrased(client, asked), strict=True))
-    found: dict[str, tuple[str, ...]] = {}
-    failed: dict[str, str] = {}
-    for key, lines in shown.items():
-        answers = [said[line] for line in lines]
-        reasons = [one.reason for one in answers if isinstance(one, Failure)]
+    """Paraphrase every line; a report with a line that fails is excluded."""
+    texts = list(dict.fromkeys(line for lines in lines_by_id.values() for line in lines))
+    paraphrases = dict(zip(texts, paraphrase(client, texts), strict=True))
+    paraphrased: dict[str, tuple[str, ...]] = {}
+    excluded: dict[str, str] = {}
+    for key, lines in lines_by_id.items():
+        results = [paraphrases[line] for line in lines]
+        reasons = [result.reason for result in results if isinstance(result, Failure)]
         if reasons:
-            failed[key] = f"not put in other words: {reasons[0]}"
+            excluded[key] = f"not paraphrased: {reasons[0]}"
         else:
-            found[key] = tuple(" ".join(one.split()) for one in answers if isinstance(one, str))
-    return found, failed
+            paraphrased[key] = tuple(" ".join(result.split()) for result in results if isinstance(result, str))
+    return paraphrased, excluded
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The mean of a figure before correction and after it, over the reports that have both."""
+    """The mean of a score before and after correction, over the reports with both."""
 
     base: float | None
     corrected: float | None
@@ -145,118 +147,107 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class CorrectionFindings:
-    """What paper 001 tells of FineRadScore beside radiologists.
+class CorrectionResult:
+    """Agreement of FineRadScore with radiologists.
 
     Attributes:
-        changes: group -> what becomes of lines and reports -> how often as with the radiologist (tables 1, 4, 7).
-        written: figure -> mean similarity of the text that was rewritten and inserted (tables 2, 5, 8).
-        gains: figure -> likeness to the reference before and after correction (tables 3, 6, 9).
-        severities: of the model, and of other raters: differences of the greatest severity of a report (section 6.4).
+        changes: group -> change of the radiologist -> how often the model makes it (tables 1, 4 and 7).
+        text_similarity: score -> mean over rewritten and inserted text (tables 2, 5 and 8).
+        gains: score -> similarity to the reference before and after correction (tables 3, 6 and 9).
+        severities: differences of the greatest severity of a report, of the model and of other raters (section 6.4).
         categories: precision and recall by letter (appendix D).
     """
 
     changes: Mapping[str, Mapping[Change, Share]]
-    written: Mapping[str, Share]
+    text_similarity: Mapping[str, Mean]
     gains: Mapping[str, Gain]
     severities: Mapping[str, SeverityErrors]
     categories: Mapping[str, CategoryShares]
 
 
-def compare_corrections(answers: Answers, ratings: Ratings, score: Score, folder: Path) -> CorrectionFindings:
-    """Set a model's corrections beside the experts'.
+def evaluate_corrections(
+    run: CorrectionRun, ratings: RatingSet, score: ScoreFunction, folder: Path
+) -> CorrectionResult:
+    """Compare a model's corrections with the experts'.
 
     Args:
-        answers: of the model.
-        ratings: that they are of; other raters of the same candidates are compared with each other.
-        score: figures of texts.
-        folder: of what is scored.
+        run: corrections of the model.
+        ratings: the rated reports; raters of the same candidate are compared with each other.
+        score: scores texts.
+        folder: folder for the results of `score`.
 
     Raises:
         RunError: no metric could score anything.
     """
-    both = [(one, one.expert) for one in answers.reports if one.expert is not None]
+    reports = [report for report in run.reports if report.expert is not None]
+    expert = [report.expert for report in run.reports if report.expert is not None]
+    model = [report.model for report in reports]
     changes: dict[str, Mapping[Change, Share]] = {}
     severities: dict[str, SeverityErrors] = {}
-    written: dict[str, Share] = {}
+    similarity: dict[str, Mean] = {}
     gains: dict[str, Gain] = {}
-    if both:
-        for group, places in _groups(ratings, [one for one, _ in both]).items():
-            here = [both[place] for place in places]
-            changes[group] = change_agreement([expert for _, expert in here], [one.model for one, _ in here])
-        expert, model = [expert for _, expert in both], [one.model for one, _ in both]
+    if reports:
+        groups = replace(ratings, samples=[report.rated for report in reports]).indices_by_group(ratings.group)
+        # A single group besides all has the same reports.
+        for group, indices in groups.items() if len(groups) > 2 else [("all", groups["all"])]:
+            changes[group] = change_agreement([expert[i] for i in indices], [model[i] for i in indices])
         severities["model"] = severity_errors(
-            [_greatest_grade(one.rated) for one, _ in both], [max(one.severities, default=0) for one in model]
+            [_max_severity(report.rated) for report in reports],
+            [max(corrections.severities, default=0) for corrections in model],
         )
         if others := _other_raters(ratings):
             severities["other raters"] = others
-        written = _written(expert, model, score, folder)
-        gains = _gains([one.pair for one, _ in both], model, score, folder)
-    return CorrectionFindings(changes, written, gains, severities, _categories(answers.reports, ratings))
+        if pairs := corrected_text_pairs(expert, model):
+            scores = score(pairs, folder / "text_similarity")
+            similarity = {name: Mean.of(values) for name, values in scores.values.items()}
+        gains = _gains([report.pair for report in reports], model, score, folder)
+    return CorrectionResult(changes, similarity, gains, severities, _categories(run.reports, ratings))
 
 
-def _groups(ratings: Ratings, reports: Sequence[Corrected]) -> dict[str, list[int]]:
-    groups = replace(ratings, samples=[one.rated for one in reports]).in_group(ratings.group)
-    return groups if len(groups) > 2 else {"all": groups["all"]}
-
-
-def _greatest_grade(rated: Rated) -> int:
-    """Of all lines (section 6.4): a radiologist may grade one that he leaves as it is, and so makes no correction."""
+def _max_severity(rated: RatedReport) -> int:
+    """Return the maximum over all lines (section 6.4), including lines with a severity that are kept as they are."""
     return int(rated.mean(SEVERITY_MAX))
 
 
-def _other_raters(ratings: Ratings) -> SeverityErrors | None:
-    """The disagreement of radiologists who have corrected the same candidate; None where there are none."""
+def _other_raters(ratings: RatingSet) -> SeverityErrors | None:
+    """Compare radiologists who corrected the same candidate; None without such a candidate."""
     by_candidate: dict[str, list[int]] = {}
-    for one in ratings.samples:
-        if one.corrections is not None:
-            key = one.candidate_id or one.pair.sample_id
-            by_candidate.setdefault(key, []).append(_greatest_grade(one))
-    given = list(by_candidate.values())
-    return rater_errors(given) if any(len(one) > 1 for one in given) else None
+    for sample in ratings.samples:
+        if sample.corrections is not None:
+            key = sample.candidate_id or sample.pair.sample_id
+            by_candidate.setdefault(key, []).append(_max_severity(sample))
+    severities = list(by_candidate.values())
+    return rater_severity_errors(severities) if any(len(raters) > 1 for raters in severities) else None
 
 
-def _written(
-    expert: Sequence[Corrections], model: Sequence[Corrections], score: Score, folder: Path
-) -> dict[str, Share]:
-    pairs = written_pairs(expert, model)
-    if not pairs:
-        return {}
-    figures = score(pairs, folder / "written")
-    return {name: _mean(values) for name, values in figures.values.items()}
-
-
-def _gains(pairs: Sequence[Pair], model: Sequence[Corrections], score: Score, folder: Path) -> dict[str, Gain]:
+def _gains(pairs: Sequence[Pair], model: Sequence[Corrections], score: ScoreFunction, folder: Path) -> dict[str, Gain]:
     before = score(pairs, folder / "uncorrected")
     after = score(corrected_pairs(pairs, model), folder / "corrected")
-    found = {}
+    gains = {}
     for name in before.values:
         if name in after.values:
-            rows = list(zip(before.values[name], after.values[name], strict=True))
+            rows = zip(before.values[name], after.values[name], strict=True)
             known = [row for row in rows if not math.isnan(sum(row))]
-            first, second = (_mean([row[place] for row in known]) for place in (0, 1))
-            found[name] = Gain(first.value, second.value, len(known))
-    return found
+            first, second = (Mean.of([row[i] for row in known]).value for i in (0, 1))
+            gains[name] = Gain(first, second, len(known))
+    return gains
 
 
-def _mean(values: Sequence[float]) -> Share:
-    known = [value for value in values if not math.isnan(value)]
-    return Share(sum(known) / len(known) if known else None, len(known))
-
-
-def has_categories(ratings: Ratings) -> bool:
-    """Whether experts have counted errors by category and significance."""
+def has_categories(ratings: RatingSet) -> bool:
+    """Return whether experts have counted errors by category and significance."""
     return all(f"{kind}_{letter}" in ratings.better for kind in COUNTS[1:] for letter in ERROR_CATEGORIES)
 
 
-def _categories(reports: Sequence[Corrected], ratings: Ratings) -> dict[str, CategoryShares]:
-    """What experts have counted is the mean of their numbers, significant or not, rounded, halves up."""
+def _categories(reports: Sequence[CorrectedReport], ratings: RatingSet) -> dict[str, CategoryShares]:
+    """Compare categories with the mean count of experts, significant or not, rounded half up."""
     if not has_categories(ratings):
         return {}
-    known = [one for one in reports if not math.isnan(one.rated.mean("errors"))]
-    expert = [{letter: _number(one.rated, letter) for letter in ERROR_CATEGORIES} for one in known]
-    return category_agreement(expert, [one.model for one in known])
-
-
-def _number(rated: Rated, letter: str) -> int:
-    return math.floor(sum(rated.mean(f"{kind}_{letter}") for kind in COUNTS[1:]) + 0.5)
+    known = [report for report in reports if not math.isnan(report.rated.mean("errors"))]
+    expert = [
+        {
+            letter: int(round_half_up(sum(report.rated.mean(f"{kind}_{letter}") for kind in COUNTS[1:])))
+            for letter in ERROR_CATEGORIES
+        }
+        for report in known
+    ]
+    return detect_categories(expert, [report.model for report in known])

@@ -1,258 +1,326 @@
-"""The agreement of metrics with experts as files: JSON, CSV, plots and a page."""
+"""Report of the agreement of metrics with experts: JSON, CSV, plots and a page."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.html import plots
 from radfact.html.markup import words
-from radfact.html.meta_page import Section, Table, write_page
-from radfact.html.plot_files import Drawing
+from radfact.html.meta_page import PlotFolder, Section, Table, format_cell, write_page
 from radfact.io.jsonl import write_json
-from radfact.meta.agreement.analysis import Agreement, Counted, CountError, Figures, Raters
-from radfact.meta.agreement.preferences import Accuracy
-from radfact.meta.agreement.tables import (
-    agreement_table,
-    category_table,
-    error_table,
-    kinds_of_errors,
-    overview,
-    preference_table,
-    rater_matrix,
-    rater_table,
-)
-from radfact.meta.datasets.ratings import Ratings
+from radfact.meta.agreement.analysis import CountAgreement, CountError, MetricAgreement, RaterAgreement
+from radfact.meta.datasets.ratings import RatingSet
+from radfact.meta.scores import ScoreColumns
+from radfact.statistics.correlation import COEFFICIENTS
+from radfact.statistics.rater_agreement import PreferenceAccuracy, round_half_up
 
-MOST_PANELS = 16
-"""Of a scatter plot: the figures that agree best."""
+_MAX_PANELS = 16
+"""Panels of the scatter plot, for the scores that agree best."""
 _BINS = 10
-"""Of a histogram of ratings that are no whole numbers."""
+"""Bins of a histogram of ratings that are not whole numbers."""
+
+CATEGORY_LEGEND = "; ".join(f"({letter}) {name}" for letter, name in ERROR_CATEGORIES.items()) + "."
+"""Sentence with the names of the categories of errors."""
+
+Preferences = Mapping[str, Mapping[float, PreferenceAccuracy]]
+"""Score -> minimum confidence -> accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """All that is known of how metrics agree with experts.
+class AgreementResult:
+    """Agreement of metrics with experts; `preferences` if the experts chose between two candidates."""
 
-    `preferences`: figure -> least confidence -> accuracy, where the experts chose between two candidates.
-    """
-
-    agreements: Sequence[Agreement]
-    raters: Sequence[Raters] = ()
+    agreements: Sequence[MetricAgreement]
+    raters: Sequence[RaterAgreement] = ()
     errors: Sequence[CountError] = ()
-    counts: Sequence[Counted] = ()
-    preferences: Mapping[str, Mapping[float, Accuracy]] | None = None
+    counts: Sequence[CountAgreement] = ()
+    preferences: Preferences = field(default_factory=dict)
 
 
 def write_agreement(
-    findings: Findings, ratings: Ratings, figures: Figures, folder: Path, record: Mapping[str, Any], group: str | None
+    result: AgreementResult,
+    ratings: RatingSet,
+    scores: ScoreColumns,
+    folder: Path,
+    record: Mapping[str, Any],
+    group: str | None,
 ) -> list[str]:
     """Write `agreement.json`, CSV tables, plots and `agreement.html`.
 
     Args:
-        findings: to be written.
-        ratings: that they are of.
-        figures: likewise.
-        folder: made if it is not there.
-        record: how it was made: files, options, seed; JSON values.
-        group: kind of group that correlations were taken in.
+        result: the agreement.
+        ratings: ratings of the experts.
+        scores: scores of the metrics.
+        folder: output folder.
+        record: run details such as files, options and seed, as JSON values.
+        group: kind of group of the correlations.
 
     Returns:
-        What could not be drawn, and why.
+        Sentences about what is not plotted, and why.
     """
-    drawing = Drawing(folder)
+    plotter = PlotFolder(folder)
     sections = [
-        *_correlations(findings.agreements, ratings, figures, record, group or ratings.group, drawing),
-        *_ratings(ratings, drawing),
-        *_errors(findings.errors, folder),
-        *_counts(findings.counts, drawing),
-        *_preferences(findings.preferences or {}, drawing),
-        *_raters(findings.raters, folder),
+        *_correlation_sections(result.agreements, ratings, scores, record, group or ratings.group, plotter),
+        *_rating_sections(ratings, plotter),
+        *_count_error_sections(result.errors, folder),
+        *_count_sections(result.counts, plotter),
+        *_preference_sections(result.preferences, plotter),
+        *_rater_sections(result.raters, folder),
     ]
-    unvalued = [*_without_coefficient(findings.agreements), *_without_preference(findings.preferences or {})]
-    matches = [asdict(one) for one in figures.matches]
-    write_json(folder / "agreement.json", {**record, "scores": matches, **_as_json(findings)})
-    matched = [note for one in figures.matches for note in one.notes()]
-    on_page = [one.said(words) for one in unvalued]
-    notes = list(dict.fromkeys((*ratings.notes, *matched, *on_page, *drawing.notes)))
+    matches = [asdict(match) for match in scores.matches]
+    write_json(folder / "agreement.json", {**record, "results_folders": matches, **_as_json(result)})
+    mismatches = [note for match in scores.matches for note in match.notes()]
+    on_page = _missing_values(result, display_names=True)
+    notes = list(dict.fromkeys((*ratings.notes, *mismatches, *on_page, *plotter.notes)))
     write_page(folder / "agreement.html", "Agreement of metrics with experts", notes, sections)
-    return list(dict.fromkeys((*(one.said(str) for one in unvalued), *drawing.notes)))
+    return list(dict.fromkeys((*_missing_values(result, display_names=False), *plotter.notes)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Unvalued:
-    """Figures that are in no plot because they lack something, and why."""
-
-    lacking: str
-    figures: Sequence[str]
-    why: str
-
-    def said(self, name_of: Callable[[str], str]) -> str:
-        """A sentence, with names as a page or as a console has them."""
-        return f"Without a {self.lacking}, and in no plot: {', '.join(map(name_of, self.figures))} ({self.why})."
-
-
-def _without_coefficient(found: Sequence[Agreement]) -> list[_Unvalued]:
-    names = [one.figure for one in found if one.group == "all" and _overall(one) is None]
-    return [_Unvalued("coefficient", names, "fewer than three values, or all the same")] if names else []
-
-
-def _without_preference(found: Mapping[str, Mapping[float, Accuracy]]) -> list[_Unvalued]:
-    names = [name for name, levels in found.items() if all(one.value is None for one in levels.values())]
-    return [_Unvalued("value", names, "there is no pair in which both it and the experts prefer one")] if names else []
+def _missing_values(result: AgreementResult, *, display_names: bool) -> list[str]:
+    """Return sentences about scores that are in no plot."""
+    no_coefficient = [
+        agreement.score
+        for agreement in result.agreements
+        if agreement.group == "all" and agreement.coefficients["kendall"].value is None
+    ]
+    no_accuracy = [
+        name for name, levels in result.preferences.items() if all(level.value is None for level in levels.values())
+    ]
+    kinds = (
+        ("coefficient", no_coefficient, "fewer than three values, or all the same"),
+        ("accuracy", no_accuracy, "no pair in which both the score and the experts prefer a candidate"),
+    )
+    return [
+        f"Without {kind} and in no plot: {', '.join(map(words, names) if display_names else names)} ({reason})."
+        for kind, names, reason in kinds
+        if names
+    ]
 
 
-def _correlations(
-    found: Sequence[Agreement],
-    ratings: Ratings,
-    figures: Figures,
+def _correlation_sections(
+    agreements: Sequence[MetricAgreement],
+    ratings: RatingSet,
+    scores: ScoreColumns,
     record: Mapping[str, Any],
     group: str | None,
-    drawing: Drawing,
+    plotter: PlotFolder,
 ) -> list[Section]:
-    if not found:
+    if not agreements:
         return []
-    agreement_table(found).write(drawing.folder / "agreement.csv")
-    said = (
-        f"Experts: {ratings.target}. For the coefficients metrics and experts are turned so that higher is worse: a "
-        "positive one means that both call the same reports bad. Scatter plots have both on their own scales. "
-        f"Intervals: {record['bootstrap']} resamples, seed {record['seed']}."
+    agreement_table(agreements).write(plotter.folder / "agreement.csv")
+    text = (
+        f"Experts: {ratings.target}. For coefficients, metrics and experts are oriented so that higher is worse: "
+        "positive means that both rate the same reports as bad. Scatter plots show both on their own scales. "
+        f"Intervals: {record['bootstrap']} bootstrap replicates, seed {record['seed']}."
     )
-    ranked = sorted(
-        ((-abs(value), one.figure) for one in found if (value := _overall(one)) is not None), key=lambda row: row[0]
-    )
-    best = {name: figures.values[name] for _, name in ranked[:MOST_PANELS]}
+    kendall = {row.score: row.coefficients["kendall"].value for row in agreements if row.group == "all"}
+    ranked = sorted((name for name, value in kendall.items() if value is not None), key=lambda n: -abs(kendall[n] or 0))
+    best = {name: scores.values[name] for name in ranked[:_MAX_PANELS]}
+    images = []
     if best:
-        expert, groups = ratings.means(ratings.target), ratings.in_group(group)
+        expert, groups = ratings.means(ratings.target), ratings.indices_by_group(group)
         label = f"experts: {ratings.target}, {ratings.better[ratings.target]} is better"
-        drawing.add("forest", "Kendall's tau-b with intervals", lambda path: plots.forest(found, path))
-        drawing.add(
+        rows = [(row.score, row.group, row.coefficients["kendall"]) for row in agreements]
+        images += plotter.draw("forest", "Kendall's tau-b with intervals", lambda path: plots.forest(rows, path))
+        images += plotter.draw(
             "scatter",
-            "Figures against experts",
-            lambda path: plots.scatter(expert, best, groups, path, directions=figures.directions, label=label),
+            "Scores against experts",
+            lambda path: plots.scatter(expert, best, groups, path, directions=scores.directions, label=label),
         )
-    inner = [one for one in found if one.group != "all"]
-    overall = [one for one in found if one.group == "all"]
-    sections = [Section("Agreement with experts", [overview(overall), said, *drawing.taken()])]
-    return [*sections, Section(f"By {group}", [overview(inner)])] if inner else sections
+    overall = [row for row in agreements if row.group == "all"]
+    within = [row for row in agreements if row.group != "all"]
+    sections = [Section("Agreement with experts", [overview(overall), text, *images])]
+    return [*sections, Section(f"By {group}", [overview(within)])] if within else sections
 
 
-def _overall(one: Agreement) -> float | None:
-    return one.coefficients["kendall"].value if one.group == "all" else None
-
-
-def _ratings(ratings: Ratings, drawing: Drawing) -> list[Section]:
-    """How often experts gave each rating (paper 003, figures 5 and 6), on their own scale."""
+def _rating_sections(ratings: RatingSet, plotter: PlotFolder) -> list[Section]:
+    """Histogram of the mean ratings on their own scale (VERT, figures 5 and 6)."""
     known = [value for value in ratings.means(ratings.target) if not math.isnan(value)]
     if not known:
         return []
-    given = (value for one in ratings.samples for value in one.ratings.get(ratings.target, {}).values())
-    least, width = min(known), (max(known) - min(known)) / _BINS or 1.0
-    if all(math.isnan(value) or value == value // 1 for value in given):
-        places, width = [float(math.floor(value + 0.5)) for value in known], 1.0
+    values = (value for sample in ratings.samples for value in sample.ratings.get(ratings.target, {}).values())
+    lowest, width = min(known), (max(known) - min(known)) / _BINS or 1.0
+    if all(math.isnan(value) or value == value // 1 for value in values):
+        positions, width = [float(round_half_up(value)) for value in known], 1.0
     else:
-        # The greatest belongs to the last part, as in any histogram.
-        places = [least + width * (min((value - least) // width, _BINS - 1) + 0.5) for value in known]
-    counts = {place: float(number) for place, number in Counter(places).items()}
+        # The maximum belongs to the last bin.
+        positions = [lowest + width * (min((value - lowest) // width, _BINS - 1) + 0.5) for value in known]
+    counts = {position: float(number) for position, number in Counter(positions).items()}
     label = f"experts: {ratings.target}"
-    drawing.add(
+    images = plotter.draw(
         "ratings",
-        "Histogram of the experts' ratings",
+        "Histogram of expert ratings",
         lambda path: plots.bars({label: counts}, path, x=f"{label}, mean of all", y="reports", width=width),
     )
-    return [Section("The experts' ratings", drawing.taken())] if drawing.pictures else []
+    return [Section("Expert ratings", images)] if images else []
 
 
-def _errors(found: Sequence[CountError], folder: Path) -> list[Section]:
-    if not found:
+def _count_error_sections(errors: Sequence[CountError], folder: Path) -> list[Section]:
+    if not errors:
         return []
-    table = error_table(found)
+    headings = ["score", "experts' quantity", "expert", "mean absolute error", "standard deviation", "n"]
+    table = Table(headings, [[e.score, e.quantity, e.rater, e.mean, e.deviation, e.n] for e in errors])
     table.write(folder / "count_errors.csv")
-    said = "Paper 000, tables 2 and 4: how far the number of errors lies from that of the mean expert, and of each."
-    return [Section("Counts of errors", [table, said])]
+    text = "Difference of the number of errors from that of the mean expert, and of each (GREEN, tables 2 and 4)."
+    return [Section("Counts of errors", [table, text])]
 
 
-def _counts(found: Sequence[Counted], drawing: Drawing) -> list[Section]:
-    if not found:
+def _count_sections(counts: Sequence[CountAgreement], plotter: PlotFolder) -> list[Section]:
+    if not counts:
         return []
-    folder = drawing.folder
     rows = [
-        [one.figure, one.quantity, true, mean.value, mean.n] for one in found for true, mean in one.detected.items()
+        [row.score, row.quantity, true, mean.value, mean.n] for row in counts for true, mean in row.detected.items()
     ]
-    table = Table(["figure", "experts' quantity", "experts' number", "mean detected", "n"], rows)
-    table.write(folder / "detected.csv")
+    table = Table(["score", "experts' quantity", "experts' number", "mean detected", "n"], rows)
+    table.write(plotter.folder / "detected.csv")
     lines = {
-        one.figure: {"mean detected": {true: mean.value for true, mean in one.detected.items()}}
-        for one in found
-        if one.detected
+        row.score: {"mean detected": {true: mean.value for true, mean in row.detected.items()}}
+        for row in counts
+        if row.detected
     }
+    images = []
     if lines:
-        drawing.add(
+        images = plotter.draw(
             "detected",
             "Mean detected errors by the experts' number",
             lambda path: plots.curves(lines, path, x="experts' number", y="mean detected", diagonal=True),
         )
-    said = "Mean number of errors that are detected by how many the experts count (paper 003, figure 2)."
-    sections = [Section("Detected errors", [table, said, *drawing.taken()])]
-    if any(one.by_category for one in found):
-        by_category = category_table(found)
-        by_category.write(folder / "categories.csv")
-        said = (
-            "F1 of the errors in each category (paper 003, figure 4), and in how many reports the number is that of "
-            f"the mean expert, rounded (paper 000, table 4). {kinds_of_errors()}"
+    text = "Mean number of detected errors by the experts' number (VERT, figure 2)."
+    sections = [Section("Detected errors", [table, text, *images])]
+    if any(row.by_category for row in counts):
+        by_category = category_table(counts)
+        by_category.write(plotter.folder / "categories.csv")
+        text = (
+            "F1 of the errors in each category (VERT, figure 4), and share of reports with the number of the mean "
+            f"expert, rounded (GREEN, table 4). {CATEGORY_LEGEND}"
         )
-        sections.append(Section("By category of error", [by_category, said]))
+        sections.append(Section("Errors by category", [by_category, text]))
     return sections
 
 
-def _preferences(found: Mapping[str, Mapping[float, Accuracy]], drawing: Drawing) -> list[Section]:
-    if not found:
+def _preference_sections(preferences: Preferences, plotter: PlotFolder) -> list[Section]:
+    if not preferences:
         return []
-    table = preference_table(found)
-    table.write(drawing.folder / "preferences.csv")
-    known = {name: levels for name, levels in found.items() if any(one.value is not None for one in levels.values())}
+    table = preference_table(preferences)
+    table.write(plotter.folder / "preferences.csv")
+    known = {name: levels for name, levels in preferences.items() if any(e.value is not None for e in levels.values())}
+    images = []
     if known:
-        labels = {"x": "experts' confidence, at least", "y": "share of preferences met"}
-        drawing.add("preferences", "Preferences by confidence", lambda path: plots.bands(known, path, **labels))
-    said = (
-        "How often the figure prefers the candidate that the experts prefer (paper 000, table 6 and figure 6). Ties, "
-        "the share of pairs in which it prefers neither, count as not met."
+        labels = {"x": "minimum confidence of the experts", "y": "share of preferences met"}
+        images = plotter.draw(
+            "preferences", "Preferences by confidence", lambda path: plots.bands(known, path, **labels)
+        )
+    text = (
+        "How often the score prefers the experts' candidate (GREEN, table 6 and figure 6). Ties, the share of pairs "
+        "without a preference of the score, count as not met."
     )
-    return [Section("Preferences", [table, said, *drawing.taken()])]
+    return [Section("Preferences", [table, text, *images])]
 
 
-def _raters(found: Sequence[Raters], folder: Path) -> list[Section]:
-    if not found:
+def _rater_sections(raters: Sequence[RaterAgreement], folder: Path) -> list[Section]:
+    if not raters:
         return []
-    table = rater_table(found)
+    headings = ["quantity", "first", "second", "n", "kendall", "low", "high", "mean absolute difference"]
+    rows = [
+        [row.quantity, row.first, row.second, e.n, e.value, e.low, e.high, row.mean_absolute_difference]
+        for row in raters
+        for e in (row.kendall,)
+    ]
+    table = Table(headings, rows)
     table.write(folder / "inter_rater.csv")
     parts: list[Table | str] = []
-    for quantity in dict.fromkeys(one.quantity for one in found):
-        parts += [f"Kendall's tau-b, {quantity}:", rater_matrix(found, quantity)]
-    return [Section("The experts among themselves", [*parts, table])]
+    for quantity in dict.fromkeys(row.quantity for row in raters):
+        parts += [f"Kendall's tau-b, {quantity}:", _rater_matrix([row for row in raters if row.quantity == quantity])]
+    return [Section("Agreement between experts", [*parts, table])]
 
 
-def _as_json(findings: Findings) -> dict[str, Any]:
+def _rater_matrix(raters: Sequence[RaterAgreement]) -> Table:
+    names = sorted({name for row in raters for name in (row.first, row.second)})
+    values = {frozenset((row.first, row.second)): row.kendall.value for row in raters}
+    rows = [
+        [name, *(1.0 if name == other else values.get(frozenset((name, other))) for other in names)] for name in names
+    ]
+    return Table(["rater", *names], rows)
+
+
+def _as_json(result: AgreementResult) -> dict[str, Any]:
     return {
-        "agreement": [asdict(one) for one in findings.agreements],
-        "inter_rater": [asdict(one) for one in findings.raters],
-        "count_errors": [asdict(one) for one in findings.errors],
-        "counted": [
+        "agreement": [asdict(row) for row in result.agreements],
+        "inter_rater": [asdict(row) for row in result.raters],
+        "count_errors": [asdict(row) for row in result.errors],
+        "count_agreement": [
             {
-                "figure": one.figure,
-                "quantity": one.quantity,
-                "detected": {str(true): asdict(mean) for true, mean in one.detected.items()},
-                "f1": {letter: detection.f1 for letter, detection in one.by_category.items()},
-                "accuracy": {letter: asdict(mean) for letter, mean in one.accuracy.items()},
+                "score": row.score,
+                "quantity": row.quantity,
+                "detected": {str(true): asdict(mean) for true, mean in row.detected.items()},
+                "f1": {letter: detection.f1 for letter, detection in row.by_category.items()},
+                "accuracy": {letter: asdict(mean) for letter, mean in row.accuracy.items()},
             }
-            for one in findings.counts
+            for row in result.counts
         ],
         "preferences": {
-            figure: {f"{level:g}": asdict(one) for level, one in levels.items()}
-            for figure, levels in (findings.preferences or {}).items()
+            name: {f"{level:g}": asdict(accuracy) for level, accuracy in levels.items()}
+            for name, levels in result.preferences.items()
         },
     }
+
+
+def agreement_table(agreements: Sequence[MetricAgreement]) -> Table:
+    """Return all coefficients with their intervals, one row per score and group."""
+    headings = ["score", "group", "n"]
+    headings += [f"{name}{part}" for name in COEFFICIENTS for part in ("", " low", " high")]
+    rows = []
+    for row in agreements:
+        estimates = [row.coefficients[name] for name in COEFFICIENTS]
+        rows.append([row.score, row.group, estimates[0].n, *(x for e in estimates for x in (e.value, e.low, e.high))])
+    return Table(headings, rows)
+
+
+def short_table(agreements: Sequence[MetricAgreement]) -> Table:
+    """Return the coefficients over all samples with the interval of the first, for a console."""
+    rows = []
+    for row in agreements:
+        if row.group == "all":
+            first, *others = (row.coefficients[name] for name in COEFFICIENTS)
+            rows.append([row.score, first.n, first.value, first.low, first.high, *(e.value for e in others)])
+    return Table(["score", "n", COEFFICIENTS[0], "low", "high", *COEFFICIENTS[1:]], rows)
+
+
+def overview(agreements: Sequence[MetricAgreement]) -> Table:
+    """Return the coefficients, each with its interval in one cell, for a page."""
+    rows = []
+    for row in agreements:
+        estimates = [row.coefficients[name] for name in COEFFICIENTS]
+        cells = [
+            e.value if e.low is None or e.high is None else f"{format_cell(e.value)} ({e.low:.2f} to {e.high:.2f})"
+            for e in estimates
+        ]
+        rows.append([row.score, row.group, estimates[0].n, *cells])
+    return Table(["score", "group", "n", *COEFFICIENTS], rows)
+
+
+def category_table(counts: Sequence[CountAgreement]) -> Table:
+    """Return F1 and accuracy by category of errors."""
+    headings = ["score", *(f"{kind} ({letter})" for kind in ("F1", "accuracy") for letter in ERROR_CATEGORIES)]
+    rows = [
+        [row.score, *(d.f1 for d in row.by_category.values()), *(share.value for share in row.accuracy.values())]
+        for row in counts
+        if row.by_category
+    ]
+    return Table(headings, rows)
+
+
+def preference_table(preferences: Preferences) -> Table:
+    """Return accuracy and ties by minimum confidence."""
+    rows = [
+        [name, level, accuracy.n, accuracy.value, accuracy.low, accuracy.high, accuracy.ties]
+        for name, levels in preferences.items()
+        for level, accuracy in levels.items()
+    ]
+    return Table(["score", "minimum confidence", "n", "accuracy", "low", "high", "ties"], rows)

@@ -1,18 +1,18 @@
-"""Readers of published sets of expert ratings, and of plain tables, from local files."""
+"""Readers of published rating sets and of plain tables."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.errors import InputError, check_unique_id
-from radfact.io.csv_tables import read_csv
-from radfact.meta.datasets.cells import need_columns, read_count, read_id, read_number, read_whole
-from radfact.meta.datasets.error_labels import read_annotation
-from radfact.meta.datasets.ratings import Better, Rated, Ratings, count_directions, count_quantities
+from radfact.errors import ErrorCode, InputError, check_unique_id, suggest_name
+from radfact.meta.datasets.csv_rows import CsvRow, read_rows
+from radfact.meta.datasets.radeval import read_radeval
+from radfact.meta.datasets.ratings import Better, RatedReport, RatingSet, count_directions, count_quantities
 from radfact.meta.datasets.refisco import read_refisco_v0, read_refisco_v1
 from radfact.records import Pair
 
@@ -21,7 +21,14 @@ LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 REXVAL_REPORTS = "50_samples_gt_and_candidates.csv"
 REXVAL_RATINGS = "6_valid_raters_per_rater_error_categories.csv"
-_REXVAL_COLUMNS = ("study_number", "candidate_type", "rater_index", "error_category", "clinically_significant")
+_REXVAL_COLUMNS = (
+    "study_number",
+    "candidate_type",
+    "rater_index",
+    "error_category",
+    "clinically_significant",
+    "num_errors",
+)
 _GROUPS = ("site", "modality", "anatomy", "group")
 
 
@@ -32,188 +39,147 @@ def read_ratings(
     experts: Sequence[str] = (),
     better: Better | None = None,
     target: str | None = None,
-) -> Ratings:
+) -> RatingSet:
     """Read a set of expert ratings.
 
-    `plain`: a CSV with `id`, `reference`, `candidate`, expert columns, and perhaps `site`, `modality`, `anatomy` or
-    `group`. An expert column is `QUANTITY:RATER`, or `expert` or `expert_RATER` of the quantity `expert`.
-    `rexval`: the folder with the set's two CSV files, or the ratings among them. `refisco-v0`, `refisco-v1`: the CSV
+    `plain`: a CSV with `id`, `reference`, `candidate`, expert columns, and optionally `site`, `modality`, `anatomy` or
+    `group`. An expert column is `QUANTITY:RATER`, or `expert` or `expert_RATER` for the quantity `expert`.
+    `rexval`: the folder with the set's two CSV files, or the file of ratings in it. `refisco-v0`, `refisco-v1`: the CSV
     of corrected lines. `rate-eval`: `rate_test.csv` or `rate_train.csv` of a task, or the folder with the former.
-    `radeval`: the expert set's CSV.
+    `radeval`: the CSV of the expert set.
 
     Args:
         path: file or folder.
         layout: one of `LAYOUTS`.
-        experts: of a plain table, the columns to take; by default all that are named like one.
-        better: of a plain table, which way its ratings are better.
-        target: the quantity that stands for the whole opinion; by default the set's own.
+        experts: expert columns of a plain table; by default all columns with such names.
+        better: which ratings of a plain table are better.
+        target: quantity that metrics are correlated with; by default the set's own.
 
     Raises:
-        InputError: naming file, line and field of what is missing or wrong.
+        InputError: a file cannot be read, or a column, cell or option is missing or wrong.
     """
     if layout not in LAYOUTS:
-        raise InputError(f"expected one of {', '.join(LAYOUTS)}, found '{layout}'", field="layout")
+        raise InputError(
+            f"expected one of {', '.join(LAYOUTS)}, found '{layout}'", code=ErrorCode.UNKNOWN_NAME, field="layout"
+        )
     path = Path(path)
     if layout == "plain":
         ratings = _read_plain(path, experts, better)
     else:
-        readers: Mapping[str, Callable[[Path], Ratings]] = {
+        readers: Mapping[str, Callable[[Path], RatingSet]] = {
             "rexval": _read_rexval,
             "refisco-v0": read_refisco_v0,
             "refisco-v1": read_refisco_v1,
             "rate-eval": _read_rate_eval,
-            "radeval": _read_radeval,
+            "radeval": read_radeval,
         }
         ratings = readers[layout](path)
     if not ratings.samples:
-        raise InputError("holds no rated report", file=path)
-    if target is not None:
-        if target not in ratings.better:
-            raise InputError(f"no such quantity '{target}'; there are {', '.join(ratings.better)}", field="target")
-        ratings = Ratings(ratings.samples, ratings.better, target, ratings.group, ratings.notes)
-    return ratings
+        raise InputError("expected rated reports, found none", code=ErrorCode.EMPTY_INPUT, file=path)
+    if target is not None and target not in ratings.better:
+        hint = suggest_name(target, ratings.better, f"quantities are {', '.join(ratings.better)}")
+        raise InputError(f"unknown quantity '{target}'; {hint}", code=ErrorCode.UNKNOWN_NAME, field="target")
+    return ratings if target is None else replace(ratings, target=target)
 
 
-def _read_plain(path: Path, experts: Sequence[str], better: Better | None) -> Ratings:
-    columns, rows = read_csv(path)
-    need_columns(path, columns, ("id", "reference", "candidate", *experts))
-    chosen = list(experts) or [name for name in columns if name.startswith("expert") or ":" in name]
-    if not chosen:
-        raise InputError(
-            f"no expert column (QUANTITY:RATER, expert or expert_RATER); found {', '.join(columns)}", file=path, line=1
-        )
+def _read_plain(path: Path, experts: Sequence[str], better: Better | None) -> RatingSet:
+    columns, rows = read_rows(path, ("id", "reference", "candidate", *experts))
+    selected = list(experts) or [name for name in columns if name.startswith("expert") or ":" in name]
+    if not selected:
+        message = f"expected an expert column (QUANTITY:RATER, expert or expert_RATER), found {', '.join(columns)}"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1)
     if better is None:
-        raise InputError("say which way the ratings are better: higher or lower", field="better")
-    meaning = _meanings(chosen, path)
+        raise InputError(
+            "expected higher or lower: which ratings are better?", code=ErrorCode.MISSING_OPTION, field="better"
+        )
+    quantities = _quantities(selected, path)
     groups = [name for name in _GROUPS if name in columns]
     samples, seen = [], dict[str, int]()
-    for line, row in rows:
-        key = read_id(row["id"], path, line, "id")
-        check_unique_id(seen, key, line, file=path, field="id")
+    for row in rows:
+        key = row.id("id")
+        check_unique_id(seen, key, row.line, file=path, field="id")
         ratings: dict[str, dict[str, float]] = {}
-        for name, (quantity, rater) in meaning.items():
-            if row[name].strip():
-                ratings.setdefault(quantity, {})[rater] = read_number(row[name], path, line, name)
-        pair = Pair(key, row["candidate"].strip(), row["reference"].strip())
-        samples.append(Rated(pair, ratings, {name: row[name] for name in groups if row[name]}))
-    quantities = list(dict.fromkeys(quantity for quantity, _ in meaning.values()))
-    return Ratings(samples, dict.fromkeys(quantities, better), quantities[0], groups[0] if groups else None)
+        for name, (quantity, rater) in quantities.items():
+            if row.text(name):
+                ratings.setdefault(quantity, {})[rater] = row.number(name)
+        pair = Pair(key, row.text("candidate"), row.text("reference"))
+        samples.append(RatedReport(pair, ratings, _groups(row, {name: name for name in groups})))
+    names = list(dict.fromkeys(quantity for quantity, _ in quantities.values()))
+    return RatingSet(samples, dict.fromkeys(names, better), names[0], groups[0] if groups else None)
 
 
-def _meanings(columns: Sequence[str], path: Path) -> dict[str, tuple[str, str]]:
-    """Quantity and rater of every column."""
-    meaning: dict[str, tuple[str, str]] = {}
+def _groups(row: CsvRow, kinds: Mapping[str, str]) -> dict[str, str]:
+    return {kind: row.cells[column] for column, kind in kinds.items() if row.cells[column]}
+
+
+def _quantities(columns: Sequence[str], path: Path) -> dict[str, tuple[str, str]]:
+    """Return the quantity and the rater of every expert column."""
+    quantities: dict[str, tuple[str, str]] = {}
     columns_of: dict[tuple[str, str], str] = {}
-    for name in columns:
-        meaning[name] = quantity, rater = _quantity(name)
-        first = columns_of.setdefault(meaning[name], name)
-        if first != name:
-            raise InputError(
-                f"'{first}' and '{name}' are both what rater '{rater}' says of '{quantity}'; rename one of them",
-                file=path,
-                line=1,
-            )
-    return meaning
+    for column in columns:
+        quantity, colon, rater = (part.strip() for part in column.partition(":"))
+        if not (colon and quantity and rater):
+            is_default = column.startswith("expert")
+            quantity, rater = "expert", (column.removeprefix("expert").strip("_ ") or "1") if is_default else column
+        quantities[column] = quantity, rater
+        first = columns_of.setdefault((quantity, rater), column)
+        if first != column:
+            message = f"'{first}' and '{column}' are both rater '{rater}' of '{quantity}'; rename one of them"
+            raise InputError(message, code=ErrorCode.DUPLICATE, file=path, line=1)
+    return quantities
 
 
-def _quantity(column: str) -> tuple[str, str]:
-    quantity, colon, rater = (part.strip() for part in column.partition(":"))
-    if colon and quantity and rater:
-        return quantity, rater
-    if column.startswith("expert"):
-        return "expert", column.removeprefix("expert").strip("_ ") or "1"
-    return "expert", column
-
-
-def _read_rexval(path: Path) -> Ratings:
-    """Six radiologists' counts of 200 candidates; a study's number is the row of its reports, from 0."""
+def _read_rexval(path: Path) -> RatingSet:
+    """Read the counts of six radiologists of 200 candidates; a study's number is the row of its reports, from 0."""
     folder = path if path.is_dir() else path.parent
-    reports = folder / REXVAL_REPORTS
-    columns, rows = read_csv(reports)
-    need_columns(reports, columns, ("gt_report",))
-    texts = [row for _, row in rows]
-    ratings = folder / REXVAL_RATINGS
-    columns, rated = read_csv(ratings)
-    need_columns(ratings, columns, (*_REXVAL_COLUMNS, "num_errors"))
+    _, report_rows = read_rows(folder / REXVAL_REPORTS, ("gt_report",))
+    reports = list(report_rows)
+    _, rating_rows = read_rows(folder / REXVAL_RATINGS, _REXVAL_COLUMNS)
     counts: dict[tuple[int, str], dict[str, dict[str, dict[str, float]]]] = {}
     lines: dict[tuple[int, str, str, int, str], int] = {}
     letters = list(ERROR_CATEGORIES)
-    for line, row in rated:
-        number = read_whole(row["study_number"], ratings, line, "study_number", len(texts) - 1)
-        method = row["candidate_type"]
-        if method not in texts[number]:
-            raise InputError(
-                f"{REXVAL_REPORTS} has no column '{method}'", file=ratings, line=line, field="candidate_type"
-            )
-        category = read_whole(row["error_category"], ratings, line, "error_category", len(letters), least=1)
-        kind = "significant" if _truth(row, ratings, line) else "insignificant"
-        rater = row["rater_index"].strip()
-        first = lines.setdefault((number, method, kind, category, rater), line)
-        if first != line:
-            raise InputError(
-                f"counts the {kind} errors of a category that line {first} has counted for this candidate and rater",
-                file=ratings,
-                line=line,
-            )
-        by_rater = counts.setdefault((number, method), {}).setdefault(kind, {}).setdefault(letters[category - 1], {})
-        by_rater[rater] = read_count(row["num_errors"], ratings, line, "num_errors")
+    for row in rating_rows:
+        study = row.whole_number("study_number", 0, len(reports) - 1)
+        method = row.cells["candidate_type"]
+        if method not in reports[study].cells:
+            message = f"unknown candidate '{method}', which is no column of {REXVAL_REPORTS}"
+            raise row.error(message, "candidate_type", ErrorCode.UNKNOWN_NAME)
+        category = row.whole_number("error_category", 1, len(letters))
+        kind = "significant" if _boolean(row, "clinically_significant") else "insignificant"
+        rater = row.text("rater_index")
+        first = lines.setdefault((study, method, kind, category, rater), row.line)
+        if first != row.line:
+            message = f"duplicate count of {kind} errors of a category by this rater, first at line {first}"
+            raise row.error(message, code=ErrorCode.DUPLICATE)
+        by_rater = counts.setdefault((study, method), {}).setdefault(kind, {}).setdefault(letters[category - 1], {})
+        by_rater[rater] = row.count("num_errors")
     samples = [
-        Rated(
-            Pair(f"{number}_{method}", texts[number][method].strip(), texts[number]["gt_report"].strip()),
+        RatedReport(
+            Pair(f"{study}_{method}", reports[study].text(method), reports[study].text("gt_report")),
             count_quantities(kinds),
             {"candidate_type": method},
         )
-        for (number, method), kinds in sorted(counts.items())
+        for (study, method), kinds in sorted(counts.items())
     ]
-    return Ratings(samples, count_directions(), "errors", "candidate_type")
+    return RatingSet(samples, count_directions(), "errors", "candidate_type")
 
 
-def _truth(row: Mapping[str, str], path: Path, line: int) -> bool:
-    said = row["clinically_significant"].strip().lower()
-    if said not in ("true", "false", "1", "0", "1.0", "0.0"):
-        raise InputError(
-            f"expected True or False, found '{said}'", file=path, line=line, field="clinically_significant"
-        )
-    return said in ("true", "1", "1.0")
+def _boolean(row: CsvRow, column: str) -> bool:
+    text = row.text(column).lower()
+    if text not in ("true", "false", "1", "0", "1.0", "0.0"):
+        raise row.error(f"expected True or False, found '{text}'", column)
+    return text in ("true", "1", "1.0")
 
 
-def _read_rate_eval(path: Path) -> Ratings:
-    """Paragraphs (or sentences) with a score, the higher the more alike."""
-    path = path / "rate_test.csv" if path.is_dir() else path
-    columns, rows = read_csv(path)
-    need_columns(path, columns, ("gt_report", "similar_report", "Score"))
+def _read_rate_eval(path: Path) -> RatingSet:
+    """Read paragraphs (or sentences) with a similarity score."""
+    columns, rows = read_rows(
+        path / "rate_test.csv" if path.is_dir() else path, ("gt_report", "similar_report", "Score")
+    )
     kinds = {name: name.lower() for name in columns if name.lower() in ("modality", "anatomy")}
-    samples: list[Rated] = []
-    for line, row in rows:
-        score = read_number(row["Score"], path, line, "Score") if row["Score"].strip() else math.nan
-        pair = Pair(str(len(samples)), row["similar_report"].strip(), row["gt_report"].strip())
-        samples.append(
-            Rated(pair, {"score": {"1": score}}, {kind: row[name] for name, kind in kinds.items() if row[name]})
-        )
-    return Ratings(samples, {"score": "higher"}, "score", "modality" if "modality" in kinds.values() else None)
-
-
-def _read_radeval(path: Path) -> Ratings:
-    """Three annotated candidates a row; a cell of annotations that cannot be read leaves its candidate unrated."""
-    columns, rows = read_csv(path)
-    need_columns(path, columns, ("annotator", "type", "ground_truth"))
-    need_columns(path, columns, [f"{kind}{number}" for kind in ("prediction", "annotation") for number in (1, 2, 3)])
-    samples: list[Rated] = []
-    notes: list[str] = []
-    for place, (line, row) in enumerate(rows):
-        for number in (1, 2, 3):
-            candidate, said = row[f"prediction{number}"].strip(), row[f"annotation{number}"]
-            if not candidate:
-                continue
-            try:
-                counts = read_annotation(said)
-            except ValueError as error:
-                notes.append(f"{path}, line {line}, field 'annotation{number}': {error}; left without a rating")
-                counts = {}
-            named = {
-                kind: {letter: {row["annotator"] or "1": value} for letter, value in letters.items()}
-                for kind, letters in counts.items()
-            }
-            pair = Pair(f"{place}_{number}", candidate, row["ground_truth"].strip())
-            samples.append(Rated(pair, count_quantities(named), {"type": row["type"]}))
-    return Ratings(samples, count_directions(), "significant", "type", notes)
+    samples: list[RatedReport] = []
+    for row in rows:
+        score = row.number("Score") if row.text("Score") else math.nan
+        pair = Pair(str(len(samples)), row.text("similar_report"), row.text("gt_report"))
+        samples.append(RatedReport(pair, {"score": {"1": score}}, _groups(row, kinds)))
+    return RatingSet(samples, {"score": "higher"}, "score", "modality" if "modality" in kinds.values() else None)

@@ -1,4 +1,4 @@
-"""What experts say of candidate reports: one layout for all published sets of ratings."""
+"""Expert ratings of candidate reports in one form for all published rating sets."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.metrics.responses.corrections import Corrections
 from radfact.records import Pair
 
 Better = Literal["higher", "lower"]
 
 COUNTS = ("errors", "significant", "insignificant")
-"""Numbers of errors: all, and by significance. `KIND_LETTER` is the number in one category of paper 000."""
+"""Numbers of errors: all, and by significance. `KIND_LETTER` is the number in one of GREEN's categories."""
 
 SEVERITY_MAX = "severity_max"
-"""The greatest grade that an expert gave a line of a report, which he may have changed or not."""
+"""The greatest severity that an expert assigned to a line of a report, corrected or not."""
 
 
-def is_of_category(quantity: str) -> bool:
-    """Whether a quantity is the number of errors in one category."""
+def is_category_count(quantity: str) -> bool:
+    """Return whether a quantity is the number of errors in one category."""
     kind, _, letter = quantity.partition("_")
     return kind in COUNTS[1:] and letter in ERROR_CATEGORIES
 
 
 @dataclass(frozen=True, slots=True)
-class Rated:
-    """A candidate report that experts have rated.
+class RatedReport:
+    """A candidate report with expert ratings.
 
     Attributes:
-        pair: the reports.
-        ratings: quantity -> rater -> value; a rater that is absent has not rated it.
-        groups: kind of group -> the sample's, such as site or modality.
-        corrections: the expert's correction of every line, where the set has them; `SEVERITY_MAX` is rated then too.
-        candidate_id: of the candidate alone, where every rater has it beside a reference of his own and so in a sample
-            of his own; None where the sample is the candidate's only one.
+        pair: candidate and reference.
+        ratings: quantity -> rater -> value; an absent rater has not rated the report.
+        groups: kind of group, such as site or modality -> group of the report.
+        corrections: the expert's corrections of lines, in sets that have them; these also rate `SEVERITY_MAX`.
+        candidate_id: id of the candidate in sets in which every rater has an own reference, and so an own sample, of
+            the same candidate; None if the candidate has one sample.
     """
 
     pair: Pair
@@ -47,24 +47,24 @@ class Rated:
     candidate_id: str | None = None
 
     def mean(self, quantity: str) -> float:
-        """The mean over raters; NaN where none has rated it."""
+        """Return the mean over raters; NaN without a rating."""
         values = [value for value in self.ratings.get(quantity, {}).values() if not math.isnan(value)]
         return sum(values) / len(values) if values else math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class Ratings:
-    """A set of ratings.
+class RatingSet:
+    """A set of expert ratings.
 
     Attributes:
-        samples: in the order of the file.
-        better: which way is better, by quantity.
-        target: the quantity that stands for the whole opinion.
-        group: kind of group that correlations are taken in, if none is asked for.
-        notes: what was left out, a sentence each.
+        samples: rated reports in the order of the file.
+        better: which values are better, by quantity.
+        target: quantity that metrics are correlated with.
+        group: default kind of group for correlations within groups.
+        notes: sentences about skipped ratings.
     """
 
-    samples: Sequence[Rated]
+    samples: Sequence[RatedReport]
     better: Mapping[str, Better]
     target: str
     group: str | None = None
@@ -72,88 +72,90 @@ class Ratings:
 
     @property
     def pairs(self) -> list[Pair]:
-        """The reports."""
-        return [one.pair for one in self.samples]
+        """Candidates and references."""
+        return [sample.pair for sample in self.samples]
 
-    def only(self, ids: frozenset[str]) -> Ratings:
-        """The samples of these ids, in their order.
+    def select(self, ids: frozenset[str]) -> RatingSet:
+        """Return the samples with some ids.
 
         Args:
-            ids: of samples, or what their ids begin with before an underscore: all candidates of a study.
+            ids: ids of samples, or their beginnings before an underscore, which select all candidates of a study.
 
         Raises:
-            InputError: there is no sample of one of them.
+            InputError: an id selects no sample.
         """
-        kept = [one for one in self.samples if not ids.isdisjoint(_beginnings(one.pair.sample_id))]
-        missing = ids.difference(*(_beginnings(one.pair.sample_id) for one in kept))
+        selected = [sample for sample in self.samples if not ids.isdisjoint(_id_prefixes(sample.pair.sample_id))]
+        missing = ids.difference(*(_id_prefixes(sample.pair.sample_id) for sample in selected))
         if missing:
-            known = ", ".join(one.pair.sample_id for one in self.samples[:3])
-            raise InputError(f"no report has the id '{min(missing)}'; there are {known}, ...", field="ids")
-        return replace(self, samples=kept)
+            known = ", ".join(sample.pair.sample_id for sample in self.samples[:3])
+            raise InputError(
+                f"no report has the id '{min(missing)}'; ids are {known}, ...", code=ErrorCode.UNKNOWN_NAME, field="ids"
+            )
+        return replace(self, samples=selected)
 
     def means(self, quantity: str) -> list[float]:
-        """The mean over raters of every sample."""
-        return [one.mean(quantity) for one in self.samples]
+        """Return the mean over raters of every sample."""
+        return [sample.mean(quantity) for sample in self.samples]
 
     def raters(self, quantity: str) -> list[str]:
-        """All who have rated it, in the order of their names."""
-        return sorted({rater for one in self.samples for rater in one.ratings.get(quantity, {})})
+        """Return all raters of a quantity, sorted."""
+        return sorted({rater for sample in self.samples for rater in sample.ratings.get(quantity, {})})
 
-    def of_samples(self, quantity: str, rater: str) -> list[float]:
-        """One rater's value of every sample; NaN where there is none."""
-        return [one.ratings.get(quantity, {}).get(rater, math.nan) for one in self.samples]
+    def values_by_sample(self, quantity: str, rater: str) -> list[float]:
+        """Return one rater's value of every sample; NaN without a rating."""
+        return [sample.ratings.get(quantity, {}).get(rater, math.nan) for sample in self.samples]
 
-    def by_rater(self, quantity: str, rater: str) -> list[float]:
-        """One rater's value of every candidate, in the order of the samples; NaN where there is none."""
+    def values_by_candidate(self, quantity: str, rater: str) -> list[float]:
+        """Return one rater's value of every candidate, in the order of the samples; NaN without a rating."""
         values: dict[str, float] = {}
-        for one in self.samples:
-            key = one.candidate_id or one.pair.sample_id
-            values[key] = one.ratings.get(quantity, {}).get(rater, values.get(key, math.nan))
+        for sample in self.samples:
+            key = sample.candidate_id or sample.pair.sample_id
+            values[key] = sample.ratings.get(quantity, {}).get(rater, values.get(key, math.nan))
         return list(values.values())
 
-    def in_group(self, kind: str | None) -> dict[str, list[int]]:
-        """Places of the samples of each group, named `all` first; groups in the order of their names.
+    def indices_by_group(self, kind: str | None) -> dict[str, list[int]]:
+        """Return the indices of all samples as `all`, then those of each group, sorted by name.
 
-        A group that is itself called `all`, as a site may be, is named with its kind, `all (site)`.
+        A group with the name `all` becomes `all (KIND)`.
         """
         groups: dict[str, list[int]] = {}
-        for place, one in enumerate(self.samples):
-            if kind is not None and (name := one.groups.get(kind)):
-                groups.setdefault(f"all ({kind})" if name == "all" else name, []).append(place)
+        for index, sample in enumerate(self.samples):
+            if kind is not None and (name := sample.groups.get(kind)):
+                groups.setdefault(f"all ({kind})" if name == "all" else name, []).append(index)
         return {"all": list(range(len(self.samples))), **dict(sorted(groups.items()))}
 
 
-def _beginnings(sample_id: str) -> set[str]:
+def _id_prefixes(sample_id: str) -> set[str]:
     parts = sample_id.split("_")
     return {"_".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
 def count_quantities(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """The quantities of error counts: kind -> letter -> rater -> number becomes quantity -> rater -> number.
+    """Convert error counts, kind -> letter -> rater -> number, to quantities, quantity -> rater -> number.
 
-    A rater's total is NaN where one of the counts in it is not known; a category that is absent has no errors.
+    A rater's total is NaN if one of its counts is unknown; an absent category has no errors.
 
     Args:
-        counts: of `significant` and `insignificant` errors.
+        counts: counts of `significant` and `insignificant` errors.
     """
-    found: dict[str, dict[str, float]] = {}
+    quantities: dict[str, dict[str, float]] = {}
     raters = {rater for kind in counts.values() for letter in kind.values() for rater in letter}
     for rater in sorted(raters):
         total = 0.0
         for kind in ("significant", "insignificant"):
-            of_kind = {letter: counts.get(kind, {}).get(letter, {}).get(rater, 0.0) for letter in ERROR_CATEGORIES}
+            by_letter = {letter: counts.get(kind, {}).get(letter, {}).get(rater, 0.0) for letter in ERROR_CATEGORIES}
             others = [
                 by.get(rater, 0.0) for letter, by in counts.get(kind, {}).items() if letter not in ERROR_CATEGORIES
             ]
-            for letter, number in of_kind.items():
-                found.setdefault(f"{kind}_{letter}", {})[rater] = number
-            found.setdefault(kind, {})[rater] = sum(of_kind.values()) + sum(others)
-            total += found[kind][rater]
-        found.setdefault("errors", {})[rater] = total
-    return found
+            for letter, number in by_letter.items():
+                quantities.setdefault(f"{kind}_{letter}", {})[rater] = number
+            quantities.setdefault(kind, {})[rater] = sum(by_letter.values()) + sum(others)
+            total += quantities[kind][rater]
+        quantities.setdefault("errors", {})[rater] = total
+    return quantities
 
 
 def count_directions() -> dict[str, Better]:
-    """Fewer errors are better, of every kind."""
+    """Return that fewer errors are better, for every count of errors."""
     names = [*COUNTS, *(f"{kind}_{letter}" for kind in COUNTS[1:] for letter in ERROR_CATEGORIES)]
     return dict.fromkeys(names, "lower")

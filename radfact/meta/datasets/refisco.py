@@ -1,25 +1,27 @@
-"""ReFiSco: lines of candidate reports as radiologists corrected and graded them (paper 001, section 4)."""
+"""Reader of ReFiSco: lines of candidate reports with the corrections and severities of radiologists.
+
+Source: FineRadScore, section 4.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from radfact.errors import InputError
-from radfact.io.csv_tables import read_csv
-from radfact.meta.datasets.cells import need_columns, read_id, read_number
-from radfact.meta.datasets.ratings import SEVERITY_MAX, Better, Rated, Ratings
+from radfact.meta.datasets.csv_rows import CsvRow, read_rows
+from radfact.meta.datasets.ratings import SEVERITY_MAX, Better, RatedReport, RatingSet
 from radfact.metrics.responses.corrections import SEVERITIES, Correction, Corrections, is_deletion, is_unchanged
 from radfact.records import Pair
 
-_MOST_SEVERE = max(SEVERITIES.values())
+_MAX_SEVERITY = max(SEVERITIES.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Which columns of a version hold what; `candidate` tells candidates apart, and with `annotator` annotations."""
+    """Columns of a version; `candidate` identifies a candidate, and together with `annotator` an annotation."""
 
     candidate: tuple[str, ...]
     original: str
@@ -42,44 +44,44 @@ _V1 = _Columns(
 )
 
 
-def read_refisco_v0(path: Path) -> Ratings:
-    """Read version 0: `[no edit]` keeps a line, `[delete]` takes it out, an empty original inserts one.
+def read_refisco_v0(path: Path) -> RatingSet:
+    """Read version 0: `[no edit]` keeps a line, `[delete]` deletes it, an empty original inserts one.
 
     Raises:
-        InputError: naming file, line and field.
+        InputError: the file cannot be read or a cell is wrong.
     """
     return _read(path, _V0)
 
 
-def read_refisco_v1(path: Path) -> Ratings:
-    """Read version 1, where a line without a correction stays as it is.
+def read_refisco_v1(path: Path) -> RatingSet:
+    """Read version 1, in which a line without a correction is kept.
 
     Raises:
-        InputError: naming file, line and field.
+        InputError: the file cannot be read or a cell is wrong.
     """
     return _read(path, _V1)
 
 
-def _read(path: Path, at: _Columns) -> Ratings:
-    columns, rows = read_csv(path)
-    need_columns(path, columns, (*at.candidate, at.original, at.edited, at.severity, at.annotator, at.source))
-    reports: dict[tuple[str, ...], list[tuple[int, Mapping[str, str]]]] = {}
-    for line, row in rows:
-        own, *others = at.candidate
-        key = (read_id(row[own], path, line, own), *(row[name].strip() for name in (*others, at.annotator)))
-        reports.setdefault(key, []).append((line, row))
-    samples = [_report(key, lines, at, path) for key, lines in reports.items()]
+def _read(path: Path, columns: _Columns) -> RatingSet:
+    names = (columns.original, columns.edited, columns.severity, columns.annotator, columns.source)
+    _, rows = read_rows(path, (*columns.candidate, *names))
+    reports: dict[tuple[str, ...], list[CsvRow]] = {}
+    for row in rows:
+        id_column, *others = columns.candidate
+        key = (row.id(id_column), *(row.text(name) for name in (*others, columns.annotator)))
+        reports.setdefault(key, []).append(row)
+    samples = [_report(key, lines, columns) for key, lines in reports.items()]
     better: dict[str, Better] = dict.fromkeys(("severity_sum", SEVERITY_MAX, "problem_lines"), "lower")
-    return Ratings(samples, better, "severity_sum", "source")
+    return RatingSet(samples, better, "severity_sum", "source")
 
 
-def _report(key: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], at: _Columns, path: Path) -> Rated:
+def _report(key: Sequence[str], rows: Sequence[CsvRow], columns: _Columns) -> RatedReport:
     lines: list[str] = []
     corrected: list[str] = []
     items: list[Correction] = []
-    grades: list[int] = []
-    for place, row in rows:
-        original, edited = row[at.original].strip(), row[at.edited].strip()
+    severities: list[int] = []
+    for row in rows:
+        original, edited = row.text(columns.original), row.text(columns.edited)
         kept = edited in ("", original) or is_unchanged(edited)
         text = original if kept else None if is_deletion(edited) else edited
         if original:
@@ -87,40 +89,39 @@ def _report(key: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], a
         if text:
             corrected.append(text)
         if original or text:
-            severity = _severity(row[at.severity], path, place, at.severity, kept)
-            grades.append(severity)
-            # Other words for what is no error are no correction, as of a model's answer.
+            severity = _severity(row, columns.severity, kept)
+            severities.append(severity)
+            # A rewording of a line without an error is no correction, as in the response of a model.
             if severity and not kept:
-                comment = row.get(at.comment, "") if at.comment else ""
+                comment = row.cells.get(columns.comment, "") if columns.comment else ""
                 items.append(Correction(len(lines) - 1 if original else None, text, severity, comment))
-    corrections = Corrections(tuple(lines), tuple(items))
     values = {
-        "severity_sum": float(sum(grades)),
-        SEVERITY_MAX: float(max(grades, default=0)),
-        "problem_lines": float(sum(map(bool, grades))),
+        "severity_sum": float(sum(severities)),
+        SEVERITY_MAX: float(max(severities, default=0)),
+        "problem_lines": float(sum(map(bool, severities))),
     }
-    rater, source = key[-1], rows[0][1][at.source].strip()
-    pair = Pair("_".join(key), " ".join(lines), " ".join(corrected))
-    ratings = {name: {rater: value} for name, value in values.items()}
-    return Rated(pair, ratings, {"source": source}, corrections, "_".join(key[:-1]))
+    rater = key[-1]
+    return RatedReport(
+        Pair("_".join(key), " ".join(lines), " ".join(corrected)),
+        {name: {rater: value} for name, value in values.items()},
+        {"source": rows[0].text(columns.source)},
+        Corrections(tuple(lines), tuple(items)),
+        "_".join(key[:-1]),
+    )
 
 
-def _severity(said: str, path: Path, line: int, field: str, kept: bool) -> int:
-    """0 to 4, as a number or in words; a line that stays may have none."""
-    words = " ".join(said.lower().replace("-", " ").split())
+def _severity(row: CsvRow, column: str, kept: bool) -> int:
+    """Read 0 to 4, as a number or in words; a kept line may have none."""
+    words = " ".join(row.text(column).lower().replace("-", " ").split())
     if words in SEVERITIES:
         return SEVERITIES[words]
     if not words and kept:
         return 0
     try:
-        value = read_number(said, path, line, field)
+        value = row.number(column)
     except InputError:
         value = math.nan
-    if value not in range(_MOST_SEVERE + 1):
-        raise InputError(
-            f"expected 0 to {_MOST_SEVERE} or one of {', '.join(SEVERITIES)}; found '{said}'",
-            file=path,
-            line=line,
-            field=field,
-        )
+    if value not in range(_MAX_SEVERITY + 1):
+        expected = f"0 to {_MAX_SEVERITY} or one of {', '.join(SEVERITIES)}"
+        raise row.error(f"expected {expected}, found '{row.text(column)}'", column)
     return int(value)

@@ -1,4 +1,7 @@
-"""Ensembles of judges on results folders: fitted on experts' ratings, applied as one more metric (paper 003, 5.1.5)."""
+"""Ensembles of judges from results folders: fitted on expert ratings, applied as another metric.
+
+Source: VERT, section 5.1.5.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.html.meta_page import Table
 from radfact.io.jsonl import read_jsonl
-from radfact.meta.datasets.ratings import Ratings
+from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.ensembles.model import (
     FOLDS,
     Ensemble,
     Features,
-    Judged,
+    JudgeScores,
     Method,
     cross_validate,
     fit_ensemble,
@@ -35,12 +38,19 @@ from radfact.statistics.bootstrap import Direction
 from radfact.statistics.correlation import COEFFICIENTS, REPLICATES, SEED, correlate
 
 NAME = "ensemble"
-"""Of the metric and its figure."""
+"""Name of the metric and of its score."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
-    """An ensemble, what each of the rated samples gets by one that was not fitted on it, and what it is made of."""
+class FittedEnsemble:
+    """An ensemble with its cross-validated scores.
+
+    Attributes:
+        ensemble: fitted on all samples.
+        held_out: score of every sample by an ensemble that was fitted without it.
+        experts: expert score of every sample.
+        features: features of every sample.
+    """
 
     ensemble: Ensemble
     held_out: Sequence[float]
@@ -48,85 +58,99 @@ class Fitted:
     features: Features
 
     def table(self, *, replicates: int = REPLICATES, seed: int = SEED) -> Table:
-        """Correlations with the experts, the cross-validated ensemble first, then its features alone."""
+        """Return correlations with the experts, of the cross-validated ensemble and of each feature.
+
+        Args:
+            replicates: number of bootstrap replicates.
+            seed: seed of the bootstrap.
+        """
         rows = []
         for name, column in {"cross-validated": self.held_out, **self.features}.items():
-            found = correlate(self.experts, column, replicates=replicates, seed=seed)
-            first, *others = (found[one] for one in COEFFICIENTS)
-            rows.append([name, first.n, first.value, first.low, first.high, *(one.value for one in others)])
+            estimates = correlate(self.experts, column, replicates=replicates, seed=seed)
+            first, *others = (estimates[coefficient] for coefficient in COEFFICIENTS)
+            rows.append([name, first.n, first.value, first.low, first.high, *(e.value for e in others)])
         return Table(["scores", "n", COEFFICIENTS[0], "low", "high", *COEFFICIENTS[1:]], rows)
 
 
 def fit_on_ratings(
-    ratings: Ratings, judged: Judged, *, method: Method = "linear_regression", folds: int = FOLDS, seed: int = SEED
-) -> Fitted:
+    ratings: RatingSet,
+    judge_scores: JudgeScores,
+    *,
+    method: Method = "linear_regression",
+    folds: int = FOLDS,
+    seed: int = SEED,
+) -> FittedEnsemble:
     """Fit an ensemble on the rated samples that judges have scored.
 
     Args:
-        ratings: the mean over raters of the target is what the regression is fitted on.
-        judged: what the judges said.
+        ratings: the mean of the raters for the target is the expert score.
+        judge_scores: scores by the judges.
         method: as in `fit_ensemble`.
-        folds: of the cross-validation.
-        seed: of the folds.
+        folds: number of folds of the cross-validation.
+        seed: seed of the folds.
 
     Raises:
-        InputError: there is no such sample, a regression would be fitted on ratings that are all the same, features
-            that are averaged have different directions, or as `fit_ensemble`.
+        InputError: no common sample, the same rating of all samples, features with different directions for an
+            average, or as for `fit_ensemble`.
     """
-    wanted = dict(zip((one.pair.sample_id for one in ratings.samples), ratings.means(ratings.target), strict=True))
-    places = [place for place, key in enumerate(judged.sample_ids) if key in wanted]
-    if not places:
-        raise InputError("the judges have scored none of the rated reports; ids are those of 'radfact meta pairs'")
-    features = {name: [column[place] for place in places] for name, column in judged.features.items()}
-    experts = [wanted[judged.sample_ids[place]] for place in places]
+    means = dict(zip((sample.pair.sample_id for sample in ratings.samples), ratings.means(ratings.target), strict=True))
+    indices = [index for index, key in enumerate(judge_scores.sample_ids) if key in means]
+    if not indices:
+        raise InputError(
+            "expected judges with scores of the rated reports, found none; ids are those of 'radfact meta pairs'",
+            code=ErrorCode.MISMATCH,
+        )
+    features = {name: [column[index] for index in indices] for name, column in judge_scores.features.items()}
+    experts = [means[judge_scores.sample_ids[index]] for index in indices]
     direction: Direction = ratings.better[ratings.target]
     known = {value for value in experts if not math.isnan(value)}
     if method == "linear_regression" and len(known) == 1:
-        raise InputError(f"all '{ratings.target}' of the rated reports are {known.pop():g}; there is nothing to fit")
+        message = f"expected different values of '{ratings.target}' to fit, found {known.pop():g} for all reports"
+        raise InputError(message)
     if method == "average":
-        direction = _common_direction(judged.directions)
+        if len(set(judge_scores.directions.values())) != 1:
+            found = ", ".join(f"{name} {direction}" for name, direction in judge_scores.directions.items())
+            raise InputError(
+                f"expected scores with the same direction for an average, found {found}",
+                code=ErrorCode.MISMATCH,
+                field="features",
+            )
+        direction = next(iter(judge_scores.directions.values()))
     held_out = cross_validate(features, experts, method=method, folds=folds, seed=seed)
     ensemble = fit_ensemble(features, experts, method=method, target_name=ratings.target, direction=direction)
-    return Fitted(ensemble, held_out, experts, features)
-
-
-def _common_direction(directions: Mapping[str, Direction]) -> Direction:
-    if len(set(directions.values())) != 1:
-        said = ", ".join(f"{name} {direction}" for name, direction in directions.items())
-        raise InputError(f"figures that are averaged must be better the same way, found {said}", field="figures")
-    return next(iter(directions.values()))
+    return FittedEnsemble(ensemble, held_out, experts, features)
 
 
 class EnsembleMetric(Metric):
-    """An ensemble as a metric of samples whose features are known."""
+    """An ensemble as a metric for samples with known features."""
 
     name = NAME
     source = "VERT, section 5.1.5"
 
-    def __init__(self, ensemble: Ensemble, judged: Judged, folders: Mapping[str, Path]) -> None:
-        """Take the ensemble, what its judges said, and where.
+    def __init__(self, ensemble: Ensemble, judge_scores: JudgeScores, folders: Mapping[str, Path]) -> None:
+        """Create the metric.
 
         Raises:
             InputError: a feature is missing.
         """
         self.scores = {NAME: ensemble.direction}
-        self._scores = dict(zip(judged.sample_ids, ensemble.apply(judged.features), strict=True))
+        self._scores = dict(zip(judge_scores.sample_ids, ensemble.apply(judge_scores.features), strict=True))
         self._ensemble, self._judges = ensemble, _judges(ensemble, folders)
 
     def describe(self) -> dict[str, Any]:
-        """Method, coefficients, what it was fitted on, and its judges."""
+        """Return the ensemble and its judges."""
         return {**self._ensemble.model_dump(), "judges": dict(self._judges)}
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
-        """The ensemble's score of every pair; NaN where a judge gave none."""
+        """Return the score of every pair; NaN without a score of a judge."""
         values = [self._scores.get(pair.sample_id, math.nan) for pair in pairs]
-        missing = {place: "a judge has not scored it" for place, value in enumerate(values) if math.isnan(value)}
-        return MetricResult({NAME: values}, failures=missing)
+        failures = {index: "not scored by a judge" for index, value in enumerate(values) if math.isnan(value)}
+        return MetricResult({NAME: values}, failures=failures)
 
 
 def apply_to_folders(
     ensemble: Ensemble,
-    judged: Judged,
+    judge_scores: JudgeScores,
     folders: Mapping[str, Path],
     out: Path,
     *,
@@ -134,28 +158,29 @@ def apply_to_folders(
     bootstrap: int = 500,
     seed: int = SEED,
 ) -> EvaluationResult:
-    """Score the samples of results folders by an ensemble, and write a results folder of its own.
+    """Score the samples of results folders by an ensemble, and write another results folder.
 
     Args:
-        ensemble: fitted on judges of the same names.
-        judged: what they said.
-        folders: judge -> its results folder.
-        out: folder of the results, as `radfact evaluate` writes them.
-        run: what else `run.json` should hold, JSON values only.
-        bootstrap: replicates for the interval; 0 for none.
-        seed: of the bootstrap.
+        ensemble: fitted on judges with the same names.
+        judge_scores: scores by the judges.
+        folders: judge -> results folder.
+        out: output folder.
+        run: further fields of `run.json`.
+        bootstrap: number of bootstrap replicates; 0 for no intervals.
+        seed: seed of the bootstrap.
 
     Raises:
         InputError: a feature or a text is missing.
     """
     started = time.monotonic()
-    metric = EnsembleMetric(ensemble, judged, folders)
-    source = _with_reports(list(folders.values()))
-    pairs, digests = read_pairs(source, judged.sample_ids), read_digests(source)
-    evaluation = MetricRunner([MetricSelection.of(metric)], MetricResources()).run(
-        pairs, bootstrap=bootstrap, seed=seed, folder=out
-    )
-    evaluation = replace(evaluation, report_digests={key: digests[key] for key in judged.sample_ids})
+    metric = EnsembleMetric(ensemble, judge_scores, folders)
+    # Folders with a splitter have split reports; a folder without one has them as they were given.
+    scores = {folder: read_scores(folder) for folder in folders.values()}
+    source = next((folder for folder, file in scores.items() if file.splitter is None), next(iter(scores)))
+    pairs, digests = _read_pairs(source, judge_scores.sample_ids), read_digests(source)
+    runner = MetricRunner([MetricSelection.of(metric)], MetricResources())
+    evaluation = runner.run(pairs, bootstrap=bootstrap, seed=seed, folder=out)
+    evaluation = replace(evaluation, report_digests={key: digests[key] for key in judge_scores.sample_ids})
     judge = {"name": f"ensemble of {', '.join(metric.describe()['judges'])}", **metric.describe()}
     seconds = round(time.monotonic() - started, 3)
     write_results_and_page(evaluation, out, {**(run or {}), "judge": judge, "seconds": seconds})
@@ -163,33 +188,29 @@ def apply_to_folders(
 
 
 def _judges(ensemble: Ensemble, folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    """Of every judge of an ensemble, by metric that it takes a figure of, who was asked there and how."""
+    """Return judge -> metric of a feature -> how the metric was computed."""
     scores = {judge: read_scores(folder) for judge, folder in folders.items()}
     judges: dict[str, dict[str, Any]] = {}
     for feature in ensemble.coefficients:
-        judge, _, figure = feature.rpartition("/")
-        metric = metric_of_scores(scores[judge]).get(figure, figure)
+        judge, _, score = feature.rpartition("/")
+        metric = metric_of_scores(scores[judge]).get(score, score)
         judges.setdefault(judge, {})[metric] = asked(scores[judge]).get(metric)
     return judges
 
 
-def _with_reports(folders: Sequence[Path]) -> Path:
-    """The first results folder that holds the reports as they came, or else the first one, which has them split."""
-    return next((folder for folder in folders if read_scores(folder).splitter is None), folders[0])
-
-
-def read_pairs(folder: Path, sample_ids: Sequence[str]) -> list[Pair]:
-    """The reports of some samples of a results folder, their sentences joined by spaces.
-
-    Raises:
-        InputError: the folder has no reports, or a row is none.
-    """
+def _read_pairs(folder: Path, sample_ids: Sequence[str]) -> list[Pair]:
+    """Read reports from a results folder, with sentences joined by spaces."""
     path = folder / "sentences.jsonl"
     texts: dict[tuple[str, str], list[str]] = {}
     for line, row in read_jsonl(path):
         sample_id, side, text = (row.get(name) for name in ("sample_id", "side", "text"))
         if not (isinstance(sample_id, str) and isinstance(text, str) and side in ("candidate", "reference")):
-            raise InputError("expected a sentence with sample_id, side and text", file=path, line=line)
+            raise InputError(
+                "expected a sentence with sample_id, side and text",
+                code=ErrorCode.MISSING_FIELD,
+                file=path,
+                line=line,
+            )
         texts.setdefault((sample_id, str(side)), []).append(text)
     return [
         Pair(key, *(" ".join(texts.get((key, side), ())) for side in ("candidate", "reference"))) for key in sample_ids

@@ -1,4 +1,7 @@
-"""Several judges' figures as one: their average, or a linear regression fitted on expert scores (paper 003, 5.1.5)."""
+"""Ensembles of judges: their average, or a linear regression fitted on expert scores.
+
+Source: VERT, section 5.1.5.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
 from radfact.records import Record, validated
 from radfact.results.reader import read_sample_scores
@@ -21,13 +24,22 @@ from radfact.statistics.bootstrap import Direction
 Method = Literal["average", "linear_regression"]
 
 Features = Mapping[str, Sequence[float]]
-"""JUDGE/FIGURE -> one value a sample, NaN = not scored; all of the same length and order."""
+"""JUDGE/SCORE -> one value per sample, NaN = not scored; all of the same length and order."""
 
 FOLDS = 10
 
 
 class Ensemble(Record):
-    """A fitted ensemble: the intercept and a coefficient a feature, what it was fitted on, which way it is better."""
+    """A fitted ensemble.
+
+    Attributes:
+        method: how features are combined.
+        direction: which scores are better.
+        coefficients: weight of each feature.
+        intercept: intercept of the regression.
+        target: name of the expert score.
+        n: number of samples that it was fitted on.
+    """
 
     method: Method
     direction: Direction = "higher"
@@ -37,25 +49,29 @@ class Ensemble(Record):
     n: int = 0
 
     def apply(self, features: Features) -> list[float]:
-        """The ensemble's score of every sample, NaN where a feature is.
+        """Return the score of every sample; NaN if a feature is NaN.
 
         Raises:
             InputError: a feature is missing.
         """
-        table = _table({name: _known(features, name) for name in self.coefficients})
+        for name in self.coefficients:
+            if name not in features:
+                message = f"expected '{name}', which the ensemble was fitted with"
+                raise InputError(message, code=ErrorCode.MISMATCH, field="features")
+        table = _table({name: features[name] for name in self.coefficients})
         scores: NDArray[np.float64] = table @ np.array(list(self.coefficients.values())) + self.intercept
         return [float(score) for score in scores]
 
     def save(self, path: Path | str) -> None:
-        """Write it as JSON, whole or not at all."""
+        """Write JSON atomically."""
         write_json(path, self.model_dump())
 
     @classmethod
     def load(cls, path: Path | str) -> Ensemble:
-        """Read what `save` wrote.
+        """Read the file of `save`.
 
         Raises:
-            InputError: naming file and field.
+            InputError: the file cannot be read, or a field is missing or wrong.
         """
         return validated(cls, read_json(path), file=path)
 
@@ -71,41 +87,40 @@ def fit_ensemble(
     """Fit an ensemble.
 
     Args:
-        features: of the train split.
-        target: the experts' score of every sample, which the regression is fitted on; an average needs none.
-        method: `average` weighs all features alike and trains nothing, so they should be of one kind and scale.
-        target_name: noted in the ensemble.
-        direction: which way its scores are better: of the target, or of features that are averaged.
+        features: features of the training split.
+        target: expert score of every sample; an average needs none.
+        method: `average` weighs all features alike, so that they should have the same scale.
+        target_name: name of the expert score, for the record.
+        direction: which scores of the ensemble are better.
 
     Raises:
-        InputError: no features, no target, or fewer samples with all values than coefficients.
+        InputError: no features, no target, or fewer complete samples than coefficients.
     """
     if method not in get_args(Method):
-        raise InputError(f"expected {' or '.join(get_args(Method))}, found '{method}'", field="method")
-    names = list(features)
-    if not names:
-        raise InputError("expected at least one feature", field="features")
+        message = f"expected {' or '.join(get_args(Method))}, found '{method}'"
+        raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="method")
+    if not features:
+        raise InputError("expected at least one feature", code=ErrorCode.EMPTY_INPUT, field="features")
     if method == "average":
-        return Ensemble(method=method, direction=direction, coefficients=dict.fromkeys(names, 1 / len(names)))
+        coefficients = dict.fromkeys(features, 1 / len(features))
+        return Ensemble(method=method, direction=direction, coefficients=coefficients)
     if target is None:
-        raise InputError("a regression is fitted on the scores of experts", field="target")
-    table, wanted = _table(features), np.asarray(target, dtype=np.float64)
-    if len(wanted) != len(table):
-        raise InputError(f"expected {len(table)} scores, one a sample, found {len(wanted)}", field="target")
-    known = ~np.isnan(table).any(axis=1) & ~np.isnan(wanted)
-    if known.sum() <= len(names):
-        raise InputError(f"{known.sum()} samples have all values; {len(names)} features want more", field="features")
-    rows, scores = table[known], wanted[known]
-    centre = rows.mean(axis=0)
-    # Counts and their sums stand side by side: the least of the many solutions is taken.
-    slopes = np.linalg.lstsq(rows - centre, scores - scores.mean(), rcond=None)[0]
+        raise InputError("expected expert scores for a regression", code=ErrorCode.MISSING_FIELD, field="target")
+    table, expert, indices = _complete_samples(features, target)
+    if len(indices) <= len(features):
+        message = f"expected more than {len(features)} samples with all values, found {len(indices)}"
+        raise InputError(message, code=ErrorCode.EMPTY_INPUT, field="features")
+    rows, scores = table[indices], expert[indices]
+    center = rows.mean(axis=0)
+    # Counts and their sum may both be features: lstsq returns the smallest of the solutions.
+    slopes = np.linalg.lstsq(rows - center, scores - scores.mean(), rcond=None)[0]
     return Ensemble(
         method=method,
         direction=direction,
-        coefficients=dict(zip(names, slopes.tolist(), strict=True)),
-        intercept=float(scores.mean() - centre @ slopes),
+        coefficients=dict(zip(features, slopes.tolist(), strict=True)),
+        intercept=float(scores.mean() - center @ slopes),
         target=target_name,
-        n=int(known.sum()),
+        n=len(indices),
     )
 
 
@@ -117,43 +132,42 @@ def cross_validate(
     folds: int = FOLDS,
     seed: int = 42,
 ) -> list[float]:
-    """Every sample's score by an ensemble that was fitted without its fold; NaN where a feature or its target is.
+    """Return every sample's score by an ensemble fitted on the other folds; NaN for incomplete samples.
 
     Args:
         features: as in `fit_ensemble`.
-        target: the experts' scores.
+        target: expert scores.
         method: as in `fit_ensemble`.
-        folds: number of parts, at most one a sample.
-        seed: of the parts.
+        folds: number of folds, at most the number of samples.
+        seed: seed of the folds.
 
     Raises:
-        InputError: as `fit_ensemble`, or fewer samples with all values than folds, or less than two folds.
+        InputError: as for `fit_ensemble`, or an invalid number of folds.
     """
-    table, wanted = _table(features), np.asarray(target, dtype=np.float64)
-    if len(wanted) != len(table):
-        raise InputError(f"expected {len(table)} scores, one a sample, found {len(wanted)}", field="target")
-    places = np.flatnonzero(~np.isnan(table).any(axis=1) & ~np.isnan(wanted))
-    if len(places) < 2:
-        raise InputError(f"{len(places)} samples have a target and all of {', '.join(features)}", field="features")
-    if not 2 <= folds <= len(places):
-        raise InputError(f"expected a number from 2 to {len(places)}, found {folds}", field="folds")
-    np.random.default_rng(seed).shuffle(places)
+    table, expert, indices = _complete_samples(features, target)
+    if len(indices) < 2:
+        message = f"expected at least 2 samples with a target and all of {', '.join(features)}, found {len(indices)}"
+        raise InputError(message, code=ErrorCode.EMPTY_INPUT, field="features")
+    if not 2 <= folds <= len(indices):
+        message = f"expected a number from 2 to {len(indices)}, found {folds}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="folds")
+    np.random.default_rng(seed).shuffle(indices)
     scores = np.full(len(table), math.nan)
-    for held_out in np.array_split(places, folds):
-        train = np.setdiff1d(places, held_out)
-        fitted = fit_ensemble(_rows(features, train), wanted[train].tolist(), method=method)
-        scores[held_out] = fitted.apply(_rows(features, held_out))
+    for held_out in np.array_split(indices, folds):
+        train = np.setdiff1d(indices, held_out)
+        ensemble = fit_ensemble(_select(features, train), expert[train].tolist(), method=method)
+        scores[held_out] = ensemble.apply(_select(features, held_out))
     return [float(score) for score in scores]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What several judges said of the samples that all of them have.
+class JudgeScores:
+    """Scores by several judges of their common samples.
 
     Attributes:
-        sample_ids: in the order of the first judge.
-        features: JUDGE/FIGURE -> one value a sample.
-        directions: which way is better, by feature.
+        sample_ids: ids in the order of the first judge.
+        features: JUDGE/SCORE -> one value per sample.
+        directions: which values are better, by feature.
     """
 
     sample_ids: Sequence[str]
@@ -161,48 +175,54 @@ class Judged:
     directions: Mapping[str, Direction]
 
 
-def read_features(runs: Mapping[str, Path | str], figures: Sequence[str] | None = None) -> Judged:
-    """The features of several judges from their results folders.
+def read_features(runs: Mapping[str, Path | str], scores: Sequence[str] | None = None) -> JudgeScores:
+    """Read the features of several judges from their results folders.
 
     Args:
-        runs: judge -> its results folder.
-        figures: which ones; by default all that a judge has for any of these samples.
+        runs: judge -> results folder.
+        scores: names of scores; by default all that a judge has for any of the samples.
 
     Raises:
-        InputError: no such file or figure, an id that stands twice, or no sample in common.
+        InputError: an unreadable folder, an unknown score, or no common sample.
     """
-    tables = {judge: read_sample_scores(place) for judge, place in runs.items()}
-    samples = [table.rows for table in tables.values()]
-    common = [key for key in next(iter(samples), {}) if all(key in rows for rows in samples)]
+    tables = {judge: read_sample_scores(folder) for judge, folder in runs.items()}
+    rows_by_judge = [table.rows for table in tables.values()]
+    common = [key for key in next(iter(rows_by_judge), {}) if all(key in rows for rows in rows_by_judge)]
     if not common:
-        raise InputError("the runs have no sample in common", field="runs")
+        raise InputError("expected runs with common samples, found none", code=ErrorCode.MISMATCH, field="runs")
     columns: dict[str, list[float]] = {}
     directions: dict[str, Direction] = {}
     for judge, table in tables.items():
         rows = [table.rows[key] for key in common]
-        there = [name for name in table.directions if any(not math.isnan(row.get(name, math.nan)) for row in rows)]
-        for figure in there if figures is None else figures:
-            if figure not in there:
-                raise InputError(f"no such figure; there are {', '.join(there)}", file=runs[judge], field=figure)
-            columns[f"{judge}/{figure}"] = [row.get(figure, math.nan) for row in rows]
-            directions[f"{judge}/{figure}"] = table.directions[figure]
-    return Judged(common, columns, directions)
+        available = [name for name in table.directions if any(not math.isnan(row.get(name, math.nan)) for row in rows)]
+        for name in available if scores is None else scores:
+            if name not in available:
+                message = f"unknown score; scores are {', '.join(available)}"
+                raise InputError(message, code=ErrorCode.UNKNOWN_NAME, file=runs[judge], field=name)
+            columns[f"{judge}/{name}"] = [row.get(name, math.nan) for row in rows]
+            directions[f"{judge}/{name}"] = table.directions[name]
+    return JudgeScores(common, columns, directions)
 
 
-def _known(features: Features, name: str) -> Sequence[float]:
-    if name not in features:
-        raise InputError(f"missing; the ensemble was fitted with '{name}'", field="features")
-    return features[name]
+def _complete_samples(
+    features: Features, target: Sequence[float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int_]]:
+    """Return features (samples, features), target (samples,), and the indices of samples with all values."""
+    table, expert = _table(features), np.asarray(target, dtype=np.float64)
+    if len(expert) != len(table):
+        message = f"expected {len(table)} scores, one per sample, found {len(expert)}"
+        raise InputError(message, code=ErrorCode.MISMATCH, field="target")
+    return table, expert, np.flatnonzero(~np.isnan(table).any(axis=1) & ~np.isnan(expert))
 
 
-def _rows(features: Features, places: NDArray[np.int_]) -> dict[str, list[float]]:
-    return {name: [values[place] for place in places] for name, values in features.items()}
+def _select(features: Features, indices: NDArray[np.int_]) -> dict[str, list[float]]:
+    return {name: [values[index] for index in indices] for name, values in features.items()}
 
 
 def _table(features: Features) -> NDArray[np.float64]:
-    """(samples, features)."""
+    """Return features as an array (samples, features)."""
     if not features:
-        raise InputError("expected at least one feature", field="features")
+        raise InputError("expected at least one feature", code=ErrorCode.EMPTY_INPUT, field="features")
     if len({len(values) for values in features.values()}) > 1:
-        raise InputError("expected as many values of every feature", field="features")
+        raise InputError("expected the same number of values of every feature", field="features")
     return np.array(list(features.values()), dtype=np.float64).reshape(len(features), -1).T

@@ -1,4 +1,4 @@
-"""Whether metrics notice errors that were put in: curves by number and kind, steps that are noticed, F1 by kind."""
+"""Detection of injected errors by metrics: mean scores by number of errors, detected steps, F1 by category."""
 
 from __future__ import annotations
 
@@ -10,45 +10,41 @@ from pathlib import Path
 from typing import Any
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.html import plots
-from radfact.html.meta_page import Section, Table, write_page
-from radfact.html.plot_files import Drawing
+from radfact.html.meta_page import PlotFolder, Section, Table, write_page
 from radfact.io.jsonl import write_json
-from radfact.meta.agreement.analysis import Counted, Figures, counted, counted_as, orient
-from radfact.meta.agreement.tables import category_table, kinds_of_errors
-from radfact.meta.injection.records import Injected, as_ratings
+from radfact.meta.agreement.analysis import CountAgreement, compare_counts, counted_quantity
+from radfact.meta.agreement.report import CATEGORY_LEGEND, category_table
+from radfact.meta.injection.records import InjectedReport, to_rating_set
 from radfact.meta.injection.style import RuleStyler
+from radfact.meta.scores import ScoreColumns, orient
 from radfact.records import Pair
 from radfact.statistics.bootstrap import round_noise
-from radfact.statistics.error_counts import Mean, mean_detected
+from radfact.statistics.rater_agreement import Mean, mean_detected
 
-MIXED = "mixed"
-REWORDED = "reworded"
-"""No error at all, the same in other words: here a figure should not get worse."""
-
-_ABOVE = "How often one error makes a report worse than other words for the same content do."
-_TOLD_APART = "F1 of the errors of each kind, and in how many reports their number is right."
-_FEWER = "Not every report has room for more errors, so that greater numbers are means over fewer reports."
+_MIXED = "mixed"
+_REWORDED = "reworded"
+"""No error but another wording, with which a score should not get worse."""
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
-    """One figure and errors of one kind.
+class ScoreDetection:
+    """Detection of errors of one category by one score.
 
     Attributes:
-        figure: of a metric.
-        category: letter, or `mixed`.
-        curve: number of errors -> mean of the figure; 0 is each report against itself.
-        steps: share of the steps from one candidate of a report to that with the next more errors at which the figure
-            gets worse; a figure that stays the same has not noticed. None where there is no step.
+        score: name of the score.
+        category: letter, `mixed` or `reworded`.
+        curve: number of errors -> mean score; 0 is each report compared with itself.
+        steps: share of the steps from one candidate of a report to the one with the next more errors at which the score
+            gets worse; None without a step.
         n: number of steps.
-        above_rewording: share of the candidates with one error that are worse than the same report without an error in
-            other words (the standard style by rules): a figure that minds words alone has noticed nothing. None where
-            no candidate has one error, as often where kinds are mixed.
+        above_rewording: share of the candidates with one error that are worse than the reworded report without an
+            error (the standard style by rules), since a score that reacts to words detects nothing; None without a
+            candidate with one error, which is common for mixed errors.
     """
 
-    figure: str
+    score: str
     category: str
     curve: Mapping[int, Mean]
     steps: float | None
@@ -57,192 +53,204 @@ class Noticed:
 
 
 @dataclass(frozen=True, slots=True)
-class Detected:
-    """All figures and kinds; `counts` of those figures that count errors (paper 003, figures 2 to 4, table 7)."""
+class DetectionResult:
+    """Detection by score and category, and agreement of the scores that count errors.
 
-    noticed: Sequence[Noticed]
-    counts: Sequence[Counted]
+    Source: VERT, figures 2 to 4 and table 7.
+    """
+
+    detections: Sequence[ScoreDetection]
+    counts: Sequence[CountAgreement]
 
 
-def detection_pairs(rows: Sequence[Injected]) -> list[Pair]:
-    """The pairs to score: every candidate, each report against itself, and each in other words against itself.
+def detection_pairs(rows: Sequence[InjectedReport]) -> list[Pair]:
+    """Return the pairs to score: all candidates, then each report against itself, then each reworded report.
 
     Raises:
         InputError: a candidate has the id of one of the latter.
     """
     references = {row.source_id: row.reference for row in rows}
-    reworded = RuleStyler().standardise(list(references.values()))
+    reworded = RuleStyler().standardize(list(references.values()))
     own = [Pair(f"{source}_0", text, text) for source, text in references.items()]
     own += [
         Pair(f"{source}_reworded", text if isinstance(text, str) else references[source], references[source])
         for source, text in zip(references, reworded, strict=True)
     ]
-    taken = {row.sample_id for row in rows}
-    clash = next((pair.sample_id for pair in own if pair.sample_id in taken), None)
+    sample_ids = {row.sample_id for row in rows}
+    clash = next((pair.sample_id for pair in own if pair.sample_id in sample_ids), None)
     if clash is not None:
-        raise InputError(f"'{clash}' is kept for the report against itself", field="sample_id")
+        raise InputError(
+            f"expected another id, found '{clash}', which is reserved", code=ErrorCode.DUPLICATE, field="sample_id"
+        )
     return [*(row.pair for row in rows), *own]
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the pairs of `detection_pairs` stand: each report against itself, and in other words."""
-
-    own: Mapping[str, int]
-    reworded: Mapping[str, int]
-
-    @classmethod
-    def of(cls, rows: Sequence[Injected]) -> _Places:
-        sources = list(dict.fromkeys(row.source_id for row in rows))
-        first, second = len(rows), len(rows) + len(sources)
-        return cls(
-            {source: first + place for place, source in enumerate(sources)},
-            {source: second + place for place, source in enumerate(sources)},
-        )
-
-
-def detect(rows: Sequence[Injected], figures: Figures) -> Detected:
-    """What each figure notices.
+def detect(rows: Sequence[InjectedReport], scores: ScoreColumns) -> DetectionResult:
+    """Measure which errors each score detects.
 
     Args:
-        rows: candidates with their errors; one without any, which a model has put in other words, is no step and on no
-            curve.
-        figures: of `detection_pairs(rows)`.
+        rows: candidates with their errors; a candidate without errors, reworded by a model, is ignored.
+        scores: scores of `detection_pairs(rows)`.
     """
-    at = _Places.of(rows)
-    noticed = []
-    for name, values in figures.values.items():
-        turned = orient(values, figures.directions.get(name, "higher"))
-        if turned is None:
+    sources = list(dict.fromkeys(row.source_id for row in rows))
+    original = {source: len(rows) + index for index, source in enumerate(sources)}
+    reworded = {source: len(rows) + len(sources) + index for index, source in enumerate(sources)}
+    detections = []
+    for name, values in scores.values.items():
+        oriented = orient(values, scores.directions.get(name, "higher"))
+        if oriented is None:
             continue
-        # A mean of the same numbers in another order is the same mean.
-        worse = round_noise(turned).tolist()
+        worse = round_noise(oriented).tolist()
         for category in _categories(rows):
-            places = [place for place, row in enumerate(rows) if row.changes and _kind(row) == category]
-            sources = dict.fromkeys(rows[place].source_id for place in places)
-            shown = [*places, *(at.own[source] for source in sources)]
-            number = [float(len(rows[place].changes)) for place in places] + [0.0] * len(sources)
-            curve = mean_detected(number, [values[place] for place in shown])
-            steps = _steps(rows, places, at, worse)
-            single = [place for place in places if len(rows[place].changes) == 1]
-            above = [worse[place] - worse[at.reworded[rows[place].source_id]] for place in single]
-            noticed.append(Noticed(name, category, curve, *_share_above(steps), _share_above(above)[0]))
-        rewording = [worse[at.reworded[source]] - worse[place] for source, place in at.own.items()]
-        noticed.append(Noticed(name, REWORDED, {}, *_share_above(rewording), None))
-    of_candidates = Figures({name: column[: len(rows)] for name, column in figures.values.items()}, figures.directions)
-    return Detected(noticed, counted(as_ratings(rows), of_candidates))
+            indices = [i for i, row in enumerate(rows) if row.changes and (row.category or _MIXED) == category]
+            used = dict.fromkeys(rows[i].source_id for i in indices)
+            numbers = [float(len(rows[i].changes)) for i in indices] + [0.0] * len(used)
+            curve = mean_detected(numbers, [values[i] for i in (*indices, *(original[source] for source in used))])
+            chains: dict[str, list[int]] = {}
+            for i in sorted(indices, key=lambda index: len(rows[index].changes)):
+                chains.setdefault(rows[i].source_id, [original[rows[i].source_id]]).append(i)
+            steps = [worse[b] - worse[a] for chain in chains.values() for a, b in pairwise(chain)]
+            single = [i for i in indices if len(rows[i].changes) == 1]
+            above, _ = _positive_share([worse[i] - worse[reworded[rows[i].source_id]] for i in single])
+            detections.append(ScoreDetection(name, category, curve, *_positive_share(steps), above))
+        rewording = [worse[reworded[source]] - worse[original[source]] for source in sources]
+        detections.append(ScoreDetection(name, _REWORDED, {}, *_positive_share(rewording), None))
+    of_candidates = ScoreColumns(
+        {name: column[: len(rows)] for name, column in scores.values.items()}, scores.directions
+    )
+    return DetectionResult(detections, compare_counts(to_rating_set(rows), of_candidates))
 
 
-def _steps(rows: Sequence[Injected], places: Sequence[int], at: _Places, worse: Sequence[float]) -> list[float]:
-    """By how much each report gets worse from one candidate to that with the next more errors."""
-    by_source: dict[str, list[int]] = {}
-    for place in sorted(places, key=lambda one: len(rows[one].changes)):
-        by_source.setdefault(rows[place].source_id, [at.own[rows[place].source_id]]).append(place)
-    return [worse[b] - worse[a] for chain in by_source.values() for a, b in pairwise(chain)]
-
-
-def _share_above(gaps: Sequence[float]) -> tuple[float | None, int]:
+def _positive_share(gaps: Sequence[float]) -> tuple[float | None, int]:
     known = [gap for gap in gaps if not math.isnan(gap)]
     return (sum(gap > 0 for gap in known) / len(known) if known else None), len(known)
 
 
-def _kind(row: Injected) -> str:
-    return row.category or MIXED
+def _categories(rows: Sequence[InjectedReport]) -> list[str]:
+    present = {row.category or _MIXED for row in rows if row.changes}
+    return [category for category in (*ERROR_CATEGORIES, _MIXED) if category in present]
 
 
-def _categories(rows: Sequence[Injected]) -> list[str]:
-    there = {_kind(row) for row in rows if row.changes}
-    return [one for one in (*ERROR_CATEGORIES, MIXED) if one in there]
-
-
-def write_detected(
-    found: Detected, rows: Sequence[Injected], folder: Path, record: Mapping[str, Any], notes: Sequence[str] = ()
+def write_detection(
+    result: DetectionResult,
+    rows: Sequence[InjectedReport],
+    folder: Path,
+    record: Mapping[str, Any],
+    notes: Sequence[str] = (),
 ) -> list[str]:
-    """Write `detection.json`, CSV tables, the curves and `detection.html`; what could not be drawn is returned.
+    """Write `detection.json`, CSV tables, plots and `detection.html`.
 
     Args:
-        found: to be written.
-        rows: that it is of.
-        folder: made if it is not there.
-        record: how it was made, JSON values.
+        result: the detection.
+        rows: candidates with their errors.
+        folder: output folder.
+        record: run details as JSON values.
         notes: sentences for the page.
+
+    Returns:
+        Sentences about missing plots.
     """
     categories = _categories(rows)
-    amounts = {category: sum(len(row.changes) for row in rows if _kind(row) == category) for category in categories}
-    drawing = Drawing(folder)
-    _draw(found, drawing)
-    steps, above = _by_kind(found, [*categories, REWORDED], "steps"), _by_kind(found, categories, "above_rewording")
-    curves = _curves(found)
-    said = (
-        f"How often a figure gets worse when one more error is put into the same report; under {REWORDED}, how often "
-        f"it gets worse though nothing but words has changed, which it should not. {kinds_of_errors()}"
+    numbers = {
+        category: sum(len(row.changes) for row in rows if (row.category or _MIXED) == category)
+        for category in categories
+    }
+    plotter = PlotFolder(folder)
+    steps = _table_by_category(result, [*categories, _REWORDED], "steps")
+    above = _table_by_category(result, categories, "above_rewording")
+    curves = _curve_table(result)
+    steps_text = (
+        f"How often a score gets worse with one more error in the same report; under {_REWORDED}, how often it gets "
+        f"worse with another wording of the same content, which it should not. {CATEGORY_LEGEND}"
     )
     sections = [
-        Section("Errors noticed", [steps, said]),
-        Section("Errors set apart from rewording", [above, _ABOVE]),
-        Section("Mean by number of errors", [*drawing.taken(), curves, _FEWER]),
+        Section("Detected errors", [steps, steps_text]),
+        Section(
+            "Errors compared with rewording",
+            [above, "How often one error makes a report worse than another wording of the same content."],
+        ),
+        Section(
+            "Mean by number of errors",
+            [
+                *_plots(result, plotter),
+                curves,
+                "Not every report offers more errors, so that larger numbers are means over fewer reports.",
+            ],
+        ),
     ]
     tables = {"steps": steps, "above_rewording": above, "curves": curves}
-    if any(one.by_category for one in found.counts):
-        tables["categories"] = category_table(found.counts)
-        sections.append(Section("Kinds of errors told apart", [tables["categories"], _TOLD_APART]))
+    if any(row.by_category for row in result.counts):
+        tables["categories"] = category_table(result.counts)
+        text = "F1 of the errors of each category, and share of reports with the right number of them."
+        sections.append(Section("Errors by category", [tables["categories"], text]))
     for name, table in tables.items():
         table.write(folder / f"{name}.csv")
-    write_json(folder / "detection.json", {**record, "errors": amounts, **_as_json(found)})
-    made = ", ".join(f"{number} of ({category})" for category, number in amounts.items())
-    by = ", ".join(sorted({row.by for row in rows}))
-    introduction = f"{sum(amounts.values())} errors put in by {by}: {made}."
-    said_first = [introduction, *notes, *drawing.notes]
-    write_page(folder / "detection.html", "Errors put in, and what metrics notice", said_first, sections)
-    return drawing.notes
+    write_json(folder / "detection.json", {**record, "errors": numbers, **_as_json(result)})
+    amounts = ", ".join(f"{number} of ({category})" for category, number in numbers.items())
+    injectors = ", ".join(sorted({row.by for row in rows}))
+    introduction = f"{sum(numbers.values())} errors injected by {injectors}: {amounts}."
+    page_notes = [introduction, *notes, *plotter.notes]
+    write_page(folder / "detection.html", "Detection of injected errors", page_notes, sections)
+    return plotter.notes
 
 
-def _by_kind(found: Detected, kinds: Sequence[str], name: str) -> Table:
-    """One number of every figure, a column a kind of error."""
-    shares = {(one.figure, one.category): getattr(one, name) for one in found.noticed}
-    figures = dict.fromkeys(one.figure for one in found.noticed)
-    return Table(["figure", *kinds], [[figure, *(shares.get((figure, kind)) for kind in kinds)] for figure in figures])
+def detection_table(result: DetectionResult) -> Table:
+    """Return one row per score and category."""
+    rows = [[row.score, row.category, row.steps, row.n, row.above_rewording] for row in result.detections]
+    return Table(["score", "category", "steps detected", "steps", "above rewording"], rows)
 
 
-def _curves(found: Detected) -> Table:
-    curved = [one for one in found.noticed if one.curve]
-    numbers = sorted({number for one in curved for number in one.curve})
+def _table_by_category(result: DetectionResult, categories: Sequence[str], attribute: str) -> Table:
+    values = {(row.score, row.category): getattr(row, attribute) for row in result.detections}
+    names = dict.fromkeys(row.score for row in result.detections)
+    rows = [[name, *(values.get((name, category)) for category in categories)] for name in names]
+    return Table(["score", *categories], rows)
+
+
+def _curve_table(result: DetectionResult) -> Table:
+    curved = [row for row in result.detections if row.curve]
+    numbers = sorted({number for row in curved for number in row.curve})
     rows = [
-        [one.figure, one.category, *(one.curve[k].value if k in one.curve else None for k in numbers)] for one in curved
+        [row.score, row.category, *(row.curve[n].value if n in row.curve else None for n in numbers)] for row in curved
     ]
-    return Table(["figure", "category", *map(str, numbers)], rows)
+    return Table(["score", "category", *map(str, numbers)], rows)
 
 
-def _as_json(found: Detected) -> dict[str, Any]:
-    noticed = [{**asdict(one), "curve": {str(k): asdict(m) for k, m in one.curve.items()}} for one in found.noticed]
-    told_apart = [one for one in found.counts if one.by_category]
+def _as_json(result: DetectionResult) -> dict[str, Any]:
+    detections = [
+        {**asdict(row), "curve": {str(number): asdict(mean) for number, mean in row.curve.items()}}
+        for row in result.detections
+    ]
+    counts = [row for row in result.counts if row.by_category]
     return {
-        "noticed": noticed,
-        "f1": {one.figure: {letter: d.f1 for letter, d in one.by_category.items()} for one in told_apart},
-        "accuracy": {one.figure: {letter: asdict(m) for letter, m in one.accuracy.items()} for one in told_apart},
+        "detections": detections,
+        "f1": {row.score: {letter: d.f1 for letter, d in row.by_category.items()} for row in counts},
+        "accuracy": {row.score: {letter: asdict(share) for letter, share in row.accuracy.items()} for row in counts},
     }
 
 
-def _draw(found: Detected, drawing: Drawing) -> None:
-    """Counts of errors against the true number, and all other figures."""
-    quantities = as_ratings([]).better
-    counting: dict[str, dict[str, dict[int, float]]] = {}
-    others: dict[str, dict[str, dict[int, float]]] = {}
-    for one in found.noticed:
-        quantity = counted_as(one.figure, quantities)
-        # Counts of one category alone, and of insignificant errors, are in the table.
-        if one.curve and quantity in (None, "errors", "significant"):
+def _plots(result: DetectionResult, plotter: PlotFolder) -> list[Any]:
+    """Plot counts of errors against the true number, and all other scores."""
+    quantities = to_rating_set([]).better
+    counting: dict[str, dict[str, dict[int, float | None]]] = {}
+    others: dict[str, dict[str, dict[int, float | None]]] = {}
+    for row in result.detections:
+        quantity = counted_quantity(row.score, quantities)
+        # Counts of one category, and of insignificant errors, are in the table only.
+        if row.curve and quantity in (None, "errors", "significant"):
             panels = others if quantity is None else counting
-            panels.setdefault(one.figure, {})[one.category] = {number: m.value for number, m in one.curve.items()}
+            panels.setdefault(row.score, {})[row.category] = {n: mean.value for n, mean in row.curve.items()}
+    images = []
     if counting:
-        drawing.add(
+        images += plotter.draw(
             "detected",
-            "Mean detected errors by the number of errors put in",
-            lambda path: plots.curves(counting, path, x="errors put in", y="mean detected errors", diagonal=True),
+            "Mean detected errors by the number of injected errors",
+            lambda path: plots.curves(counting, path, x="injected errors", y="mean detected errors", diagonal=True),
         )
     if others:
-        drawing.add(
+        images += plotter.draw(
             "curves",
-            "Mean by the number of errors put in",
-            lambda path: plots.curves(others, path, x="errors put in", y="mean", diagonal=False),
+            "Mean by the number of injected errors",
+            lambda path: plots.curves(others, path, x="injected errors", y="mean", diagonal=False),
         )
+    return images

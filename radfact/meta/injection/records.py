@@ -1,4 +1,4 @@
-"""Candidate reports with errors that were put in on purpose: what was changed, and of which kind it is."""
+"""Reports with injected errors: what was changed, and the category of each error."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 from pydantic import Field
 
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
-from radfact.errors import InputError, check_unique_id
+from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_jsonl, write_jsonl
-from radfact.meta.datasets.ratings import Rated, Ratings, count_directions, count_quantities
+from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
 from radfact.records import Pair, Record, Text, validated
 
-BY = "injected"
-"""The rater that stands for the one who put the errors in."""
+_RATER = "injected"
 
 
-class Change(Record):
-    """One error: the sentence as it was (None: the sentence is added) and as it is (None: it is taken out)."""
+class InjectedError(Record):
+    """One error: the original sentence (None if added) and the modified one (None if removed)."""
 
     category: CategoryLetter
     operation: str
@@ -27,18 +26,18 @@ class Change(Record):
     modified: str | None = None
 
 
-class Injected(Record):
-    """A reference, a candidate made of it, and the errors that tell them apart.
+class InjectedReport(Record):
+    """A reference, a candidate made from it, and the errors in the candidate.
 
     Attributes:
-        sample_id: unique.
-        source_id: of the report that it was made of.
+        sample_id: unique id of the candidate.
+        source_id: id of the report that the candidate is made from.
         reference: that report.
-        candidate: with the errors.
-        category: of all its errors, where they are of one kind.
-        changes: one an error; where only the kinds are known (paper 000, A.4), without texts.
-        by: who put the errors in: rules, or the model's name.
-        site: of the report, if known.
+        candidate: the report with errors.
+        category: category of all errors; None for several categories.
+        changes: the errors; without texts where only their categories are known (GREEN, appendix A.4).
+        by: `rules`, or the name of the model.
+        site: site of the report, if known.
     """
 
     sample_id: Text
@@ -46,52 +45,52 @@ class Injected(Record):
     reference: str
     candidate: str
     category: CategoryLetter | None = None
-    changes: tuple[Change, ...] = Field(default=())
+    changes: tuple[InjectedError, ...] = Field(default=())
     by: str = "rules"
     site: str | None = None
 
     @property
     def pair(self) -> Pair:
-        """The two reports."""
+        """Candidate and reference."""
         return Pair(self.sample_id, self.candidate, self.reference)
 
     @property
     def counts(self) -> dict[str, float]:
         """Number of errors by letter."""
-        found = dict.fromkeys(ERROR_CATEGORIES, 0.0)
+        counts = dict.fromkeys(ERROR_CATEGORIES, 0.0)
         for change in self.changes:
-            found[change.category] += 1
-        return found
+            counts[change.category] += 1
+        return counts
 
 
-def write_injected(path: Path | str, rows: Iterable[Injected]) -> int:
-    """Write JSON Lines and return how many there were."""
-    return write_jsonl(path, (row.model_dump() for row in rows))
+def write_injected(path: Path | str, reports: Iterable[InjectedReport]) -> int:
+    """Write JSON Lines and return the number of reports."""
+    return write_jsonl(path, (report.model_dump() for report in reports))
 
 
-def read_injected(path: Path | str) -> list[Injected]:
-    """Read what `write_injected` wrote.
+def read_injected(path: Path | str) -> list[InjectedReport]:
+    """Read the file of `write_injected`.
 
     Raises:
-        InputError: naming file, line and field.
+        InputError: the file cannot be read, or a field is missing or wrong.
     """
-    found, seen = [], dict[str, int]()
+    reports, seen = [], dict[str, int]()
     for line, row in read_jsonl(path):
-        one = validated(Injected, row, file=path, line=line)
-        check_unique_id(seen, one.sample_id, line, file=path)
-        found.append(one)
-    if not found:
-        raise InputError("holds no reports", file=path)
-    return found
+        report = validated(InjectedReport, row, file=path, line=line)
+        check_unique_id(seen, report.sample_id, line, file=path)
+        reports.append(report)
+    if not reports:
+        raise InputError("expected reports, found none", code=ErrorCode.EMPTY_INPUT, file=path)
+    return reports
 
 
-def as_ratings(rows: Iterable[Injected]) -> Ratings:
-    """The errors that were put in, in the place of an expert's counts of significant errors."""
+def to_rating_set(reports: Iterable[InjectedReport]) -> RatingSet:
+    """Return the injected errors as if an expert had counted them as significant errors."""
     samples = []
-    for row in rows:
-        counts: Mapping[str, Any] = {"significant": {letter: {BY: n} for letter, n in row.counts.items()}}
-        groups: dict[str, str] = {"category": row.category} if row.category else {}
-        if row.site:
-            groups["site"] = row.site
-        samples.append(Rated(row.pair, count_quantities(counts), groups))
-    return Ratings(samples, count_directions(), "errors", "category")
+    for report in reports:
+        counts: Mapping[str, Any] = {"significant": {letter: {_RATER: n} for letter, n in report.counts.items()}}
+        groups = {"category": report.category, "site": report.site}
+        samples.append(
+            RatedReport(report.pair, count_quantities(counts), {kind: name for kind, name in groups.items() if name})
+        )
+    return RatingSet(samples, count_directions(), "errors", "category")

@@ -1,4 +1,4 @@
-"""Errors put into reports by rules: deterministic, labelled, every one checked by what the ontology reads of it."""
+"""Deterministic rules that inject labeled errors into reports; the ontology of the offline judge checks each error."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from radfact.error_categories import CategoryLetter
+from radfact.errors import Failure
 from radfact.judges.offline.facts import Fact
 from radfact.judges.offline.judge import UNREAD_SHARE
 from radfact.judges.offline.ontology_file import default_ontology
 from radfact.judges.offline.splitter import split_narrative
-from radfact.meta.injection.records import Change, Injected
-from radfact.meta.injection.sentences import Sentences, facts_of
+from radfact.meta.datasets.reports import SiteReport
+from radfact.meta.injection.records import InjectedError, InjectedReport
+from radfact.meta.injection.sentences import ReportSentences, parse_facts
 
 Operation = Literal[
     "finding added",
@@ -39,10 +41,9 @@ FINDINGS: Mapping[str, tuple[str, ...]] = {
     "hiatal_hernia": ("There is a large hiatal hernia.",),
     "pneumoperitoneum": ("There is free air under the right hemidiaphragm.",),
 }
-"""Clinically significant findings that can be put into a report, by their names in the ontology."""
+"""Clinically significant findings to add to a report, by their names in the ontology."""
 
-_AS_WRITTEN = {one: one.upper() for one in ("ards", "copd", "ecmo", "ekg", "ivc", "picc")} | {"kerley": "Kerley"}
-"""Words of the ontology's names that reports have in capitals."""
+_CAPITALIZED = {word: word.upper() for word in ("ards", "copd", "ecmo", "ekg", "ivc", "picc")} | {"kerley": "Kerley"}
 _SIDES = {"left": "right", "right": "left"}
 _ZONES = {
     "upper": "lower", "lower": "upper", "apical": "basal", "basal": "apical", "basilar": "apical", "apex": "base",
@@ -58,8 +59,8 @@ _UNCHANGED, _INCREASED = "unchanged from the prior examination", "increased sinc
 _NOT_INCREASED = re.compile(
     r"\b(?:normal|clear|intact|unremarkable|midline|patent|well|low|lower|decreased)\b", re.IGNORECASE
 )
-_LASTING = ("device", "postoperative_change", "surgical_clips", "sternotomy", "normal_lung_volumes")
-"""What is there or not, and does not grow, by its name in the ontology."""
+_STATIC = ("device", "postoperative_change", "surgical_clips", "sternotomy", "normal_lung_volumes")
+"""Concepts of the ontology that do not grow."""
 _CHANGED = (
     r"stable|unchanged|new|persistent|residual|increased|increasing|decreased|decreasing|worsened|worsening|improved|"
     r"improving|progressive"
@@ -80,279 +81,286 @@ _WITHOUT_COMPARISON: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 
+MAX_ERRORS = 5
+"""Errors of a report in ReXamine-Global."""
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One possible error: which sentence it changes, or follows, and what stands there then."""
+    """One possible error: a sentence is replaced by `text` (None removes it), or `text` is added after it."""
 
     category: CategoryLetter
     operation: Operation
-    place: int
+    index: int
     text: str | None
-    adds: bool = False
+    is_addition: bool = False
 
 
-Maker = Callable[[Sentences, random.Random], Iterator[Edit]]
+EditGenerator = Callable[[ReportSentences, random.Random], Iterator[Edit]]
 
 
 class RuleInjector:
-    """Puts k errors of one category into reports, at most one a sentence.
+    """Injects k errors into reports, at most one per sentence.
 
-    The errors of k are among those of k + 1, so that a report only gets worse. An edit is made where what the ontology
-    reads of the sentence changes just as the label says; what it cannot read is left alone, and so is a report that
-    `is_read` is false of.
+    The first k errors of a category are among its first k + 1, so that a report only gets worse. An edit is used if it
+    changes the facts that the ontology reads in the sentence exactly as its category says. Unreadable sentences stay
+    unchanged, and so do reports for which `is_readable` is false.
     """
 
     name = "rules"
 
     def __init__(self, *, seed: int = 42) -> None:
-        """Take the seed of all choices; a report's depend on its id and text alone besides."""
+        """Create an injector; its choices depend on the seed, and on the id and text of each report."""
         self.seed = seed
 
-    def inject(self, source_id: str, report: str, category: CategoryLetter, count: int) -> Injected | None:
-        """A candidate with `count` errors of a category; None where the report has no room for as many.
+    def describe(self) -> dict[str, Any]:
+        """Return name and seed."""
+        return {"rules": self.name, "seed": self.seed}
+
+    def inject(self, source_id: str, report: str, category: CategoryLetter, count: int) -> InjectedReport | None:
+        """Return a candidate with errors of one category; None if the report offers fewer.
 
         Args:
-            source_id: of the report.
+            source_id: id of the report.
             report: the reference.
-            category: letter of GREEN's categories.
+            category: letter of the category.
             count: number of errors, at least 1.
         """
-        document = Sentences.of(report)
+        document = ReportSentences.of(report)
         edits = self.edits(source_id, document, category)[:count]
         if len(edits) < count:
             return None
-        return _injected(f"{source_id}_{category}{count}", source_id, document, edits, category)
+        return _apply(f"{source_id}_{category}{count}", source_id, document, edits, category)
 
-    def mixed(self, source_id: str, report: str, count: int) -> Injected:
-        """A candidate with up to `count` errors of any categories, as ReXamine-Global wants one (paper 002, step 3)."""
-        document = Sentences.of(report)
-        drawn = random.Random(f"{self.seed}/{source_id}/mixed")
-        pool = {letter: self.edits(source_id, document, letter) for letter in _MAKERS}
+    def inject_mixed(self, source_id: str, report: str, count: int) -> InjectedReport:
+        """Return a candidate with up to `count` errors of any categories."""
+        document = ReportSentences.of(report)
+        generator = random.Random(f"{self.seed}/{source_id}/mixed")
+        pool = {letter: self.edits(source_id, document, letter) for letter in _GENERATORS}
         edits: list[Edit] = []
         while len(edits) < count and any(pool.values()):
-            letter = drawn.choice([one for one, left in pool.items() if left])
+            letter = generator.choice([letter for letter, remaining in pool.items() if remaining])
             edit = pool[letter].pop(0)
-            if edit.adds or all(other.place != edit.place for other in edits if not other.adds):
+            if edit.is_addition or all(other.index != edit.index for other in edits if not other.is_addition):
                 edits.append(edit)
-        return _injected(source_id, source_id, document, edits, None)
+        return _apply(source_id, source_id, document, edits, None)
 
-    def edits(self, source_id: str, document: Sentences, category: CategoryLetter) -> list[Edit]:
-        """All errors of a category that the report has room for together, in the order in which they are made."""
-        if not is_read(document):
+    def inject_reports(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
+        """Return a candidate of every report with one to five errors of any categories, fewer if it offers fewer.
+
+        Source: ReXamine-Global, section 2.4, step 3.
+        """
+        candidates: list[InjectedReport | Failure] = []
+        for report in reports:
+            count = random.Random(f"{self.seed}/{report.sample_id}/count").randint(1, MAX_ERRORS)
+            candidate = self.inject_mixed(report.sample_id, report.report, count)
+            candidates.append(candidate.model_copy(update={"site": report.site}))
+        return candidates
+
+    def edits(self, source_id: str, document: ReportSentences, category: CategoryLetter) -> list[Edit]:
+        """Return all errors of a category that fit into the report together, in the order in which they are used."""
+        if not is_readable(document):
             return []
-        drawn = random.Random(f"{self.seed}/{source_id}/{category}/{document.text}")
-        found = list(_MAKERS[category](document, drawn))
-        drawn.shuffle(found)
-        kept: list[Edit] = []
-        for edit in found:
-            if edit.adds or all(other.adds or other.place != edit.place for other in kept):
-                kept.append(edit)
-        return kept
+        generator = random.Random(f"{self.seed}/{source_id}/{category}/{document.text}")
+        possible = list(_GENERATORS[category](document, generator))
+        generator.shuffle(possible)
+        edits: list[Edit] = []
+        for edit in possible:
+            if edit.is_addition or all(other.is_addition or other.index != edit.index for other in edits):
+                edits.append(edit)
+        return edits
 
 
-def is_read(document: Sentences) -> bool:
-    """Whether the ontology reads enough of a report to put errors in, as it does not of other languages and images."""
-    unread = sum(not facts_of(sentence) for sentence in document.sentences)
+def is_readable(document: ReportSentences) -> bool:
+    """Return whether the ontology reads enough sentences, unlike in other languages and for other images."""
+    unread = sum(not parse_facts(sentence) for sentence in document.sentences)
     return unread < UNREAD_SHARE * len(document.sentences)
 
 
-def _injected(
-    sample_id: str, source_id: str, document: Sentences, edits: Sequence[Edit], category: CategoryLetter | None
-) -> Injected:
+def _apply(
+    sample_id: str, source_id: str, document: ReportSentences, edits: Sequence[Edit], category: CategoryLetter | None
+) -> InjectedReport:
     added: dict[int, list[str]] = {}
+    changes = []
     for edit in edits:
-        if edit.adds and edit.text is not None:
-            added.setdefault(edit.place, []).append(edit.text)
-    return Injected(
+        if edit.is_addition and edit.text is not None:
+            added.setdefault(edit.index, []).append(edit.text)
+        original = None if edit.is_addition else document.sentences[edit.index]
+        changes.append(
+            InjectedError(category=edit.category, operation=edit.operation, original=original, modified=edit.text)
+        )
+    return InjectedReport(
         sample_id=sample_id,
         source_id=source_id,
         reference=document.text,
-        candidate=document.replaced({edit.place: edit.text for edit in edits if not edit.adds}, added),
+        candidate=document.replaced({edit.index: edit.text for edit in edits if not edit.is_addition}, added),
         category=category,
-        changes=tuple(_change(edit, document) for edit in edits),
+        changes=tuple(changes),
     )
 
 
-def _change(edit: Edit, document: Sentences) -> Change:
-    original = None if edit.adds else document.sentences[edit.place]
-    return Change(category=edit.category, operation=edit.operation, original=original, modified=edit.text)
-
-
-def _false_findings(document: Sentences, drawn: random.Random) -> Iterator[Edit]:
-    """A denied finding is stated instead, or one that the report says nothing of is added."""
+def _false_findings(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
+    """State a denied finding, or add one that the report does not mention."""
     if not document.sentences:
         return
     ontology = default_ontology()
-    said = [fact for sentence in document.sentences for fact in facts_of(sentence)]
+    facts = [fact for sentence in document.sentences for fact in parse_facts(sentence)]
     used: set[int] = set()
-    for finding, texts in drawn.sample(list(FINDINGS.items()), len(FINDINGS)):
-        text = drawn.choice(texts)
-        if any(_related(fact.concept, finding) for fact in said if fact.present):
+    for finding, texts in generator.sample(list(FINDINGS.items()), len(FINDINGS)):
+        text = generator.choice(texts)
+        if any(_are_related(fact.concept, finding) for fact in facts if fact.present):
             continue
         denials = [
-            place
-            for place, sentence in enumerate(document.sentences)
-            if any(not fact.present and ontology.is_denied_by(fact.concept, finding) for fact in facts_of(sentence))
+            index
+            for index, sentence in enumerate(document.sentences)
+            if any(not fact.present and ontology.is_denied_by(fact.concept, finding) for fact in parse_facts(sentence))
         ]
         if not denials:
-            yield Edit("a", "finding added", drawn.randrange(len(document.sentences)), text, adds=True)
+            index = generator.randrange(len(document.sentences))
+            yield Edit("a", "finding added", index, text, is_addition=True)
         elif len(denials) == 1 and denials[0] not in used:
-            flipped = _without_denial(document.sentences[denials[0]], finding)
-            if flipped is not None:
+            rest = _without_denial(document.sentences[denials[0]], finding)
+            if rest is not None:
                 used.add(denials[0])
-                yield Edit("a", "negation flip", denials[0], f"{flipped} {text}".strip())
+                yield Edit("a", "negation flip", denials[0], f"{rest} {text}".strip())
 
 
-def _related(concept: str, finding: str) -> bool:
+def _are_related(concept: str, finding: str) -> bool:
     ontology = default_ontology()
     return ontology.is_a(concept, finding) or ontology.is_a(finding, concept)
 
 
 def _without_denial(sentence: str, finding: str) -> str | None:
-    """What else a sentence says than that there is no such finding; None where the two cannot be parted."""
+    """Return a sentence without the denial of a finding; None if it cannot be separated."""
     ontology = default_ontology()
-    kept = []
+    rest = []
     for single in split_narrative(f"{sentence}."):
-        facts = facts_of(single)
-        denies = [fact for fact in facts if not fact.present and ontology.is_denied_by(fact.concept, finding)]
-        if denies and len(denies) < len(facts):
+        facts = parse_facts(single)
+        denials = [fact for fact in facts if not fact.present and ontology.is_denied_by(fact.concept, finding)]
+        if denials and len(denials) < len(facts):
             return None
-        if not denies:
-            kept.append(single)
-    return " ".join(kept)
+        if not denials:
+            rest.append(single)
+    return " ".join(rest)
 
 
-def _omissions(document: Sentences, drawn: random.Random) -> Iterator[Edit]:
-    """A finding is denied, or what is said of it is taken out."""
-    for place, sentence in enumerate(document.sentences):
+def _omissions(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
+    """Deny a finding, or remove its statement."""
+    for index, sentence in enumerate(document.sentences):
         singles = split_narrative(f"{sentence}.")
-        stated = [one for one in singles if facts_of(one) and all(fact.present for fact in facts_of(one))]
+        stated = [text for text in singles if parse_facts(text) and all(fact.present for fact in parse_facts(text))]
         if not stated or len(document.sentences) < 2:
             continue
-        chosen = drawn.choice(stated)
-        rest = " ".join(one for one in singles if one is not chosen)
-        concepts = {fact.concept for fact in facts_of(chosen)}
-        if any(_related(fact.concept, concept) for concept in concepts for fact in facts_of(rest) if fact.present):
+        chosen = generator.choice(stated)
+        rest = " ".join(text for text in singles if text is not chosen)
+        concepts = {fact.concept for fact in parse_facts(chosen)}
+        if any(_are_related(fact.concept, c) for c in concepts for fact in parse_facts(rest) if fact.present):
             continue
-        denial = f"No {_written(facts_of(chosen)[0].concept)}."
-        read = facts_of(denial)
-        flips = len(concepts) == 1 and len(read) == 1 and not read[0].present and {read[0].concept} == concepts
-        if flips and drawn.random() < 0.5:
-            yield Edit("b", "negation flip", place, f"{rest} {denial}".strip())
+        words = parse_facts(chosen)[0].concept.split("_")
+        denial = f"No {' '.join(_CAPITALIZED.get(word, word) for word in words)}."
+        read = parse_facts(denial)
+        is_denied = len(concepts) == 1 and len(read) == 1 and not read[0].present and {read[0].concept} == concepts
+        if is_denied and generator.random() < 0.5:
+            yield Edit("b", "negation flip", index, f"{rest} {denial}".strip())
         else:
-            yield Edit("b", "finding removed", place, rest or None)
-
-
-def _written(concept: str) -> str:
-    return " ".join(_AS_WRITTEN.get(word, word) for word in concept.split("_"))
+            yield Edit("b", "finding removed", index, rest or None)
 
 
 def _swaps(
     words: Mapping[str, str], category: CategoryLetter, operation: Operation, changed: str, *, alone: bool = False
-) -> Maker:
-    """Edits that exchange one word and so change one property of the facts, and nothing else.
+) -> EditGenerator:
+    """Return a generator of edits that replace one word and thereby change one property of the facts.
 
     Args:
-        words: each with what stands for it then.
-        category: of the error.
-        operation: its name.
+        words: word -> replacement.
+        category: category of the error.
+        operation: name of the operation.
         changed: the property.
-        alone: exchange a word only where the sentence has neither it nor the other a second time, because "right
-            greater than left" or "in the right lung, at the right base" would make no sense with one word exchanged.
+        alone: whether to skip sentences that repeat the word or contain its replacement, since "right greater than
+            left" or "in the right lung, at the right base" makes no sense with one word replaced.
     """
     pattern = re.compile(rf"\b({'|'.join(words)})\b", re.IGNORECASE)
 
-    def make(document: Sentences, drawn: random.Random) -> Iterator[Edit]:
-        del drawn
-        for place, sentence in enumerate(document.sentences):
-            if not any(fact.present for fact in facts_of(sentence)):
+    def generate(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
+        del generator
+        for index, sentence in enumerate(document.sentences):
+            if not any(fact.present for fact in parse_facts(sentence)):
                 continue
-            said = [word.lower() for word in pattern.findall(sentence)]
+            present = [word.lower() for word in pattern.findall(sentence)]
             for match in pattern.finditer(sentence):
-                word, other = match[0].lower(), words[match[0].lower()]
-                if alone and (said.count(word) > 1 or other in said):
+                word, replacement = match[0].lower(), words[match[0].lower()]
+                if alone and (present.count(word) > 1 or replacement in present):
                     continue
-                text = _with_article(sentence, match, _like(match[0], other))
-                if _differ_only_in(changed, facts_of(sentence), facts_of(text)):
-                    yield Edit(category, operation, place, f"{text}.")
+                if match[0][:1].isupper():
+                    replacement = replacement.capitalize()
+                text = _fix_articles(sentence[: match.start()] + replacement + sentence[match.end() :])
+                if _differ_only_in(changed, parse_facts(sentence), parse_facts(text)):
+                    yield Edit(category, operation, index, f"{text}.")
                     break
 
-    return make
+    return generate
 
 
-def _both(*makers: Maker) -> Maker:
-    def make(document: Sentences, drawn: random.Random) -> Iterator[Edit]:
-        for maker in makers:
-            yield from maker(document, drawn)
-
-    return make
+def _locations(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
+    yield from _swaps(_SIDES, "c", "laterality flip", "places", alone=True)(document, generator)
+    yield from _swaps(_ZONES, "c", "location swap", "places", alone=True)(document, generator)
 
 
-def _comparisons_added(document: Sentences, drawn: random.Random) -> Iterator[Edit]:
-    for place, sentence in enumerate(document.sentences):
-        before = facts_of(sentence)
+def _added_comparisons(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
+    for index, sentence in enumerate(document.sentences):
+        before = parse_facts(sentence)
         if not before or any(fact.change for fact in before):
             continue
-        grown = drawn.random() < 0.5 and _may_have_increased(sentence, before)
-        text = f"{sentence}, {_INCREASED if grown else _UNCHANGED}"
-        if _differ_only_in("change", before, facts_of(text)):
-            yield Edit("e", "comparison added", place, f"{text}.")
+        increases = generator.random() < 0.5 and _can_increase(sentence, before)
+        text = f"{sentence}, {_INCREASED if increases else _UNCHANGED}"
+        if _differ_only_in("change", before, parse_facts(text)):
+            yield Edit("e", "comparison added", index, f"{text}.")
 
 
-def _may_have_increased(sentence: str, facts: Sequence[Fact]) -> bool:
-    """Whether all that is said is a finding that can grow; of what is normal, or a tube, nobody would say so."""
+def _can_increase(sentence: str, facts: Sequence[Fact]) -> bool:
+    """Return whether all facts are findings that can grow, which tubes and normal structures do not."""
     ontology = default_ontology()
-    grows = all(fact.present and not any(ontology.is_a(fact.concept, one) for one in _LASTING) for fact in facts)
-    return grows and not _NOT_INCREASED.search(sentence)
+    can_grow = all(fact.present and not any(ontology.is_a(fact.concept, name) for name in _STATIC) for fact in facts)
+    return can_grow and not _NOT_INCREASED.search(sentence)
 
 
-def _comparisons_removed(document: Sentences, drawn: random.Random) -> Iterator[Edit]:
-    del drawn
-    for place, sentence in enumerate(document.sentences):
-        before = facts_of(sentence)
+def _removed_comparisons(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
+    del generator
+    for index, sentence in enumerate(document.sentences):
+        before = parse_facts(sentence)
         if not any(fact.change for fact in before):
             continue
         text = sentence
-        for pattern, by in _WITHOUT_COMPARISON:
-            text = _articles(pattern.sub(by, text)).strip(" ,")
-        after = facts_of(text)
+        for pattern, replacement in _WITHOUT_COMPARISON:
+            text = _fix_articles(pattern.sub(replacement, text)).strip(" ,")
+        after = parse_facts(text)
         if text != sentence and not any(fact.change for fact in after) and _differ_only_in("change", before, after):
-            yield Edit("f", "comparison removed", place, f"{text[:1].upper()}{text[1:]}.")
+            yield Edit("f", "comparison removed", index, f"{text[:1].upper()}{text[1:]}.")
 
 
 _PROPERTIES = ("concept", "present", "places", "severity", "change")
 
 
 def _differ_only_in(name: str, before: Sequence[Fact], after: Sequence[Fact]) -> bool:
-    """Whether facts are the same but for one property, and not the same in that."""
-    same = [
-        [tuple(getattr(fact, one) for one in _PROPERTIES if one != name) for fact in facts] for facts in (before, after)
+    """Return whether facts differ in one property and in no other."""
+    others = [
+        [tuple(getattr(fact, other) for other in _PROPERTIES if other != name) for fact in facts]
+        for facts in (before, after)
     ]
-    return same[0] == same[1] and [getattr(f, name) for f in before] != [getattr(f, name) for f in after]
+    return others[0] == others[1] and [getattr(f, name) for f in before] != [getattr(f, name) for f in after]
 
 
-def _like(model: str, word: str) -> str:
-    return word.capitalize() if model[:1].isupper() else word
-
-
-def _with_article(sentence: str, match: re.Match[str], word: str) -> str:
-    return _articles(sentence[: match.start()] + word + sentence[match.end() :])
-
-
-def _articles(text: str) -> str:
-    """ "A" and "an" as the next word wants them."""
+def _fix_articles(text: str) -> str:
+    """Choose "a" or "an" by the next word."""
     text = re.sub(r"\b([Aa])n (?=[bcdfgjklmnpqrstvwxz])", r"\1 ", text)
     return re.sub(r"\b([Aa]) (?=[aeio])", r"\1n ", text)
 
 
-_MAKERS: Mapping[CategoryLetter, Maker] = {
+_GENERATORS: Mapping[CategoryLetter, EditGenerator] = {
     "a": _false_findings,
     "b": _omissions,
-    "c": _both(
-        _swaps(_SIDES, "c", "laterality flip", "places", alone=True),
-        _swaps(_ZONES, "c", "location swap", "places", alone=True),
-    ),
+    "c": _locations,
     "d": _swaps(_DEGREES, "d", "severity step", "severity"),
-    "e": _comparisons_added,
-    "f": _comparisons_removed,
+    "e": _added_comparisons,
+    "f": _removed_comparisons,
 }

@@ -1,4 +1,4 @@
-"""A report as sentences that can be replaced one by one, the others staying letter for letter as they are."""
+"""A report as sentences that can be replaced one by one, with all other text unchanged."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from radfact.judges.offline.facts import Fact, parse_sentence
 from radfact.judges.offline.ontology_file import default_ontology
 from radfact.judges.offline.segmentation import segment_sentences
 
-_MARKS = ".!?"
+_FINAL_MARKS = ".!?"
 
 
 @dataclass(frozen=True, slots=True)
-class Sentences:
-    """The sentences of a report without their final marks, and where they stand in its text.
+class ReportSentences:
+    """The sentences of a report.
 
-    `text` is the report with single spaces; what belongs to no sentence (a list's numbers) stays as it is.
+    Attributes:
+        text: the report with single spaces.
+        sentences: sentences without their final marks.
+        spans: start and end of each sentence with its final marks in `text`.
     """
 
     text: str
@@ -25,39 +28,39 @@ class Sentences:
     spans: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, report: str) -> Sentences:
-        """Take a report apart; a sentence that is not found again letter for letter cannot be replaced."""
+    def of(cls, report: str) -> ReportSentences:
+        """Segment a report; sentences that do not occur literally in its text are omitted."""
         text = " ".join(report.split())
-        sentences, spans, at = [], [], 0
+        sentences, spans, position = [], [], 0
         for sentence in segment_sentences(report):
-            begin = text.find(sentence, at)
-            if begin < 0:
+            start = text.find(sentence, position)
+            if start < 0:
                 continue
-            end = at = begin + len(sentence)
-            while end < len(text) and text[end] in _MARKS:
+            end = position = start + len(sentence)
+            while end < len(text) and text[end] in _FINAL_MARKS:
                 end += 1
             sentences.append(sentence)
-            spans.append((begin, end))
+            spans.append((start, end))
         return cls(text, tuple(sentences), tuple(spans))
 
     def replaced(self, changes: Mapping[int, str | None], added: Mapping[int, Sequence[str]]) -> str:
-        """The report with some sentences changed.
+        """Return the report with changed and added sentences.
 
         Args:
-            changes: place of a sentence -> its new text with its final mark; None takes it out.
-            added: place of a sentence -> sentences that follow it.
+            changes: index of a sentence -> new text with its final mark; None removes the sentence.
+            added: index of a sentence -> sentences that follow it.
         """
-        parts, at = [], 0
-        for place, (begin, end) in enumerate(self.spans):
-            parts.append(self.text[at:begin].strip())
-            parts.append((changes[place] or "") if place in changes else self.text[begin:end])
-            parts.extend(added.get(place, ()))
-            at = end
-        parts.append(self.text[at:].strip())
+        parts, position = [], 0
+        for index, (start, end) in enumerate(self.spans):
+            parts.append(self.text[position:start].strip())
+            parts.append((changes[index] or "") if index in changes else self.text[start:end])
+            parts.extend(added.get(index, ()))
+            position = end
+        parts.append(self.text[position:].strip())
         return " ".join(part for part in parts if part)
 
 
 @lru_cache(maxsize=50_000)
-def facts_of(sentence: str) -> tuple[Fact, ...]:
-    """What the offline judge's ontology reads in a sentence."""
+def parse_facts(sentence: str) -> tuple[Fact, ...]:
+    """Return the facts that the offline judge's ontology reads in a sentence."""
     return parse_sentence(sentence, default_ontology()).facts

@@ -1,17 +1,16 @@
-"""Reports in one standard style: by a language model (paper 002, appendix A), or by rules."""
+"""Rewriting of reports in a standard style by rules."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from radfact.errors import Failure
 from radfact.judges.offline.facts import Fact
 from radfact.judges.offline.splitter import split_narrative
 from radfact.judges.offline.vocabulary import is_plural
-from radfact.meta.injection.llm_editor import PromptedModel, ask_report
-from radfact.meta.injection.sentences import Sentences, facts_of
+from radfact.meta.injection.sentences import ReportSentences, parse_facts
 
 _ABBREVIATIONS = {
     r"\b[Rr]t\.?(?=\s)": "right",
@@ -60,9 +59,9 @@ _OPENING = re.compile(
     r"questioned)\b|otherwise,",
     re.IGNORECASE,
 )
-"""What no bare noun phrase begins with."""
+"""Beginnings of sentences that are not bare noun phrases."""
 _DEFINITE = re.compile(r"(?:the|this|these|those|heart|cardiac size)\b", re.IGNORECASE)
-"""What a noun phrase begins with that "There is" cannot stand before."""
+"""Beginnings of noun phrases that cannot follow "There is"."""
 _STATE = re.compile(
     r"^(?P<what>[^,;:]+?)\s+(?P<state>"
     r"(?:(?:grossly|mildly|to|moderately|slightly|markedly|severely|borderline|relatively|essentially|otherwise|"
@@ -71,9 +70,9 @@ _STATE = re.compile(
     r"(?:,.*| (?:of|in|for|from|with|on|since|given|compared|but|and|bilaterally|as|at|due|when)\b.*)?)$",
     re.IGNORECASE,
 )
-_HANGING = re.compile(r"\b(?:of|in|to|at|with|near|than|limits?|and|or|no|not)$", re.IGNORECASE)
-"""What the subject of a state does not end with."""
-_BEHIND = re.compile(
+_INCOMPLETE = re.compile(r"\b(?:of|in|to|at|with|near|than|limits?|and|or|no|not)$", re.IGNORECASE)
+"""Last words of an incomplete subject of a state."""
+_AFTER_HEAD = re.compile(
     r"(?<=\w)(?: ___)* *(?:[,;:(]|\b(?:of|in|at|on|with|without|within|along|throughout|over|under|near|from|for|by|"
     r"due|to(?! (?:moderate|severe|large|marked)\b)|consistent|compatible|secondary|projecting|overlying|involving|"
     r"measuring|causing|representing|suggesting|suggestive|noted|seen|identified|demonstrated|visualized|present|again|also|"
@@ -83,131 +82,93 @@ _BEHIND = re.compile(
 """What follows the head of a noun phrase."""
 
 
-class Styler(Protocol):
-    """Rewrites reports in a standard style without a change of content."""
-
-    @property
-    def name(self) -> str:
-        """As it stands in results."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Everything that changes what it writes, JSON values."""
-        ...
-
-    def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
-        """Each report in the standard style, or why not."""
-        ...
-
-
-class ModelStyler(PromptedModel):
-    """The paper's prompt, the report after it; findings and impression as one text."""
-
-    prompt = "standardise"
-
-    def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
-        """Each report as the model rewrites it.
-
-        Raises:
-            RunError: as `ChatClient.complete_all`.
-        """
-        system = ("system", self.instructions)
-        answers = self.client.complete_all([ask_report((system, ("user", report)), report) for report in reports])
-        return [*answers]
-
-
 class RuleStyler:
-    """One finding a sentence, in the order of a standard report, in its turns of phrase; no impression is made.
+    """Writes one finding per sentence in the order and the phrases of a standard report, without an impression.
 
-    Abbreviations are written out, "No X" becomes "There is no evidence of X" and a bare noun phrase X "There is X",
-    denials of one part stand together, and devices, heart, lungs, pleura and bones follow one another. A sentence in
-    which the ontology would then read something else is kept as it was.
+    Abbreviations are expanded, "No X" becomes "There is no evidence of X" and a bare noun phrase X "There is X".
+    Denials of one part of the body are joined; devices, heart, lungs, pleura and bones follow each other. A sentence
+    stays unchanged if the ontology would read other facts in the rewritten one.
     """
 
     name = "rules"
 
     def describe(self) -> dict[str, Any]:
-        """Its name: rules change with the version of this package alone."""
+        """Return the name; the rules depend on the version of this package only."""
         return {"rules": self.name}
 
-    def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
-        """Each report by rules."""
-        return [_standard(report) for report in reports]
+    def standardize(self, reports: Sequence[str]) -> list[str | Failure]:
+        """Return each report in the standard style."""
+        return [_standardize(report) for report in reports]
 
 
-def _standard(report: str) -> str:
+def _standardize(report: str) -> str:
     parts: dict[str, list[str]] = {name: [] for name, _ in (*_PARTS, ("other", ""))}
-    for sentence in Sentences.of(report).sentences:
-        for single in _singles(sentence):
-            parts[_part(single)].append(single)
-    ordered = [one for sentences in parts.values() for one in _joined(sentences)]
+    for sentence in ReportSentences.of(report).sentences:
+        for single in _split(sentence):
+            part = next((name for name, pattern in _PARTS if re.search(pattern, single, re.IGNORECASE)), "other")
+            parts[part].append(single)
+    ordered = [sentence for sentences in parts.values() for sentence in _join_denials(sentences)]
     return " ".join(dict.fromkeys(ordered)) or " ".join(report.split())
 
 
-def _singles(sentence: str) -> list[str]:
-    """The single findings of a sentence; the sentence itself where dividing loses one."""
-    whole = f"{_written_out(sentence)}."
-    if _content(facts_of(whole)) != _content(facts_of(sentence)):
-        whole = f"{sentence}."
-    divided = split_narrative(whole)
-    facts = [fact for one in divided for fact in facts_of(one)]
-    singles = divided if divided and _content(facts) == _content(facts_of(whole)) else [whole]
-    return [_phrased(one) for one in singles]
-
-
-def _written_out(text: str) -> str:
+def _split(sentence: str) -> list[str]:
+    """Return the single findings of a sentence, or the whole sentence if the split would lose a fact."""
+    expanded = sentence
     for pattern, words in _ABBREVIATIONS.items():
-        text = re.sub(pattern, words, text)
-    return text[:1].upper() + text[1:]
+        expanded = re.sub(pattern, words, expanded)
+    whole = f"{expanded[:1].upper()}{expanded[1:]}."
+    if _content(parse_facts(whole)) != _content(parse_facts(sentence)):
+        whole = f"{sentence}."
+    singles = split_narrative(whole)
+    facts = [fact for single in singles for fact in parse_facts(single)]
+    if not singles or _content(facts) != _content(parse_facts(whole)):
+        singles = [whole]
+    return [_rephrase(single) for single in singles]
 
 
-def _phrased(sentence: str) -> str:
+def _rephrase(sentence: str) -> str:
     text = sentence.rstrip(". ")
-    if not facts_of(sentence):
+    if not parse_facts(sentence):
         return sentence
     match = _NO.match(text)
     if match and not _VERB.search(match[1]):
-        phrased = f"There is no evidence of {match[1]}."
+        rephrased = f"There is no evidence of {match[1]}."
     elif match or _VERB.search(text) or _OPENING.match(text):
-        phrased = f"{text}."
-    elif (match := _STATE.match(text)) and not _HANGING.search(match["what"]):
-        several = " and " in match["what"] or _is_plural(match["what"])
-        phrased = f"{match['what']} {'are' if several else 'is'} {match['state']}."
+        rephrased = f"{text}."
+    elif (match := _STATE.match(text)) and not _INCOMPLETE.search(match["what"]):
+        is_several = " and " in match["what"] or _is_plural(match["what"])
+        rephrased = f"{match['what']} {'are' if is_several else 'is'} {match['state']}."
     elif _DEFINITE.match(text):
-        phrased = f"{text}."
+        rephrased = f"{text}."
     else:
-        phrased = f"There {'are' if _is_plural(text) else 'is'} {_lower(text)}."
-    return phrased if _content(facts_of(phrased)) == _content(facts_of(sentence)) else sentence
+        rephrased = f"There {'are' if _is_plural(text) else 'is'} {_lower_first(text)}."
+    return rephrased if _content(parse_facts(rephrased)) == _content(parse_facts(sentence)) else sentence
 
 
-def _lower(text: str) -> str:
-    """Inside a sentence; an abbreviation or a name such as Port-A-Cath stays as it is."""
+def _lower_first(text: str) -> str:
+    """Lower the first letter, except in abbreviations and names such as Port-A-Cath."""
     first = text.partition(" ")[0]
     return text if first[1:] != first[1:].lower() or first[1:2] == "-" else f"{text[:1].lower()}{text[1:]}"
 
 
 def _is_plural(phrase: str) -> bool:
-    """Whether a noun phrase is, by its first word and the last one of its head."""
-    head = _BEHIND.split(phrase, maxsplit=1)[0].lower().split()
+    """Return whether a noun phrase is plural, by its first word and the last word of its head."""
+    head = _AFTER_HEAD.split(phrase, maxsplit=1)[0].lower().split()
     return bool(head and is_plural([head[0], head[-1]]))
 
 
-def _joined(sentences: Sequence[str]) -> list[str]:
-    """Denials of one part as one sentence, behind what is stated."""
+def _join_denials(sentences: Sequence[str]) -> list[str]:
+    """Join the denials of one part into one sentence after the other sentences."""
     lead = "There is no evidence of "
-    denied = [one.removeprefix(lead).rstrip(".") for one in sentences if one.startswith(lead)]
-    stated = [one for one in sentences if not one.startswith(lead)]
+    denied = [sentence.removeprefix(lead).rstrip(".") for sentence in sentences if sentence.startswith(lead)]
+    others = [sentence for sentence in sentences if not sentence.startswith(lead)]
     if not denied:
-        return stated
+        return others
     listed = denied[0] if len(denied) == 1 else f"{', '.join(denied[:-1])} or {denied[-1]}"
     joined = f"{lead}{listed}."
-    apart = [f"{lead}{one}." for one in denied]
-    same = _content(facts_of(joined)) == _content([fact for one in apart for fact in facts_of(one)])
-    return [*stated, joined] if same else [*stated, *apart]
-
-
-def _part(sentence: str) -> str:
-    return next((name for name, like in _PARTS if re.search(like, sentence, re.IGNORECASE)), "other")
+    separate = [f"{lead}{finding}." for finding in denied]
+    facts = [fact for sentence in separate for fact in parse_facts(sentence)]
+    return [*others, joined] if _content(parse_facts(joined)) == _content(facts) else [*others, *separate]
 
 
 def _content(facts: Sequence[Fact]) -> list[str]:

@@ -1,56 +1,92 @@
-"""ReXamine-Global (paper 002): seven steps from reports of several sites to what style and site do to metrics."""
+"""ReXamine-Global: seven steps from reports of several sites to the effects of style and site on metrics."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from radfact.errors import Failure, InputError, RunError, list_some
+from radfact.errors import ErrorCode, Failure, InputError, RunError, list_some
 from radfact.html import plots
-from radfact.html.meta_page import Picture, Section, Table, write_page
-from radfact.html.plot_files import Drawing
+from radfact.html.meta_page import PlotFolder, Section, Table, write_page
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
-from radfact.meta.agreement.analysis import Figures
-from radfact.meta.datasets.report_table import SiteReport
-from radfact.meta.injection.perturb import Perturber
-from radfact.meta.injection.records import Injected, read_injected, write_injected
-from radfact.meta.injection.style import Styler
-from radfact.meta.robustness.statistics import (
+from radfact.meta.datasets.reports import SiteReport
+from radfact.meta.injection.records import InjectedReport, read_injected, write_injected
+from radfact.meta.robustness.style_effects import (
     Ranking,
     Style,
     StyleTest,
-    by_style,
     rankings,
+    rho_by_style,
+    significance_level,
     style_tests,
     table_2,
     table_c,
-    threshold,
 )
+from radfact.meta.scores import ScoreColumns, ScoreFunction
 from radfact.records import Pair
 
-Score = Callable[[Sequence[Pair], Path], Figures]
-"""Figures of pairs, kept in a folder."""
-
 PER_SITE = 40
-"""Reports of a site (paper 002, 2)."""
+"""Reports of each site (ReXamine-Global, section 2)."""
+
+
+class Styler(Protocol):
+    """Rewrites reports in a standard style with the same content."""
+
+    @property
+    def name(self) -> str:
+        """Name in results."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that affects the output, as JSON values."""
+        ...
+
+    def standardize(self, reports: Sequence[str]) -> list[str | Failure]:
+        """Return each report in the standard style."""
+        ...
+
+
+class Injector(Protocol):
+    """Injects a few errors into standardized reports."""
+
+    @property
+    def name(self) -> str:
+        """Name in results."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that affects the output, as JSON values."""
+        ...
+
+    def inject_reports(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
+        """Return a candidate of every report."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Rexamined:
-    """What came of the seven steps; `experts` says who counted the errors, None where nobody has yet."""
+class RexamineResult:
+    """Result of the seven steps.
+
+    Attributes:
+        tests: effects of style on scores.
+        rankings: correlations with the number of errors.
+        experts: source of the numbers of errors: `experts`, `labels` of the rules, or None without numbers.
+        notes: sentences for the page.
+        excluded: report -> reason.
+    """
 
     tests: Sequence[StyleTest]
     rankings: Sequence[Ranking]
     experts: str | None
     notes: Sequence[str]
-    left_out: Mapping[str, str]
+    excluded: Mapping[str, str]
 
 
 def rexamine(
@@ -58,61 +94,64 @@ def rexamine(
     folder: Path,
     *,
     styler: Styler,
-    perturber: Perturber,
-    score: Score,
+    injector: Injector,
+    score: ScoreFunction,
     counts: Mapping[str, float] | None = None,
     per_site: int | None = PER_SITE,
     seed: int = 42,
     notes: Sequence[str] = (),
-) -> Rexamined:
-    """Do the seven steps; each is kept in the folder, and taken from there when its input and who does it are the same.
+) -> RexamineResult:
+    """Run the seven steps; each step is stored in the folder and reused for the same input, styler and injector.
 
-    A step in which some reports failed is done again, from the model's kept answers but for those.
+    A step with failed reports runs again, with cached responses of the model for the other reports.
 
     Args:
-        reports: original references, by site (step 1).
-        folder: of all that is written.
-        styler: rewrites them in one style (step 2).
-        perturber: puts errors into what comes of it (step 3).
-        score: figures of pairs (step 4).
-        counts: number of errors of each candidate by id, of experts (step 5); without it, the labels of a perturber
-            that has them stand in, and the page says so.
-        per_site: how many of each site are drawn; None for all.
-        seed: of the draw.
-        notes: further sentences for the page.
+        reports: original references by site (step 1).
+        folder: output folder.
+        styler: standardizes the references (step 2).
+        injector: injects errors into the standardized references (step 3).
+        score: scores pairs (step 4).
+        counts: number of errors of each candidate by id, counted by experts (step 5); by default the labels of an
+            injector that has them, which the page states.
+        per_site: number of reports to draw from each site; None for all.
+        seed: seed of the draw.
+        notes: sentences for the page.
 
     Raises:
-        InputError: a site has fewer than two reports, the experts counted none of the candidates, or the folder has
-            their counts of others.
-        RunError: nothing could be rewritten, perturbed or scored.
+        InputError: a site has fewer than two reports, `counts` has none of the candidates, or the folder holds expert
+            counts of other candidates.
+        RunError: no report could be standardized, injected or scored.
     """
     steps = _Steps(folder)
     drawn = _draw(reports, per_site, seed)
-    standard, left_out = _standardise(drawn, styler, steps)
-    candidates, failed = _perturb(standard, perturber, seed, steps)
-    left_out |= failed
-    originals = {one.sample_id: one.report for one in drawn}
+    standardized, excluded = _standardize(drawn, styler, steps)
+    candidates, failed = _inject(standardized, injector, seed, steps)
+    excluded |= failed
+    originals = {report.sample_id: report.report for report in drawn}
     _write_for_experts(candidates, originals, folder / "for_experts.csv")
-    experts, who = _experts(candidates, counts)
-    sites = [str(one.site) for one in candidates]
-    figures: dict[Style, Figures] = {
-        "Original": score(
-            [Pair(one.sample_id, one.candidate, originals[one.sample_id]) for one in candidates], folder / "original"
-        ),
-        "Standardised": score([one.pair for one in candidates], folder / "standardised"),
+    experts, source = _expert_counts(candidates, counts)
+    sites = [str(candidate.site) for candidate in candidates]
+    original_pairs = [Pair(c.sample_id, c.candidate, originals[c.sample_id]) for c in candidates]
+    scores: dict[Style, ScoreColumns] = {
+        "Original": score(original_pairs, folder / "original"),
+        "Standardized": score([candidate.pair for candidate in candidates], folder / "standardized"),
     }
-    tests = style_tests(figures["Original"], figures["Standardised"], sites)
-    ranked = rankings(figures, experts, sites) if who else []
-    apart = _apart(candidates, counts)
-    said = [*notes, *_said(candidates, who, apart, styler, perturber)]
-    found = Rexamined(tests, ranked, who, said, left_out)
-    drawn_of = {site: sites.count(site) for site in sorted(set(sites))}
-    _write(found, folder, {"seed": seed, "per_site": per_site, "sites": drawn_of, **apart})
-    return found
+    tests = style_tests(scores["Original"], scores["Standardized"], sites)
+    ranked = rankings(scores, experts, sites) if source else []
+    ids = [candidate.sample_id for candidate in candidates]
+    unmatched = {
+        "uncounted": [] if counts is None else [key for key in ids if key not in counts],
+        "unknown_counts": [key for key in counts or () if key not in ids],
+    }
+    all_notes = [*notes, *_notes(len(ids), source, unmatched, styler.name, injector.name)]
+    result = RexamineResult(tests, ranked, source, all_notes, excluded)
+    per_site_drawn = {site: sites.count(site) for site in sorted(set(sites))}
+    _write(result, folder, {"seed": seed, "per_site": per_site, "sites": per_site_drawn, **unmatched})
+    return result
 
 
 class _Steps:
-    """Files of steps, each with a hash of what it was made from."""
+    """Output files of steps, each with a hash of its input."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,188 +160,177 @@ class _Steps:
     def is_done(self, name: str, key: str) -> bool:
         return (self.folder / name).is_file() and self._keys().get(name) == key
 
-    def done(self, name: str, key: str) -> None:
+    def set_done(self, name: str, key: str) -> None:
         write_json(self._path, {**self._keys(), name: key})
 
     def _keys(self) -> dict[str, Any]:
-        if not self._path.is_file():
-            return {}
-        keys = read_json(self._path)
+        keys = read_json(self._path) if self._path.is_file() else {}
         return keys if isinstance(keys, dict) else {}
 
 
 def _key(*parts: Any) -> str:
-    # Rules may be others in another version of this package; a model's answers are kept by its client anyway.
+    # The rules may change with the version of this package.
     return hashlib.sha256(dumps([version("maira-radfact"), *parts]).encode(errors="replace")).hexdigest()
 
 
 def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> list[SiteReport]:
     by_site: dict[str, list[SiteReport]] = {}
-    for one in reports:
-        by_site.setdefault(one.site, []).append(one)
+    for report in reports:
+        by_site.setdefault(report.site, []).append(report)
     drawn = []
-    for site, here in sorted(by_site.items()):
-        if len(here) < 2:
-            raise InputError(f"site '{site}' has fewer than two reports")
-        wanted = len(here) if per_site is None else min(per_site, len(here))
-        drawn += random.Random(f"{seed}/{site}").sample(here, wanted)
+    for site, of_site in sorted(by_site.items()):
+        if len(of_site) < 2:
+            raise InputError(f"expected at least two reports of site '{site}', found one", code=ErrorCode.EMPTY_INPUT)
+        number = len(of_site) if per_site is None else min(per_site, len(of_site))
+        drawn += random.Random(f"{seed}/{site}").sample(of_site, number)
     return drawn
 
 
-def _standardise(drawn: Sequence[SiteReport], styler: Styler, steps: _Steps) -> tuple[list[SiteReport], dict[str, str]]:
-    name, key = "standardised.jsonl", _key(styler.describe(), [[one.sample_id, one.site, one.report] for one in drawn])
+def _standardize(drawn: Sequence[SiteReport], styler: Styler, steps: _Steps) -> tuple[list[SiteReport], dict[str, str]]:
+    """Return the standardized reports, and the reason for each failed one."""
+    name = "standardized.jsonl"
+    key = _key(styler.describe(), [[report.sample_id, report.site, report.report] for report in drawn])
     if not steps.is_done(name, key):
-        answers = styler.standardise([one.report for one in drawn])
+        results = styler.standardize([report.report for report in drawn])
         rows = [
-            {"sample_id": one.sample_id, "site": one.site, "original": one.report, **_outcome(answer)}
-            for one, answer in zip(drawn, answers, strict=True)
+            {
+                "sample_id": report.sample_id,
+                "site": report.site,
+                "original": report.report,
+                "report": None if isinstance(result, Failure) else result,
+                "failure": result.reason if isinstance(result, Failure) else None,
+            }
+            for report, result in zip(drawn, results, strict=True)
         ]
         write_jsonl(steps.folder / name, rows)
-        if not any(isinstance(answer, Failure) for answer in answers):
-            steps.done(name, key)
-    kept, failed = [], {}
+        if not any(isinstance(result, Failure) for result in results):
+            steps.set_done(name, key)
+    standardized, failed = [], {}
     for _, row in read_jsonl(steps.folder / name):
         if row["failure"] is None:
-            kept.append(SiteReport(row["sample_id"], row["site"], row["report"]))
+            standardized.append(SiteReport(row["sample_id"], row["site"], row["report"]))
         else:
-            failed[row["sample_id"]] = f"not standardised: {row['failure']}"
-    if not kept:
-        raise RunError(f"no report could be standardised: {next(iter(failed.values()))}")
-    return kept, failed
+            failed[row["sample_id"]] = f"not standardized: {row['failure']}"
+    if not standardized:
+        raise RunError(f"no report could be standardized: {next(iter(failed.values()))}", code=ErrorCode.JUDGE_FAILED)
+    return standardized, failed
 
 
-def _outcome(answer: str | Failure) -> dict[str, str | None]:
-    failed = isinstance(answer, Failure)
-    return {
-        "report": None if failed else str(answer),
-        "failure": answer.reason if isinstance(answer, Failure) else None,
-    }
-
-
-def _perturb(
-    standard: Sequence[SiteReport], perturber: Perturber, seed: int, steps: _Steps
-) -> tuple[list[Injected], dict[str, str]]:
-    name = "candidates.jsonl"
-    key = _key(perturber.describe(), seed, [[one.sample_id, one.report] for one in standard])
-    failures = steps.folder / "not_perturbed.json"
-    if not steps.is_done(name, key):
-        answers = perturber.perturb(standard)
-        kept = [one for one in answers if isinstance(one, Injected)]
+def _inject(
+    standardized: Sequence[SiteReport], injector: Injector, seed: int, steps: _Steps
+) -> tuple[list[InjectedReport], dict[str, str]]:
+    """Return the candidates, and the reason for each failed report."""
+    name, failures = "candidates.jsonl", steps.folder / "injection_failures.json"
+    key = _key(injector.describe(), seed, [[report.sample_id, report.report] for report in standardized])
+    if not (steps.is_done(name, key) and failures.is_file()):
+        results = injector.inject_reports(standardized)
+        candidates = [result for result in results if isinstance(result, InjectedReport)]
         failed = {
-            source.sample_id: f"no errors put in: {one.reason}"
-            for source, one in zip(standard, answers, strict=True)
-            if isinstance(one, Failure)
+            report.sample_id: f"no errors injected: {result.reason}"
+            for report, result in zip(standardized, results, strict=True)
+            if isinstance(result, Failure)
         }
-        if not kept:
-            raise RunError(next(iter(failed.values()), "no report to put errors into"))
+        if not candidates:
+            raise RunError(next(iter(failed.values()), "no report to inject errors into"), code=ErrorCode.JUDGE_FAILED)
         write_json(failures, failed)
-        write_injected(steps.folder / name, kept)
+        write_injected(steps.folder / name, candidates)
         if not failed:
-            steps.done(name, key)
+            steps.set_done(name, key)
     return read_injected(steps.folder / name), dict(read_json(failures))
 
 
-def _write_for_experts(candidates: Sequence[Injected], originals: Mapping[str, str], path: Path) -> None:
-    """The candidates to be counted; what experts have filled in is never lost."""
-    rows = [[one.sample_id, one.site, originals[one.sample_id], one.candidate, None] for one in candidates]
+def _write_for_experts(candidates: Sequence[InjectedReport], originals: Mapping[str, str], path: Path) -> None:
+    """Write the candidates for expert counts; existing counts are never overwritten."""
+    rows = [[c.sample_id, c.site, originals[c.sample_id], c.candidate, None] for c in candidates]
     if path.is_file():
-        there = [row for _, row in read_csv(path)[1]]
-        if {(row.get("id"), row.get("candidate")) for row in there} == {(row[0], row[3]) for row in rows}:
+        existing = [row for _, row in read_csv(path)[1]]
+        if {(row.get("id"), row.get("candidate")) for row in existing} == {(row[0], row[3]) for row in rows}:
             return
-        if any((row.get("errors") or "").strip() for row in there):
+        if any((row.get("errors") or "").strip() for row in existing):
             raise InputError(
-                "holds counts of other candidates than those of this run; move it, or take another folder", file=path
+                "expected counts of the candidates of this run, found counts of others; move the file, or use another "
+                "folder",
+                code=ErrorCode.OUTPUT_CONFLICT,
+                file=path,
             )
     Table(["id", "site", "reference", "candidate", "errors"], rows).write(path)
 
 
-def _experts(candidates: Sequence[Injected], counts: Mapping[str, float] | None) -> tuple[list[float], str | None]:
+def _expert_counts(
+    candidates: Sequence[InjectedReport], counts: Mapping[str, float] | None
+) -> tuple[list[float], str | None]:
+    """Return the number of errors of each candidate, and its source."""
     if counts is not None:
-        found = [counts.get(one.sample_id, math.nan) for one in candidates]
-        if all(math.isnan(one) for one in found):
-            raise InputError("has none of the candidates; see for_experts.csv in the results", field="counts")
-        return found, "experts"
-    if any(one.changes for one in candidates):
-        return [float(len(one.changes)) for one in candidates], "labels"
+        values = [counts.get(candidate.sample_id, math.nan) for candidate in candidates]
+        if all(math.isnan(value) for value in values):
+            raise InputError(
+                "expected ids of for_experts.csv in the results, found none of them",
+                code=ErrorCode.MISMATCH,
+                field="counts",
+            )
+        return values, "experts"
+    if any(candidate.changes for candidate in candidates):
+        return [float(len(candidate.changes)) for candidate in candidates], "labels"
     return [math.nan] * len(candidates), None
 
 
-def _apart(candidates: Sequence[Injected], counts: Mapping[str, float] | None) -> dict[str, list[str]]:
-    """The ids of candidates that experts have not counted, and of counts of something else."""
-    ids = [one.sample_id for one in candidates]
-    counted = ids if counts is None else counts
-    return {
-        "uncounted": [key for key in ids if key not in counted],
-        "unknown_counts": [key for key in counted if key not in ids],
-    }
-
-
-def _said(
-    candidates: Sequence[Injected],
-    who: str | None,
-    apart: Mapping[str, Sequence[str]],
-    styler: Styler,
-    perturber: Perturber,
-) -> list[str]:
-    said = [
-        f"{len(candidates)} candidates. Standard style by {styler.name}, errors by {perturber.name}. All figures are "
-        "turned so that higher is worse; t = standardised minus original, so a negative t means that a candidate in "
-        "the style of its reference is rewarded."
+def _notes(n: int, source: str | None, unmatched: Mapping[str, Sequence[str]], styler: str, injector: str) -> list[str]:
+    notes = [
+        f"{n} candidates. Standard style by {styler}, errors by {injector}. All scores are oriented so that higher is "
+        "worse; t = standardized minus original, so that a negative t means that a candidate in the style of its "
+        "reference is rewarded."
     ]
-    if who == "labels":
-        said.append(
-            "No expert has counted errors here: the number of errors that were put in stands in for the experts' "
-            "scores. Counts by experts go into for_experts.csv."
+    if source == "labels":
+        notes.append(
+            "No expert has counted errors: the number of injected errors replaces the counts of experts. Counts of "
+            "experts go into for_experts.csv."
         )
-    elif who is None:
-        said.append(
-            "Errors are not counted yet, so nothing is ranked: fill in for_experts.csv, and run again with --counts "
-            "for_experts.csv."
+    elif source is None:
+        notes.append(
+            "Errors are not counted yet, so that nothing is ranked: fill in for_experts.csv, and run again with "
+            "--counts for_experts.csv."
         )
-    if ids := apart["uncounted"]:
-        said.append(
-            f"Candidates without a count by experts, which are not ranked: {len(ids)} of {len(candidates)} "
-            f"({list_some(ids)})."
-        )
-    if ids := apart["unknown_counts"]:
-        said.append(f"Counts of other ids than those of the candidates: {len(ids)} ({list_some(ids)}).")
-    return said
+    if ids := unmatched["uncounted"]:
+        notes.append(f"Candidates without an expert count, which are not ranked: {len(ids)} of {n} ({list_some(ids)}).")
+    if ids := unmatched["unknown_counts"]:
+        notes.append(f"Counts with ids of no candidate: {len(ids)} ({list_some(ids)}).")
+    return notes
 
 
-def _write(found: Rexamined, folder: Path, record: Mapping[str, Any]) -> None:
-    second, appendix = table_2(found.tests), table_c(found.rankings)
-    second.write(folder / "table_2.csv")
-    notes, sections = list(found.notes), []
-    level = threshold(found.tests)
-    said = (
-        f"Paired t-tests a site; significant below {level:.2g}, which is 0.05 by Bonferroni over {len(found.tests)} "
-        "tests (figures times sites). Without a t: style changes no score, or none by another amount."
+def _write(result: RexamineResult, folder: Path, record: Mapping[str, Any]) -> None:
+    """Write `rexamine.json`, tables 2 and C, figure 3 and the page."""
+    style_table = table_2(result.tests)
+    style_table.write(folder / "table_2.csv")
+    plotter, level = PlotFolder(folder), significance_level(result.tests)
+    text = (
+        f"Paired t-tests by site; significant below {level:.2g}, which is 0.05 by Bonferroni over {len(result.tests)} "
+        "tests (scores times sites). No t: style changes no score, or all by the same amount."
     )
-    sections.append(Section("Does style change the scores? (table 2)", [second, said]))
-    if found.rankings:
-        appendix.write(folder / "table_c.csv")
-        drawing, columns = Drawing(folder), by_style(found.rankings)
-        drawing.add(
+    sections = [Section("Does style change the scores? (table 2)", [style_table, text])]
+    if result.rankings:
+        rank_table, columns = table_c(result.rankings), rho_by_style(result.rankings)
+        rank_table.write(folder / "table_c.csv")
+        images = plotter.draw(
             "figure_3",
-            "Spearman's rho by metric and style, a point a site",
+            "Spearman's rho by metric and style, one point per site",
             lambda path: plots.boxes(columns, path, y="Spearman's rho over sites"),
         )
-        notes += drawing.notes
-        said = "Spearman's rho with the number of errors; n: candidates that have both the figure and that number."
-        parts: list[Table | Picture | str] = [*drawing.taken(), appendix, said]
-        sections.append(Section("Are reports ranked as by the experts? (figure 3, appendix C)", parts))
-    if found.left_out:
-        rows = [[key, why] for key, why in found.left_out.items()]
-        sections.append(Section("Left out", [Table(["report", "why"], rows)]))
+        text = "Spearman's rho with the number of errors; n: candidates with both the score and that number."
+        heading = "Are reports ranked as by the experts? (figure 3, appendix C)"
+        sections.append(Section(heading, [*images, rank_table, text]))
+    if result.excluded:
+        rows = [[key, reason] for key, reason in result.excluded.items()]
+        sections.append(Section("Excluded", [Table(["report", "reason"], rows)]))
+    notes = [*result.notes, *plotter.notes]
     write_json(
         folder / "rexamine.json",
         {
             **record,
-            "experts": found.experts,
+            "experts": result.experts,
             "threshold": level,
-            "style_tests": [asdict(one) for one in found.tests],
-            "rankings": [asdict(one) for one in found.rankings],
-            "left_out": dict(found.left_out),
+            "style_tests": [asdict(test) for test in result.tests],
+            "rankings": [asdict(ranking) for ranking in result.rankings],
+            "excluded": dict(result.excluded),
             "notes": notes,
         },
     )

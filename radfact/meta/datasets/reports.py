@@ -1,0 +1,100 @@
+"""Readers of tables of reports, ids and expert error counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from radfact.errors import ErrorCode, InputError, brief, check_unique_id
+from radfact.io.jsonl import read_jsonl, read_text
+from radfact.meta.datasets.csv_rows import read_rows
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """A reference report and its site."""
+
+    sample_id: str
+    site: str
+    report: str
+
+
+def read_reports(path: Path | str, *, default_site: str | None = None) -> list[SiteReport]:
+    """Read reports from a CSV with `id`, `report` and `site`, or JSON Lines with the same fields or `sample_id`.
+
+    Args:
+        path: `.csv` or `.jsonl`.
+        default_site: site of reports without one; None requires a site.
+
+    Raises:
+        InputError: the file cannot be read or a field is missing or wrong.
+    """
+    path = Path(path)
+    rows: Iterable[tuple[int, Mapping[str, Any]]]
+    if path.suffix.lower() == ".jsonl":
+        rows = read_jsonl(path)
+    else:
+        _, csv_rows = read_rows(path, ("id", "report", *(() if default_site is not None else ("site",))))
+        rows = ((row.line, row.cells) for row in csv_rows)
+    reports, seen = [], dict[str, int]()
+    for line, row in rows:
+        id_field, sample_id = _first_text(row, ("id", "sample_id"), path, line)
+        _, text = _first_text(row, ("report", "findings"), path, line)
+        _, site = _first_text(row, ("site",), path, line, default_site)
+        check_unique_id(seen, sample_id, line, file=path, field=id_field)
+        reports.append(SiteReport(sample_id, site, text))
+    if not reports:
+        raise InputError("expected reports, found none", code=ErrorCode.EMPTY_INPUT, file=path)
+    return reports
+
+
+def _first_text(
+    row: Mapping[str, Any], names: Sequence[str], path: Path, line: int, default: str | None = None
+) -> tuple[str, str]:
+    """Return the first field with text: its name and its stripped text."""
+    for name in names:
+        value = row.get(name)
+        if not isinstance(value, str | None):
+            raise InputError(f"expected text, found {brief(value)}", file=path, line=line, field=name)
+        if value and value.strip():
+            return name, value.strip()
+    if default is None:
+        raise InputError(
+            "expected text, found nothing", code=ErrorCode.MISSING_FIELD, file=path, line=line, field=names[0]
+        )
+    return names[0], default
+
+
+def read_ids(path: Path | str) -> frozenset[str]:
+    """Read ids, one per line.
+
+    Raises:
+        InputError: the file cannot be read or is empty.
+    """
+    ids = frozenset(line.strip() for line in read_text(path).splitlines() if line.strip())
+    if not ids:
+        raise InputError("expected ids, found none", code=ErrorCode.EMPTY_INPUT, file=path)
+    return ids
+
+
+def read_counts(path: Path | str) -> dict[str, float]:
+    """Read the number of errors that experts count in each candidate, from a CSV with `id` and `errors`.
+
+    Several rows of one id are averaged; an empty cell is no rating.
+
+    Raises:
+        InputError: the file cannot be read or a cell is wrong.
+    """
+    _, rows = read_rows(Path(path), ("id", "errors"))
+    counts: dict[str, list[float]] = {}
+    for row in rows:
+        sample_id = row.id("id")
+        count = row.number("errors") if row.text("errors") else math.nan
+        if count < 0:
+            raise row.error(f"expected a number from 0, found '{row.text('errors')}'", "errors")
+        if not math.isnan(count):
+            counts.setdefault(sample_id, []).append(count)
+    return {sample_id: sum(values) / len(values) for sample_id, values in counts.items()}

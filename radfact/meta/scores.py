@@ -1,0 +1,176 @@
+"""Scores of the samples of a set: computed by metrics or read from results folders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from radfact.errors import ErrorCode, InputError, list_some
+from radfact.records import Pair, digest
+from radfact.results.reader import read_digests, read_sample_scores
+from radfact.statistics.bootstrap import Direction
+
+if TYPE_CHECKING:
+    from radfact.pipeline import MetricRunner
+
+
+@dataclass(frozen=True, slots=True)
+class SampleMatch:
+    """Comparison of the samples of a results folder with those of a set.
+
+    Attributes:
+        folder: name of the folder.
+        missing: ids of the set that the folder lacks.
+        unknown: ids of the folder that the set lacks.
+        other_texts: ids with another candidate or reference in the folder.
+    """
+
+    folder: str
+    missing: Sequence[str]
+    unknown: Sequence[str]
+    other_texts: Sequence[str]
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each kind of mismatch."""
+        kinds = (
+            (self.missing, "missing samples of the set"),
+            (self.unknown, "samples that are not in the set"),
+            (self.other_texts, "samples with other texts than in the set (other reports, or another splitter)"),
+        )
+        return [f"{self.folder}: {kind}: {len(ids)} ({list_some(ids)})." for ids, kind in kinds if ids]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreColumns:
+    """Scores of a sequence of samples.
+
+    Attributes:
+        values: score name -> one value per sample, NaN = not scored.
+        directions: which values are better; neutral scores are not compared with experts.
+        unavailable: metrics without a result, and the reason.
+        matches: comparison of the samples with those of each results folder that was read.
+    """
+
+    values: Mapping[str, Sequence[float]]
+    directions: Mapping[str, Direction]
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    matches: Sequence[SampleMatch] = ()
+
+    def oriented(self, name: str) -> list[float] | None:
+        """Return the values of a score, oriented as by `orient`."""
+        return orient(self.values[name], self.directions.get(name, "higher"))
+
+
+ScoreFunction = Callable[[Sequence[Pair], Path], ScoreColumns]
+"""Scores pairs and writes the results into a folder."""
+
+
+def orient(values: Sequence[float], direction: Direction) -> list[float] | None:
+    """Return values with the sign that makes higher worse, as counts of errors are; None for a neutral direction.
+
+    Source: ReXamine-Global, section 2.4.
+    """
+    if direction == "neutral":
+        return None
+    return [-value if direction == "higher" else value for value in values]
+
+
+def match_samples(folder: Path, digests: Mapping[str, str | None]) -> SampleMatch:
+    """Compare the samples of a results folder with others by id and text.
+
+    Args:
+        folder: results folder.
+        digests: id -> digest of the reports, as by `pair_digests` or `read_digests`; None = unknown.
+
+    Raises:
+        InputError: a file of the folder is missing or wrong.
+    """
+    in_folder = read_digests(folder)
+    shared = [(key, value, in_folder[key]) for key, value in digests.items() if key in in_folder]
+    return SampleMatch(
+        folder.name,
+        [key for key in digests if key not in in_folder],
+        [key for key in in_folder if key not in digests],
+        [key for key, ours, theirs in shared if None not in (ours, theirs) and ours != theirs],
+    )
+
+
+def pair_digests(pairs: Iterable[Pair]) -> dict[str, str | None]:
+    """Return the digest of each pair's reports by id."""
+    return {pair.sample_id: digest(pair.candidate, pair.reference) for pair in pairs}
+
+
+def load_scores(folders: Sequence[Path], pairs: Sequence[Pair]) -> ScoreColumns:
+    """Read the scores of samples from results folders.
+
+    Scores of the same name in two folders are named FOLDER/SCORE.
+
+    Args:
+        folders: results folders of `radfact evaluate` or `radfact score`.
+        pairs: the set; a sample that a folder lacks is NaN. `matches` lists these samples and those with other texts.
+
+    Raises:
+        InputError: a file is missing or wrong, or a folder has none of the samples.
+    """
+    sample_ids, digests = [pair.sample_id for pair in pairs], pair_digests(pairs)
+    tables = {folder: _load_folder(folder, sample_ids) for folder in dict.fromkeys(folders)}
+    names = [name for scores in tables.values() for name in scores.values]
+    values: dict[str, Sequence[float]] = {}
+    directions: dict[str, Direction] = {}
+    for folder, scores in tables.items():
+        for name, column in scores.values.items():
+            label = name if names.count(name) == 1 else f"{folder.name}/{name}"
+            values[label], directions[label] = column, scores.directions[name]
+    return ScoreColumns(values, directions, matches=[match_samples(folder, digests) for folder in tables])
+
+
+def _load_folder(folder: Path, sample_ids: Sequence[str]) -> ScoreColumns:
+    table = read_sample_scores(folder)
+    if not any(key in table.rows for key in sample_ids):
+        raise InputError(
+            "expected samples of the set, found none of them",
+            code=ErrorCode.MISMATCH,
+            file=folder / "samples.jsonl",
+            field="sample_id",
+        )
+    values = {name: [table.rows.get(key, {}).get(name, math.nan) for key in sample_ids] for name in table.directions}
+    return _without_empty(values, table.directions)
+
+
+def _without_empty(values: Mapping[str, Sequence[float]], directions: Mapping[str, Direction]) -> ScoreColumns:
+    """Drop scores without any value, such as those of boxes in reports without boxes: they must not count as tests."""
+    present = {name: column for name, column in values.items() if not all(map(math.isnan, column))}
+    return ScoreColumns(present, {name: directions[name] for name in present})
+
+
+def compute_scores(
+    pairs: Sequence[Pair], runner: MetricRunner, folder: Path, *, main_only: bool = False
+) -> ScoreColumns:
+    """Score pairs by the metrics of `runner`, and write a results folder.
+
+    A metric that has results for the same input in the folder is not computed again.
+
+    Args:
+        pairs: pairs to score.
+        runner: the metrics.
+        folder: results folder; it holds all scores in any case.
+        main_only: whether a metric that was selected by its name returns its main score only.
+
+    Raises:
+        RunError: no metric could score anything.
+        InputError: duplicate ids.
+    """
+    from radfact.pipeline import write_results_and_page
+
+    evaluation = runner.run(pairs, bootstrap=0, seed=0, folder=folder)
+    write_results_and_page(evaluation, folder)
+    directions = {
+        name: run.directions[name]
+        for run in evaluation.runs.values()
+        for name in (run.selection.main_scores(run.metric) if main_only else run.directions)
+    }
+    values = {name: column for name, column in evaluation.values.items() if name in directions}
+    return replace(_without_empty(values, directions), unavailable=dict(evaluation.unavailable))

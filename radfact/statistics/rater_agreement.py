@@ -1,0 +1,294 @@
+"""Agreement with raters on counts of errors, severities and preferences."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from radfact.statistics.bootstrap import round_noise
+from radfact.statistics.correlation import Estimate
+
+Counts = Mapping[str, float]
+"""Number of errors of a report by category; an absent category counts 0, NaN is unknown."""
+
+Preference = Literal["first", "second", "equal"]
+"""The better one of two candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over `n` reports; None without a report."""
+
+    value: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """Return the mean of the values that are not NaN."""
+        known = [value for value in values if not math.isnan(value)]
+        return cls(sum(known) / len(known) if known else None, len(known))
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of `n` cases; None without a case."""
+
+    value: float | None
+    n: int
+
+    @classmethod
+    def of(cls, part: int, whole: int) -> Share:
+        """Return the share of `part` cases in `whole`."""
+        return cls(part / whole if whole else None, whole)
+
+
+def round_half_up(value: float) -> float:
+    """Round a mean of raters to a whole number; NaN stays NaN. The papers do not say how they round."""
+    return math.floor(value + 0.5) if not math.isnan(value) else math.nan
+
+
+# Counts of errors
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """Errors of one category over `n` reports: detected, wrongly detected and missed ones."""
+
+    true_positives: int
+    false_positives: int
+    false_negatives: int
+    n: int
+
+    @property
+    def precision(self) -> float:
+        """Precision; 0 if nothing was detected."""
+        return _ratio(self.true_positives, self.true_positives + self.false_positives)
+
+    @property
+    def recall(self) -> float:
+        """Recall; 0 if there was nothing to detect."""
+        return _ratio(self.true_positives, self.true_positives + self.false_negatives)
+
+    @property
+    def f1(self) -> float | None:
+        """F1; 0 if precision and recall are 0, None without a report."""
+        return None if not self.n else _ratio(2 * self.precision * self.recall, self.precision + self.recall)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def detect_error_types(
+    expert: Sequence[Counts], predicted: Sequence[Counts], categories: Sequence[str]
+) -> dict[str, Detection]:
+    """Compare the number of errors of each category, summed over reports.
+
+    Of h errors of the expert and g predicted ones, min(h, g) are true positives, max(0, g - h) false positives and
+    max(0, h - g) false negatives.
+
+    Args:
+        expert: counts of the expert, one mapping per report.
+        predicted: counts of a metric; a report with an unknown count is excluded.
+        categories: categories to compare.
+
+    Source: VERT, appendix C.
+    """
+    table = {}
+    for category in categories:
+        pairs = [(int(h), int(g)) for h, g in _known_pairs(expert, predicted, category)]
+        table[category] = Detection(
+            sum(min(h, g) for h, g in pairs),
+            sum(max(0, g - h) for h, g in pairs),
+            sum(max(0, h - g) for h, g in pairs),
+            len(pairs),
+        )
+    return table
+
+
+def category_accuracy(
+    expert: Sequence[Counts], predicted: Sequence[Counts], categories: Sequence[str]
+) -> dict[str, Share]:
+    """Return the share of reports with the same count as the mean expert, rounded half up, by category.
+
+    Args:
+        expert: mean counts of all experts, one mapping per report.
+        predicted: counts of a metric; a report with an unknown count is excluded.
+        categories: categories to compare.
+
+    Source: GREEN, table 4.
+    """
+    table = {}
+    for category in categories:
+        same = [round_half_up(h) == g for h, g in _known_pairs(expert, predicted, category)]
+        table[category] = Share.of(sum(same), len(same))
+    return table
+
+
+def _known_pairs(expert: Sequence[Counts], predicted: Sequence[Counts], category: str) -> list[tuple[float, float]]:
+    pairs = ((h.get(category, 0), g.get(category, 0)) for h, g in zip(expert, predicted, strict=True))
+    return [pair for pair in pairs if not math.isnan(sum(pair))]
+
+
+def mean_detected(expert: Sequence[float], predicted: Sequence[float]) -> dict[int, Mean]:
+    """Return the mean predicted number of errors by the true number.
+
+    Args:
+        expert: number of errors of each report.
+        predicted: number of errors by a metric, NaN = not scored.
+
+    Source: VERT, figures 2 and 3.
+    """
+    groups: dict[int, list[float]] = {}
+    for true, count in zip(expert, predicted, strict=True):
+        if not math.isnan(true + count):
+            groups.setdefault(int(true), []).append(count)
+    return {true: Mean.of(counts) for true, counts in sorted(groups.items())}
+
+
+# Severities
+
+
+@dataclass(frozen=True, slots=True)
+class SeverityErrors:
+    """Differences of severities, predicted minus true: mean absolute difference, share of each difference, number."""
+
+    mean_absolute: float
+    shares: Mapping[int, float]
+    n: int
+
+
+def severity_errors(expert: Sequence[int], predicted: Sequence[int]) -> SeverityErrors:
+    """Compare the greatest severity of each report, 0 to 4.
+
+    Raises:
+        ValueError: no severities, or not as many of each.
+
+    Source: FineRadScore, section 6.4 and figure 2.
+    """
+    gaps = [ours - theirs for theirs, ours in zip(expert, predicted, strict=True)]
+    if not gaps:
+        raise ValueError("no severities to compare")
+    counts = Counter(gaps)
+    shares = {gap: counts[gap] / len(gaps) for gap in sorted(counts)}
+    return SeverityErrors(sum(map(abs, gaps)) / len(gaps), shares, len(gaps))
+
+
+def rater_severity_errors(ratings: Sequence[Sequence[int]], *, seed: int = 42) -> SeverityErrors:
+    """Compare one random rater of each report with all other raters of it.
+
+    Args:
+        ratings: severities by the raters of each report; reports with a single rater are excluded.
+        seed: seed of the choice.
+
+    Raises:
+        ValueError: no report has two raters.
+
+    Source: FineRadScore, section 6.4.
+    """
+    generator = random.Random(seed)
+    expert: list[int] = []
+    predicted: list[int] = []
+    for severities in ratings:
+        if len(severities) < 2:
+            continue
+        chosen = generator.randrange(len(severities))
+        others = [severity for index, severity in enumerate(severities) if index != chosen]
+        expert += others
+        predicted += [severities[chosen]] * len(others)
+    return severity_errors(expert, predicted)
+
+
+# Preferences
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceAccuracy(Estimate):
+    """Share of expert preferences that are met, with a 95 % bootstrap interval; None without a pair.
+
+    `ties` is the share of "equal", which meets no expert preference.
+    """
+
+    ties: float | None = None
+
+
+def prefer_by_score(
+    first: Sequence[float], second: Sequence[float], *, direction: Literal["higher", "lower"]
+) -> list[Preference | None]:
+    """Prefer the candidate with the better score; "equal" for the same score, None where one is not scored.
+
+    Args:
+        first: scores of the first candidates, NaN = not scored.
+        second: scores of the second candidates for the same references.
+        direction: which scores are better.
+    """
+    sign = 1 if direction == "higher" else -1
+    rounded = round_noise([*first, *second])
+    gaps = sign * (rounded[: len(first)] - rounded[len(first) :])
+    return [None if math.isnan(gap) else "first" if gap > 0 else "second" if gap < 0 else "equal" for gap in gaps]
+
+
+def preference_accuracy(
+    expert: Sequence[Preference | None],
+    preferred: Sequence[Preference | None],
+    *,
+    replicates: int = 1000,
+    seed: int = 42,
+) -> PreferenceAccuracy:
+    """Return how often the preferred candidate is the experts' one; "equal" never is.
+
+    Args:
+        expert: preferences of the experts; None excludes the pair.
+        preferred: preferences by a score or a judge; None excludes the pair.
+        replicates: number of bootstrap replicates; 0 for no interval.
+        seed: seed of the bootstrap.
+
+    Source: GREEN, section 4.3.2 and table 6.
+    """
+    pairs = [pair for pair in zip(expert, preferred, strict=True) if None not in pair]
+    if not pairs:
+        return PreferenceAccuracy(None)
+    met = [ours == theirs for theirs, ours in pairs]
+    n, ties = len(pairs), sum(ours == "equal" for _, ours in pairs) / len(pairs)
+    if not replicates:
+        return PreferenceAccuracy(sum(met) / n, n=n, ties=ties)
+    drawn = np.random.default_rng(seed).choice(np.array(met, dtype=np.float64), (replicates, n)).mean(axis=1)
+    low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
+    return PreferenceAccuracy(sum(met) / n, low, high, n, ties)
+
+
+def accuracy_by_confidence(
+    expert: Sequence[Preference | None],
+    preferred: Sequence[Preference | None],
+    confidence: Sequence[float],
+    *,
+    replicates: int = 1000,
+    seed: int = 42,
+) -> dict[float, PreferenceAccuracy]:
+    """Return `preference_accuracy` over the pairs of at least each confidence that occurs.
+
+    Args:
+        expert: as in `preference_accuracy`.
+        preferred: as in `preference_accuracy`; if it has no preference but "equal", there is no accuracy.
+        confidence: confidence of the experts, 1 to 10.
+        replicates: number of bootstrap replicates; 0 for no intervals.
+        seed: seed of the bootstrap.
+
+    Source: GREEN, figure 6.
+    """
+    rows = list(zip(expert, preferred, confidence, strict=True))
+    table = {}
+    for level in sorted({sure for theirs, _, sure in rows if theirs is not None}):
+        selected = [(theirs, ours) for theirs, ours, sure in rows if sure >= level]
+        table[level] = preference_accuracy(
+            [theirs for theirs, _ in selected], [ours for _, ours in selected], replicates=replicates, seed=seed
+        )
+    if all(accuracy.ties in (None, 1) for accuracy in table.values()):
+        return {level: replace(accuracy, value=None, low=None, high=None) for level, accuracy in table.items()}
+    return table

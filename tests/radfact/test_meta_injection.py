@@ -1,0 +1,142 @@
+"""Detection of injected errors by scores, and the commands `radfact meta inject` and `radfact meta detect`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer, Reply, last
+from meta_run import refuse_meta, run_meta, write_table
+
+from radfact.errors import ErrorCode
+from radfact.io.jsonl import read_json
+from radfact.meta.injection.detection import detect, detection_pairs, write_detection
+from radfact.meta.injection.records import InjectedError, InjectedReport, read_injected
+from radfact.meta.scores import ScoreColumns
+
+
+def injected(source: str, category: str, count: int, *, mixed: bool = False) -> InjectedReport:
+    change = InjectedError.model_validate({"category": category, "operation": "test"})
+    return InjectedReport.model_validate(
+        {
+            "sample_id": f"{source}_{category}{count}",
+            "source_id": source,
+            "reference": f"No effusion. {source}.",
+            "candidate": "x",
+            "category": None if mixed else category,
+            "changes": [change] * count,
+        }
+    )
+
+
+def scores(values: list[float]) -> ScoreColumns:
+    return ScoreColumns({"m": values}, {"m": "higher"})
+
+
+def test_a_step_is_detected_where_the_score_gets_worse() -> None:
+    rows = [injected("s", "a", 1), injected("s", "a", 2), injected("t", "a", 1)]
+    pairs = detection_pairs(rows)
+    assert [pair.sample_id for pair in pairs] == ["s_a1", "s_a2", "t_a1", "s_0", "t_0", "s_reworded", "t_reworded"]
+    assert pairs[5].candidate != pairs[5].reference
+    # s: 1.0 -> 0.8 -> 0.8 (the second error is not detected); t: 0.9 -> 0.7. Rewording costs 0.1 of s, nothing of t.
+    detection, reworded = detect(rows, scores([0.8, 0.8, 0.7, 1.0, 0.9, 0.9, 0.9])).detections
+    assert (detection.category, detection.steps, detection.n) == ("a", pytest.approx(2 / 3), 3)
+    assert {k: mean.value for k, mean in detection.curve.items()} == {0: 0.95, 1: 0.75, 2: 0.8}
+    assert detection.above_rewording == 1.0
+    assert (reworded.category, reworded.steps, reworded.n) == ("reworded", 0.5, 2)
+
+
+def test_single_mixed_errors_are_compared_with_rewording() -> None:
+    rows = [injected(key, "a", count, mixed=True) for key, count in (("s", 3), ("t", 1), ("u", 0))]
+    # s: three errors, worse than rewording; t: one error, not worse than rewording; u: reworded without an error.
+    detection, _ = detect(rows, scores([0.1, 0.9, 0.5, 1.0, 1.0, 1.0, 0.8, 0.8, 0.8])).detections
+    assert (detection.category, detection.steps, detection.n) == ("mixed", 1.0, 2)
+    assert detection.above_rewording == 0.0
+    assert {k: mean.value for k, mean in detection.curve.items()} == {0: 1.0, 1: 0.9, 3: 0.1}
+    assert detect(rows[:1], scores([0.1, 1.0, 0.8])).detections[0].above_rewording is None
+
+
+def test_a_score_without_values_has_none_in_the_files(tmp_path: Path) -> None:
+    rows = [injected("s", "a", 1)]
+    names = ("m_significant", *(f"m_significant_{letter}" for letter in "abcdef"))
+    columns = ScoreColumns({name: [math.nan, 0.0, 0.0] for name in names}, dict.fromkeys(names, "lower"))
+    write_detection(detect(rows, columns), rows, tmp_path, {})
+    record = read_json(tmp_path / "detection.json")
+    assert record["accuracy"]["m_significant"]["a"] == {"value": None, "n": 0}
+    assert record["f1"]["m_significant"]["a"] is None
+    assert (tmp_path / "categories.csv").read_text().splitlines()[1] == f"m_significant{',' * 12}"
+
+
+SITES = [
+    ["1", "x", "No pneumothorax. Small left effusion. Heart size normal."],
+    ["2", "x", "There is mild right basal atelectasis. No effusion or pneumothorax."],
+    ["3", "y", "No pneumothorax. Small left effusion. Heart size normal."],
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return write_table(tmp_path / "r.csv", ["id", "site", "report"], SITES)
+
+
+def test_injection_and_detection_by_commands(tmp_path: Path, table: Path) -> None:
+    made, out = tmp_path / "injected.jsonl", tmp_path / "out"
+    assert run_meta("inject", table, "--types", "a,d,e", "--errors", "1,2", "--out", made) == 0
+    rows = read_injected(made)
+    assert {row.category for row in rows} == {"a", "d", "e"}
+    assert {row.site for row in rows} == {"x", "y"}
+    assert run_meta("detect", made, "--metrics", "bleu_2", "--out", out) == 0
+    record = read_json(out / "detection.json")
+    assert record["errors"]["a"] == sum(len(row.changes) for row in rows if row.category == "a")
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "steps.csv").read_text().startswith("score,a,d,e,reworded\nbleu_2,1.0,")
+    assert "Errors compared with rewording" in (out / "detection.html").read_text()
+
+
+def test_unreadable_reports_are_counted_and_get_no_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    german = "Kein Pneumothorax. Das Herz ist normal groß. Kein Erguss."
+    rows = [["g", german], ["e", "There is a small left effusion. No pneumothorax."]]
+    reports, made = write_table(tmp_path / "r.csv", ["id", "report"], rows), tmp_path / "i.jsonl"
+    assert run_meta("inject", reports, "--out", made) == 0
+    assert "1 of 2 reports get no errors" in " ".join(capsys.readouterr().out.split())
+    assert {row.source_id for row in read_injected(made)} == {"e"}
+    write_table(reports, ["id", "report"], rows[:1])
+    code, line = refuse_meta(capsys, "inject", reports, "--out", made, exit_code=1)
+    assert code is ErrorCode.RUN_FAILED
+    assert "1 of 1 reports get no errors" in line
+
+
+@pytest.mark.parametrize("arguments", [("--types", "g"), ("--errors", "0"), ("--errors", "one")])
+def test_invalid_categories_and_numbers_are_refused(
+    arguments: tuple[str, str], tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, line = refuse_meta(capsys, "inject", table, *arguments, "--out", tmp_path / "i.jsonl")
+    assert code is ErrorCode.INVALID_OPTION
+    assert arguments[0] in line
+    assert not (tmp_path / "i.jsonl").exists()
+
+
+def test_reports_that_a_model_fails_on_are_excluded(
+    tmp_path: Path, serve: Callable[..., ChatServer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def respond(request: dict[str, Any], _: int) -> Reply:
+        text = last(request)
+        if "bad report" in text:
+            return 400, {}, "refused"
+        if "Modifications:" in text:
+            return 200, {}, '{"plausible": true, "reason": "ok"}'
+        change = {"sentence_index": 0, "original": "", "modified": "There is a mass.", "explanation": "added"}
+        return 200, {}, json.dumps({"modified_report": f"{text[-20:]} There is a mass.", "changes_detail": [change]})
+
+    server, made = serve(respond), tmp_path / "i.jsonl"
+    table = write_table(tmp_path / "r.csv", ["id", "report"], [["1", "Clear lungs."], ["2", "A bad report."]])
+    command = ("inject", table, "--by", "openai:m", "--base-url", server.base_url, "--out", made)
+    assert run_meta(*command, "--types", "a", "--errors", 1) == 3
+    assert [row.sample_id for row in read_injected(made)] == ["1_a1"]
+    assert "excluded: 2_a1" in capsys.readouterr().out
+    code, _ = refuse_meta(capsys, *command, "--types", "a,c")
+    assert code is ErrorCode.CONFLICTING_OPTIONS
