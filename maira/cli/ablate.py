@@ -13,7 +13,7 @@ from maira.cli.show import exit_with_failures, print_comparison, print_line, pri
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.runtime.processes import process_count
 from radfact.cli.command import with_options
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 from radfact.options import only
 
 
@@ -55,41 +55,43 @@ def ablate(
     3).
     """
     from data.manifest import write_manifest
-    from maira.evaluate.ablations import Ablation, Drafting, plan_trials, read_configs, table_of
-    from maira.evaluate.experiments import Scorer, Scoring, select_studies
+    from maira.evaluate.ablations import Ablation, Drafting, compare_trials, plan_trials, read_configs
+    from maira.evaluate.experiments import select_studies
+    from maira.evaluate.scoring import Scoring
     from maira.runtime.commands import Launcher
     from radfact.cli.inputs import check_folder
 
     if process_count() > 1:
-        raise InputError("starts processes itself: run it alone, and name their launcher by --launch")
+        message = "ablate starts processes itself; run it without a launcher, and use --launch"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
     console = Console()
     overrides = [word for word in configs if "=" in word and not Path(word).exists()]
-    recipes = read_configs([Path(word) for word in configs if word not in overrides], overrides)
+    train_configs = read_configs([Path(word) for word in configs if word not in overrides], overrides)
     check_folder(out)
-    trials = plan_trials(recipes, out, infer=infer)
+    trials = plan_trials(train_configs, out, infer=infer)
     studies, skipped = read_studies(test, split)
     selection = select_studies(studies, generation.task, comparison.subset, [trial.experiment for trial in trials])
-    print_line(console, selection.in_words)
+    print_line(console, selection.description)
     print_unused_inputs(console, selection.studies, len(selection.studies))
     references = out / "manifest.jsonl"
-    scoring = Scoring(
+    scoring = Scoring.from_options(
         references,
         out / "cache",
-        comparison.judge,
-        comparison.score_config,
-        comparison.metrics,
-        comparison.weights,
+        judge=comparison.judge,
+        config=comparison.score_config,
+        metrics=comparison.metrics,
+        weights=comparison.weights,
     )
-    scorers = [Scorer(trial.experiment, scoring) for trial in trials]
+    scoring.check()
     # vLLM and Ray start their own processes; a launcher is for the transformers engine.
     words = [*engine.as_arguments(), *GenerationOptions(max_new_tokens=generation.max_new_tokens).as_arguments()]
     drafting = Drafting(generation.task, references, tuple(words), alone=engine.engine != "transformers")
-    ablation = Ablation(trials, drafting, Launcher(launch), lambda text: print_line(console, text))
+    ablation = Ablation(trials, drafting, scoring, Launcher(launch), lambda text: print_line(console, text))
     write_manifest(references, selection.studies)
-    done = ablation.run(scorers)
+    succeeded = ablation.run()
     failed = [(str(failure.sample_id), failure.reason) for failure in skipped] + ablation.failures
-    if not done:
-        raise RunError(f"no recipe came to its end; {': '.join(ablation.failures[0])}")
+    if not succeeded:
+        raise RunError(f"all configurations failed; {': '.join(ablation.failures[0])}")
     settings = {
         "task": generation.task,
         "subset": comparison.subset,
@@ -97,6 +99,6 @@ def ablate(
         "test": str(test),
         "failures": failed,
     }
-    table, about = table_of(ablation, done, selection)
-    print_comparison(console, table, out, "ablation", "Ablations", settings, about)
+    table, details = compare_trials(ablation, succeeded, selection)
+    print_comparison(console, table, out, "ablation", "Ablations", settings, details)
     exit_with_failures(console, failed)

@@ -86,7 +86,8 @@ def evaluate_by_inputs(
     """Measure what inputs contribute: score reports from all inputs and from some (MAIRA-2, appendix D.6)."""
     from data.manifest import write_manifest
     from maira.evaluate.comparison import compare
-    from maira.evaluate.experiments import Scorer, Scoring, select_studies, without_inputs
+    from maira.evaluate.experiments import select_studies, without_inputs
+    from maira.evaluate.scoring import Scoring, score_experiment
     from maira.generate.drafts import generate_drafts
     from radfact.cli.inputs import check_folder
 
@@ -95,17 +96,17 @@ def evaluate_by_inputs(
     experiments = without_inputs(out, drop or ())
     studies, skipped = read_studies(manifest)
     selection = select_studies(studies, generation.task, comparison.subset, experiments)
-    print_line(console, selection.in_words)
+    print_line(console, selection.description)
     print_unused_inputs(console, selection.studies, len(selection.studies))
-    scoring = Scoring(
+    scoring = Scoring.from_options(
         out / "manifest.jsonl",
         out / "cache",
-        comparison.judge,
-        comparison.score_config,
-        comparison.metrics,
-        comparison.weights,
+        judge=comparison.judge,
+        config=comparison.score_config,
+        metrics=comparison.metrics,
+        weights=comparison.weights,
     )
-    scorers = [Scorer(experiment, scoring) for experiment in experiments]
+    scoring.check()
     failed: list[tuple[str, str]] = []
     for experiment in experiments:
         with generation_progress(f"drafting {experiment.name}") as on_progress:
@@ -123,10 +124,10 @@ def evaluate_by_inputs(
     if not is_main():
         return  # all processes draft, one scores
     write_manifest(scoring.references, selection.studies)
-    for experiment, scorer in zip(experiments, scorers, strict=True):
-        failed += [(f"{experiment.name}: {key}", reason) for key, reason in scorer.score()]
+    for experiment in experiments:
+        failed += [(f"{experiment.name}: {key}", reason) for key, reason in score_experiment(experiment, scoring)]
         print_line(console, f"{experiment.name}: {len(experiment.samples)} studies scored: {experiment.results}")
-    table = compare(experiments, [selection.in_words], experiments[0])
+    table = compare(experiments, [selection.description], experiments[0])
     settings = {"task": generation.task, "subset": comparison.subset}
     print_comparison(console, table, out, "table", "Reports without some inputs", settings)
     exit_with_failures(console, failed)

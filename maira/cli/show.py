@@ -137,14 +137,14 @@ def print_comparison(
         console: console to print to.
         table, folder, stem, title, settings, about: arguments of `maira.evaluate.comparison.write_comparison`.
     """
-    from maira.evaluate.comparison import footnotes, lines_of, write_comparison
+    from maira.evaluate.comparison import footnotes, table_rows, write_comparison
 
     write_comparison(table, folder, stem, title, settings, about)
     for experiment in table.experiments:
         heading = experiment.name
         if table.base is not None and experiment.name != table.base.name:
             heading += f", and its differences to {table.base.name}"
-        print_table(console, heading, *lines_of(table, experiment))
+        print_table(console, heading, *table_rows(table, experiment))
     for note in footnotes(table):
         print_line(console, note)
     print_line(console, f"tables: {folder / f'{stem}.md'}")

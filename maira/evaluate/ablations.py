@@ -1,4 +1,4 @@
-"""Ablations: recipes that differ in little, each trained, tested and set beside the first (paper 004, D.5 and D.6)."""
+"""Ablations: train similar configurations, test them alike and compare them (MAIRA-2, appendices D.5 and D.6)."""
 
 from __future__ import annotations
 
@@ -10,76 +10,78 @@ from typing import Any
 
 from data.manifest import read_failures, read_manifest
 from maira.evaluate.comparison import Comparison, compare
-from maira.evaluate.experiments import Experiment, ReportTask, Scorer, Selection
+from maira.evaluate.experiments import Experiment, ReportTask, Selection
+from maira.evaluate.scoring import Scoring, score_experiment
 from maira.grounding.evaluation import has_reference_boxes
 from maira.model.task_examples import INPUTS, Input
 from maira.runtime.commands import Launcher
 from maira.train.config.run_config import TrainConfig, read_train_config
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 
 NAME = "{name}"
-"""What stands in an override for the name of the recipe that it overrides."""
+"""Placeholder in an override for the name of the configuration."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """A recipe by its file.
+    """A training configuration and its file.
 
     Attributes:
-        path: of the file.
-        overrides: `key=value`, instead of the file's.
-        recipe: what both make.
+        path: the file.
+        overrides: `key=value` that override the file.
+        train: the resulting configuration.
     """
 
     path: Path
     overrides: tuple[str, ...]
-    recipe: TrainConfig
+    train: TrainConfig
 
     @property
     def name(self) -> str:
-        """As its experiment is called."""
+        """Name of the experiment."""
         return self.path.stem
 
     @property
     def checkpoint(self) -> Path:
-        """Where its training leaves the model."""
-        return self.recipe.out / "checkpoint"
+        """Folder of the trained model."""
+        return self.train.out / "checkpoint"
 
 
 def read_configs(paths: Sequence[Path], overrides: Sequence[str]) -> list[Config]:
-    """Read recipes that are to be set side by side.
+    """Read the training configurations of an ablation.
 
     Args:
-        paths: of the recipes; the first is what the others are compared with.
-        overrides: `key=value` for all of them; `{name}` in one stands for the recipe's name.
+        paths: files; the first is the baseline.
+        overrides: `key=value` for all of them; `{name}` is replaced by the name of the configuration.
 
     Raises:
-        InputError: there is none, one cannot be read, or two have one name or one folder.
+        InputError: there is no file, a file cannot be read, or two have the same name or folder.
     """
     if not paths:
-        raise InputError("name at least one recipe")
+        raise InputError("expected at least one configuration", code=ErrorCode.MISSING_OPTION)
     configs: list[Config] = []
     for path in paths:
         own = tuple(override.replace(NAME, path.stem) for override in overrides)
         config = Config(path, own, read_train_config(path, list(own)))
         for other in configs:
             if other.name == config.name:
-                raise InputError(f"has the name of {other.path}; each experiment needs one of its own", file=path)
-            if other.recipe.out.resolve() == config.recipe.out.resolve():
-                message = f"{config.recipe.out} is the folder of {other.path} too; out=FOLDER/{NAME} gives each its own"
-                raise InputError(message, file=path, field="out")
+                message = f"same name as {other.path}; rename one of the files"
+                raise InputError(message, code=ErrorCode.DUPLICATE, file=path)
+            if other.train.out.resolve() == config.train.out.resolve():
+                message = f"same folder {config.train.out} as {other.path}; use out=FOLDER/{NAME}"
+                raise InputError(message, code=ErrorCode.DUPLICATE, file=path, field="out")
         configs.append(config)
     return configs
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A row of the table: a trained model and what it is shown when it is tested.
+    """A row of the table: a trained model, and the inputs that it is tested with.
 
     Attributes:
-        config: the recipe of the model.
-        experiment: its drafts without the inputs that the recipe drops, or without more where `at_inference`.
-        at_inference: the model was trained with what it is not shown.
+        config: training configuration of the model.
+        experiment: drafts without the inputs that the configuration drops, or without more if `at_inference`.
+        at_inference: whether the model was trained with dropped inputs.
     """
 
     config: Config
@@ -88,69 +90,68 @@ class Trial:
 
 
 def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) -> list[Trial]:
-    """The rows of the table, in the order of the paper's.
+    """Return the rows of the table, in the order of the paper.
 
     Args:
-        configs: the first is what the others are compared with.
+        configs: configurations; the first is the baseline.
         out: folder of the experiments.
-        infer: before each recipe that drops inputs a row of the first one's model that is not shown them either.
+        infer: before each configuration that drops inputs, add the baseline without these inputs.
 
     Raises:
-        InputError: `infer`, and no recipe drops more inputs than the first.
+        InputError: `infer` is set, and no configuration drops more inputs than the baseline.
     """
     base = configs[0]
-    trials = {base.name: Trial(base, Experiment(out / base.name, base.recipe.drop))}
+    trials = {base.name: Trial(base, Experiment(out / base.name, base.train.drop))}
     for config in configs[1:]:
-        more = [name for name in config.recipe.drop if name not in base.recipe.drop]
+        more = [name for name in config.train.drop if name not in base.train.drop]
         if infer and more:
-            shown_not: tuple[Input, ...] = tuple(n for n in INPUTS if n in (*base.recipe.drop, *more))
+            dropped: tuple[Input, ...] = tuple(n for n in INPUTS if n in (*base.train.drop, *more))
             name = f"infer-no-{'+'.join(n for n in INPUTS if n in more)}"
-            trials[name] = Trial(base, Experiment(out / name, shown_not), at_inference=True)
-        trials[config.name] = Trial(config, Experiment(out / config.name, config.recipe.drop))
+            trials[name] = Trial(base, Experiment(out / name, dropped), at_inference=True)
+        trials[config.name] = Trial(config, Experiment(out / config.name, config.train.drop))
     if infer and not any(trial.at_inference for trial in trials.values()):
-        raise InputError(
-            "no recipe drops an input, so that there is nothing to leave out at inference", field="--infer"
-        )
+        message = "no configuration drops an input, so there is nothing to drop at inference"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="--infer")
     return list(trials.values())
 
 
-def is_trained(recipe: TrainConfig, say: Callable[[str], None]) -> bool:
-    """Whether the folder of a recipe holds the finished checkpoint of this very recipe, model and data.
+def is_trained(config: TrainConfig, say: Callable[[str], None]) -> bool:
+    """Return whether the folder of a configuration contains its finished checkpoint, with the same model and data.
 
-    One without states to tell is taken as it is: they are large, and a run that is done needs them no more. So is one
-    whose last state, start or data cannot be read any more, which is said: nothing of them is needed.
+    A checkpoint without saved states is accepted, since states are large and no longer needed after training. So is
+    one whose last state, start or data cannot be read any more, with a message.
 
     Args:
-        recipe: of the run.
-        say: tells the person who waits.
+        config: training configuration.
+        say: prints a message.
     """
     from maira.train.checkpointing import read_record, resume_fields
     from maira.train.data.dataset import data_fingerprints
 
-    if not (recipe.out / "checkpoint" / "config.json").is_file():
+    if not (config.out / "checkpoint" / "config.json").is_file():
         return False
-    states = sorted((recipe.out / "states").glob("step-*/state.json"))
+    states = sorted((config.out / "states").glob("step-*/state.json"))
     if not states:
         return True
     try:
         last = read_record(states[-1].parent)
-        is_over = last["step"] == last["steps"] and last["length"] == [recipe.epochs, recipe.passes]
-        if not is_over or last["recipe"] != resume_fields(recipe):
+        is_over = last["step"] == last["steps"] and last["length"] == [config.epochs, config.passes]
+        if not is_over or last["recipe"] != resume_fields(config):
             return False
-        return bool(last["origin"] == data_fingerprints(recipe))
+        return bool(last["origin"] == data_fingerprints(config))
     except InputError as error:
-        say(f"{recipe.out / 'checkpoint'} is taken as it is; what it was trained from cannot be compared: {error}")
+        say(f"{config.out / 'checkpoint'} is used as it is; its origin cannot be checked: {error}")
         return True
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """How every model is tested.
+    """How models are tested.
 
     Attributes:
-        task: what it writes.
-        manifest: the test set, with the reference reports of the task alone.
-        options: more options of `maira generate` and `maira boxes`, as words.
+        task: task of the reports.
+        manifest: the test set, with the reference reports of the task only.
+        options: further arguments of `maira generate` and `maira boxes`.
         alone: whether these run without the launcher.
     """
 
@@ -162,137 +163,134 @@ class Drafting:
 
 @dataclass
 class Ablation:
-    """Trains and tests the trials of one table.
-
-    A trial that fails is listed, and the others go on.
+    """Trains, tests and scores the trials of a table. A trial that fails is listed, and the others continue.
 
     Attributes:
         trials: the rows.
         drafting: how they are tested.
-        launcher: runs the commands.
-        say: tells the person who waits.
-        broken: by the name of an experiment, why it did not come to its end.
-        left_out: samples of the others that were left out, and why.
+        scoring: how they are scored.
+        launcher: runs commands.
+        say: prints a message.
+        failed: reason by experiment that failed.
+        skipped: skipped samples of the other experiments, with the reason.
     """
 
     trials: Sequence[Trial]
     drafting: Drafting
+    scoring: Scoring
     launcher: Launcher
     say: Callable[[str], None]
-    broken: dict[str, str] = field(default_factory=dict)
-    left_out: list[tuple[str, str]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
     _trained: set[Path] = field(default_factory=set)
-    _untrained: dict[Path, str] = field(default_factory=dict)
+    _training_errors: dict[Path, str] = field(default_factory=dict)
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """What is to be listed, and why."""
-        return [*self.broken.items(), *self.left_out]
+        """Failed experiments and skipped samples, with the reason."""
+        return [*self.failed.items(), *self.skipped]
 
-    def run(self, scorers: Sequence[Scorer]) -> list[Trial]:
-        """Train, draft and score every trial; gives those that came to their end.
+    def run(self) -> list[Trial]:
+        """Train, test and score all trials, and return those that succeeded."""
+        return [trial for trial in self.trials if self._run(trial)]
 
-        Args:
-            scorers: of the trials, in their order.
-        """
-        return [trial for trial, scorer in zip(self.trials, scorers, strict=True) if self._run(trial, scorer)]
-
-    def _run(self, trial: Trial, scorer: Scorer) -> bool:
+    def _run(self, trial: Trial) -> bool:
         experiment = trial.experiment
         try:
             self._train(trial.config)
             self._draft(trial)
-            undrafted = read_failures(experiment.folder / "failures.jsonl")
-            left_out = [*((str(one.sample_id), one.reason) for one in undrafted), *scorer.score()]
+            failures = read_failures(experiment.folder / "failures.jsonl")
+            skipped = [(str(failure.sample_id), failure.reason) for failure in failures]
+            skipped += score_experiment(experiment, self.scoring)
         except (InputError, RunError) as error:
-            self.broken[experiment.name] = str(error)
-            self.say(f"{experiment.name} has failed: {error}")
+            self.failed[experiment.name] = str(error)
+            self.say(f"{experiment.name} failed: {error}")
             return False
-        self.left_out += [(f"{experiment.name}: {key}", reason) for key, reason in left_out]
+        self.skipped += [(f"{experiment.name}: {key}", reason) for key, reason in skipped]
         self.say(f"{experiment.name}: {len(experiment.samples)} studies scored: {experiment.results}")
         return True
 
     def _train(self, config: Config) -> None:
-        """Train a recipe unless that is done, or go on where it was interrupted."""
-        if config.path in self._untrained:
-            raise RunError(self._untrained[config.path])
+        """Train a configuration, or resume its training, unless it is finished."""
+        if config.path in self._training_errors:
+            raise RunError(self._training_errors[config.path])
         if config.path in self._trained:
             return
-        if not is_trained(config.recipe, self.say):
-            self.say(f"training {config.name}: {config.recipe.out}")
+        if not is_trained(config.train, self.say):
+            self.say(f"training {config.name}: {config.train.out}")
             try:
                 self.launcher.run(["train", str(config.path), *config.overrides])
             except RunError as error:
-                self._untrained[config.path] = str(error)
+                self._training_errors[config.path] = str(error)
                 raise
         self._trained.add(config.path)
 
     def _draft(self, trial: Trial) -> None:
-        experiment, how = trial.experiment, self.drafting
+        experiment, drafting = trial.experiment, self.drafting
         self.say(f"drafting {experiment.name}")
-        options = ["--checkpoint", str(trial.config.checkpoint), "--manifest", str(how.manifest)]
-        options += ["--preset", trial.config.recipe.preset, *how.options]
+        options = ["--checkpoint", str(trial.config.checkpoint), "--manifest", str(drafting.manifest)]
+        options += ["--preset", trial.config.train.preset, *drafting.options]
         if experiment.dropped:
             options += ["--drop", "+".join(experiment.dropped)]
-        asked = [["generate", "--out", str(experiment.drafts), "--task", how.task]]
-        if how.task == "grounded" and any(map(has_reference_boxes, read_manifest(how.manifest))):
-            asked.append(["boxes", "--out", str(experiment.boxes)])
-        for words in asked:
-            self.launcher.run([*words, *options], alone=how.alone, quiet=True)
+        commands = [["generate", "--out", str(experiment.drafts), "--task", drafting.task]]
+        if drafting.task == "grounded" and any(map(has_reference_boxes, read_manifest(drafting.manifest))):
+            commands.append(["boxes", "--out", str(experiment.boxes)])
+        for command in commands:
+            self.launcher.run([*command, *options], alone=drafting.alone, quiet=True)
 
 
-def table_of(
-    ablation: Ablation, done: Sequence[Trial], selection: Selection
+def compare_trials(
+    ablation: Ablation, trials: Sequence[Trial], selection: Selection
 ) -> tuple[Comparison, dict[str, dict[str, Any]]]:
-    """The trials that came to their end side by side, compared with the first of all if that is among them.
+    """Compare trials with the baseline, if that succeeded.
 
     Args:
-        ablation: that has been run.
-        done: what it gave.
-        selection: the studies of the test.
+        ablation: the ablation that ran.
+        trials: trials that succeeded.
+        selection: studies of the test.
 
     Returns:
-        The table, and by experiment what decides it.
+        The comparison, and details by experiment.
     """
     base = ablation.trials[0]
-    notes = [selection.in_words, *_notes(done, base.config, ablation.drafting.task)]
-    notes += [f"{name} has failed: {reason}" for name, reason in ablation.broken.items()]
-    experiments = [trial.experiment for trial in done]
-    table = compare(experiments, notes, base.experiment if base in done else None)
-    about = {
+    notes = [selection.description, *_notes(trials, base.config, ablation.drafting.task)]
+    notes += [f"{name} failed: {reason}" for name, reason in ablation.failed.items()]
+    experiments = [trial.experiment for trial in trials]
+    comparison = compare(experiments, notes, base.experiment if base in trials else None)
+    details = {
         trial.experiment.name: {
-            "recipe": str(trial.config.path),
+            "config": str(trial.config.path),
             "at_inference": trial.at_inference,
-            "differs_in": differences_of(trial.config.recipe, base.config.recipe),
+            "differs_in": differences_of(trial.config.train, base.config.train),
         }
-        for trial in done
+        for trial in trials
     }
-    return table, about
+    return comparison, details
 
 
-def differences_of(recipe: TrainConfig, base: TrainConfig) -> dict[str, Any]:
-    """What a recipe says otherwise than another, but for its folder: JSON values by key, nested keys with dots."""
-    ours, theirs = (dict(_flat(one.model_dump(mode="json", exclude={"out"}))) for one in (recipe, base))
-    return {key: value for key, value in ours.items() if key not in theirs or value != theirs[key]}
+def differences_of(config: TrainConfig, base: TrainConfig) -> dict[str, Any]:
+    """Return the values of a configuration that differ from another one (except the folder), nested keys with dots."""
+    values, base_values = (dict(_flatten(item.model_dump(mode="json", exclude={"out"}))) for item in (config, base))
+    return {key: value for key, value in values.items() if key not in base_values or value != base_values[key]}
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{above}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
-            yield above + key, value
+            yield prefix + key, value
 
 
 def _notes(trials: Sequence[Trial], base: Config, task: ReportTask) -> Iterator[str]:
-    """What a reader must know of the models: what sets their recipes apart, and which never learnt the task."""
+    """Describe how the models differ, and which were not trained on the task."""
     for trial in trials:
         config, name = trial.config, trial.experiment.name
         if trial.at_inference:
-            yield f"{name}: the model of {base.name}, not shown {' and '.join(trial.experiment.dropped)}."
+            yield f"{name}: the model of {base.name} without {' and '.join(trial.experiment.dropped)}."
         elif config != base:
-            changed = differences_of(config.recipe, base.recipe)
-            what = ", ".join(f"{key} = {json.dumps(value)}" for key, value in changed.items()) or "nothing"
-            yield f"{name}: trained as {base.name}, but for {what}."
-        if not any(task in config.recipe.shares(source) for source in config.recipe.train):
+            changes = differences_of(config.train, base.train)
+            changed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in changes.items()) or "nothing"
+            yield f"{name}: trained as {base.name}, except {changed}."
+        if not any(task in config.train.shares(source) for source in config.train.train):
             yield f"{name}: the model was not trained on this task."

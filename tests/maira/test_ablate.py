@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from raising import raises
 from typer.testing import CliRunner, Result
 
 from data.manifest import read_manifest, write_manifest
@@ -19,7 +20,7 @@ from maira.runtime.commands import Launcher
 from maira.train.checkpointing import FORMAT, resume_fields
 from maira.train.config.run_config import TrainConfig, read_train_config
 from maira.train.data.dataset import data_fingerprints
-from radfact.errors import InputError, RunError
+from radfact.errors import RunError
 from radfact.io.jsonl import write_json
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -95,21 +96,21 @@ def test_inputs_that_the_first_recipe_drops_are_dropped_at_inference_too(tmp_pat
 
 
 def test_nothing_to_leave_out_at_inference_is_an_error(recipes: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no recipe drops an input"):
+    with raises("--infer: conflicting-options"):
         plan_trials(read_configs([recipes[0], recipes[2]], []), tmp_path, infer=True)
 
 
 def test_an_override_may_name_each_recipe(recipes: list[Path]) -> None:
     configs = read_configs(recipes, ["out=try/{name}", "passes=500"])
-    assert [config.recipe.out for config in configs] == [Path("try/base"), Path("try/blind"), Path("try/mute")]
-    assert {config.recipe.passes for config in configs} == {500}
+    assert [config.train.out for config in configs] == [Path("try/base"), Path("try/blind"), Path("try/mute")]
+    assert {config.train.passes for config in configs} == {500}
 
 
 def test_two_recipes_need_two_folders_and_two_names(recipes: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"blind\.yaml: out: same is the folder of .*base\.yaml too"):
+    with raises("blind.yaml: out: duplicate"):
         read_configs(recipes, ["out=same"])
     (tmp_path / "other").mkdir()
-    with pytest.raises(InputError, match=r"has the name of .*base\.yaml"):
+    with raises("base.yaml: duplicate"):
         read_configs([recipes[0], write_recipe(tmp_path / "other", "base")], [])
 
 
@@ -156,7 +157,7 @@ def test_a_recipe_stays_trained_when_what_it_was_trained_from_is_gone(
     (tmp_path / gone).unlink()
     assert is_trained(recipe, said.append)
     (line,) = said
-    assert line.startswith(f"{recipe.out}/checkpoint is taken as it is; what it was trained from cannot be compared: ")
+    assert line.startswith(f"{recipe.out}/checkpoint is used as it is; its origin cannot be checked: ")
     assert not is_trained(read_train_config(recipes[0], ["seed=1"]), pytest.fail)
 
 
@@ -167,7 +168,7 @@ def test_a_recipe_stays_trained_when_its_last_state_cannot_be_read(held: str, re
     (recipe.out / "states" / "step-000007" / "state.json").write_text(held, encoding="utf-8")
     assert is_trained(recipe, said.append)
     (line,) = said
-    assert line.startswith(f"{recipe.out}/checkpoint is taken as it is; what it was trained from cannot be compared: ")
+    assert line.startswith(f"{recipe.out}/checkpoint is used as it is; its origin cannot be checked: ")
 
 
 def test_a_checkpoint_without_states_is_taken_as_it_is(recipes: list[Path]) -> None:
@@ -197,13 +198,15 @@ def test_a_launcher_gets_the_command_behind_its_own_options(
 
 def test_a_command_that_fails_is_told_by_its_own_line(program: Callable[[str], Launcher]) -> None:
     failing = program("print('maira: no such file\\nTraceback of the launcher', file=sys.stderr); sys.exit(2)")
-    with pytest.raises(RunError, match=r"^train: no such file$"):
+    with raises("run-failed") as caught:
         failing.run(["train"])
+    assert "train: no such file" in str(caught.value)
 
 
 def test_a_command_that_dies_without_a_word_is_told_by_its_end(program: Callable[[str], Launcher]) -> None:
-    with pytest.raises(RunError, match=r"^maira train was killed by signal 9$"):
+    with raises("run-failed") as caught:
         program("import os; os.kill(os.getpid(), 9)").run(["train"])
+    assert "signal 9" in str(caught.value)
 
 
 def test_samples_left_out_do_not_make_a_command_fail(program: Callable[[str], Launcher]) -> None:
@@ -211,7 +214,7 @@ def test_samples_left_out_do_not_make_a_command_fail(program: Callable[[str], La
 
 
 def test_a_launcher_that_is_not_there_is_named() -> None:
-    with pytest.raises(InputError, match="program not found: no-such-launcher"):
+    with raises("--launch: invalid-option"):
         Launcher("no-such-launcher --num_processes 8")
 
 
@@ -266,7 +269,7 @@ def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Callable[...,
 def test_the_table_has_a_row_for_each_model_and_what_it_is_shown(ablate: Callable[..., Result], tmp_path: Path) -> None:
     done = ablate("--infer", "--task", "grounded", "--subset", "prior")
     assert done.exit_code == 0, done.output
-    assert "2 studies; left out: 1 without an input of the subset." in done.output
+    assert "2 studies; skipped: 1 without an input of the subset." in done.output
     record = json.loads((tmp_path / "out" / "ablation.json").read_text())
     rows = record["experiments"]
     assert list(rows) == ["base", "infer-no-prior+comparison", "blind", "mute"]
@@ -278,8 +281,8 @@ def test_the_table_has_a_row_for_each_model_and_what_it_is_shown(ablate: Callabl
     for name in ("logical_f1", "completion_iou", "lateral_mentions"):
         assert rows["mute"]["differences"][name]["point"] == 0  # the same weights, shown the same
     page = (tmp_path / "out" / "ablation.md").read_text()
-    assert 'blind: trained as base, but for drop = ["prior", "comparison"].' in page
-    assert "mute: trained as base, but for" in page
+    assert 'blind: trained as base, except drop = ["prior", "comparison"].' in page
+    assert "mute: trained as base, except" in page
     assert "mute: the model was not trained on this task." not in page
 
 
@@ -302,7 +305,7 @@ def test_what_is_said_of_a_checkpoint_is_said_once(
     write_json(recipe.out / "states" / "step-000007" / "state.json", {"format": 99, "version": "9.0"})
     done = ablate("--infer")
     assert done.exit_code == 0, done.output
-    assert done.output.count("is taken as it is") == 1
+    assert done.output.count("is used as it is") == 1
     assert commands.trained == ["blind", "mute"]
 
 
@@ -336,12 +339,13 @@ def test_without_the_first_recipe_there_are_figures_but_no_differences(
 
 def test_when_all_fail_there_is_no_table(ablate: Callable[..., Result], commands: Commands, tmp_path: Path) -> None:
     commands.failing = {"base", "blind", "mute"}
-    with pytest.raises(RunError, match="no recipe came to its end; base: train: the loss is nan"):
+    with raises("run-failed") as caught:
         ablate()
+    assert "base: train: the loss is nan" in str(caught.value)
     assert not (tmp_path / "out" / "ablation.json").exists()
 
 
 def test_a_split_that_is_not_there_is_named(ablate: Callable[..., Result], commands: Commands) -> None:
-    with pytest.raises(InputError, match="has no study of the split 'test'"):
+    with raises("set.jsonl: split: empty-input"):
         ablate("--split", "test")
     assert commands.trained == []

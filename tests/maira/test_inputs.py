@@ -13,6 +13,7 @@ import pytest
 from error_checks import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from typer.testing import CliRunner
 
 from data.manifest import read_manifest, write_manifest
@@ -23,15 +24,13 @@ from maira.evaluate.experiments import (
     COMPARISON_MENTIONS,
     LATERAL_MENTIONS,
     Experiment,
-    Scorer,
-    Scoring,
     select_studies,
     without_inputs,
 )
+from maira.evaluate.scoring import Scoring
 from maira.model.prompts import build_prompt
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
-from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import write_json, write_jsonl
+from radfact.io.jsonl import write_json
 from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
 from radfact.pipeline import evaluate
 from radfact.records import Pair, Sentence
@@ -129,7 +128,7 @@ def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize("subset", ["all", "with-input"])
 def test_no_study_to_score_is_an_error(subset: str, tmp_path: Path) -> None:
     bare = FULL.model_copy(update={"findings": None})
-    with pytest.raises(InputError, match=r"none of 1 studies has .*'findings' to compare with"):
+    with raises("empty-input"):
         select_studies([bare], "findings", subset, without_inputs(tmp_path, ["prior"]))
 
 
@@ -146,62 +145,56 @@ class Reader:
         pass
 
 
-def _scored(
-    folder: Path, values: Mapping[str, Sequence[float | None]], model: ChatClient | None = None, **others: Summary
-) -> Experiment:
-    """A run with the results of RadFact, whose figures are means of its samples' or as given, and of other metrics."""
-    run = Experiment(folder, () if folder.name == "all-inputs" else ("prior",))
-    count = len(next(iter(values.values())))
-    keys = [f"s{i}" for i in range(count)]
-    rows = [{name: column[i] for name, column in values.items()} for i in range(count)]
-    write_jsonl(
-        run.results / "samples.jsonl",
-        ({"sample_id": key, **row, "failure": None} for key, row in zip(keys, rows, strict=True)),
-    )
-    figures: dict[str, Any] = {}
-    for name, column in values.items():
-        known = [value for value in column if value is not None]
-        figures[name] = {"point": sum(known) / len(known) if known else None, "n": len(known)}
-    figures |= {name: {"point": one.point, "n": one.n, "direction": one.direction} for name, one in others.items()}
-    judge = {"name": "offline", "note": "A note."}
-    write_json(run.results / "scores.json", {"figures": figures, "judge": judge, "counts": {"left_out": 0}})
-    write_json(run.results / "run.json", {"options": {"bootstrap": 50, "seed": 1}})
-    said = ["Two views, unchanged.", "Clear." if run.dropped else "Two views.", "Clear.", "Clear.", "Clear."]
-    pairs = [Pair(key, text, "Clear.") for key, text in zip(keys, said, strict=True)]
-    metrics = [LATERAL_MENTIONS, "bleu_1", "radgraph", COMPARISON_MENTIONS]
-    evaluate(pairs, metrics, judge="offline", model=model, bootstrap=50, seed=1, out=run.metrics)
-    return run
+def _scored(folder: Path, model: ChatClient | None = None) -> Experiment:
+    """Return an experiment with the results of some metrics."""
+    experiment = Experiment(folder, () if folder.name == "all-inputs" else ("prior",))
+    texts = ["Two views, unchanged.", "Clear." if experiment.dropped else "Two views.", "Clear.", "Clear.", "Clear."]
+    pairs = [Pair(f"s{i}", text, "Clear.") for i, text in enumerate(texts)]
+    metrics = ["radfact", LATERAL_MENTIONS, "bleu_1", "radgraph", COMPARISON_MENTIONS]
+    evaluate(pairs, metrics, judge="offline", model=model, bootstrap=50, seed=1, out=experiment.results)
+    return experiment
 
 
-def _table(tmp_path: Path, model: ChatClient | None = None, **others: Summary) -> Comparison:
-    base = [0.1, 0.9, 0.4, 0.6, None]
-    runs = [
-        _scored(tmp_path / "all-inputs", {"shared": base, "absent": [None] * 5}, model, **others),
-        _scored(
-            tmp_path / "no-prior", {"shared": [v and v - 0.1 for v in base], "absent": [None] * 5}, model, **others
-        ),
-    ]
-    return compare(runs, base=runs[0])
+def _table(tmp_path: Path, model: ChatClient | None = None) -> Comparison:
+    experiments = [_scored(tmp_path / name, model) for name in ("all-inputs", "no-prior")]
+    return compare(experiments, base=experiments[0])
+
+
+def _changed(tmp_path: Path, name: str, **score: Any) -> Comparison:
+    """The table with a dataset-level score of both experiments set to a value."""
+    _table(tmp_path)
+    for experiment in ("all-inputs", "no-prior"):
+        path = tmp_path / experiment / "results" / "scores.json"
+        record = json.loads(path.read_text())
+        record["scores"][name] = score
+        write_json(path, record)
+    experiments = [Experiment(tmp_path / "all-inputs"), Experiment(tmp_path / "no-prior", ("prior",))]
+    return compare(experiments, base=experiments[0])
 
 
 def test_a_difference_is_paired(tmp_path: Path) -> None:
-    found = _table(tmp_path).differences["no-prior"]["shared"]
-    assert [found.low, found.high, found.n] == pytest.approx([-0.1, -0.1, 4])
-
-
-def test_a_figure_without_any_value_is_no_row(tmp_path: Path) -> None:
-    assert _table(tmp_path).names == ["shared", LATERAL_MENTIONS, "bleu_1"]
-
-
-def test_a_figure_of_the_set_alone_is_shown_without_a_difference(tmp_path: Path) -> None:
-    table = _table(tmp_path, macro=Summary(0.5, n=5, direction="lower"))
-    assert table.figures["no-prior"]["macro"].point == 0.5
-    assert set(table.differences["no-prior"]) == {"shared", LATERAL_MENTIONS, "bleu_1"}
-
-
-def test_a_pooled_figure_differs_by_what_its_counts_do(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    points = [table.figures[name]["bleu_1"].point for name in ("no-prior", "all-inputs")]
+    difference = table.differences["no-prior"][LATERAL_MENTIONS]
+    values = [table.scores[name][LATERAL_MENTIONS].point for name in ("no-prior", "all-inputs")]
+    assert difference.point == pytest.approx((values[0] or 0) - (values[1] or 0))
+    assert (difference.n, difference.high) == (5, 0)
+
+
+def test_a_score_without_any_value_is_no_row(tmp_path: Path) -> None:
+    names = _table(tmp_path).names
+    assert {"logical_f1", LATERAL_MENTIONS, "bleu_1"} <= set(names)
+    assert not any(name.startswith(("grounding_", "spatial_")) for name in names)
+
+
+def test_a_dataset_level_score_has_no_difference(tmp_path: Path) -> None:
+    table = _changed(tmp_path, "macro", point=0.5, n=5, direction="lower")
+    assert table.scores["no-prior"]["macro"].point == 0.5
+    assert "macro" not in table.differences["no-prior"]
+
+
+def test_a_pooled_score_differs_by_what_its_counts_do(tmp_path: Path) -> None:
+    table = _table(tmp_path)
+    points = [table.scores[name]["bleu_1"].point for name in ("no-prior", "all-inputs")]
     gap = table.differences["no-prior"]["bleu_1"]
     assert gap.point == pytest.approx((points[0] or 0) - (points[1] or 0))
     assert gap.point != 0
@@ -210,15 +203,15 @@ def test_a_pooled_figure_differs_by_what_its_counts_do(tmp_path: Path) -> None:
 
 def test_mentions_stand_beside_those_of_the_references(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    assert table.figures["all-inputs"][LATERAL_MENTIONS].point == pytest.approx(0.4)
+    assert table.scores["all-inputs"][LATERAL_MENTIONS].point == pytest.approx(0.4)
     assert table.differences["no-prior"][LATERAL_MENTIONS].point == pytest.approx(-0.2)
-    assert table.figures["no-prior"][LATERAL_MENTIONS].direction == "neutral"
+    assert table.scores["no-prior"][LATERAL_MENTIONS].direction == "neutral"
     assert table.reference[LATERAL_MENTIONS].point == 0
 
 
 def test_a_language_model_reads_which_reports_mention_a_comparison(tmp_path: Path) -> None:
     table = _table(tmp_path, ChatClient(Reader(), {"model": "reader"}))
-    assert table.figures["no-prior"][COMPARISON_MENTIONS].point == pytest.approx(0.2)
+    assert table.scores["no-prior"][COMPARISON_MENTIONS].point == pytest.approx(0.2)
     assert table.differences["no-prior"][COMPARISON_MENTIONS].point == 0
     assert table.reference[COMPARISON_MENTIONS].point == 0
     assert any(note.startswith(f"{COMPARISON_MENTIONS}: share of reports") for note in footnotes(table))
@@ -231,19 +224,19 @@ def test_what_a_metric_lacks_is_said_below_the_table(tmp_path: Path) -> None:
 
 
 def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
-    table = _table(tmp_path, macro=Summary(0.5, n=5, direction="lower"))
+    table = _changed(tmp_path, "macro", point=0.5, n=5, direction="lower")
     write_comparison(table, tmp_path, "table", "Inputs", {"task": "findings"})
     record = json.loads((tmp_path / "table.json").read_text())
     assert record["experiments"]["no-prior"]["dropped"] == ["prior"]
     with (tmp_path / "table.csv").open(newline="") as handle:
         rows = list(csv.DictReader(handle))
     for row in rows:
-        kind = "figures" if row["kind"] == "value" else "differences"
-        assert math.isclose(float(row["point"]), record["experiments"][row["experiment"]][kind][row["figure"]]["point"])
-    assert len(rows) == 2 * 4 + 3
+        kind = "scores" if row["kind"] == "value" else "differences"
+        assert math.isclose(float(row["point"]), record["experiments"][row["experiment"]][kind][row["score"]]["point"])
+    assert len(rows) == 2 * len(table.names) + len(table.differences["no-prior"])
     page = (tmp_path / "table.md").read_text()
-    assert "| experiment | shared | macro (↓) | lateral_mentions | bleu_1 |" in page
-    assert "A note." in page
+    assert "lateral_mentions | bleu_1 | macro (↓) |" in page
+    assert "Judge: offline." in page
 
 
 def test_a_cell_is_the_median_with_its_interval() -> None:
@@ -254,9 +247,8 @@ def test_a_cell_is_the_median_with_its_interval() -> None:
 
 def test_no_judge_is_told_before_anything_is_drafted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
-    with pytest.raises(InputError) as error:
-        Scorer(Experiment(tmp_path / "all-inputs"), Scoring(tmp_path / "manifest.jsonl", tmp_path / "cache"))
-    assert error.value.code is ErrorCode.MISSING_OPTION
+    with raises("judge: missing-option"):
+        Scoring.from_options(tmp_path / "manifest.jsonl", tmp_path / "cache").check()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -282,7 +274,7 @@ def _command(arguments: Sequence[str]) -> str:
 
 def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: Path) -> None:
     said = _command([*arguments, "--judge", "offline"])
-    assert "3 studies; left out: 1 without a reference report." in said
+    assert "3 studies; skipped: 1 without a reference report." in said
     for run in ("all-inputs", "no-prior"):
         assert len((tmp_path / "out" / run / "drafts.jsonl").read_text().splitlines()) == 3
         assert (tmp_path / "out" / run / "results" / "report.html").is_file()
@@ -312,18 +304,20 @@ def test_metrics_that_were_named_are_the_only_ones_and_are_missed(arguments: lis
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 3
     assert f"skipped: all-inputs: radgraph: needs weights: {tmp_path / 'radgraph'} has no" in done.output
-    figures = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["figures"]
+    figures = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["scores"]
     assert [name for name in figures if "_precision" not in name and "_recall" not in name and "_f1" not in name] == [
         LATERAL_MENTIONS,
         "rouge_l",
     ]
 
 
-@pytest.mark.parametrize(("option", "wrong"), [("--metrics", "name of a metric"), ("--weights", "no such folder")])
+@pytest.mark.parametrize(
+    ("option", "wrong"), [("--metrics", "--metrics: unknown-name"), ("--weights", "rouge: file-not-found")]
+)
 def test_options_of_metrics_are_checked_before_anything_is_drafted(
     arguments: list[str], tmp_path: Path, option: str, wrong: str
 ) -> None:
-    with pytest.raises(InputError, match=wrong):
+    with raises(wrong):
         CliRunner().invoke(app, [*arguments, "--judge", "offline", option, "rouge"], catch_exceptions=False)
     assert not (tmp_path / "out" / "all-inputs").exists()
 
@@ -342,7 +336,7 @@ def test_another_judge_takes_the_drafts_that_are_there(
 def test_options_of_scoring_come_from_a_configuration_file(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "judge.yaml").write_text("judge: offline\nbootstrap: 0\n")
     _command([*arguments, "--score-config", str(tmp_path / "judge.yaml")])
-    figures = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["figures"]
+    figures = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["scores"]
     assert figures[LATERAL_MENTIONS]["low"] is None
     assert figures[LATERAL_MENTIONS]["point"] is not None
 

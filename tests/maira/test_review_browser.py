@@ -258,7 +258,7 @@ def test_saved_is_said_only_once_the_server_has_answered(page: Page, running: Ru
 def test_a_lost_connection_is_said_and_changes_are_sent_once_it_is_back(page: Page, running: Running) -> None:
     page.route("**/changes", lambda route: route.abort())
     press(page, "j", "d", "j", "d")
-    page.get_by_text("2 changes not saved, kept in this browser and sent again").wait_for()
+    page.get_by_text("2 changes not saved; stored in this browser and sent again").wait_for()
     assert page.locator("#saved").inner_text() == "Not saved"
     assert page.locator("#undo").is_disabled()
     page.unroute("**/changes")

@@ -124,7 +124,7 @@ def test_a_comment_waits_for_its_correction_and_keeps_the_study_from_being_finis
         saved(other)
     page.evaluate("() => window.dispatchEvent(new Event('focus'))")
     page.get_by_role("button", name="Finish study").click()
-    page.locator("#remaining", has_text="Words are not saved: go on with them, or discard them.").wait_for()
+    page.locator("#remaining", has_text="Some text is not saved: continue or discard it.").wait_for()
     press(page, "k", "d", "2")
     assert not waiting.is_visible()
     assert comment.input_value() == "Old radiograph."
