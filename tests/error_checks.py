@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,3 +25,26 @@ def raises_code(code: ErrorCode, match: str | None = None, **fields: Any) -> Ite
         yield
     assert caught.value.code is code
     assert {name: getattr(caught.value, name) for name in fields} == fields
+
+
+@contextmanager
+def raises(expected: str) -> Iterator[pytest.ExceptionInfo[InputError | RunError]]:
+    """Expect an error on one line, given as `FILE:LINE: FIELD: code` without the parts that it does not have.
+
+    Args:
+        expected: such as "pairs.json:3: boxes: invalid-value"; the file without its folder.
+    """
+    with pytest.raises((InputError, RunError)) as caught:
+        yield caught
+    assert summary(caught.value) == expected, str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def summary(error: InputError | RunError) -> str:
+    """Return location, field and code of an error as `raises` takes them."""
+    if isinstance(error, RunError):
+        return str(error.code)
+    location = "" if error.file is None else Path(error.file).name
+    if error.line is not None:
+        location = f"{location}:{error.line}" if location else f"line {error.line}"
+    return ": ".join(part for part in (location, error.field, str(error.code)) if part)

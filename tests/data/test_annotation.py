@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from raising import raises
 
 from data.annotation import (
     CATEGORIES,

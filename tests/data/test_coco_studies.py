@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_checks import raises
 from PIL import Image
-from raising import raises
 
 from data.dicom.convert import radiograph_to_png
 from data.sources.coco import read_coco_studies

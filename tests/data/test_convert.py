@@ -9,9 +9,9 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 import numpy as np
 import pytest
 from dicom_files import RAMP, write_dicom
+from error_checks import raises
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from raising import raises
 
 from data.archive import Radiograph
 from data.dicom.convert import radiograph_to_png

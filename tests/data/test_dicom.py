@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from dicom_files import RAMP, convert, real_radiograph, write_dicom
+from error_checks import raises
 from PIL import Image
-from raising import raises
 
 from data.dicom.reader import dicom_to_png, example_radiograph
 from radfact.errors import ErrorCode, InputError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from dicom_files import write_dicom
-from raising import raises
+from error_checks import raises
 
 from data.sources.dicom import find_radiographs
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from dicom_files import RAMP, convert, real_radiograph, small_file, write_dicom
+from error_checks import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from raising import raises
 
 from data.dicom.reader import dicom_to_png
 from radfact.errors import InputError

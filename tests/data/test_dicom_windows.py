@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dicom_files import convert, write_dicom
-from raising import raises
+from error_checks import raises
 
 from radfact.errors import InputError
 

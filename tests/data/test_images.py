@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_checks import raises
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from raising import raises
 
 from data.images import CropMap, image_size, load_gray, prepare
 from radfact.errors import ErrorCode, InputError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from raising import raises
+from error_checks import raises
 
 from data.archive import ArchiveStudy
 from data.pairing import Rules, make_samples

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from raising import raises
 
 from data.manifest import Failure, read_manifest, write_failures, write_manifest
 from data.study import Label, Study

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from error_checks import raises
 from mimic_files import (
     IMAGES,
     SPLIT,
@@ -19,7 +20,6 @@ from mimic_files import (
     write_tables,
     zip_reports,
 )
-from raising import raises
 
 from data.archive import Archive, ArchiveStudy
 from data.sources.mimic_cxr import Layout, read_mimic_cxr

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raising import raises
+from error_checks import raises
 
 from data.archive import Archive, ArchiveStudy
 from data.pairing import Rules, make_samples

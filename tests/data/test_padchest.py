@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from raising import raises
+from error_checks import raises
 
 from data.archive import Archive, ArchiveStudy
 from data.pairing import Rules, make_samples

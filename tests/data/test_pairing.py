@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from raising import raises
 
 from data.archive import Archive, ArchiveStudy, Radiograph, View
 from data.pairing import Rules, Samples, check_patient_splits, make_samples

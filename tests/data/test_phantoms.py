@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_checks import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
-from raising import raises
 
 from data.images import CropMap
 from data.manifest import read_manifest

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_checks import raises
 from PIL import Image
-from raising import raises
 
 import data.preparation
 from data.archive import Archive, ArchiveStudy, Radiograph

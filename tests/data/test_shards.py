@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from raising import raises
 from typer.testing import CliRunner
 
 from data.manifest import Failure, read_failures, read_manifest, write_manifest

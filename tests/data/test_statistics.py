@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import typer
+from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from raising import raises
 from typer.testing import CliRunner
 
 from data.manifest import write_manifest

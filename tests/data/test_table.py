@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from raising import raises
+from error_checks import raises
 
 from data.pairing import Rules
 from data.sources.table import read_table

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from raising import raises
+from error_checks import raises
 from typer.testing import CliRunner, Result
 
 from data.manifest import read_manifest, write_manifest

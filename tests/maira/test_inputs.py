@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from error_checks import raises_code
+from error_checks import raises, raises_code
 from hypothesis import given
 from hypothesis import strategies as st
-from raising import raises
 from typer.testing import CliRunner
 
 from data.manifest import read_manifest, write_manifest
@@ -30,6 +29,7 @@ from maira.evaluate.experiments import (
 from maira.evaluate.scoring import Scoring
 from maira.model.prompts import build_prompt
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
+from radfact.errors import ErrorCode
 from radfact.io.jsonl import write_json
 from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
 from radfact.pipeline import evaluate

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from error_checks import raises
 from PIL import Image
-from raising import raises
 from review_files import CORNERS, REFERENCE, REPORT, write_set
 from starlette.testclient import TestClient
 

@@ -9,9 +9,9 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from raising import raises
 from review_files import BOX, CORNERS, REPORT, change, finish, new_store, write_set
 from typer.testing import CliRunner
 

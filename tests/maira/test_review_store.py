@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from raising import raises
 from review_files import CORNERS, REPORT, change, finish, new_store, write_set
 
 from maira.review.changes import Change, History, Snapshot, UnfinishedError, change_adapter, initial_state

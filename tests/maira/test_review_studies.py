@@ -9,8 +9,8 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from error_checks import raises
 from PIL import Image
-from raising import raises
 from review_files import REFERENCE, REPORT, write_set
 
 from maira.review.images import LONGEST_SIDE, as_png, describe_images

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raising import raises
+from error_checks import raises
 from review_files import CORNERS, REPORT, change, finish, new_store
 from typer.testing import CliRunner
 
