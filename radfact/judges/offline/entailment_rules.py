@@ -118,7 +118,11 @@ class EntailmentChecker:
         if premise.present:
             if premise.doubt > CONCLUDED:
                 return False
-            return ontology.is_excluded_by(premise.concept, fact.concept) or _is_smaller(premise, fact)
+            if ontology.is_excluded_by(premise.concept, fact.concept):
+                return True
+            # "no large effusion" where there is a small one
+            is_same_finding = fact.concept == premise.concept and fact.severity and premise.severity
+            return bool(is_same_finding) and max(premise.severity) < min(fact.severity)
         if "resolved" in fact.change & premise.change and ontology.is_a(premise.concept, fact.concept):
             return True  # "the opacity is gone" may mean a consolidation of the earlier report
         return not self._is_excepted(fact, premise) and ontology.is_denied_by(premise.concept, fact.concept)
@@ -265,12 +269,6 @@ class EntailmentChecker:
 
 def _union(sets: Iterable[frozenset[_T]]) -> frozenset[_T]:
     return frozenset(member for members in sets for member in members)
-
-
-def _is_smaller(premise: Fact, fact: Fact) -> bool:
-    """Return whether a premise is below a denied degree: "no large effusion" where there is a small one."""
-    is_below = fact.severity and premise.severity and max(premise.severity) < min(fact.severity)
-    return bool(is_below) and fact.concept == premise.concept
 
 
 def _missing_change(changes: frozenset[str]) -> str | None:

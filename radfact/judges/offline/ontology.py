@@ -67,6 +67,11 @@ def lemmatize(text: str) -> list[tuple[str, int, int]]:
     return [(lemma(match[0]), match.start(), match.end()) for match in _TOKEN.finditer(text.lower())]
 
 
+def phrase_lemmas(phrase: str) -> tuple[str, ...]:
+    """Return the lemmas of a phrase."""
+    return tuple(lemma(word) for word in _TOKEN.findall(phrase.lower()))
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A finding of the ontology; the head of `ontology.yaml` explains the fields.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_text
-from radfact.judges.offline.ontology import Finding, Ontology, Structure, lemmatize
+from radfact.judges.offline.ontology import Finding, Ontology, Structure, phrase_lemmas
 from radfact.records import validated
 
 DEFAULT_PATH = Path(__file__).with_name("ontology.yaml")
@@ -41,15 +42,9 @@ _Cue = Literal[
 ]
 
 
-def _to_lemmas(name: str) -> tuple[str, ...]:
-    return tuple(word for word, _, _ in lemmatize(name))
-
-
 def _check_name(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("expected a phrase (put the words no and on in quotes)")
-    if isinstance(value, str) and not _to_lemmas(value):
-        raise ValueError("expected a phrase with at least one word")
     return value
 
 
@@ -247,8 +242,11 @@ def _build_lexicon(file: _File, path: Path | str) -> dict[tuple[str, ...], dict[
     """Return every phrase with all of its meanings; it may be the name of one finding and of one structure."""
     phrases: dict[tuple[str, ...], dict[str, str]] = {}
     for kind, entry, names, field in _named_entries(file):
-        for name in names:
-            meanings = phrases.setdefault(_to_lemmas(name), {})
+        for index, name in enumerate(names):
+            phrase = phrase_lemmas(name)
+            if not phrase:
+                raise InputError("expected a phrase with at least one word", file=path, field=f"{field}[{index}]")
+            meanings = phrases.setdefault(phrase, {})
             if meanings.setdefault(kind, entry) != entry and kind in ("finding", "structure"):
                 raise InputError(
                     f"'{name}' already means '{meanings[kind]}'", code=ErrorCode.DUPLICATE, file=path, field=field
@@ -297,18 +295,16 @@ def _transitive_closure(
     Raises:
         InputError: a cycle.
     """
+    try:
+        order = list(TopologicalSorter(parents).static_order())
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        field = f"{field}.{cycle[0]}"
+        raise InputError(f"expected no cycle, found {', '.join(cycle)}", file=path, field=field) from None
     reachable: dict[str, frozenset[str]] = {}
-
-    def visit(node: str, visited: tuple[str, ...]) -> frozenset[str]:
-        if node in visited:
-            cycle = ", ".join((*visited, node))
-            raise InputError(f"expected no cycle, found {cycle}", file=path, field=f"{field}.{node}")
-        if node not in reachable:
-            ancestors = (visit(parent, (*visited, node)) for parent in parents[node])
-            reachable[node] = frozenset({node}).union(*ancestors)
-        return reachable[node]
-
-    return {node: visit(node, ()) for node in parents}
+    for node in order:
+        reachable[node] = frozenset({node}).union(*(reachable[parent] for parent in parents[node]))
+    return reachable
 
 
 def _build_nodes(file: _File, path: Path | str) -> tuple[dict[str, Finding], dict[str, Structure]]:
@@ -339,8 +335,8 @@ def _build_nodes(file: _File, path: Path | str) -> tuple[dict[str, Finding], dic
             abnormal=node.abnormal,
             clear=node.clear or node.abnormal,
             acute=node.acute or node.abnormal,
-            states={_to_lemmas(word): finding for finding, words in node.states.items() for word in words},
-            normal=frozenset(map(_to_lemmas, node.normal_words)),
+            states={phrase_lemmas(word): finding for finding, words in node.states.items() for word in words},
+            normal=frozenset(map(phrase_lemmas, node.normal_words)),
             here=node.here,
         )
         for name, node in file.structures.items()
