@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,46 +15,35 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
 from radfact.metrics.bertscore import LAYER, BertScore
 from radfact.metrics.chexbert import CLASSES, LABELS, CheXbert, Labeler
-from radfact.metrics.protocol import MetricResult
+from radfact.metrics.protocol import Metric, MetricResult
 from radfact.metrics.radgraph import RadGraph
 from radfact.pipeline import evaluate
-from radfact.records import Pair
+from radfact.records import TextPair
 
 torch = pytest.importorskip("torch")
 
 PAIRS = [
-    Pair("1", "The heart is large.", "The heart is big. No pleural effusion."),
-    Pair("2", "The lungs are clear.", "The lungs are clear."),
-    Pair("3", "", "no pneumothorax"),
+    TextPair("1", "The heart is large.", "The heart is big. No pleural effusion."),
+    TextPair("2", "The lungs are clear.", "The lungs are clear."),
+    TextPair("3", "", "no pneumothorax"),
 ]
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("weights")
+    folder = tmp_path_factory.mktemp("weights")
+    write_chexbert(folder / "chexbert")
+    write_distilroberta(folder / "bertscore")
+    write_radgraph(folder / "radgraph")
+    return folder
 
 
-@pytest.fixture(scope="module")
-def chexbert(weights: Path) -> Path:
-    return write_chexbert(weights / "chexbert")
-
-
-@pytest.fixture(scope="module")
-def distilroberta(weights: Path) -> Path:
-    return write_distilroberta(weights / "bertscore")
-
-
-@pytest.fixture(scope="module")
-def radgraph(weights: Path) -> Path:
-    return write_radgraph(weights / "radgraph")
-
-
-def test_labels_and_vectors_are_those_of_the_checkpoint(chexbert: Path) -> None:
-    """Computed again from the file: BERT's first vector, and the heads on it."""
+def test_labels_and_embeddings_are_those_of_the_checkpoint(weights: Path) -> None:
+    """Compute them again from the file: the first hidden state of BERT, and the heads on it."""
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    weights = torch.load(chexbert / "chexbert.pth", weights_only=True)["model_state_dict"]
-    bert = {key.removeprefix("module.bert."): value for key, value in weights.items() if key.startswith("module.bert.")}
+    tensors = torch.load(weights / "chexbert" / "chexbert.pth", weights_only=True)["model_state_dict"]
+    bert = {name.removeprefix("module.bert."): tensor for name, tensor in tensors.items() if ".bert." in name}
     del bert["embeddings.position_ids"]
     words, width = bert["embeddings.word_embeddings.weight"].shape
     config = BertConfig(
@@ -61,24 +51,17 @@ def test_labels_and_vectors_are_those_of_the_checkpoint(chexbert: Path) -> None:
     )
     model = BertModel(config).eval()
     model.load_state_dict(bert)
-    tokenizer = BertTokenizer.from_pretrained(str(chexbert))
+    tokenizer = BertTokenizer.from_pretrained(str(weights / "chexbert"))
     with torch.no_grad():
-        vector = model(**tokenizer("The heart is large.", return_tensors="pt")).last_hidden_state[0, 0]
-    labels = [
-        int(
-            (
-                weights[f"module.linear_heads.{head}.weight"] @ vector + weights[f"module.linear_heads.{head}.bias"]
-            ).argmax()
-        )
-        for head in range(14)
-    ]
-    labels_found, vectors = Labeler(chexbert).label(["no pneumothorax", "The  heart is\nlarge."])
-    assert labels_found[1].tolist() == labels
-    np.testing.assert_allclose(vectors[1], vector.numpy(), rtol=1e-4, atol=1e-5)
+        hidden = model(**tokenizer("The heart is large.", return_tensors="pt")).last_hidden_state[0, 0]
+    heads = [[tensors[f"module.linear_heads.{head}.{name}"] for name in ("weight", "bias")] for head in range(14)]
+    labels, embeddings = Labeler(weights / "chexbert").label(["no pneumothorax", "The  heart is\nlarge."])
+    assert labels[1].tolist() == [int((weight @ hidden + bias).argmax()) for weight, bias in heads]
+    np.testing.assert_allclose(embeddings[1], hidden.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_equal_reports_have_a_similarity_of_one_and_all_findings_in_common(chexbert: Path) -> None:
-    scored = CheXbert(chexbert).score(PAIRS)
+def test_equal_reports_have_a_similarity_of_one_and_the_same_findings(weights: Path) -> None:
+    scored = CheXbert(weights / "chexbert").score(PAIRS)
     similarity = scored.values["chexbert_similarity"]
     assert similarity[1] == pytest.approx(1.0)
     assert similarity[0] < 0.99
@@ -99,14 +82,14 @@ def test_equal_reports_have_a_similarity_of_one_and_all_findings_in_common(chexb
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused(
-    name: str, value: object, field: str | None, chexbert: Path, tmp_path: Path
+    name: str, value: object, field: str | None, weights: Path, tmp_path: Path
 ) -> None:
-    checkpoint = torch.load(chexbert / "chexbert.pth", weights_only=True)
+    shutil.copytree(weights / "chexbert", tmp_path, dirs_exist_ok=True)
+    checkpoint = torch.load(tmp_path / "chexbert.pth", weights_only=True)
     del checkpoint["model_state_dict"][f"module.{name}"]
     if value is not None:
         checkpoint["model_state_dict"][f"module.{name}"] = value
     torch.save(checkpoint, tmp_path / "chexbert.pth")
-    (tmp_path / "vocab.txt").write_bytes((chexbert / "vocab.txt").read_bytes())
     with pytest.raises(InputError) as error:
         CheXbert(tmp_path)
     assert error.value.code is ErrorCode.INVALID_FORMAT
@@ -121,40 +104,41 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes)
     assert (error.value.code, error.value.file) == (ErrorCode.FILE_UNREADABLE, tmp_path / "chexbert.pth")
 
 
-def test_bertscore_is_that_of_layer_five_rescaled_with_the_baseline(distilroberta: Path) -> None:
-    """Computed again from the definition: greedy cosine matches of all tokens, F1, (F - b) / (1 - b)."""
+def test_bertscore_is_that_of_layer_five_rescaled_with_the_baseline(weights: Path) -> None:
+    """Compute it again from the definition: greedy cosine matches of all tokens, F1, (F - b) / (1 - b)."""
     from transformers import AutoTokenizer, RobertaModel
 
-    tokenizer = AutoTokenizer.from_pretrained(str(distilroberta), add_prefix_space=True)
-    model = RobertaModel.from_pretrained(distilroberta).eval()
+    tokenizer = AutoTokenizer.from_pretrained(str(weights / "bertscore"), add_prefix_space=True)
+    model = RobertaModel.from_pretrained(weights / "bertscore").eval()
     vectors = []
     for text in (PAIRS[0].candidate, PAIRS[0].reference):
         with torch.no_grad():
             output = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True)
         layer = output.hidden_states[LAYER][0]
         vectors.append(layer / layer.norm(dim=1, keepdim=True))
-    # The marks of beginning and end may be matched, but have no weight themselves.
+    # The first and last token may be matched, but have no weight.
     cosine = vectors[0] @ vectors[1].T
     precision, recall = (float(cosine.max(dim=dim).values[1:-1].mean()) for dim in (1, 0))
     f1 = 2 * precision * recall / (precision + recall)
     baseline = 0.8473319  # of layer 5 of distilroberta-base, in the library's table
-    found = BertScore(distilroberta).score(PAIRS).values["bertscore"]
-    assert found[0] == pytest.approx((f1 - baseline) / (1 - baseline), abs=1e-3)
-    assert found[1] == pytest.approx(1.0, abs=1e-4)
-    assert found[2] == 0.0
+    scores = BertScore(weights / "bertscore").score(PAIRS).values["bertscore"]
+    assert scores[0] == pytest.approx((f1 - baseline) / (1 - baseline), abs=1e-3)
+    assert scores[1:] == [pytest.approx(1.0, abs=1e-4), 0.0]
 
 
-def test_bertscore_does_not_depend_on_the_other_pairs(distilroberta: Path) -> None:
-    metric = BertScore(distilroberta)
+def test_bertscore_does_not_depend_on_the_other_pairs(weights: Path) -> None:
+    metric = BertScore(weights / "bertscore")
     alone = metric.score(PAIRS[:1]).values["bertscore"][0]
-    assert metric.score([*PAIRS, Pair("4", "mild edema " * 40, "no")]).values["bertscore"][0] == pytest.approx(
+    assert metric.score([*PAIRS, TextPair("4", "mild edema " * 40, "no")]).values["bertscore"][0] == pytest.approx(
         alone, abs=1e-5
     )
 
 
-def test_a_text_longer_than_the_model_is_cut(distilroberta: Path) -> None:
+def test_a_text_longer_than_the_model_is_cut(weights: Path) -> None:
     long = "the heart is large . " * 400
-    assert BertScore(distilroberta).score([Pair("1", long, long)]).values["bertscore"] == [pytest.approx(1.0, abs=1e-4)]
+    assert BertScore(weights / "bertscore").score([TextPair("1", long, long)]).values["bertscore"] == [
+        pytest.approx(1.0, abs=1e-4)
+    ]
 
 
 def test_a_folder_with_another_model_is_refused(tmp_path: Path) -> None:
@@ -163,12 +147,12 @@ def test_a_folder_with_another_model_is_refused(tmp_path: Path) -> None:
     assert error.value.code is ErrorCode.INVALID_FORMAT
 
 
-def test_radgraphs_library_reads_reports_with_local_files_alone(
-    radgraph: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    metric = RadGraph(radgraph)
+def test_radgraph_loads_local_files_alone_and_prints_nothing(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metric = RadGraph(weights / "radgraph")
     capsys.readouterr()
-    scored = metric.score([Pair("1", "The heart is large.", "the heart is large."), Pair("2", "", "clear lungs")])
+    scored = metric.score(
+        [TextPair("1", "The heart is large.", "the heart is large."), TextPair("2", "", "clear lungs")]
+    )
     graph = scored.details[0]["candidate"]
     assert graph
     assert all(line.split(" (")[0] in "the heart is large ." for line in graph)
@@ -185,9 +169,9 @@ def test_a_configuration_of_something_else_than_radgraph_is_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["vocabulary/non_padded_namespaces.txt", "vocabulary", "weights.th", "encoder"])
-def test_an_incomplete_radgraph_is_refused_by_the_name_of_its_folder(radgraph: Path, tmp_path: Path, name: str) -> None:
+def test_an_incomplete_radgraph_is_refused(weights: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "radgraph"
-    shutil.copytree(radgraph, folder)
+    shutil.copytree(weights / "radgraph", folder)
     if (folder / name).is_dir():
         shutil.rmtree(folder / name)
     else:
@@ -198,30 +182,29 @@ def test_an_incomplete_radgraph_is_refused_by_the_name_of_its_folder(radgraph: P
     assert (error.value.code, error.value.file) == (ErrorCode.INVALID_FORMAT, folder)
 
 
-@pytest.mark.usefixtures("chexbert", "distilroberta", "radgraph")
-def test_radcliq_shares_what_the_others_compute(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_radcliq_shares_the_results_of_its_parts(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     computed: list[str] = []
+
+    def log_calls(metric: type[Metric]) -> None:
+        score = metric.score
+
+        def logged(self: Metric, pairs: Sequence[Any]) -> MetricResult:
+            computed.append(self.name)
+            return score(self, pairs)
+
+        monkeypatch.setattr(metric, "score", logged)
+
     for metric in (RadGraph, BertScore, CheXbert):
-        monkeypatch.setattr(metric, "score", _noting(metric.score, metric.name, computed))
+        log_calls(metric)
     names = ["radgraph", "chexbert", "radcliq"]
-    found = evaluate(PAIRS, names, weights=[weights], out=tmp_path)
+    result = evaluate(PAIRS, names, weights=[weights], out=tmp_path)
     assert sorted(computed) == ["bertscore", "chexbert", "radgraph"]
-    parts = rows_of(tmp_path / "metrics" / "radcliq.jsonl")
-    assert [row["radgraph_f1"] for row in parts] == list(found.values["radgraph_f1"])
-    assert [row["chexbert_similarity"] for row in parts] == list(found.values["chexbert_similarity"])
+    parts = [row["details"] for _, row in read_jsonl(tmp_path / "metrics" / "radcliq.jsonl")]
+    for name in ("radgraph_f1", "chexbert_similarity"):
+        assert [row[name] for row in parts] == list(result.values[name])
     again = evaluate(PAIRS, names, weights=[weights], out=tmp_path)
     assert all(run.reused for run in again.runs.values())
-    assert again.scores == found.scores
+    assert again.scores == result.scores
     assert len(computed) == 3
-
-
-def _noting(score: Callable[..., MetricResult], name: str, computed: list[str]) -> Callable[..., MetricResult]:
-    def noted(metric: object, pairs: Sequence[Pair]) -> MetricResult:
-        computed.append(name)
-        return score(metric, pairs)
-
-    return noted
-
-
-def rows_of(path: Path) -> list[dict[str, float]]:
-    return [row["details"] for _, row in read_jsonl(path)]
