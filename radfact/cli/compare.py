@@ -13,7 +13,7 @@ from radfact.cli.tables import MARKS, new_console, number, say, say_path
 
 MANUAL = "\n".join(
     (
-        "Compare results folders: the figures of each system, and how far the others lie from the first, on the "
+        "Compare results folders: the scores of each system, and how far the others are from the first, on the "
         "samples that all of them have.",
         "",
         "Differences have paired bootstrap intervals and p of approximate randomisation: the results of each sample "
@@ -33,7 +33,7 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="MODULE:OBJECT",
-            help="A metric of your own whose pooled figures are compared too; may be repeated.",
+            help="A custom metric whose pooled scores are compared too; may be repeated.",
             rich_help_panel=FIGURES,
         ),
     ] = None,
@@ -57,19 +57,19 @@ def compare(
     from rich.markup import escape
     from rich.table import Table
 
+    from radfact.html.comparison_page import format_difference, write_comparison
     from radfact.results.compare import compare as compare_folders
-    from radfact.results.compare import in_brackets, write_comparison
 
     console = new_console()
     if out is not None:
         check_folder(out)
     found = compare_folders(folders, metrics=metric or (), replicates=bootstrap, rounds=rounds, seed=seed)
     table = Table()
-    for heading in ("figure", *found.systems):
-        table.add_column(escape(heading), justify="left" if heading == "figure" else "right")
-    for name, contrasts in found.figures.items():
+    for heading in ("score", *found.systems):
+        table.add_column(escape(heading), justify="left" if heading == "score" else "right")
+    for name, contrasts in found.scores.items():
         lead = f"{escape(name)} {MARKS[contrasts[0].summary.direction]}".strip()
-        cells = (f"{number(one.summary.point)} {in_brackets(one, rounds)}".rstrip() for one in contrasts)
+        cells = (f"{number(one.summary.point)} {format_difference(one, rounds)}".rstrip() for one in contrasts)
         table.add_row(lead, *map(escape, cells))
     console.print(table)
     for name, count in zip(found.systems, found.own, strict=True):

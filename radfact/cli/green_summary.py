@@ -46,7 +46,7 @@ def green_summary(
 ) -> None:
     """Summarise what GREEN said in a results folder."""
     from radfact.html.page import write_page
-    from radfact.metrics.green_summary import SentenceEmbedder, write_summary
+    from radfact.results.green_summary import SentenceEmbedder, write_summary
 
     console = new_console()
     with quiet_libraries():
@@ -62,14 +62,14 @@ def check_embeddings(folder: Path | None) -> None:
         InputError: it is named and holds none, or a package is not installed.
     """
     if folder is not None:
-        from radfact.metrics.green_summary import SentenceEmbedder
+        from radfact.results.green_summary import SentenceEmbedder
 
         SentenceEmbedder(folder)
 
 
 def summarise_where_possible(console: Console, results: Path, embeddings: Path | None) -> bool:
     """Write and print the summary of a run that has GREEN; return whether that was possible."""
-    from radfact.metrics.green_summary import SentenceEmbedder, write_summary
+    from radfact.results.green_summary import SentenceEmbedder, write_summary
 
     try:
         with quiet_libraries():

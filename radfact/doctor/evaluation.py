@@ -114,7 +114,7 @@ def check_metrics(weights: Mapping[str, Path] | Sequence[Path] = ()) -> Sequence
 def check_embeddings() -> Sequence[CheckResult]:
     """Check the sentence embeddings of the GREEN summary."""
     from radfact.errors import InputError
-    from radfact.metrics.green_summary import SentenceEmbedder
+    from radfact.results.green_summary import SentenceEmbedder
 
     name = "GREEN summary"
     try:

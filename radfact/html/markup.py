@@ -162,7 +162,7 @@ def _figure_table(scores: ScoresFile) -> str:
         css = ' class="group"' if previous not in (None, group) else ""
         previous = group
         interval = "–" if figure.low is None or figure.high is None else f"{figure.low:.3f} – {figure.high:.3f}"
-        way = _WAYS[figure.direction]
+        way = ARROWS[figure.direction]
         median = f'<td class="spare">{_number(figure.median)}</td>'
         cells = f"<td>{_number(figure.point)}</td>{median}<td>{interval}</td>"
         last = f'<td class="chart spare">{bars[name]}</td><td>{"–" if figure.n is None else figure.n}</td>'
@@ -189,7 +189,7 @@ def _caption(scores: ScoresFile, drawn: bool) -> str:
 
 _BAR = ". The bar runs from 0 to 1: 95 % interval (light), middle half (dark), point (line)"
 _FAILED = '<th scope="col">Failed</th>'
-_WAYS: Mapping[Direction, str] = {"higher": " ↑", "lower": " ↓", "neutral": ""}
+ARROWS: Mapping[Direction, str] = {"higher": " ↑", "lower": " ↓", "neutral": ""}
 
 
 def _unavailable(scores: ScoresFile) -> str:

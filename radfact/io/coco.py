@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field, RootModel, StringConstraints
 
 from radfact.errors import InputError, check_unique_id
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Mask, Sentence, Text, validated
+
+MAX_MASK_PIXELS = 100_000_000
+"""No radiograph is larger, and a damaged size must not exhaust the memory."""
 
 # Detectors round: a box may lie this many pixels outside of its image and is cut there.
 _OVERHANG = 1.0
@@ -171,8 +176,6 @@ class _Reader:
         return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
 
     def _mask(self, segmentation: Any, image: _Image, field: str) -> Mask:
-        from radfact.scoring.regions import decode_mask
-
         if isinstance(segmentation, list):
             return self._filled(segmentation, image, field)
         mask = validated(Mask, segmentation, file=self.path, field=field)
@@ -201,3 +204,47 @@ def _sentence(text: str, regions: Sequence[Box | Mask]) -> Sentence:
     boxes = tuple(region for region in regions if isinstance(region, Box))
     masks = tuple(region for region in regions if isinstance(region, Mask))
     return Sentence(text=text, boxes=boxes or None, masks=masks or None)
+
+
+def decode_mask(mask: Mask) -> NDArray[np.bool_]:
+    """Return the pixels of a COCO run-length mask, bool, (height, width).
+
+    Raises:
+        InputError: the runs do not match the size, or the size is too large.
+    """
+    height, width = mask.size
+    if height * width > MAX_MASK_PIXELS:
+        raise InputError(f"expected at most {MAX_MASK_PIXELS} pixels, found {height} x {width}", field="size")
+    runs = mask.counts if isinstance(mask.counts, list) else _unpack_runs(mask.counts)
+    if any(run < 0 for run in runs) or sum(runs) != height * width:
+        raise InputError(
+            f"the runs must be non-negative and sum to {height} x {width} = {height * width} pixels, found {sum(runs)}",
+            field="counts",
+        )
+    # Runs go down the columns, alternately off and on.
+    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
+
+
+def _unpack_runs(counts: str) -> list[int]:
+    """Return the runs of a compressed COCO string: five bits per character, from the fourth run on relative to the run
+    two before.
+
+    pycocotools is not used here, because it leaves pixels undefined where the runs of a damaged string end early.
+    """
+    runs: list[int] = []
+    value = shift = 0
+    for character in counts:
+        code = ord(character) - 48
+        if not 0 <= code < 64:
+            raise InputError(f"no run-length encoding: character {character!r}", field="counts")
+        value |= (code & 0x1F) << shift
+        shift += 5
+        if code & 0x20:
+            continue
+        if code & 0x10:
+            value -= 1 << shift
+        runs.append(value + runs[-2] if len(runs) > 2 else value)
+        value = shift = 0
+    if shift:
+        raise InputError("no run-length encoding: it breaks off in the middle of a run", field="counts")
+    return runs

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from radfact.errors import InputError, check_unique_id, list_some
-from radfact.io.coco import Id, read_coco
+from radfact.io.coco import Id, decode_mask, read_coco
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.options import Missing
@@ -266,8 +266,6 @@ def _report(value: Any, path: Path | str, line: int, field: str) -> Report:
 
 
 def _check_masks(sentences: Sequence[Sentence], *, file: Path | str, line: int | None = None, field: str) -> None:
-    from radfact.scoring.regions import decode_mask
-
     for index, sentence in enumerate(sentences):
         for place, mask in enumerate(sentence.masks or ()):
             try:

@@ -1,9 +1,9 @@
-"""A system as its results folder has it: figures that can be computed anew on any of its samples."""
+"""Systems as results folders: scores that can be computed again on any of their samples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,40 +33,40 @@ from radfact.statistics.significance import (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure of one system: counts by `sample_id`, and the function of their sum."""
+    """One score of one system: counts by `sample_id`, and the function of their sum."""
 
     counts: Mapping[str, Counts]
-    value: Callable[[Counts], float]
+    value: CountsFunction
 
     @property
     def has_value(self) -> RowFilter:
-        """Which samples have a value of their own: all that were scored, or of an F1 those with both of its parts."""
+        """Selects the samples with a value: those that are scored, or for an F1 those with both of its parts."""
         return has_f1 if self.value is f1_from_counts else scored_rows
 
     @property
     def pairing(self) -> Pairing:
-        """What of two systems can be compared: samples that both have scored, or of an F1 each part by itself."""
+        """Selects what two systems have in common: samples that both have scored, or for an F1 each part by itself."""
         return common_parts if self.value is f1_from_counts else common_rows
 
     def of(self, sample_ids: Sequence[str]) -> Counts:
-        """(samples, k); NaN for a sample that was left out."""
+        """Return the counts (samples, k) of some samples; NaN for a sample that is excluded."""
         width = len(next(iter(self.counts.values()), ()))
-        left_out = np.full(width, math.nan)
-        return np.array([self.counts.get(key, left_out) for key in sample_ids], dtype=np.float64).reshape(-1, width)
+        missing = np.full(width, math.nan)
+        return np.array([self.counts.get(key, missing) for key in sample_ids], dtype=np.float64).reshape(-1, width)
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What a results folder holds.
+    """The content of a results folder.
 
     Attributes:
         name: of the folder.
-        sample_ids: in its order.
-        directions: of its figures.
-        columns: by figure; a pooled one whose metric is not known here has none.
-        references: the text of each reference, normalised.
-        asked: by metric, who was asked and how: judge, model, settings, arguments.
-        metric_of: the metric of each figure.
+        sample_ids: in the order of the folder.
+        directions: of its scores.
+        columns: by score; a pooled score without a known function has none.
+        references: normalized text of each reference.
+        settings: judge, model, settings and arguments by metric.
+        metric_of: metric of each score.
     """
 
     name: str
@@ -74,15 +74,15 @@ class System:
     directions: Mapping[str, Direction]
     columns: Mapping[str, Column]
     references: Mapping[str, str]
-    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
     metric_of: Mapping[str, str]
 
 
 def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, CountsFunction]]:
-    """The functions of pooled figures, by metric and figure.
+    """Return the functions of pooled scores, by metric and score.
 
     Args:
-        metrics: of a user's own, beside those of the table.
+        metrics: custom metrics, in addition to the built-in ones.
 
     Raises:
         InputError: one cannot be loaded.
@@ -93,56 +93,50 @@ def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, Coun
 
 
 def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, CountsFunction]]) -> System:
-    """The figures of a results folder, ready to be resampled.
+    """Read the scores of a results folder, ready to be resampled.
 
     Args:
         folder: results folder.
         name: of the system.
-        functions: as `pooled_functions` gives them.
+        functions: from `pooled_functions`.
 
     Raises:
-        InputError: it is not finished, or a file holds something else.
+        InputError: the folder is not finished, or a file does not match the schema.
     """
     scores, samples = read_scores(folder), read_sample_scores(folder)
     rows, directions = samples.rows, samples.directions
-    columns, pooled = _pooled(folder, scores, functions)
-    for figure in directions:
-        if figure in F1_PARTS and all(part in directions for part in F1_PARTS[figure]):
-            parts = np.array([[row.get(part, math.nan) for part in F1_PARTS[figure]] for row in rows.values()])
-            columns[figure] = Column(dict(zip(rows, f1_counts(parts), strict=True)), f1_from_counts)
-        elif figure not in pooled and all(figure in row for row in rows.values()):
-            counts = mean_counts([row[figure] for row in rows.values()])
-            columns[figure] = Column(dict(zip(rows, counts, strict=True)), mean_from_counts)
-    ordered = {figure: columns[figure] for figure in directions if figure in columns}
-    return System(name, list(rows), directions, ordered, _references(folder), asked(scores), metric_of_scores(scores))
-
-
-def _pooled(
-    folder: Path, scores: ScoresFile, functions: Mapping[str, Mapping[str, CountsFunction]]
-) -> tuple[dict[str, Column], set[str]]:
-    """Columns of the pooled figures whose functions are known, and the names of all that are pooled."""
     columns: dict[str, Column] = {}
     pooled: set[str] = set()
     for metric in scores.metrics:
-        kept = read_metric_cache(folder, metric)
+        cached = read_metric_cache(folder, metric)
         known = functions.get(metric, {})
-        for place, names in enumerate(kept.file.pooled if kept else ()):
+        for group, names in enumerate(cached.file.pooled if cached else ()):
             pooled.update(names)
-            if kept is not None and any(name in known for name in names):
-                counts = dict(zip(kept.sample_ids, kept.counts(place), strict=True))
+            if cached is not None and any(name in known for name in names):
+                counts = dict(zip(cached.sample_ids, cached.counts(group), strict=True))
                 columns |= {name: Column(counts, known[name]) for name in names if name in known}
-    return columns, pooled
+    for score in directions:
+        if score in F1_PARTS and all(part in directions for part in F1_PARTS[score]):
+            parts = np.array([[row.get(part, math.nan) for part in F1_PARTS[score]] for row in rows.values()])
+            columns[score] = Column(dict(zip(rows, f1_counts(parts), strict=True)), f1_from_counts)
+        elif score not in pooled and all(score in row for row in rows.values()):
+            means = mean_counts([row[score] for row in rows.values()])
+            columns[score] = Column(dict(zip(rows, means, strict=True)), mean_from_counts)
+    ordered = {score: columns[score] for score in directions if score in columns}
+    return System(
+        name, list(rows), directions, ordered, _references(folder), metric_settings(scores), metric_of_scores(scores)
+    )
 
 
-def asked(scores: ScoresFile) -> dict[str, Any]:
-    """By metric of `scores.json`, who was asked and how; the address of a server is nothing to a figure."""
+def metric_settings(scores: ScoresFile) -> dict[str, Any]:
+    """Return judge, model, settings and arguments by metric; the address of a server does not change a score."""
     judge = {"judge": scores.judge, "splitter": scores.splitter}
-    found: dict[str, Any] = {RADFACT: judge} if RADFACT in scores.metrics else {}
-    for name, one in scores.metrics.items():
-        model = {key: value for key, value in (one.model or {}).items() if key != "base_url"}
-        said = {"model": model, "settings": one.settings, "arguments": one.arguments}
-        found[name] = {**found.get(name, {}), **said} if any(said.values()) else found.get(name, {})
-    return found
+    settings: dict[str, Any] = {RADFACT: judge} if RADFACT in scores.metrics else {}
+    for name, metric in scores.metrics.items():
+        model = {key: value for key, value in (metric.model or {}).items() if key != "base_url"}
+        own = {"model": model, "settings": metric.settings, "arguments": metric.arguments}
+        settings[name] = {**settings.get(name, {}), **(own if any(own.values()) else {})}
+    return settings
 
 
 def _references(folder: Path) -> dict[str, str]:

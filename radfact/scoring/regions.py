@@ -8,12 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.errors import InputError
-from radfact.records import Box, Mask, Sentence
+from radfact.io.coco import decode_mask
+from radfact.records import Box, Sentence
 from radfact.scoring.options import Compat
-
-MOST_PIXELS = 100_000_000
-"""Of a mask; no radiograph has as many, and a damaged size must not take all the memory there is."""
 
 PAPER_GRID = 224
 """Pixels a side of the mask on which the published implementation compares boxes."""
@@ -69,49 +66,6 @@ def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: C
     own = _draw([sentence], size, compat)
     area = int(own.sum())
     return int((own & _draw(evidence, size, compat)).sum()) / area if area else math.nan
-
-
-def decode_mask(mask: Mask) -> NDArray[np.bool_]:
-    """The pixels of a COCO run-length mask, bool, (height, width).
-
-    Raises:
-        InputError: the runs do not make a mask of the size that it names, or no radiograph has that size.
-    """
-    height, width = mask.size
-    if height * width > MOST_PIXELS:
-        raise InputError(f"expected at most {MOST_PIXELS} pixels, found {height} x {width}", field="size")
-    runs = mask.counts if isinstance(mask.counts, list) else _unpacked(mask.counts)
-    if any(run < 0 for run in runs) or sum(runs) != height * width:
-        raise InputError(
-            f"the runs must be non-negative and sum to {height} x {width} = {height * width} pixels, found {sum(runs)}",
-            field="counts",
-        )
-    # Runs go down the columns, off and on by turns.
-    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
-
-
-def _unpacked(counts: str) -> list[int]:
-    """The runs of a compressed COCO string: five bits a character, from the fourth run on as steps from two before.
-
-    Not read by pycocotools, which leaves pixels undefined where the runs of a damaged string end early.
-    """
-    runs: list[int] = []
-    value = shift = 0
-    for character in counts:
-        code = ord(character) - 48
-        if not 0 <= code < 64:
-            raise InputError(f"no run-length encoding: character {character!r}", field="counts")
-        value |= (code & 0x1F) << shift
-        shift += 5
-        if code & 0x20:
-            continue
-        if code & 0x10:
-            value -= 1 << shift
-        runs.append(value + runs[-2] if len(runs) > 2 else value)
-        value = shift = 0
-    if shift:
-        raise InputError("no run-length encoding: it breaks off in the middle of a run", field="counts")
-    return runs
 
 
 def _all_boxes(sentences: Iterable[Sentence]) -> list[Box]:

@@ -34,9 +34,8 @@ from data.annotation.tasks import OTHER_VIEW
 from data.manifest import Failure
 from data.study import Label, Study
 from radfact.errors import InputError
-from radfact.io.coco import read_coco
+from radfact.io.coco import decode_mask, read_coco
 from radfact.records import Box, Mask, Sentence
-from radfact.scoring.regions import decode_mask
 
 WIDTH, HEIGHT = 600, 518
 Result = dict[str, Any]

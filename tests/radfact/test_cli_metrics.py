@@ -17,9 +17,9 @@ from green_responses import GreenResponse
 from radfact.cli.main import main
 from radfact.errors import InputError
 from radfact.judges import load_judge
-from radfact.metrics import green_summary
-from radfact.metrics.green_summary import Embeddings
 from radfact.metrics.registry import MetricEntry, entries
+from radfact.results import green_summary
+from radfact.results.green_summary import Embeddings
 
 Run = Callable[..., tuple[int, str, str]]
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"

@@ -7,10 +7,9 @@ import pytest
 from pycocotools import mask as coco
 
 from radfact.errors import InputError
-from radfact.io.coco import read_coco
+from radfact.io.coco import decode_mask, read_coco
 from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.records import Box, Sentence
-from radfact.scoring.regions import decode_mask
 
 IMAGES = [{"id": 1, "width": 200, "height": 100, "file_name": "a.png"}, {"id": 2, "width": 100, "height": 100}]
 CATEGORIES = [{"id": 7, "name": "Nodule"}, {"id": 8, "name": "Effusion"}]

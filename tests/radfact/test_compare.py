@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
+from radfact.html.comparison_page import format_difference, write_comparison
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore
 from radfact.pipeline import evaluate
 from radfact.records import Box, Pair, Pairs, Sentence
-from radfact.results.compare import Contrast, compare, in_brackets, write_comparison
+from radfact.results.compare import Contrast, compare
 from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, scored_rows, summarize
 from radfact.statistics.significance import f1_counts, f1_from_counts
 
@@ -47,10 +48,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_systems_are_compared_on_the_samples_and_figures_that_they_share(folders: list[Path]) -> None:
     found = compare(folders)
     assert (found.systems, found.shared, found.own) == (["good", "bad"], 5, [6, 5])
-    assert {"rouge_l", "bleu_4", "logical_f1"} <= set(found.figures)
-    assert "bleu_1" not in found.figures
+    assert {"rouge_l", "bleu_4", "logical_f1"} <= set(found.scores)
+    assert "bleu_1" not in found.scores
     assert any("bleu_1" in note for note in found.notes)
-    first, second = found.figures["rouge_l"]
+    first, second = found.scores["rouge_l"]
     assert (first.summary.point, first.summary.n, first.difference) == (pytest.approx(1.0), 5, None)
     assert second.difference is not None
     assert second.summary.point is not None
@@ -62,7 +63,7 @@ def test_systems_are_compared_on_the_samples_and_figures_that_they_share(folders
 def test_a_pooled_figure_is_computed_anew_from_the_shared_samples(folders: list[Path]) -> None:
     from sacrebleu.metrics.bleu import BLEU
 
-    first, second = compare(folders).figures["bleu_4"]
+    first, second = compare(folders).scores["bleu_4"]
     expected = BLEU(lowercase=True).corpus_score(["Nothing of note."] * 5, [TEXTS[:5]]).score
     assert first.summary.point == pytest.approx(100.0)
     assert second.summary.point == pytest.approx(expected)
@@ -104,7 +105,7 @@ def test_what_is_written(folders: list[Path], tmp_path: Path) -> None:
     record = json.loads((tmp_path / "comparison.json").read_text())
     with (tmp_path / "comparison.csv").open() as handle:
         rows = list(csv.DictReader(handle))
-    assert len(rows) == 2 * len(record["figures"])
+    assert len(rows) == 2 * len(record["scores"])
     assert rows[0]["p"] == ""
     assert float(rows[1]["p"]) > 0
 
@@ -122,7 +123,7 @@ def test_what_is_written(folders: list[Path], tmp_path: Path) -> None:
 )
 def test_the_least_p_of_so_many_rounds_is_a_bound(p: float, rounds: int, shown: str) -> None:
     one = Contrast(Summary(0.5, n=3), Summary(0.1, n=3), p)
-    assert in_brackets(one, rounds) == f"(+0.100, {shown if shown.startswith('p') else f'p {shown}'})"
+    assert format_difference(one, rounds) == f"(+0.100, {shown if shown.startswith('p') else f'p {shown}'})"
 
 
 def ratio(counts: Counts) -> float:
@@ -148,11 +149,11 @@ def test_a_pooled_figure_of_ones_own_is_compared_where_its_metric_is_named(
         evaluate(pairs(texts), [Words(), "rouge_l"], out=tmp_path / name)
     systems = [tmp_path / "a", tmp_path / "b"]
     without = compare(systems)
-    assert list(without.figures) == ["rouge_l"]
+    assert list(without.scores) == ["rouge_l"]
     (note,) = (note for note in without.notes if "words_ratio" in note)
     assert "the metric that pools them is not known here: words_ratio; name it with --metric MODULE:OBJECT" in note
     monkeypatch.setitem(sys.modules, "own_words", sys.modules[__name__])
-    first, second = compare(systems, metrics=["own_words:Words"]).figures["words_ratio"]
+    first, second = compare(systems, metrics=["own_words:Words"]).scores["words_ratio"]
     assert first.summary.point == 1.0
     assert second.summary.point == pytest.approx(18 / sum(len(text.split()) for text in TEXTS))
 
@@ -166,7 +167,7 @@ def test_samples_that_are_left_out_of_both_count_in_neither(tmp_path: Path) -> N
     assert found.shared == 7
     evaluate([*pairs(TEXTS), Pair("x", "Clear.", "Clear.")], ["rouge_l"], out=tmp_path / "all")
     assert not any("another" in note for note in compare([tmp_path / "a", tmp_path / "all"]).notes)
-    assert [found.figures[name][1].summary.n for name in ("bleu_2", "rouge_l")] == [6, 6]
+    assert [found.scores[name][1].summary.n for name in ("bleu_2", "rouge_l")] == [6, 6]
 
 
 def test_another_judge_or_model_is_said(folders: list[Path], tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_n_of_an_f1_is_that_of_the_results(tmp_path: Path, chosen: list[str]) ->
     results = evaluate(given, chosen, judge="offline", out=tmp_path / "a", bootstrap=20)
     evaluate(given, chosen, judge="offline", out=tmp_path / "b", bootstrap=20)
     summary = results.scores["grounding_f1"]
-    first, second = compare([tmp_path / "a", tmp_path / "b"], replicates=20, rounds=20).figures["grounding_f1"]
+    first, second = compare([tmp_path / "a", tmp_path / "b"], replicates=20, rounds=20).scores["grounding_f1"]
     assert second.difference is not None
     # The second sample has a precision and no recall: it counts in the F1's precision, and has none itself.
     assert (summary.n, first.summary.n, second.summary.n, second.difference.n) == (1, 1, 1, 1)

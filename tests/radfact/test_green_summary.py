@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json, write_jsonl
-from radfact.metrics.green_summary import (
+from radfact.metrics.responses.assessment import NO_ERRORS, Assessment, CategoryErrors
+from radfact.results.green_summary import (
     Embeddings,
     SentenceEmbedder,
     cluster,
@@ -25,7 +26,6 @@ from radfact.metrics.green_summary import (
     read_assessments,
     summarize_green,
 )
-from radfact.metrics.responses.assessment import NO_ERRORS, Assessment, CategoryErrors
 
 needs_sklearn = pytest.mark.skipif(not importlib.util.find_spec("sklearn"), reason="scikit-learn is not installed")
 

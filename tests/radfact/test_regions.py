@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco
 
 from radfact.errors import InputError
+from radfact.io.coco import decode_mask
 from radfact.records import Box, Mask, Sentence
 from radfact.scoring.options import Compat
-from radfact.scoring.regions import covered_share, decode_mask, spatially_entailed
+from radfact.scoring.regions import covered_share, spatially_entailed
 
 Corners = tuple[float, float, float, float]
 

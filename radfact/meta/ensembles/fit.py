@@ -33,7 +33,7 @@ from radfact.records import Pair
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.reader import read_digests, read_scores
 from radfact.results.schema import metric_of_scores
-from radfact.results.systems import asked
+from radfact.results.systems import metric_settings
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.correlation import COEFFICIENTS, REPLICATES, SEED, correlate
 
@@ -194,7 +194,7 @@ def _judges(ensemble: Ensemble, folders: Mapping[str, Path]) -> dict[str, dict[s
     for feature in ensemble.coefficients:
         judge, _, score = feature.rpartition("/")
         metric = metric_of_scores(scores[judge]).get(score, score)
-        judges.setdefault(judge, {})[metric] = asked(scores[judge]).get(metric)
+        judges.setdefault(judge, {})[metric] = metric_settings(scores[judge]).get(metric)
     return judges
 
 
