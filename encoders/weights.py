@@ -72,26 +72,26 @@ _SIZES = {"image_size": 224, "patch_size": 14, "hidden_size": 768, "num_hidden_l
 def timm_name(name: str) -> tuple[str, int | None]:
     """Return timm's name of a published parameter, and 0, 1 or 2 for a part of a fused projection, else None."""
     name = DINOV2_CHUNKS.sub(r"blocks.\1.", DINOV2_PREFIXES.sub("", name))
-    for theirs, ours in STEMS:
-        if name.startswith(theirs):
-            name = ours + name.removeprefix(theirs)
+    for hf, timm in STEMS:
+        if name.startswith(hf):
+            name = timm + name.removeprefix(hf)
             break
-    for theirs, ours in (*ALIASES, *LEAVES):
-        name = name.replace(theirs, ours)
-    for third, theirs in enumerate(QKV):
-        if theirs in name:
-            return name.replace(theirs, FUSED_QKV), third
+    for hf, timm in (*ALIASES, *LEAVES):
+        name = name.replace(hf, timm)
+    for third, hf in enumerate(QKV):
+        if hf in name:
+            return name.replace(hf, FUSED_QKV), third
     return name, None
 
 
 def hugging_face_names(name: str) -> tuple[str, ...]:
     """Return Hugging Face's name of a timm parameter, or the three names of a fused projection."""
-    for theirs, ours in STEMS:
-        if name.startswith(ours):
-            name = theirs + name.removeprefix(ours)
+    for hf, timm in STEMS:
+        if name.startswith(timm):
+            name = hf + name.removeprefix(timm)
             break
-    for theirs, ours in LEAVES:
-        name = name.replace(ours, theirs)
+    for hf, timm in LEAVES:
+        name = name.replace(timm, hf)
     return tuple(name.replace(FUSED_QKV, part) for part in QKV) if FUSED_QKV in name else (name,)
 
 
@@ -104,15 +104,15 @@ def to_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     converted: dict[str, Tensor] = {}
     thirds: dict[str, dict[int, Tensor]] = {}
     for name, tensor in state.items():
-        ours, third = timm_name(name)
+        timm, third = timm_name(name)
         if third is None:
-            converted[ours] = tensor
+            converted[timm] = tensor
         else:
-            thirds.setdefault(ours, {})[third] = tensor
-    for ours, parts in thirds.items():
-        if missing := [name for i, name in enumerate(hugging_face_names(ours)) if i not in parts]:
+            thirds.setdefault(timm, {})[third] = tensor
+    for timm, parts in thirds.items():
+        if missing := [name for i, name in enumerate(hugging_face_names(timm)) if i not in parts]:
             raise ValueError(f"missing weights: {', '.join(missing)}")
-        converted[ours] = torch.cat([parts[i] for i in range(len(QKV))])
+        converted[timm] = torch.cat([parts[i] for i in range(len(QKV))])
     return converted
 
 
@@ -122,7 +122,7 @@ def to_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in state.items():
         names = hugging_face_names(name)
         parts = tensor.chunk(len(names)) if len(names) > 1 else (tensor,)
-        converted |= {theirs: part.clone() for theirs, part in zip(names, parts, strict=True)}
+        converted |= {hf: part.clone() for hf, part in zip(names, parts, strict=True)}
     return converted
 
 

@@ -33,7 +33,12 @@ def parse_response(response: Response, *, cut_loops: bool) -> ParsedReport:
 
 
 def to_original_coordinates(sentences: Sequence[Sentence], frontal: Path) -> list[dict[str, Any]]:
-    """Return sentences as records, with boxes converted from the model's crop to the original image."""
+    """Return sentences as records, with boxes converted from the model's crop to the original image.
+
+    Args:
+        sentences: sentences with boxes in CROP coordinates.
+        frontal: file of the frontal image.
+    """
     crop = CropMap(*image_size(frontal))
     placed = [
         Sentence(text=s.text, boxes=tuple(crop.to_original(box) for box in s.boxes) if s.boxes else None)

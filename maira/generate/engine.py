@@ -107,7 +107,12 @@ def start_engine(checkpoint: Path, options: EngineOptions) -> Engine:
 
 
 def report_request(example: Example, max_new_tokens: int | None = None) -> GenerationRequest:
-    """Make the request for a whole report; the default limit is that of its task."""
+    """Make the request for a whole report.
+
+    Args:
+        example: sample with the prompt.
+        max_new_tokens: limit of the response; None for that of the task.
+    """
     form: Form = "narrative" if example.task == "findings" else "report"
     return GenerationRequest(example, form, max_new_tokens or NEW_TOKENS[example.task])
 
@@ -118,12 +123,23 @@ def length_key(request: GenerationRequest) -> tuple[Form, int, int, int]:
 
 
 def window_failure(length: int, window: int) -> FailedRequest | None:
-    """Return a failure if a prompt of `length` tokens leaves no room for a response in the context window."""
+    """Return a failure if a prompt leaves no room for a response in the context window.
+
+    Args:
+        length: tokens of the prompt.
+        window: tokens of the context window.
+    """
     if length < window:
         return None
     return FailedRequest(f"the prompt has {length} tokens, and prompt and response share a context window of {window}")
 
 
 def limit_to_window(request: GenerationRequest, length: int, window: int) -> GenerationRequest:
-    """Lower the limit of new tokens to what a prompt of `length` tokens leaves of the context window."""
+    """Lower the limit of new tokens to what the prompt leaves of the context window.
+
+    Args:
+        request: request to limit.
+        length: tokens of its prompt.
+        window: tokens of the context window.
+    """
     return replace(request, max_new_tokens=min(request.max_new_tokens, window - length))

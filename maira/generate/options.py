@@ -91,8 +91,7 @@ class EngineOptions(Options):
         "transformers"
     )
     free: Annotated[
-        bool,
-        Option("Neither grammar nor repetition guard: the output of the model as released.", flag="--free"),
+        bool, Option("Neither grammar nor repetition guard: the output of the model as released.", flag="--free")
     ] = False
 
     @model_validator(mode="after")

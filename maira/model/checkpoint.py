@@ -78,7 +78,7 @@ class StoredTensor:
 
 
 def own_name(name: str, layout: Layout) -> tuple[str, int | None]:
-    """Return our name for a parameter of a layout, and which third of ours it is; unknown names are unchanged.
+    """Return our name for a parameter of a layout, and which third of own it is; unknown names are unchanged.
 
     Args:
         name: name in the layout.
@@ -125,9 +125,9 @@ def weight_transforms() -> list[WeightRenaming | WeightConverter]:
     """Return the tables as transformers' conversion rules, in the order in which it applies them to any layout."""
     released, encoder = PREFIXES["released"], PREFIXES["own"]["encoder"]
     pairs = [(prefix, released[part]) for part, prefix in PREFIXES["transformers5"].items()]
-    pairs += [(released["encoder"] + theirs, encoder + ours) for theirs, ours in STEMS]
-    renamings = [WeightRenaming(f"^{re.escape(theirs)}", ours) for theirs, ours in pairs]
-    renamings += [WeightRenaming(re.escape(theirs), ours) for theirs, ours in (*ALIASES, *LEAVES)]
+    pairs += [(released["encoder"] + foreign, encoder + own) for foreign, own in STEMS]
+    renamings = [WeightRenaming(f"^{re.escape(foreign)}", own) for foreign, own in pairs]
+    renamings += [WeightRenaming(re.escape(foreign), own) for foreign, own in (*ALIASES, *LEAVES)]
     fuse = WeightConverter([re.escape(part) for part in QKV], FUSED_QKV, [Concatenate(dim=0)])
     return [*renamings, fuse]
 
@@ -190,20 +190,20 @@ def match_weights(
     layout = detect_layout(stored)
     thirds: dict[str, dict[int, str]] = {}
     for name in stored:
-        ours, third = own_name(name, layout)
-        thirds.setdefault(ours, {})[third or 0] = name
-    plan = {ours: tuple(parts[i] for i in sorted(parts)) for ours, parts in thirds.items()}
+        own, third = own_name(name, layout)
+        thirds.setdefault(own, {})[third or 0] = name
+    plan = {own: tuple(parts[i] for i in sorted(parts)) for own, parts in thirds.items()}
     known = {name: names_for_layout(name, layout) for name in expected}
     missing = [
-        name for ours, names in known.items() for third, name in enumerate(names) if third not in thirds.get(ours, {})
+        name for own, names in known.items() for third, name in enumerate(names) if third not in thirds.get(own, {})
     ]
-    unexpected = [name for ours, names in plan.items() if ours not in expected for name in names]
+    unexpected = [name for own, names in plan.items() if own not in expected for name in names]
     reshaped = []
-    for ours in expected.keys() & plan.keys():
-        shapes = [stored[name].shape for name in plan[ours]]
+    for own in expected.keys() & plan.keys():
+        shapes = [stored[name].shape for name in plan[own]]
         whole = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
-        if len(shapes) == len(known[ours]) and whole != expected[ours]:
-            reshaped.append(f"{' + '.join(plan[ours])} (expected {list(expected[ours])}, found {list(whole)})")
+        if len(shapes) == len(known[own]) and whole != expected[own]:
+            reshaped.append(f"{' + '.join(plan[own])} (expected {list(expected[own])}, found {list(whole)})")
     raise_mismatch(missing, unexpected, reshaped, file=file)
     return plan
 

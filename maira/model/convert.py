@@ -89,8 +89,7 @@ def convert(
         if layout != "own":
             standard_processor(made, config.vision_config.patch_size)
         shards = split_torch_state_dict_into_shards(
-            {name: target.meta for name, target in targets.items()},
-            max_shard_size=shard_size,
+            {name: target.meta for name, target in targets.items()}, max_shard_size=shard_size
         )
         with ExitStack() as stack:
             read = _Reader(stored, stack)
@@ -171,11 +170,11 @@ def standard_processor(folder: Path, patch_size: int) -> None:
         patch_size: side of a patch of the encoder, pixels.
     """
     path = folder / "processor_config.json"
-    ours = read_json(path).get("image_processor", {}) if path.is_file() else {}
-    if ours.get("image_processor_type") != "MairaImageProcessor":
+    settings = read_json(path).get("image_processor", {}) if path.is_file() else {}
+    if settings.get("image_processor_type") != "MairaImageProcessor":
         return
     name = {"processor_class": "Maira2Processor"}
-    side = ours["size"]
+    side = settings["size"]
     standard = {
         "image_processor_type": "BitImageProcessor",
         "do_resize": True,
@@ -186,8 +185,8 @@ def standard_processor(folder: Path, patch_size: int) -> None:
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": [ours["image_mean"]] * 3,
-        "image_std": [ours["image_std"]] * 3,
+        "image_mean": [settings["image_mean"]] * 3,
+        "image_std": [settings["image_std"]] * 3,
         "do_convert_rgb": True,
     }
     write_json(folder / "preprocessor_config.json", name | standard)
@@ -270,8 +269,8 @@ def _targets(
     plan: Mapping[str, tuple[str, ...]], stored: Mapping[str, StoredTensor], layout: Layout
 ) -> dict[str, _Target]:
     targets: dict[str, _Target] = {}
-    for ours, sources in plan.items():
-        names = names_for_layout(ours, layout)
+    for own, sources in plan.items():
+        names = names_for_layout(own, layout)
         if len(names) == len(sources):
             targets |= {name: _Target((part,), None, stored) for name, part in zip(names, sources, strict=True)}
         elif len(names) == 1:

@@ -163,12 +163,22 @@ def parse_inputs(text: str) -> tuple[Input, ...]:
 
 
 def drop_inputs(study: Study, names: Sequence[Input]) -> Study:
-    """Remove inputs from a study; `prior` is the prior image and the prior report."""
+    """Remove inputs from a study.
+
+    Args:
+        study: study to change.
+        names: inputs to remove; `prior` is the prior image and the prior report.
+    """
     return study.model_copy(update=dict.fromkeys(field for name in names for field in _FIELDS[name]))
 
 
 def has_inputs(study: Study, names: Sequence[Input]) -> bool:
-    """Return whether a study has all of these inputs; a prior counts if its image exists."""
+    """Return whether a study has all of these inputs.
+
+    Args:
+        study: study to check.
+        names: inputs; a prior counts if its image exists.
+    """
     return all(getattr(study, _FIELDS[name][0]) is not None for name in names)
 
 

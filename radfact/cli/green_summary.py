@@ -46,12 +46,12 @@ def green_summary(
 ) -> None:
     """Summarise what GREEN said in a results folder."""
     from radfact.html.page import write_page
-    from radfact.results.green_summary import SentenceEmbedder, write_summary
+    from radfact.results.green_summary import SentenceEmbedder, format_summary, write_summary
 
     console = new_console()
     with quiet_libraries():
         summary = write_summary(results, SentenceEmbedder(embeddings))
-    say(console, summary.as_text())
+    say(console, format_summary(summary))
     say_path(console, "Read the studies in", write_page(results))
 
 
@@ -69,7 +69,7 @@ def check_embeddings(folder: Path | None) -> None:
 
 def summarise_where_possible(console: Console, results: Path, embeddings: Path | None) -> bool:
     """Write and print the summary of a run that has GREEN; return whether that was possible."""
-    from radfact.results.green_summary import SentenceEmbedder, write_summary
+    from radfact.results.green_summary import SentenceEmbedder, format_summary, write_summary
 
     try:
         with quiet_libraries():
@@ -77,5 +77,5 @@ def summarise_where_possible(console: Console, results: Path, embeddings: Path |
     except InputError as error:
         say(console, f"without GREEN's summary: {error}", style="yellow")
         return False
-    say(console, summary.as_text())
+    say(console, format_summary(summary))
     return True

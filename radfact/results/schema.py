@@ -8,6 +8,7 @@
 | `run.json` | `RunFile` |
 | `metrics/NAME.json` | `MetricCacheFile` |
 | `metrics/NAME.jsonl` | `MetricCacheRow` per line |
+| `green_summary.json` | `GreenSummaryFile` |
 """
 
 from __future__ import annotations
@@ -178,3 +179,32 @@ class MetricCacheRow(Row):
 def metric_of_scores(scores: ScoresFile) -> Mapping[str, str]:
     """Map each score of `scores.json` to its metric."""
     return {score: name for name, metric in scores.metrics.items() for score in metric.scores}
+
+
+class GreenCategory(Row):
+    """One category of significant errors in the GREEN summary.
+
+    Attributes:
+        name: the category.
+        without: share of reports without an error of the category.
+        errors: number of explanations.
+        clusters: number of clusters of explanations.
+        largest: number of explanations in the largest cluster.
+        typical: explanations nearest to the center of the largest cluster, without duplicates.
+    """
+
+    name: str
+    without: FiniteFloat
+    errors: NonNegativeInt = 0
+    clusters: NonNegativeInt = 0
+    largest: NonNegativeInt = 0
+    typical: tuple[str, ...] = ()
+
+
+class GreenSummaryFile(Row):
+    """`green_summary.json`: mean and population standard deviation of GREEN over `n` reports, categories by letter."""
+
+    mean: FiniteFloat
+    std: FiniteFloat
+    n: NonNegativeInt
+    categories: dict[str, GreenCategory]

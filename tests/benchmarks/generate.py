@@ -1,19 +1,19 @@
-"""Reports per second of a model of the 7B shape: ours in batches, against one study at a time with plain `generate`.
+"""Throughput of a model of the 7B shape: an engine with batches, compared with plain `generate` on one study at a time.
 
     python tests/benchmarks/generate.py
     python tests/benchmarks/generate.py --studies 96 --batch 24 --cache static
     python tests/benchmarks/generate.py --engine vllm --batch 24
 
-The model has random weights, made where it runs (bfloat16 on an accelerator; vLLM alone needs them as files, in a
-temporary folder). Every prompt shows three images and holds about as many tokens as a real one with a prior report;
-every answer goes on to the limit, held to the grammar of grounded reports. Plain is what the model card of the release
-does: the processor, then `generate`, without our constraints. Both begin with image files that differ for every study,
-and both are warmed up first.
+The model has random weights, created on its device (bfloat16 on an accelerator; vLLM needs them as files, in a
+temporary folder). Every prompt has three images and about as many tokens as a real one with a prior report; every
+response continues to the limit, constrained by the grammar of grounded reports. "plain generate" follows the model
+card of the release: the processor, then `generate`, without constraints. Both read image files that differ for every
+study, and both are warmed up first.
 
-The floor is what no batch of that size can be faster than: the arithmetic of encoder, adapter and prompts at the rate
-of a large matrix product, and reading all weights and the cache for every token at the rate of a large copy; both rates
-are measured here. Without an accelerator a small shape runs instead, which tells whether the script works and what
-batches are worth on that machine, and nothing about a GPU.
+The lower bound of the time per report is the arithmetic of encoder, adapter and prompts at the rate of a large matrix
+product, plus reading all weights and the cache for every token at the rate of a large copy; both rates are measured
+here. Without an accelerator a small shape runs instead, which tests the script and shows the effect of batches on that
+machine, but says nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -65,47 +65,51 @@ SMALL_MODEL = {
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Studies answered in some seconds, so many at a time, and the most memory that was taken, bytes."""
+class Measurement:
+    """Number of studies, seconds, batch size, and peak memory in bytes."""
 
     studies: int
     seconds: float
-    at_a_time: int
+    batch_size: int
     peak: int
 
     @property
     def rate(self) -> float:
-        """Reports a second."""
+        """Reports per second."""
         return self.studies / self.seconds
 
 
 @dataclass(frozen=True)
-class Ceilings:
-    """What the machine does at best: operations a second in a matrix product, bytes a second in a copy."""
+class PeakRates:
+    """Measured peak rates of the machine: operations per second in a matrix product, bytes per second in a copy."""
 
     operations: float
     bytes: float
 
 
-def configuration(given: argparse.Namespace, tokenizer: Any) -> MairaConfig:
-    """The 7B model, or the small one, with what the options change."""
+def configuration(arguments: argparse.Namespace, tokenizer: Any) -> MairaConfig:
+    """Return the configuration of the 7B model or of the small one, changed by the options."""
     encoder, text = dict(RAD_DINO), dict(VICUNA_7B)
-    if given.shape == "small":
+    if arguments.shape == "small":
         encoder, text = encoder | SMALL_ENCODER, text | SMALL_MODEL
-    changed = {"num_hidden_layers": given.layers, "hidden_size": given.width, "intermediate_size": given.mlp}
+    changed = {
+        "num_hidden_layers": arguments.layers,
+        "hidden_size": arguments.width,
+        "intermediate_size": arguments.mlp,
+    }
     text |= {name: value for name, value in changed.items() if value is not None}
-    if given.image_size is not None:
-        encoder["image_size"] = given.image_size
+    if arguments.image_size is not None:
+        encoder["image_size"] = arguments.image_size
     return MairaConfig(
         vision_config=encoder, text_config=text, image_token_index=tokenizer.convert_tokens_to_ids(IMAGE)
     )
 
 
 def random_model(config: MairaConfig, device: torch.device) -> MairaForConditionalGeneration:
-    """Random weights that never end an answer, made on the device.
+    """Make a model with random weights that never ends a response.
 
-    One number of every hidden state is kept at 1 through all layers, and the head answers it with a score for the end
-    that no other token's comes near; so it also holds for engines that know nothing but the weights.
+    One number of every hidden state stays 1 through all layers, and the head maps it to a very low score of the end
+    token; this works in every engine, since it depends on the weights only.
     """
     torch.manual_seed(0)
     before = torch.get_default_dtype()
@@ -128,7 +132,7 @@ def random_model(config: MairaConfig, device: torch.device) -> MairaForCondition
 
 
 def write_images(folder: Path, count: int, size: int) -> list[Path]:
-    """Square radiographs of grey noise."""
+    """Write square images of gray noise."""
     draw = np.random.default_rng(0)
     paths = [folder / f"{number}.png" for number in range(count)]
     for path in paths:
@@ -137,9 +141,9 @@ def write_images(folder: Path, count: int, size: int) -> list[Path]:
 
 
 def make_requests(
-    given: argparse.Namespace, processor: MairaProcessor, images: Sequence[Path]
+    arguments: argparse.Namespace, processor: MairaProcessor, images: Sequence[Path]
 ) -> list[GenerationRequest]:
-    """Requests for grounded reports with three images each, prompts of `text_tokens` beside those of the images."""
+    """Make requests for grounded reports with three images and prompts of `text_tokens` in addition to the images."""
 
     def prompt(sentences: int) -> str:
         prior = " ".join(SENTENCES[number % len(SENTENCES)] for number in range(sentences))
@@ -150,21 +154,21 @@ def make_requests(
         return length - IMAGES * processor.image_seq_length
 
     sentences = 1
-    while text_tokens(sentences) < given.text_tokens:
+    while text_tokens(sentences) < arguments.text_tokens:
         sentences += 1
     text = prompt(sentences)
     return [
         GenerationRequest(
             Example(f"study-{study}", "grounded", text, tuple(images[IMAGES * study : IMAGES * (study + 1)])),
             "report",
-            given.new_tokens,
+            arguments.new_tokens,
         )
         for study in range(len(images) // IMAGES)
     ]
 
 
 def best_seconds(work: Callable[[], Any], device: torch.device, repeats: int = 10) -> float:
-    """Seconds of the fastest of some runs, after one to warm up."""
+    """Return the seconds of the fastest of several runs, after a warm-up."""
     seconds = []
     for _ in range(repeats + 1):
         wait_for(device)
@@ -180,8 +184,8 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
-    """By a square matrix product of random numbers, and a copy, whose bytes count as read and as written."""
+def measure_peak_rates(device: torch.device, dtype: torch.dtype) -> PeakRates:
+    """Measure a square matrix product of random numbers, and a copy, whose bytes count as read and as written."""
     side, elements = (8192, 1 << 30) if device.type == "cuda" else (2048, 1 << 26)
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     product = torch.empty_like(left)
@@ -189,21 +193,21 @@ def measure_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
     source = torch.ones(elements, device=device, dtype=dtype)
     target = torch.empty_like(source)
     copied = 2 * source.nbytes / best_seconds(lambda: target.copy_(source), device)
-    return Ceilings(operations, copied)
+    return PeakRates(operations, copied)
 
 
-def floor_seconds(model: Any, ceilings: Ceilings, prompt: int, new_tokens: int, at_a_time: int) -> tuple[float, float]:
-    """Least seconds a report for reading its prompt, and for writing its answer in a batch of that size.
+def minimum_seconds(model: Any, rates: PeakRates, prompt: int, new_tokens: int, batch_size: int) -> tuple[float, float]:
+    """Return lower bounds of the seconds per report for the prompt and for the response.
 
-    As in the specification's "Costs": two operations a weight and token, and those of attention; keys and values of all
-    tokens before, and all weights of layers and head, read once a step. The first token comes with the prompt.
+    Counts two operations per weight and token, and those of attention; each step reads the keys and values of all
+    earlier tokens, and all weights of layers and head. The first token comes with the prompt.
 
     Args:
-        model: whose weights are counted.
-        ceilings: of the machine.
-        prompt: tokens, those of the images included.
-        new_tokens: of an answer.
-        at_a_time: answers written together.
+        model: model whose weights are counted.
+        rates: peak rates of the machine.
+        prompt: tokens of a prompt, including those of the images.
+        new_tokens: tokens of a response.
+        batch_size: responses generated together.
     """
     config, vision = model.config.text_config, model.config.vision_config
     patches = (vision.image_size // vision.patch_size) ** 2 + 1
@@ -215,126 +219,130 @@ def floor_seconds(model: Any, ceilings: Ceilings, prompt: int, new_tokens: int, 
     image += 4 * vision.num_hidden_layers * vision.hidden_size * patches**2
     # A token attends to those before it: half of all pairs.
     text = 2 * layers * prompt + 2 * head + 2 * config.num_hidden_layers * config.hidden_size * prompt**2
-    reading = (IMAGES * image + text) / ceilings.operations
+    reading = (IMAGES * image + text) / rates.operations
     itemsize = model.dtype.itemsize
     head_size = config.hidden_size // config.num_attention_heads
-    kept = 2 * config.num_hidden_layers * config.num_key_value_heads * head_size * itemsize
-    step = (layers + head) * itemsize / at_a_time + kept * (prompt + new_tokens / 2)
-    return reading, (new_tokens - 1) * step / ceilings.bytes
+    cache = 2 * config.num_hidden_layers * config.num_key_value_heads * head_size * itemsize
+    step = (layers + head) * itemsize / batch_size + cache * (prompt + new_tokens / 2)
+    return reading, (new_tokens - 1) * step / rates.bytes
 
 
 def measure(
     work: Callable[[Sequence[GenerationRequest]], int],
     warm: Sequence[GenerationRequest],
     timed: Sequence[GenerationRequest],
-) -> Measured:
-    """Time work on some requests, after it was done on others; it says how many it took at a time."""
+) -> Measurement:
+    """Time a function on requests after a warm-up on others; it returns its batch size."""
     work(warm)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    at_a_time = work(timed)
-    return Measured(len(timed), time.perf_counter() - started, at_a_time, peak_memory())
+    batch_size = work(timed)
+    return Measurement(len(timed), time.perf_counter() - started, batch_size, peak_memory())
 
 
 def peak_memory() -> int:
-    """Of the GPU since it was last reset, or of this process since its start, bytes."""
+    """Return the peak memory in bytes, of the GPU since the last reset or of this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def plainly(model: Any, processor: Any) -> Callable[[Sequence[GenerationRequest]], int]:
-    """One study at a time, as the release's model card does it."""
+def plain_runner(model: Any, processor: Any) -> Callable[[Sequence[GenerationRequest]], int]:
+    """Return a function that generates one study at a time, as in the model card of the release."""
 
     def work(requests: Sequence[GenerationRequest]) -> int:
         for request in requests:
             inputs = processor([request.example.images], [request.example.prompt]).to(model.device)
             with torch.inference_mode():
-                written = model.generate(**inputs, max_new_tokens=request.max_new_tokens, do_sample=False)
-            if (count := written.shape[1] - inputs["input_ids"].shape[1]) != request.max_new_tokens:
+                ids = model.generate(**inputs, max_new_tokens=request.max_new_tokens, do_sample=False)
+            if (count := ids.shape[1] - inputs["input_ids"].shape[1]) != request.max_new_tokens:
                 raise SystemExit(f"plain generate ended after {count} of {request.max_new_tokens} tokens")
         return 1
 
     return work
 
 
-def in_batches(engine: Any, batch: int | None) -> Callable[[Sequence[GenerationRequest]], int]:
-    """Ours; where the engine chooses how many at a time, equal shares of a batch's seconds tell how many it took."""
+def engine_runner(engine: Any, batch: int | None) -> Callable[[Sequence[GenerationRequest]], int]:
+    """Return a function that runs an engine; equal times of a batch tell its size if the engine chooses it."""
 
     def work(requests: Sequence[GenerationRequest]) -> int:
-        answers = [answer for _, answer in engine.generate(requests)]
-        if unanswered := next((answer for answer in answers if not isinstance(answer, Response)), None):
-            raise SystemExit(f"not answered: {unanswered.reason}")
-        if short := sum(isinstance(answer, Response) and not answer.cut_off for answer in answers):
-            print(f"{short} of {len(answers)} answers ended before the limit")
-        return batch or max(Counter(answer.seconds for answer in answers).values())
+        responses = [response for _, response in engine.generate(requests)]
+        if failed := next((response for response in responses if not isinstance(response, Response)), None):
+            raise SystemExit(f"no response: {failed.reason}")
+        if short := sum(not response.cut_off for response in responses):
+            print(f"{short} of {len(responses)} responses ended before the limit")
+        return batch or max(Counter(response.seconds for response in responses).values())
 
     return work
 
 
-def start_ours(given: argparse.Namespace, model: Any, processor: Any, folder: Path) -> Any:
-    """The engine with the model, whose weights become files for vLLM alone."""
-    if given.engine == "transformers":
-        options = EngineOptions(batch_size=given.batch, cache=given.cache)
+def start_engine(arguments: argparse.Namespace, model: Any, processor: Any, folder: Path) -> Any:
+    """Start the engine with the model; vLLM gets its weights as files."""
+    if arguments.engine == "transformers":
+        options = EngineOptions(batch_size=arguments.batch, cache=arguments.cache)
         return TransformersEngine.from_model(model, processor, options)
     from maira.generate.vllm_engine import VLLMEngine
 
     checkpoint = folder / "checkpoint"
     model.save_pretrained(checkpoint)
     processor.save_pretrained(checkpoint)
-    # Its memory is vLLM's from here on; the shapes are still wanted.
+    # vLLM needs the memory; the shapes are used later.
     model.to("meta")
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    options = EngineOptions(engine="vllm", batch_size=given.batch, language_model=folder / "llama")
+    options = EngineOptions(engine="vllm", batch_size=arguments.batch, language_model=folder / "llama")
     return VLLMEngine(checkpoint, options)
 
 
-def introduce(model: Any, ceilings: Ceilings, prompt: int, new_tokens: int) -> None:
-    """What is measured, and on what."""
+def print_setup(model: Any, rates: PeakRates, prompt: int, new_tokens: int) -> None:
+    """Print the machine and the model."""
     is_gpu = model.device.type == "cuda"
     size = sum(parameter.numel() for parameter in model.parameters())
     print(torch.cuda.get_device_name() if is_gpu else f"CPU, {torch.get_num_threads()} threads")
     print(f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}")
     print(f"{size / 1e9:.3f} B parameters in {model.dtype}, prompts of {prompt} tokens, {new_tokens} new ones")
-    print(f"ceilings: {ceilings.operations / 1e9:,.0f} GFLOP/s, {ceilings.bytes / 1e9:,.1f} GB/s")
+    print(f"peak rates: {rates.operations / 1e9:,.0f} GFLOP/s, {rates.bytes / 1e9:,.1f} GB/s")
 
 
-def show(rows: dict[str, Measured], floors: dict[str, tuple[float, float]], title: str) -> None:
-    """A table of what was measured, beside the floor of its batch size."""
+def print_table(rows: dict[str, Measurement], bounds: dict[str, tuple[float, float]], title: str) -> None:
+    """Print the measurements and the lower bounds at their batch sizes."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
-    for heading in ("at a time", "studies", "seconds", "reports/s", "of plain", "floor, s a report", "of floor's rate"):
+    for heading in ("batch", "studies", "seconds", "reports/s", "of plain", "minimum, s/report", "of peak rate"):
         table.add_column(heading, justify="right")
     table.add_column("peak GiB", justify="right")
     plain = rows["plain generate"]
     for name, row in rows.items():
-        reading, writing = floors[name]
-        floor = reading + writing
+        prompt, response = bounds[name]
+        minimum = prompt + response
         table.add_row(
             name,
-            str(row.at_a_time),
+            str(row.batch_size),
             str(row.studies),
             f"{row.seconds:.2f}",
             f"{row.rate:.3f}",
             f"{row.rate / plain.rate:.2f} x",
-            f"{reading:.4f} + {writing:.4f}",
-            f"{row.rate * floor:.1%}",
+            f"{prompt:.4f} + {response:.4f}",
+            f"{row.rate * minimum:.1%}",
             f"{row.peak / (1 << 30):.2f}",
         )
     Console(width=130).print(table)
 
 
 def options() -> argparse.Namespace:
-    """Of the command line; what is not given depends on whether there is an accelerator."""
+    """Parse the command line; defaults depend on the accelerator."""
     has_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--studies", type=int, help="answered by ours (default: four batches, or 96; 16 on a CPU)")
-    parser.add_argument("--plain-studies", type=int, default=4, help="answered by plain generate")
-    parser.add_argument("--batch", type=int, help="most studies at a time (default: as memory allows)")
+    parser.add_argument(
+        "--studies", type=int, help="studies for the engine (default: four batches, or 96; 16 on a CPU)"
+    )
+    parser.add_argument("--plain-studies", type=int, default=4, help="studies for plain generate")
+    parser.add_argument("--batch", type=int, help="batch size (default: as memory allows)")
     parser.add_argument("--new-tokens", type=int, default=150 if has_gpu else 32)
-    parser.add_argument("--text-tokens", type=int, default=253, help="of a prompt beside its images, at least")
+    parser.add_argument(
+        "--text-tokens", type=int, default=253, help="least tokens of a prompt in addition to its images"
+    )
     parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
     parser.add_argument("--cache", choices=("dynamic", "static"), default="dynamic")
     parser.add_argument("--shape", choices=("7b", "small"), default="7b" if has_gpu else "small")
@@ -342,42 +350,43 @@ def options() -> argparse.Namespace:
     parser.add_argument("--width", type=int, help="of the language model; a multiple of twice its heads")
     parser.add_argument("--mlp", type=int, help="width of the language model's MLP")
     parser.add_argument("--image-size", type=int, help="pixels of a side; a multiple of 14")
-    given = parser.parse_args()
-    if given.engine == "vllm" and given.batch is None:
-        parser.error("--engine vllm needs --batch: the floor depends on how many are answered at a time")
-    if given.studies is None:
-        given.studies = 4 * given.batch if given.batch else (96 if has_gpu else 16)
-    return given
+    arguments = parser.parse_args()
+    if arguments.engine == "vllm" and arguments.batch is None:
+        parser.error("--engine vllm needs --batch, on which the lower bound depends")
+    if arguments.studies is None:
+        arguments.studies = 4 * arguments.batch if arguments.batch else (96 if has_gpu else 16)
+    return arguments
 
 
 def main() -> None:
     """Measure and print."""
-    given = options()
+    arguments = options()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = train_tokenizer(SENTENCES, 400)
-    config = configuration(given, tokenizer)
+    config = configuration(arguments, tokenizer)
     side = config.vision_config.image_size
     processor = MairaProcessor(MairaImageProcessor(size=side), tokenizer, image_seq_length=config.image_seq_length)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        warm_up = given.batch or 2
-        images = write_images(folder, IMAGES * (given.studies + warm_up), side)
-        requests = make_requests(given, processor, images)
+        warm_up = arguments.batch or 2
+        images = write_images(folder, IMAGES * (arguments.studies + warm_up), side)
+        requests = make_requests(arguments, processor, images)
         prompt = len(processor.encode_prompt(requests[0].example.prompt, IMAGES))
         model = random_model(config, device)
-        ceilings = measure_ceilings(device, model.dtype)
-        introduce(model, ceilings, prompt, given.new_tokens)
-        plain = plainly(model, processor)
-        rows = {"plain generate": measure(plain, requests[:1], requests[1 : 1 + given.plain_studies])}
-        engine = start_ours(given, model, processor, folder)
-        work = in_batches(engine, given.batch)
-        ours = f"ours, {given.engine}" + (f", {given.cache} cache" if given.engine == "transformers" else "")
-        rows[ours] = measure(work, requests[:warm_up], requests[warm_up:])
+        rates = measure_peak_rates(device, model.dtype)
+        print_setup(model, rates, prompt, arguments.new_tokens)
+        plain = plain_runner(model, processor)
+        rows = {"plain generate": measure(plain, requests[:1], requests[1 : 1 + arguments.plain_studies])}
+        engine = start_engine(arguments, model, processor, folder)
+        work = engine_runner(engine, arguments.batch)
+        name = f"{arguments.engine}" + (f", {arguments.cache} cache" if arguments.engine == "transformers" else "")
+        rows[name] = measure(work, requests[:warm_up], requests[warm_up:])
         engine.close()
-        floors = {
-            name: floor_seconds(model, ceilings, prompt, given.new_tokens, row.at_a_time) for name, row in rows.items()
+        bounds = {
+            name: minimum_seconds(model, rates, prompt, arguments.new_tokens, row.batch_size)
+            for name, row in rows.items()
         }
-        show(rows, floors, "Three-image studies; the floor is of that many at a time")
+        print_table(rows, bounds, "Studies with three images; minimum at the same batch size")
 
 
 if __name__ == "__main__":

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data.study import Study
-from maira.grounding.boxes import (
-    BoxCompletion,
-    Overlap,
-    box_completions,
-    box_overlap,
-    draw_boxes,
-    summarize_overlaps,
-)
+from maira.grounding.boxes import BoxCompletion, Overlap, box_completions, box_overlap, draw_boxes, summarize_overlaps
 from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example
 from radfact.records import Box, Sentence
 
@@ -98,9 +91,9 @@ def test_overlap_is_what_sets_of_pixels_give(said: list[Box], true: list[Box], g
     assert box_overlap(said, true, grid) == expected
 
 
-def test_figures_are_means_over_phrases() -> None:
-    figures = summarize_overlaps([Overlap(1, 0.5, 0.5), Overlap(0, 0, 0), Overlap(math.nan, math.nan, math.nan)])
-    assert {name: (figure.point, figure.n) for name, figure in figures.items()} == {
+def test_scores_are_means_over_phrases() -> None:
+    scores = summarize_overlaps([Overlap(1, 0.5, 0.5), Overlap(0, 0, 0), Overlap(math.nan, math.nan, math.nan)])
+    assert {name: (score.point, score.n) for name, score in scores.items()} == {
         "precision": (0.5, 2),
         "recall": (0.25, 2),
         "mean_iou": (0.25, 2),
@@ -109,16 +102,16 @@ def test_figures_are_means_over_phrases() -> None:
 
 def test_intervals_are_those_of_the_bootstrap_over_phrases() -> None:
     overlaps = [Overlap(1, 1, i / 99) for i in range(100)]
-    figures = summarize_overlaps(overlaps, replicates=2000)
+    scores = summarize_overlaps(overlaps, replicates=2000)
     # The standard error of the mean of 0, 1/99, ..., 1 is 0.0292: 95 % are 1.96 of them to either side.
-    assert figures["mean_iou"].low == pytest.approx(0.5 - 0.0571, abs=0.005)
-    assert figures["mean_iou"].high == pytest.approx(0.5 + 0.0571, abs=0.005)
-    assert (figures["recall"].low, figures["recall"].high) == (1, 1)
-    assert summarize_overlaps(overlaps, replicates=2000) == figures
+    assert scores["mean_iou"].low == pytest.approx(0.5 - 0.0571, abs=0.005)
+    assert scores["mean_iou"].high == pytest.approx(0.5 + 0.0571, abs=0.005)
+    assert (scores["recall"].low, scores["recall"].high) == (1, 1)
+    assert summarize_overlaps(overlaps, replicates=2000) == scores
 
 
-def test_no_phrases_have_no_figures() -> None:
-    assert {figure.point for figure in summarize_overlaps([]).values()} == {None}
+def test_no_phrases_have_no_scores() -> None:
+    assert {score.point for score in summarize_overlaps([]).values()} == {None}
 
 
 NODULE = Sentence(text="Left nodule.", boxes=(box(0.5, 0.2, 0.625, 0.4), box(0.5, 0.5, 0.6, 0.6)))
@@ -205,7 +198,7 @@ def test_the_expected_continuation_is_read_within_half_a_bin(make_study: Any) ->
 
 
 @pytest.fixture
-def asked(make_study: Any) -> BoxCompletion:
+def completion(make_study: Any) -> BoxCompletion:
     """The nodule's completion."""
     made: BoxCompletion = box_completions(make_study())[0]
     return made
@@ -229,9 +222,9 @@ A = box(0.105, 0.205, 0.305, 0.405)
     ],
 )
 def test_a_continuation_is_read_up_to_the_end_of_the_sentence(
-    asked: BoxCompletion, continuation: str, found: tuple[Box, ...], kinds: tuple[str, ...]
+    completion: BoxCompletion, continuation: str, found: tuple[Box, ...], kinds: tuple[str, ...]
 ) -> None:
-    assert asked.read(continuation) == (found, kinds)
+    assert completion.read(continuation) == (found, kinds)
 
 
 X, Y = (0.015, 0.035), (0.025, 0.045)
@@ -245,5 +238,5 @@ def test_any_continuation_is_read(pieces: list[str]) -> None:
     assert {b.as_tuple() for b in found} <= {(x0, y0, x1, y1) for x0 in X for y0 in Y for x1 in X for y1 in Y}
 
 
-def test_boxes_that_were_closed_at_the_limit_are_marked(asked: BoxCompletion) -> None:
-    assert asked.read("<x10><y20><x30><y40></box></obj>", cut_off=True) == ((A,), ("cut_off",))
+def test_boxes_that_were_closed_at_the_limit_are_marked(completion: BoxCompletion) -> None:
+    assert completion.read("<x10><y20><x30><y40></box></obj>", cut_off=True) == ((A,), ("cut_off",))

@@ -96,19 +96,20 @@ def test_a_prior_report_with_its_image_is_in_the_prompt_and_nothing_is_noted(mak
     assert "PRIOR_REPORT: Clear lungs. " in example.prompt
 
 
-def test_a_box_outside_of_the_crop_is_noted(make_study: Any) -> None:
-    with pytest.warns(UserWarning, match=BOX_OUTSIDE):
-        example = make_example(make_study(grounded_findings=[OUTSIDE]), "grounded")
-    assert example.notes == (BOX_OUTSIDE,)
-    assert example.target == " <obj>Device.<box><x50><y20><x75><y40></box></obj>"
-
-
-def test_a_sentence_without_a_box_in_the_crop_is_kept_as_text_and_noted(make_study: Any) -> None:
-    hidden = Sentence(text="Device.", boxes=(box(0, 0, 0.2, 1), box(0.8, 0, 1, 1)))
-    with pytest.warns(UserWarning, match=BOX_OUTSIDE):
-        example = make_example(make_study(grounded_findings=[hidden]), "grounded")
-    assert example.notes == (BOX_OUTSIDE, BOX_OUTSIDE)
-    assert example.target == " <obj>Device.</obj>"
+@pytest.mark.parametrize(
+    ("sentence", "notes", "target"),
+    [
+        (OUTSIDE, (BOX_OUTSIDE,), "Device.<box><x50><y20><x75><y40></box>"),
+        (Sentence(text="Device.", boxes=(box(0, 0, 0.2, 1), box(0.8, 0, 1, 1))), (BOX_OUTSIDE,) * 2, "Device."),
+        (Sentence(text="Fluid.", masks=(Mask(size=(2, 2), counts=[1, 3]),)), (MASK_UNUSED,), "Fluid."),
+    ],
+)
+def test_boxes_outside_the_crop_and_masks_are_removed_and_noted(
+    make_study: Any, sentence: Sentence, notes: tuple[str, ...], target: str
+) -> None:
+    with pytest.warns(UserWarning, match=notes[0]):
+        example = make_example(make_study(grounded_findings=[sentence]), "grounded")
+    assert (example.notes, example.target) == (notes, f" <obj>{target}</obj>")
 
 
 @pytest.mark.parametrize("task", ["grounded", "phrase"])
@@ -118,13 +119,6 @@ def test_a_box_partly_outside_of_the_crop_is_clipped_and_noted(make_study: Any, 
         example = make_example(make_study(grounded_findings=[cut]), task, phrase=cut)
     assert example.notes == (BOX_CLIPPED,)
     assert example.target == " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>"
-
-
-def test_a_mask_is_noted(make_study: Any) -> None:
-    masked = Sentence(text="Fluid.", masks=(Mask(size=(2, 2), counts=[1, 3]),))
-    with pytest.warns(UserWarning, match=MASK_UNUSED):
-        example = make_example(make_study(grounded_findings=[masked]), "grounded")
-    assert example.notes == (MASK_UNUSED,)
 
 
 def test_a_section_with_the_placeholder_is_refused(make_study: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from draft_files import read_rows, without_time
 from error_checks import raises_code
 from safetensors.torch import load_file, save_file
 
@@ -34,14 +34,6 @@ def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> t
     return generate_drafts(studies, checkpoint, out, **settings | options)
 
 
-def _rows(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()]
-
-
-def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The studies that any engine is asked about."""
@@ -58,13 +50,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_drafts_come_in_the_order_of_the_manifest(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     assert _run(studies, checkpoint, tmp_path / "drafts.jsonl") == (5, [])
-    assert [row["sample_id"] for row in _rows(tmp_path / "drafts.jsonl")] == [study.sample_id for study in studies]
+    assert [row["sample_id"] for row in read_rows(tmp_path / "drafts.jsonl")] == [study.sample_id for study in studies]
 
 
 def test_a_batch_changes_no_draft(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     _run(studies, checkpoint, tmp_path / "two.jsonl")
     _run(studies, checkpoint, tmp_path / "one.jsonl", engine=EngineOptions(batch_size=1))
-    assert _without_time(_rows(tmp_path / "one.jsonl")) == _without_time(_rows(tmp_path / "two.jsonl"))
+    assert without_time(tmp_path / "one.jsonl") == without_time(tmp_path / "two.jsonl")
 
 
 @pytest.mark.parametrize("limit", [1, 7, 60])
@@ -72,7 +64,7 @@ def test_a_grounded_draft_parses_whatever_the_model(
     studies: list[Study], checkpoint: Path, tmp_path: Path, limit: int
 ) -> None:
     _run(studies, checkpoint, tmp_path / "drafts.jsonl", options=GenerationOptions(max_new_tokens=limit))
-    for row in _rows(tmp_path / "drafts.jsonl"):
+    for row in read_rows(tmp_path / "drafts.jsonl"):
         kinds = {note["kind"] for note in row["irregularities"]}
         assert kinds <= {"cut_off", "repeated_sentence", "repetition_cut"}
         assert parse_report(row["raw"]).is_narrative == (not row["raw"])
@@ -83,7 +75,7 @@ def test_free_is_what_generate_of_transformers_writes(
 ) -> None:
     out = tmp_path / "drafts.jsonl"
     _run(studies, checkpoint, out, engine=EngineOptions(free=True))
-    for row, study in zip(_rows(out), studies, strict=True):
+    for row, study in zip(read_rows(out), studies, strict=True):
         example = make_example(study, "grounded")
         inputs = processor([example.images], [example.prompt])
         ids = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs["input_ids"].shape[1] :]
@@ -140,7 +132,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
     asked.clear()
     _run(studies, checkpoint, out)
     assert len(asked) == 1
-    assert _without_time(_rows(out)) == _without_time(_rows(whole))
+    assert without_time(out) == without_time(whole)
     assert not out.with_name("drafts.jsonl.partial").exists()
 
 
@@ -190,11 +182,11 @@ def test_a_longer_set_asks_for_what_is_added(
     studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]
 ) -> None:
     _run(studies[1:3], checkpoint, tmp_path / "drafts.jsonl")
-    kept = _rows(tmp_path / "drafts.jsonl")
+    kept = read_rows(tmp_path / "drafts.jsonl")
     asked.clear()
     _run(studies, checkpoint, tmp_path / "drafts.jsonl")
     assert sorted(asked) == sorted(study.sample_id for study in (studies[0], *studies[3:]))
-    assert _rows(tmp_path / "drafts.jsonl")[1:3] == kept
+    assert read_rows(tmp_path / "drafts.jsonl")[1:3] == kept
 
 
 @pytest.mark.parametrize("change", ["indication", "frontal"])
@@ -250,13 +242,13 @@ def test_a_draft_stays_while_its_radiograph_cannot_be_read(
     radiograph.write_bytes(studies[0].frontal.read_bytes())
     ours = [studies[0].model_copy(update={"frontal": radiograph}), studies[1]]
     _run(ours, checkpoint, tmp_path / "drafts.jsonl")
-    before = _rows(tmp_path / "drafts.jsonl")
+    before = read_rows(tmp_path / "drafts.jsonl")
     radiograph.rename(tmp_path / "away.png")
     drafted, failures = _run(ours, checkpoint, tmp_path / "drafts.jsonl")
     assert (drafted, [failure.sample_id for failure in failures]) == (1, [ours[0].sample_id])
     radiograph.write_bytes(studies[0].frontal.read_bytes())
     assert _run(ours, checkpoint, tmp_path / "drafts.jsonl") == (2, [])
-    assert _rows(tmp_path / "drafts.jsonl") == before
+    assert read_rows(tmp_path / "drafts.jsonl") == before
     assert len(asked) == 2
 
 
@@ -278,10 +270,7 @@ def test_drafts_beside_the_weights_change_no_fingerprint(
         assert _run(studies[:1], folder, folder / "drafts.jsonl") == (1, [])
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [("failures.jsonl", None), ("a.jsonl", 1)],
-)
+@pytest.mark.parametrize(("name", "line"), [("failures.jsonl", None), ("a.jsonl", 1)])
 def test_a_list_of_failures_is_not_lost(tmp_path: Path, name: str, line: int | None) -> None:
     (tmp_path / "failures.jsonl").write_text("mine\n")
     with pytest.raises(InputError) as caught:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from draft_files import read_rows, without_time
 from typer.testing import CliRunner, Result
 
 from data.manifest import Failure, read_failures, read_manifest, write_failures, write_manifest
@@ -24,14 +25,6 @@ from radfact.records import Box, Sentence
 def _arguments(checkpoint: Path, manifest: Path, out: Path, *more: str) -> list[str]:
     paths = ["--checkpoint", str(checkpoint), "--manifest", str(manifest), "--out", str(out)]
     return ["generate", *paths, "--max-new-tokens", "12", "--device", "cpu", *more]
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
 # Kills its own process when answers are on disk and half of the next one is too.
@@ -66,8 +59,8 @@ def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     CliRunner().invoke(app, _arguments(checkpoint, manifest, whole))
-    assert _without_time(_rows(out)) == _without_time(_rows(whole))
-    assert [row for row in _rows(out) if row in kept] == sorted(kept, key=_rows(out).index)
+    assert without_time(out) == without_time(whole)
+    assert [row for row in read_rows(out) if row in kept] == sorted(kept, key=read_rows(out).index)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "set", "whole"]
 
 
@@ -102,7 +95,7 @@ def test_studies_that_cannot_be_used_are_listed_with_their_reason(
     done = _generate(*_arguments(checkpoint, mixed, out))
     assert done.exit_code == 3, done.output
     assert "3 of 6 studies drafted" in done.output
-    assert [row["sample_id"] for row in _rows(out)] == [study.sample_id for study in studies[:3]]
+    assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in studies[:3]]
     reasons = {failure.sample_id: failure.reason for failure in read_failures(tmp_path / "failures.jsonl")}
     places = {"bad0": "radiograph0.png: ", "bad1": "radiograph1.png: ", "bad2": "manifest.jsonl:6: frontal: "}
     assert reasons.keys() == places.keys()
@@ -115,7 +108,7 @@ def test_mended_studies_are_drafted_and_no_others(
 ) -> None:
     out = tmp_path / "drafts.jsonl"
     _generate(*_arguments(checkpoint, mixed, out))
-    before = _rows(out)
+    before = read_rows(out)
     for number in range(2):
         (tmp_path / f"radiograph{number}.png").write_bytes(studies[3].frontal.read_bytes())
     text = mixed.read_text().replace('"bad2", ', f'"bad2", "frontal": "{studies[4].frontal}", ')
@@ -130,8 +123,8 @@ def test_mended_studies_are_drafted_and_no_others(
     done = _generate(*_arguments(checkpoint, mixed, out))
     assert done.exit_code == 0, done.output
     assert sorted(asked) == ["bad0", "bad1", "bad2"]
-    assert [row for row in _rows(out) if row["sample_id"] not in asked] == before
-    assert [row["sample_id"] for row in _rows(out)] == [study.sample_id for study in read_manifest(mixed)]
+    assert [row for row in read_rows(out) if row["sample_id"] not in asked] == before
+    assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in read_manifest(mixed)]
     assert not (tmp_path / "failures.jsonl").exists()
 
 
@@ -163,7 +156,7 @@ def test_a_batch_of_nothing_is_refused(checkpoint: Path, phantoms: Path, tmp_pat
 def test_a_static_cache_drafts_the_same(checkpoint: Path, mixed: Path, tmp_path: Path) -> None:
     for cache in ("dynamic", "static"):
         _generate(*_arguments(checkpoint, mixed, tmp_path / f"{cache}.jsonl", "--cache", cache))
-    drafted = [_without_time(_rows(tmp_path / f"{cache}.jsonl")) for cache in ("dynamic", "static")]
+    drafted = [without_time(tmp_path / f"{cache}.jsonl") for cache in ("dynamic", "static")]
     assert drafted[0] == drafted[1]
 
 

@@ -1,4 +1,4 @@
-"""Phrase grounding and box completion of a whole set: rows, figures on the crop, resume, failures."""
+"""Phrase grounding and box completion of a whole set: rows, scores on the crop, resume, failures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draft_files import read_rows
 from error_checks import raises_code
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -80,10 +81,6 @@ def _phrases(*sentences: Sentence) -> list[Phrase]:
     return [Phrase("s", index, sentence) for index, sentence in enumerate(sentences)]
 
 
-def _rows(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()]
-
-
 def _scores(out: Path) -> Any:
     return json.loads(out.with_name(f"{out.stem}.scores.json").read_text())
 
@@ -121,7 +118,7 @@ def test_a_row_has_its_boxes_on_the_original_image(
 ) -> None:
     scripted = engine(lambda _: "<obj>Nodule.<box><x0><y20><x49><y39></box></obj>")
     _ground(study, _phrases(LEFT), folder / "out.jsonl")
-    (row,) = _rows(folder / "out.jsonl")
+    (row,) = read_rows(folder / "out.jsonl")
     (sentence,) = row["report"]
     assert (sentence["text"], row["phrase"]) == ("Nodule.", "Left nodule.")
     assert list(sentence["boxes"][0].values()) == pytest.approx([0.2525, 0.205, 0.4975, 0.395])
@@ -151,7 +148,7 @@ def _drawn(corners: Sequence[Sequence[float]], x: NDArray[Any], y: NDArray[Any])
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(bins, max_size=3), st.lists(regions, min_size=1, max_size=3), st.integers(20, 90), st.integers(20, 90))
-def test_figures_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
+def test_scores_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
     folder: Path,
     engine: Callable[[Script], ScriptedEngine],
     answered: list[tuple[int, ...]],
@@ -181,7 +178,7 @@ def test_figures_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
         "recall": both / true.sum(),
         "iou": both / (said | true).sum(),
     }
-    (row,) = _rows(out)
+    (row,) = read_rows(out)
     assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-12)
     assert run.scores["mean_iou"].point == pytest.approx(expected["iou"], abs=1e-12)
 
@@ -192,7 +189,7 @@ def test_references_outside_the_crop_are_counted_and_not_compared(
     engine(lambda _: WHOLE)
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN, UNKNOWN), folder / "out.jsonl")
     assert (run.requested, run.answered, run.compared, run.clipped, run.outside) == (4, 4, 2, 1, 1)
-    rows = _rows(folder / "out.jsonl")
+    rows = read_rows(folder / "out.jsonl")
     assert [row["is_clipped"] for row in rows] == [False, True, True, None]
     assert [row["iou"] is None for row in rows] == [False, False, True, True]
     written = _scores(folder / "out.jsonl")
@@ -214,7 +211,7 @@ def test_an_answer_without_a_box_is_zero(
 ) -> None:
     engine(lambda request: WHOLE if "nodule" in request.example.prompt else "<obj>Wide opacity.</obj>")
     run = _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
-    rows = _rows(folder / "out.jsonl")
+    rows = read_rows(folder / "out.jsonl")
     assert [rows[1][name] for name in ("precision", "recall", "iou")] == [0, 0, 0]
     assert run.scores["mean_iou"].point == pytest.approx(rows[0]["iou"] / 2)
 
@@ -234,7 +231,7 @@ def test_rows_and_intervals_do_not_depend_on_where_a_run_was_interrupted(
     scripted.asked.clear()
     _ground(study, _phrases(*SIX), folder / "out.jsonl")
     assert len(scripted.asked) == 4
-    assert _rows(folder / "out.jsonl") == _rows(folder / "whole.jsonl")
+    assert read_rows(folder / "out.jsonl") == read_rows(folder / "whole.jsonl")
     assert _scores(folder / "out.jsonl") == _scores(folder / "whole.jsonl")
 
 
@@ -260,7 +257,7 @@ def test_a_phrase_that_has_changed_is_located_again(
     _ground(study, _phrases(other, HIDDEN), folder / "out.jsonl", on_changed=told.append)
     assert (len(scripted.asked), told) == (1, [1])
     _ground(study, _phrases(other, HIDDEN), folder / "once.jsonl")
-    assert _rows(folder / "out.jsonl") == _rows(folder / "once.jsonl")
+    assert read_rows(folder / "out.jsonl") == read_rows(folder / "once.jsonl")
 
 
 def test_answers_to_phrases_that_are_not_asked_are_left_as_they_are(
@@ -321,7 +318,7 @@ def test_completions_are_asked_and_compared_sentence_by_sentence(
     run = _complete([plain, study], folder / "out.jsonl")
     assert (run.requested, run.answered, run.compared, run.clipped, run.outside) == (2, 2, 2, 1, 1)
     assert {(request.form, request.max_new_tokens) for request in scripted.asked} == {("boxes", 150)}
-    nodule, opacity = _rows(folder / "out.jsonl")
+    nodule, opacity = read_rows(folder / "out.jsonl")
     assert [(row["sample_id"], row["index"], row["text"]) for row in (nodule, opacity)] == [
         ("s", 1, "Left nodule."),
         ("s", 3, "Wide opacity."),
@@ -342,7 +339,7 @@ def test_a_reference_that_has_changed_is_completed_again(
     wider = CUT.model_copy(update={"boxes": (box(0.1, 0, 0.6, 1),)})
     _complete([study.model_copy(update={"grounded_findings": [UNKNOWN, LEFT, HIDDEN, wider]})], folder / "out.jsonl")
     assert len(scripted.asked) == 1
-    assert _rows(folder / "out.jsonl")[1]["reference"] == [box(0.1, 0, 0.6, 1).model_dump()]
+    assert read_rows(folder / "out.jsonl")[1]["reference"] == [box(0.1, 0, 0.6, 1).model_dump()]
 
 
 def test_a_manifest_without_reference_boxes_has_nothing_to_complete(study: Study, folder: Path) -> None:
@@ -358,7 +355,7 @@ def test_a_reference_that_cannot_be_shown_is_listed(
     gone = study.model_copy(update={"sample_id": "gone", "lateral": folder / "none.png"})
     run = _complete([gone, study], folder / "out.jsonl")
     assert [(failure.sample_id, failure.stage) for failure in run.failures] == [("gone", "read")]
-    assert {row["sample_id"] for row in _rows(folder / "out.jsonl")} == {"s"}
+    assert {row["sample_id"] for row in read_rows(folder / "out.jsonl")} == {"s"}
     assert (run.answered, run.requested) == (2, 5)
 
 
@@ -368,7 +365,7 @@ def test_a_radiograph_that_many_phrases_are_about_is_listed_once(
     engine(lambda request: WHOLE if "Arm" in request.example.prompt else FailedRequest("the radiograph cannot be read"))
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN), folder / "out.jsonl")
     assert [failure.reason for failure in run.failures] == ["the radiograph cannot be read"]
-    assert len(_rows(folder / "failures.jsonl")) == 1
+    assert len(read_rows(folder / "failures.jsonl")) == 1
     assert (run.answered, run.requested) == (1, 3)
 
 
@@ -377,7 +374,7 @@ def test_a_random_model_completes_boxes_without_an_irregularity(
 ) -> None:
     options, engine = GenerationOptions(max_new_tokens=20), EngineOptions(batch_size=8)
     run = complete_boxes(read_manifest(phantoms)[:6], checkpoint, tmp_path / "out.jsonl", options, engine)
-    rows = _rows(tmp_path / "out.jsonl")
+    rows = read_rows(tmp_path / "out.jsonl")
     assert rows
     assert len(rows) == run.requested
     assert all(row["boxes"] and row["raw"].endswith("</obj>") for row in rows)
@@ -395,7 +392,7 @@ def test_a_random_model_locates_phrases_with_and_without_the_grammar(
         options, engine = GenerationOptions(max_new_tokens=20), EngineOptions(free=free)
         run = ground_phrases(studies, phrases, checkpoint, out, options, engine)
         assert (run.answered, run.failures) == (len(phrases), [])
-        assert [(row["sample_id"], row["index"]) for row in _rows(out)] == [(p.sample_id, p.index) for p in phrases]
+        assert [(row["sample_id"], row["index"]) for row in read_rows(out)] == [(p.sample_id, p.index) for p in phrases]
 
 
 def _maira(*arguments: str | Path) -> Result:

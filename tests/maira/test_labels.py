@@ -22,7 +22,7 @@ def _study(name: str, *labels: Label) -> Study:
 
 
 def _points(drafts: dict[str, list[Sentence]], studies: list[Study]) -> dict[str, float | None]:
-    return {name: figure.point for name, figure in evaluate_labels(drafts, studies).items()}
+    return {name: score.point for name, score in evaluate_labels(drafts, studies).items()}
 
 
 LEFT = Label(kind="effusion", side="left", boxes=(HALF,))
@@ -65,11 +65,11 @@ def test_a_normal_report_finds_nothing() -> None:
 def test_intervals_hold_the_point() -> None:
     studies = [_study(str(i), LEFT) for i in range(30)]
     drafts = {str(i): [Sentence(text=f"Small {'left' if i % 3 else 'right'} pleural effusion.")] for i in range(30)}
-    figure = evaluate_labels(drafts, studies)["f1"]
-    assert figure.low is not None
-    assert figure.point is not None
-    assert figure.high is not None
-    assert figure.low < figure.point < figure.high
+    score = evaluate_labels(drafts, studies)["f1"]
+    assert score.low is not None
+    assert score.point is not None
+    assert score.high is not None
+    assert score.low < score.point < score.high
 
 
 def test_studies_without_labels_are_refused() -> None:

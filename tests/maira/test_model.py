@@ -130,8 +130,7 @@ def test_the_loss_is_the_cross_entropy_on_the_answer(
 
 
 @pytest.mark.parametrize(
-    ("images", "message"),
-    [(0, "48 image placeholders .* found 0"), (2, "48 image placeholders .* found 32")],
+    ("images", "message"), [(0, "48 image placeholders .* found 0"), (2, "48 image placeholders .* found 32")]
 )
 def test_placeholders_without_their_images_fail_with_both_numbers(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]], images: int, message: str

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from draft_files import without_time
 
 from data.manifest import read_manifest, write_manifest
 from maira.generate import drafts
@@ -51,11 +50,6 @@ def _together(count: int, command: Sequence[str | Path]) -> list[tuple[int, str,
     return [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)]
 
 
-def _rows(out: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
-
-
 def _command(checkpoint: Path, manifest: Path, out: Path) -> list[str | Path]:
     options: list[str | Path] = ["--task", "grounded", "--max-new-tokens", "12", "--device", "cpu"]
     return ["maira", "generate", "--checkpoint", checkpoint, "--manifest", manifest, "--out", out, *options]
@@ -84,7 +78,7 @@ def test_two_processes_draft_what_one_does(checkpoint: Path, manifest: Path, alo
     out = tmp_path / "drafts.jsonl"
     (code, said, _), (other_code, other_said, other_errors) = _together(2, ["-m", *_command(checkpoint, manifest, out)])
     assert (code, other_code) == (3, 3)
-    assert _rows(out) == _rows(alone)
+    assert without_time(out) == without_time(alone)
     assert (tmp_path / "failures.jsonl").read_text() == (alone.parent / "failures.jsonl").read_text()
     assert "6 of 7 studies drafted" in said
     assert "broken.png" in said
@@ -112,7 +106,7 @@ def test_accelerate_launches_them_though_one_has_nothing_to_do(
     write_manifest(one, read_manifest(manifest)[:1])
     done = _launched(_command(checkpoint, one, out))
     assert done.returncode == 0, done.stderr
-    assert _rows(out) == _rows(alone)[:1]
+    assert without_time(out) == without_time(alone)[:1]
     assert done.stdout.count("1 of 1 studies drafted") == 1
 
 

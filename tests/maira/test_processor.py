@@ -157,21 +157,19 @@ def test_placeholders_and_images_that_do_not_match_fail_with_both_numbers(
         processor([radiographs[:images]], [prompt])
 
 
-def test_prompts_and_lists_of_images_that_do_not_match_fail_with_both_numbers(
-    processor: MairaProcessor, radiographs: list[Gray]
+@pytest.mark.parametrize(
+    ("images", "text", "tensors", "message"),
+    [
+        (1, ["a <image>", "b <image>"], "pt", "2 prompts, found 1"),
+        (9, "a <image>", "pt", "found 9"),
+        (1, ["a <image>"], "np", "found 'np'"),
+    ],
+)
+def test_other_arguments_are_refused(
+    processor: MairaProcessor, radiographs: list[Gray], images: int, text: Any, tensors: str, message: str
 ) -> None:
-    with pytest.raises(ValueError, match="2 prompts, found 1"):
-        processor([radiographs[:1]], ["a <image>", "b <image>"])
-
-
-def test_one_prompt_that_is_no_list_is_refused(processor: MairaProcessor, radiographs: list[Gray]) -> None:
-    with pytest.raises(ValueError, match="found 9"):
-        processor([radiographs[:1]] * 9, "a <image>")
-
-
-def test_other_tensors_than_those_of_torch_are_refused(processor: MairaProcessor, radiographs: list[Gray]) -> None:
-    with pytest.raises(ValueError, match="found 'np'"):
-        processor([radiographs[:1]], ["a <image>"], return_tensors="np")
+    with pytest.raises(ValueError, match=message):
+        processor([radiographs[:1]] * images, text, return_tensors=tensors)
 
 
 def test_a_tokenizer_without_the_image_token_is_refused() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from draft_files import without_time
 
 from data.study import Study
 from maira.generate.drafts import generate_drafts
@@ -35,10 +35,6 @@ def _run(studies: Sequence[Study], checkpoint: Path, out: Path, **options: Any) 
     return generate_drafts(studies, checkpoint, out, **settings | options)
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in path.read_text().splitlines()]
-
-
 def test_two_workers_draft_as_one_process_does(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(studies[0].frontal.read_bytes()[:200])
@@ -48,8 +44,8 @@ def test_two_workers_draft_as_one_process_does(studies: list[Study], checkpoint:
     assert outcome == _run(asked, checkpoint, local, engine=EngineOptions(batch_size=2))
     assert outcome[0] == len(studies)
     assert [failure.sample_id for failure in outcome[1]] == ["broken"]
-    assert _rows(spread) == _rows(local)
-    assert _rows(spread.with_name("failures.jsonl")) == _rows(local.with_name("failures.jsonl"))
+    assert without_time(spread) == without_time(local)
+    assert without_time(spread.with_name("failures.jsonl")) == without_time(local.with_name("failures.jsonl"))
 
 
 def test_an_interrupted_run_asks_only_for_what_is_missing(
@@ -63,7 +59,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
 
     with pytest.raises(KeyboardInterrupt):
         _run(studies, checkpoint, out, on_progress=stop)
-    drafted = {row["sample_id"] for row in _rows(out.with_name("drafts.jsonl.partial"))}
+    drafted = {row["sample_id"] for row in without_time(out.with_name("drafts.jsonl.partial"))}
     assert len(drafted) == 2
 
     asked: list[str] = []
@@ -77,7 +73,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
     _run(studies, checkpoint, out)
     assert sorted(asked) == sorted({study.sample_id for study in studies} - drafted)
     _run(studies, checkpoint, whole, engine=EngineOptions())
-    assert _rows(out) == _rows(whole)
+    assert without_time(out) == without_time(whole)
 
 
 def test_a_checkpoint_that_no_worker_can_load_is_wrong_input(

@@ -29,11 +29,7 @@ TOKENIZER = train_tokenizer(["Clear lungs. No mass. 1.5 cm, 1.2 cm."] * 3, 300)
             ["Clear.", "Mass.", "Clear.", "Mass."],
             [(2, "repeated_sentence"), (2, "repetition_cut"), (3, "repeated_sentence"), (3, "repetition_cut")],
         ),
-        (
-            f"{CLEAR * 3}{MASS}",
-            ["Clear.", "Clear.", "Mass."],
-            [(1, "repeated_sentence"), (1, "repetition_cut")],
-        ),
+        (f"{CLEAR * 3}{MASS}", ["Clear.", "Clear.", "Mass."], [(1, "repeated_sentence"), (1, "repetition_cut")]),
         (
             f"<obj>A.{BOX}</obj><obj>A.{OTHER_BOX}</obj><obj>A.{BOX}</obj>",
             ["A.", "A."],

@@ -250,8 +250,7 @@ def test_a_loop_is_ended_unless_free(
 
 
 @pytest.mark.parametrize(
-    ("device", "code"),
-    [("gpu", ErrorCode.INVALID_OPTION), ("cuda:64", ErrorCode.MISSING_REQUIREMENT)],
+    ("device", "code"), [("gpu", ErrorCode.INVALID_OPTION), ("cuda:64", ErrorCode.MISSING_REQUIREMENT)]
 )
 def test_a_device_that_does_not_exist_is_refused(checkpoint: Path, device: str, code: ErrorCode) -> None:
     with raises_code(code, field="device"):

@@ -22,6 +22,7 @@ from radfact.results.green_summary import (
     Embeddings,
     SentenceEmbedder,
     cluster,
+    format_summary,
     load_assessments,
     read_assessments,
     summarize_green,
@@ -69,8 +70,8 @@ def test_mean_and_population_standard_deviation() -> None:
     assert summary.mean == pytest.approx(statistics.fmean(scores))
     assert summary.std == pytest.approx(statistics.pstdev(scores))
     head = "[Summary]:\nGreen score: mean 0.48 std 0.37\n\n[Clinically Significant Errors]:\n"
-    assert summary.as_text().startswith(head)
-    assert "\n(f) Omitting a comparison detailing a change from a prior study: 1.00 []\n" in summary.as_text()
+    assert format_summary(summary).startswith(head)
+    assert "\n(f) Omitting a comparison detailing a change from a prior study: 1.00 []\n" in format_summary(summary)
 
 
 @needs_sklearn
