@@ -82,6 +82,9 @@ class SentenceParser(MentionFinder):
         super().__init__(text, ontology)
         self._is_past = self._describes_the_past()
         self._is_comparison = any(not _COMPARISON_WORDS.isdisjoint(token.words) for token in self.tokens)
+
+    def attach_modifiers(self) -> None:
+        """Attach each modifier to the mention that it describes, and share those of lists."""
         for m, token in enumerate(self.tokens):
             if token.has(*_MODIFIERS):
                 self._attach_modifier(m)
@@ -335,6 +338,9 @@ def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentenc
     """
     ontology = ontology or default_ontology()
     parser = SentenceParser(text, ontology)
+    parser.find_mentions()
+    parser.refine_mentions()
+    parser.attach_modifiers()
     unread: set[str] = set()
     words: set[str] = set()
     required: set[str] = set()

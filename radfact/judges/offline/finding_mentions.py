@@ -43,7 +43,7 @@ class Mention:
 
 
 class MentionFinder:
-    """Detects the finding mentions of one sentence, in reading order."""
+    """Detects the finding mentions of one sentence."""
 
     def __init__(self, text: str, ontology: Ontology) -> None:
         self.ontology = ontology
@@ -51,14 +51,9 @@ class MentionFinder:
         self.consumed: set[int] = set()
         self.has_advice = any("advice" in token.meanings for token in self.tokens)
         self.mentions: list[Mention] = []
-        self._find_mentions()
-        self.mentions.sort(key=lambda mention: mention.anchor)
-        self._drop_repeated_devices()
-        self._drop_qualified_denials()
-        self._rename_by_place()
-        self._set_exceptions()
 
-    def _find_mentions(self) -> None:
+    def find_mentions(self) -> None:
+        """Find the mentions, in any order."""
         pending: list[int] = []
         subject: list[int] = []
         for i, token in enumerate(self.tokens):
@@ -89,6 +84,14 @@ class MentionFinder:
             )
             changes = [i for i, token in self._tokens_of_kind("change") if token.meanings["change"] == "unchanged"]
             self.mentions = [Mention("chest", i, True, has_state=True) for i in changes[:1] if not has_others]
+
+    def refine_mentions(self) -> None:
+        """Sort the mentions, drop those that claim nothing, and add names by place and exceptions."""
+        self.mentions.sort(key=lambda mention: mention.anchor)
+        self._drop_repeated_devices()
+        self._drop_qualified_denials()
+        self._rename_by_place()
+        self._set_exceptions()
 
     def _tokens_of_kind(self, kind: str) -> Iterator[tuple[int, Token]]:
         return ((i, token) for i, token in enumerate(self.tokens) if kind in token.meanings)
