@@ -257,12 +257,13 @@ def as_input_error(
         path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
     if first["type"] == "extra_forbidden":
         *above, name = first["loc"]
-        hint = suggest_name(str(name), _fields(kind, above), "leave it out or mend its name")
-        return InputError(f"unknown field; {hint}", file=file, line=line, field=path)
+        hint = suggest_name(str(name), _fields(kind, above), "remove it or correct its name")
+        return InputError(f"unknown field; {hint}", code=ErrorCode.UNKNOWN_FIELD, file=file, line=line, field=path)
     message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
     found = first.get("input")
     shown = "" if first["type"] == "missing" or isinstance(found, dict) else f", found {brief(found)}"
-    return InputError(f"{message[0].lower()}{message[1:]}{shown}", file=file, line=line, field=path or None)
+    code = ErrorCode.MISSING_FIELD if first["type"] == "missing" else ErrorCode.INVALID_VALUE
+    return InputError(f"{message[0].lower()}{message[1:]}{shown}", code=code, file=file, line=line, field=path or None)
 
 
 def _fields(kind: Any, above: Sequence[int | str]) -> list[str]:

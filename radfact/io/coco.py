@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field, RootModel, StringConstraints
 
-from radfact.errors import InputError, check_unique_id
+from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Mask, Sentence, Text, validated
 
@@ -136,7 +136,7 @@ class _Reader:
         annotation = validated(_Annotation, value, file=self.path, field=where)
         image = self.images.get(annotation.image_id)
         if image is None:
-            raise self._fault(f"no image has the id '{annotation.image_id}'", f"{where}.image_id")
+            raise self._error(f"no image has the id '{annotation.image_id}'", f"{where}.image_id", ErrorCode.MISMATCH)
         regions = drawn[image.id].setdefault(self._text(annotation, where), [])
         regions += self._regions(annotation, image, where)
 
@@ -144,16 +144,18 @@ class _Reader:
         """The report that an annotation belongs to, whatever is wrong with the rest of it."""
         return self.keys.get(str(value.get("image_id")).strip()) if isinstance(value, dict) else None
 
-    def _fault(self, message: str, field: str) -> InputError:
-        return InputError(message, file=self.path, field=field)
+    def _error(self, message: str, field: str, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
+        return InputError(message, code=code, file=self.path, field=field)
 
     def _text(self, annotation: _Annotation, where: str) -> str:
         if annotation.caption is not None:
             return annotation.caption
         if annotation.category_id is None:
-            raise self._fault("expected a caption or a category_id", where)
+            raise self._error("expected a caption or a category_id", where, ErrorCode.MISSING_FIELD)
         if annotation.category_id not in self.categories:
-            raise self._fault(f"no category has the id '{annotation.category_id}'", f"{where}.category_id")
+            raise self._error(
+                f"no category has the id '{annotation.category_id}'", f"{where}.category_id", ErrorCode.MISMATCH
+            )
         return self.categories[annotation.category_id]
 
     def _regions(self, annotation: _Annotation, image: _Image, where: str) -> list[Box | Mask]:
@@ -167,7 +169,7 @@ class _Reader:
         x, y, width, height = bbox
         outside = min(x, y) < -_OVERHANG or x + width > image.width + _OVERHANG or y + height > image.height + _OVERHANG
         if min(width, height) < 0 or outside:
-            raise self._fault(
+            raise self._error(
                 f"expected [x, y, width, height] in pixels within {image.width} x {image.height}, found {list(bbox)}",
                 field,
             )
@@ -182,10 +184,10 @@ class _Reader:
         try:
             decode_mask(mask)
         except InputError as error:
-            raise self._fault(error.message, f"{field}.{error.field}") from None
+            raise self._error(error.message, f"{field}.{error.field}") from None
         if mask.size != (image.height, image.width):
             expected = f"[{image.height}, {image.width}] (height, width)"
-            raise self._fault(f"expected the size of the image {expected}, found {list(mask.size)}", f"{field}.size")
+            raise self._error(f"expected the size of the image {expected}, found {list(mask.size)}", f"{field}.size")
         return mask
 
     def _filled(self, polygons: Sequence[Any], image: _Image, field: str) -> Mask:
@@ -195,7 +197,7 @@ class _Reader:
             numbers = polygon if isinstance(polygon, list) else []
             finite = all(isinstance(one, int | float) and math.isfinite(one) for one in numbers)
             if not finite or len(numbers) < 6 or len(numbers) % 2:
-                raise self._fault("expected [x1, y1, x2, y2, x3, y3, ...] in pixels", f"{field}[{index}]")
+                raise self._error("expected [x1, y1, x2, y2, x3, y3, ...] in pixels", f"{field}[{index}]")
         encoded = coco.merge(coco.frPyObjects(polygons, image.height, image.width))
         return Mask(size=(image.height, image.width), counts=encoded["counts"].decode())
 

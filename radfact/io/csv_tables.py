@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 _MISSING = frozenset({"", "nan", "NaN"})
 _QUOTED = re.compile(r'"[^"]*"')
@@ -55,7 +55,9 @@ def stream_columns(
     _, header = next(rows, (1, []))
     for column in columns:
         if column not in header:
-            raise InputError(f"the table has no such column; it has {_shown(header)}", file=path, field=column)
+            raise InputError(
+                f"expected this column, found {_shown(header)}", code=ErrorCode.MISSING_FIELD, file=path, field=column
+            )
     # A column that is not there is the one behind the last, which is made empty in every row.
     places = [header.index(name) if name in header else len(header) for name in (*columns, *optional)]
     for line, row in rows:
@@ -87,28 +89,32 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if row and len(row) != width:
                     message = (
                         f"expected {width} cells as in the header, found {len(row)} "
-                        "(a text with commas or line ends needs double quotes; or is the file cut off?)"
+                        "(a text with commas or line ends needs double quotes; or the file is truncated)"
                     )
-                    raise InputError(message, file=path, line=begins)
+                    raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, line=begins)
                 if row:
                     yield begins, row
                 begins = reader.line_num + 1
     except FileNotFoundError:
-        raise InputError("no such file", file=path) from None
+        raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except csv.Error as error:
         raise InputError(
-            f"not CSV: {error}; is a quote not closed, or the file cut off?", file=path, line=begins
+            f"not CSV: {error}; close the quote, or check whether the file is truncated",
+            code=ErrorCode.INVALID_FORMAT,
+            file=path,
+            line=begins,
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(
             f"not UTF-8 text ({error.reason}); save the table as CSV UTF-8, separated by commas",
+            code=ErrorCode.FILE_UNREADABLE,
             file=path,
             # What cannot be read comes after the last line that was.
             line=reader.line_num + 1 + error.object[: error.start].count(b"\n"),
         ) from None
     except (EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot be read: {reason}", file=path, line=begins) from None
+        raise InputError(f"cannot be read: {reason}", code=ErrorCode.FILE_UNREADABLE, file=path, line=begins) from None
 
 
 def _header(cells: Sequence[str], path: Path, line: int) -> list[str]:
@@ -117,7 +123,11 @@ def _header(cells: Sequence[str], path: Path, line: int) -> list[str]:
     for name in names:
         if name and names.count(name) > 1:
             raise InputError(
-                f"{names.count(name)} columns are called so; one is needed", file=path, line=line, field=name
+                f"expected one column of this name, found {names.count(name)} columns",
+                code=ErrorCode.DUPLICATE,
+                file=path,
+                line=line,
+                field=name,
             )
     return names
 
@@ -127,7 +137,12 @@ def _check_separator(header: str, path: Path) -> None:
     for mark, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
         # A name may have a comma in it.
         if plain.count(mark) > plain.count(","):
-            raise InputError(f"separated by {name}; save the table as CSV separated by commas", file=path, line=1)
+            raise InputError(
+                f"separated by {name}; save the table as CSV separated by commas",
+                code=ErrorCode.INVALID_FORMAT,
+                file=path,
+                line=1,
+            )
 
 
 @contextmanager
@@ -140,7 +155,7 @@ def _open(path: Path) -> Iterator[IO[str]]:
             # macOS adds a tree of its own.
             names = [n for n in archive.namelist() if n.endswith(".csv") and not n.startswith("__MACOSX/")]
             if len(names) != 1:
-                raise InputError(f"holds {len(names)} CSV files; one is needed", file=path)
+                raise InputError(f"expected one CSV file, found {len(names)}", code=ErrorCode.INVALID_FORMAT, file=path)
             with archive.open(names[0]) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as text:
                 yield text
     else:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from radfact.errors import InputError, check_unique_id, list_some
+from radfact.errors import ErrorCode, InputError, check_unique_id, list_some
 from radfact.io.coco import Id, decode_mask, read_coco
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl
@@ -70,6 +70,7 @@ def read_pairs(path: Path | str) -> Pairs:
         raise InputError(
             "expected .json (grounded pairs) or .csv (example_id,prediction,target); "
             "drafts and a manifest are given as --candidates and --references",
+            code=ErrorCode.INVALID_FORMAT,
             file=path,
         )
     return replace(reader(path), files=(path,))
@@ -96,7 +97,11 @@ def read_candidates_and_references(
         InputError: naming file, line and field, or the first ids that have no counterpart.
     """
     if missing not in get_args(Missing):
-        raise InputError(f"expected one of {', '.join(get_args(Missing))}, found {missing!r}", field="missing")
+        raise InputError(
+            f"expected one of {', '.join(get_args(Missing))}, found {missing!r}",
+            code=ErrorCode.INVALID_OPTION,
+            field="missing",
+        )
     recorded = _read_references(references)
     drafted = _read_candidates(candidates, references)
     wanted = {key: found.report for key, found in recorded.items() if found.report is not None}
@@ -105,7 +110,8 @@ def read_candidates_and_references(
     if alone:
         raise InputError(
             f"{_counted(alone, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
-            "from a file of their own, --unscored FILE",
+            "from another file, --unscored FILE",
+            code=ErrorCode.MISMATCH,
             file=candidates,
         )
     without_reference = tuple(key for key in drafted if key not in wanted)
@@ -115,6 +121,7 @@ def read_candidates_and_references(
         raise InputError(
             f"{_counted(missed, 'reference')} without a candidate in {candidates}; give --missing skip to score "
             "the others alone, or --missing empty to count each as an empty report",
+            code=ErrorCode.MISMATCH,
             file=references,
         )
 
@@ -167,6 +174,7 @@ def _read_grounded_json(path: Path) -> Pairs:
         raise InputError(
             f"expected a list of {{example_id, prediction, target}}, found {_kind(rows)}; "
             "COCO files are given as --candidates and --references",
+            code=ErrorCode.INVALID_FORMAT,
             file=path,
             field="(top)",
         )
@@ -203,6 +211,7 @@ def _read_narrative_csv(path: Path) -> Pairs:
     if missing:
         raise InputError(
             f"expected the columns {', '.join(_CSV_COLUMNS)}; found {', '.join(columns) or 'none'}",
+            code=ErrorCode.MISSING_FIELD,
             file=path,
             line=1,
             field=missing[0],

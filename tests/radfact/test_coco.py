@@ -110,14 +110,14 @@ def test_drafts_go_with_a_dataset(tmp_path: Path) -> None:
     [
         ({"annotations": []}, "images: field required"),
         (dataset(images=[{"id": 1, "width": 0, "height": 5}]), "images[0].width: "),
-        (dataset(images=[IMAGES[0]] * 2), "images[1].id: '1' stands twice, first at images[0]"),
+        (dataset(images=[IMAGES[0]] * 2), "images[1].id: duplicate id '1'"),
         (
             dataset(images=[{"id": 1, "sample_id": name, "width": 2, "height": 2} for name in "ab"]),
-            "images[1].id: '1' stands twice, first at images[0]",
+            "images[1].id: duplicate id '1'",
         ),
         (
             dataset(images=[{"id": 7, "width": 2, "height": 2}, {"id": 8, "sample_id": "7", "width": 2, "height": 2}]),
-            "images[1].sample_id: '7' stands twice, first at images[0]",
+            "images[1].sample_id: duplicate id '7'",
         ),
         (dataset(on_first(image_id=3)), "annotations[0].image_id: no image has the id '3'"),
         (dataset(on_first(category_id=3)), "annotations[0].category_id: no category has the id '3'"),

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.html.comparison_page import format_difference, write_comparison
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore
 from radfact.pipeline import evaluate
@@ -78,7 +78,7 @@ def test_references_that_differ_are_said(folders: list[Path], tmp_path: Path) ->
 
 def test_results_without_a_common_sample_are_refused(folders: list[Path], tmp_path: Path) -> None:
     evaluate([Pair("x", "a", "b")], ["rouge_l"], out=tmp_path)
-    with pytest.raises(InputError, match="no sample in common"):
+    with pytest.raises(InputError, match="a sample in common"):
         compare([folders[0], tmp_path])
     with pytest.raises(InputError, match=r"no scores\.json"):
         compare([folders[0], tmp_path / "nowhere"])
@@ -89,12 +89,12 @@ def test_results_without_a_common_sample_are_refused(folders: list[Path], tmp_pa
 def test_one_folder_is_not_compared_with_itself(folders: list[Path], tmp_path: Path) -> None:
     good, bad = folders
     (tmp_path / "link").symlink_to(good)
-    with pytest.raises(InputError, match=r"good: is given twice; a system differs in nothing from itself$"):
+    with pytest.raises(InputError, match="twice"):
         compare([good, bad, good])
     for same in (tmp_path / "link", bad / ".." / "good"):
         with pytest.raises(InputError) as caught:
             compare([good, same])
-        assert str(caught.value).startswith(f"{same}: is the same folder as {good};")
+        assert (caught.value.code, caught.value.file) == (ErrorCode.DUPLICATE, same)
 
 
 def test_what_is_written(folders: list[Path], tmp_path: Path) -> None:

@@ -133,9 +133,12 @@ def test_sentences_with_and_without_an_answer_are_counted(tmp_path: Path) -> Non
 def test_samples_without_two_reports_are_nowhere(tmp_path: Path) -> None:
     pairs = tuple(Pair(name, texts("a " + name), texts("a")) for name in "abc")
     metric = RadFact(Verbatim(), bootstrap=20)
-    both = [Pairs(pairs, read=3), Pairs(pairs, read=4, left_out=("d",))]
+    both = [Pairs(pairs, read=3), Pairs(pairs, read=4, without_candidate=("d",))]
     alone, beside = (
-        export(folder_of(metric.score(one), tmp_path / str(len(one.left_out))), tmp_path / f"{len(one.left_out)}.json")
+        export(
+            folder_of(metric.score(one), tmp_path / str(len(one.without_candidate))),
+            tmp_path / f"{len(one.without_candidate)}.json",
+        )
         for one in both
     )
     assert alone.read_bytes() == beside.read_bytes()

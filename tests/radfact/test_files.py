@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.records import Box, Mask, Pair, Sentence
 
@@ -73,7 +73,7 @@ def test_empty_reports_are_legal(tmp_path: Path) -> None:
             [example(target=[{"text": "A."}, {"text": ""}])],
             "[0].target[1].text: expected a text that is not empty, found ''",
         ),
-        ([example(), example()], "[1].example_id: '1' stands twice, first at [0]"),
+        ([example(), example()], "[1].example_id: duplicate id '1'"),
         ([example(key=True)], "[0].example_id: "),
         (
             [example(prediction=[{"text": "A.", "boxes": [BOX, BOX | {"x_max": 1.2}]}])],
@@ -99,25 +99,24 @@ def test_a_fault_in_grounded_pairs_is_one_line_with_its_path(value: Any, message
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "line", "field"),
     [
-        ("", "line 1: example_id: expected the columns example_id, prediction, target; found none"),
-        ("id,prediction,target\n", "line 1: example_id: "),
-        ("example_id,prediction,target,target\n", "line 1: target: "),
-        ("example_id,prediction,target\n1,Clear\n", "line 2: expected 3 cells as in the header, found 2"),
-        ('example_id,prediction,target\n1,"a\nb",c\n2,a,b,c\n', "line 4: expected 3 cells"),
-        ("example_id,prediction,target\n,a,b\n", "line 2: example_id: "),
-        ('example_id,prediction,target\n1,"a\nb",c\n1,a,b\n', "line 4: example_id: '1' stands twice, first at"),
-        ('example_id,prediction,target\n1,a,b\n2,"never closed,b\n3,a,b\n', "line 3: not CSV"),
+        ("", 1, "example_id"),
+        ("id,prediction,target\n", 1, "example_id"),
+        ("example_id,prediction,target,target\n", 1, "target"),
+        ("example_id,prediction,target\n1,Clear\n", 2, None),
+        ('example_id,prediction,target\n1,"a\nb",c\n2,a,b,c\n', 4, None),
+        ("example_id,prediction,target\n,a,b\n", 2, "example_id"),
+        ('example_id,prediction,target\n1,"a\nb",c\n1,a,b\n', 4, "example_id"),
+        ('example_id,prediction,target\n1,a,b\n2,"never closed,b\n3,a,b\n', 3, None),
     ],
 )
-def test_a_fault_in_narrative_pairs_is_one_line_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+def test_an_error_in_narrative_pairs_names_its_line(text: str, line: int, field: str | None, tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
         read_pairs(path)
-    assert message in str(caught.value)
-    assert str(path) in str(caught.value)
+    assert (caught.value.file, caught.value.line, caught.value.field) == (path, line, field)
 
 
 def test_more_columns_than_needed_do_no_harm(tmp_path: Path) -> None:
@@ -296,5 +295,6 @@ def test_a_fault_in_drafts_or_references_is_one_line_with_its_place(
 def test_a_draft_that_stands_twice_is_an_error(tmp_path: Path) -> None:
     draft = {"sample_id": "a", "report": "Clear."}
     drafts = lines(tmp_path / "drafts.jsonl", draft, draft)
-    with pytest.raises(InputError, match=r"line 2: sample_id: 'a' stands twice, first at line 1"):
+    with pytest.raises(InputError) as caught:
         read_candidates_and_references(drafts, lines(tmp_path / "m.jsonl", {"sample_id": "a", "findings": "x"}))
+    assert (caught.value.code, caught.value.line, caught.value.field) == (ErrorCode.DUPLICATE, 2, "sample_id")

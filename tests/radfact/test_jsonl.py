@@ -78,11 +78,11 @@ def test_a_written_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "where"),
     [
-        (b'{"a": 1}\n{"a": \n', "line 2: not JSON"),
-        (b'{"a": 1}\n[1]\n', "line 2: expected one JSON object a line, found list"),
+        (b'{"a": 1}\n{"a": \n', ":2: not JSON"),
+        (b'{"a": 1}\n[1]\n', ":2: expected one JSON object a line, found list"),
         (b'{"a": "\xff"}\n', "not UTF-8 text (byte 7)"),
-        (b"[" * 100_000, "line 1: not JSON that can be read"),
-        (b'{"a": ' + b"9" * 5_000 + b"}", "line 1: not JSON that can be read"),
+        (b"[" * 100_000, ":1: not JSON that can be read"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", ":1: not JSON that can be read"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_its_line(content: bytes, where: str, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_what_cannot_be_read_is_named_with_its_line(content: bytes, where: str, 
 def test_a_broken_document_is_named_with_the_line_of_the_fault(tmp_path: Path) -> None:
     path = tmp_path / "pairs.json"
     path.write_text('[\n  {"a": 1},\n  {"a" 2}\n]')
-    with pytest.raises(InputError, match="line 3: not JSON"):
+    with pytest.raises(InputError, match=r"\.json:3: not JSON"):
         read_json(path)
 
 

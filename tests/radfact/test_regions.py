@@ -166,5 +166,5 @@ def test_runs_that_make_no_mask_of_the_size_are_rejected(counts: list[int] | str
 
 
 def test_a_mask_of_a_size_that_no_radiograph_has_is_refused() -> None:
-    with pytest.raises(InputError, match=r"'size'.*at most 100000000 pixels, found 1000000 x 1000000"):
+    with pytest.raises(InputError, match=r"size: .*at most 100000000 pixels"):
         decode_mask(Mask(size=(10**6, 10**6), counts=[10**12]))

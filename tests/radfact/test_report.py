@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence, normalised_text, parse_sentences
 
 shares = st.floats(0, 1)
@@ -45,21 +45,25 @@ def test_a_region_on_the_prior_image_does_not_locate_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "field"),
+    ("value", "field", "code"),
     [
-        ([{"boxes": None}], "report[0].text"),
-        ([{"text": "  "}], "report[0].text"),
-        ([{"text": "Nodule.", "box": []}], "report[0].box"),
-        ([{"text": "A."}, {"text": "B.", "boxes": [{"x_min": 0, "y_min": 0, "x_max": 2, "y_max": 1}]}], "x_max"),
-        ("Nodule.", "report"),
+        ([{"boxes": None}], "report[0].text", ErrorCode.MISSING_FIELD),
+        ([{"text": "  "}], "report[0].text", ErrorCode.INVALID_VALUE),
+        ([{"text": "Nodule.", "box": []}], "report[0].box", ErrorCode.UNKNOWN_FIELD),
+        (
+            [{"text": "A."}, {"text": "B.", "boxes": [{"x_min": 0, "y_min": 0, "x_max": 2, "y_max": 1}]}],
+            "report[1].boxes[0].x_max",
+            ErrorCode.INVALID_VALUE,
+        ),
+        ("Nodule.", "report", ErrorCode.INVALID_VALUE),
     ],
 )
-def test_a_fault_is_named_by_the_path_of_its_field(value: object, field: str) -> None:
+def test_an_error_names_the_path_of_its_field(value: object, field: str, code: ErrorCode) -> None:
     with pytest.raises(InputError) as caught:
         parse_sentences(value, file="drafts.jsonl", line=7)
-    assert str(caught.value).startswith("drafts.jsonl:7, field 'report")
-    assert field in str(caught.value)
-    assert "\n" not in str(caught.value)
+    error = caught.value
+    assert (error.file, error.line, error.field, error.code) == ("drafts.jsonl", 7, field, code)
+    assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +71,12 @@ def test_a_fault_is_named_by_the_path_of_its_field(value: object, field: str) ->
     [
         ({"text": "a", "boxs": []}, "report[0].boxs: unknown field; did you mean 'boxes'?"),
         ({"txt": "a"}, "report[0].txt: unknown field; did you mean 'text'?"),
-        ({"text": "a", "certainty": 1}, "report[0].certainty: unknown field; leave it out or mend its name"),
+        ({"text": "a", "certainty": 1}, "report[0].certainty: unknown field; remove it or correct its name"),
         (
             {"text": "a", "boxes": [{"xmin": 0, "y_min": 0, "x_max": 1, "y_max": 1}]},
             "report[0].boxes[0].xmin: unknown field; did you mean 'x_min'?",
         ),
-        ({"text": "a", "masks": [{"size": [1, 1], "count": [1]}]}, ".count': unknown field; did you mean 'counts'?"),
+        ({"text": "a", "masks": [{"size": [1, 1], "count": [1]}]}, ".count: unknown field; did you mean 'counts'?"),
     ],
 )
 def test_of_an_unknown_field_the_one_that_is_meant_is_named(sentence: dict[str, Any], message: str) -> None:
