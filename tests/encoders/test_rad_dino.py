@@ -29,14 +29,14 @@ def images(height: int, width: int, count: int = 2) -> Tensor:
 
 @pytest.mark.parametrize("options", [SMALL, CONV], ids=["patch", "conv"])
 def test_one_token_a_patch_for_every_size(options: dict[str, Any]) -> None:
-    made, side = encoder(**options), options["patch_size"]
+    built, side = encoder(**options), options["patch_size"]
     for rows, columns in ((4, 4), (6, 6), (2, 5)):
-        assert made(images(rows * side, columns * side)).shape == (2, rows * columns, options["hidden_size"])
+        assert built(images(rows * side, columns * side)).shape == (2, rows * columns, options["hidden_size"])
 
 
 def test_tokens_are_the_last_block_after_the_final_norm_without_the_cls_token() -> None:
-    made = encoder()
-    vit = made.vit
+    built = encoder()
+    vit = built.vit
     # A norm that is not the identity, so that leaving it out cannot go unnoticed.
     vit.norm.weight.data.uniform_(0.5, 2)
     vit.norm.bias.data.uniform_(-1, 1)
@@ -47,25 +47,25 @@ def test_tokens_are_the_last_block_after_the_final_norm_without_the_cls_token() 
         for block in vit.blocks:
             hidden = block(hidden)
         by_hand = nn.functional.layer_norm(hidden, (24,), vit.norm.weight, vit.norm.bias, vit.norm.eps)
-    torch.testing.assert_close(made(pixels), by_hand[:, 1:], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(built(pixels), by_hand[:, 1:], atol=1e-5, rtol=1e-5)
 
 
 def test_the_order_of_tokens_is_row_by_row_from_the_top_left() -> None:
-    made = encoder()
+    built = encoder()
     plain = images(56, 56, 1)
     changed = plain.clone()
     changed[:, :, 14:28, 42:56] += 5  # second row, last column of a 4 x 4 grid
-    embedded = [made.vit.patch_embed.proj(pixels).flatten(2).transpose(1, 2) for pixels in (plain, changed)]
+    embedded = [built.vit.patch_embed.proj(pixels).flatten(2).transpose(1, 2) for pixels in (plain, changed)]
     moved = (embedded[0] - embedded[1]).abs().sum((0, 2)) > 0
     assert moved.nonzero().flatten().tolist() == [7]
-    assert not torch.allclose(made(plain), made(changed))
+    assert not torch.allclose(built(plain), built(changed))
 
 
 def test_positions_count() -> None:
-    made = encoder()
+    built = encoder()
     row = images(56, 56, 1)
     mirrored = row.flip(-1)
-    assert not torch.allclose(made(row).mean(1), made(mirrored).mean(1), atol=1e-4)
+    assert not torch.allclose(built(row).mean(1), built(mirrored).mean(1), atol=1e-4)
 
 
 @pytest.mark.parametrize(("height", "width"), [(55, 56), (56, 57), (224, 518 - 1)])
@@ -81,30 +81,30 @@ def test_the_convolutional_stem_has_one_patch_size() -> None:
 
 def test_the_defaults_are_those_of_rad_dino() -> None:
     with torch.device("meta"):
-        made = Encoder()
-    sizes = {name: tuple(parameter.shape) for name, parameter in made.named_parameters()}
+        built = Encoder()
+    sizes = {name: tuple(parameter.shape) for name, parameter in built.named_parameters()}
     # 1,370 positions x 768 (specification, "Parameter names"); 86,580,480 with DINOv2's unused mask token.
     assert sizes["vit.pos_embed"] == (1, 1370, 768)
-    assert sum(parameter.numel() for parameter in made.parameters()) == 86_580_480
+    assert sum(parameter.numel() for parameter in built.parameters()) == 86_580_480
 
 
 def test_a_frozen_encoder_gets_no_gradients_and_stays_in_evaluation_mode() -> None:
-    made = encoder(frozen=True)
-    nn.Sequential(made).train()
+    built = encoder(frozen=True)
+    nn.Sequential(built).train()
     pixels = images(56, 56).requires_grad_()
-    assert not made.vit.blocks[0].training
-    assert not made(pixels).requires_grad
-    assert not any(parameter.requires_grad for parameter in made.parameters())
+    assert not built.vit.blocks[0].training
+    assert not built(pixels).requires_grad
+    assert not any(parameter.requires_grad for parameter in built.parameters())
 
 
 @pytest.mark.parametrize("options", [SMALL, CONV], ids=["patch", "conv"])
 def test_a_trainable_encoder_gets_gradients_everywhere(options: dict[str, Any]) -> None:
-    made = encoder(**options, frozen=False)
-    nn.Sequential(made).train()
-    assert made.vit.blocks[0].training
+    built = encoder(**options, frozen=False)
+    nn.Sequential(built).train()
+    assert built.vit.blocks[0].training
     side = options["image_size"]
-    made(images(side, side)).square().sum().backward()
-    untouched = {name for name, p in made.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
+    built(images(side, side)).square().sum().backward()
+    untouched = {name for name, p in built.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
     assert untouched <= {"vit.mask_token"}
 
 
@@ -112,14 +112,14 @@ def test_a_trainable_encoder_gets_gradients_everywhere(options: dict[str, Any]) 
 def test_every_parameter_is_initialised(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # Memory that nobody wrote to is often zero by luck; here it never is.
     def poisoned(*args: Any, **kwargs: Any) -> Tensor:
-        made: Tensor = plain_empty(*args, **kwargs)
-        return made.fill_(1e6) if made.is_floating_point() else made
+        built: Tensor = plain_empty(*args, **kwargs)
+        return built.fill_(1e6) if built.is_floating_point() else built
 
     plain_empty = torch.empty
     monkeypatch.setattr(torch, "empty", poisoned)
-    made = encoder(**options)
+    built = encoder(**options)
     monkeypatch.undo()
-    for name, parameter in made.named_parameters():
+    for name, parameter in built.named_parameters():
         assert parameter.isfinite().all(), name
         assert parameter.abs().max() <= 2, name
-    assert made.vit.pos_embed.std() > 0.01
+    assert built.vit.pos_embed.std() > 0.01

@@ -21,11 +21,11 @@ SIZES: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 3, "num_attent
 def published(**options: Any) -> Dinov2Model:
     """A DINOv2 whose every parameter is random, norms and layer scales too."""
     torch.manual_seed(0)
-    made = Dinov2Model(Dinov2Config(**SIZES | {"image_size": 518} | options)).eval()
+    built = Dinov2Model(Dinov2Config(**SIZES | {"image_size": 518} | options)).eval()
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in built.parameters():
             parameter.normal_(std=0.2)
-    return made
+    return built
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_a_folder_without_weights_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"use_swiglu_ffn": True}, "use_swiglu_ffn: expected False, found True"),
         ({"apply_layernorm": False}, "apply_layernorm: expected True, found False"),
@@ -154,8 +154,8 @@ def test_a_folder_without_weights_says_so(tmp_path: Path) -> None:
         ({"image_size": [518, 224]}, "equal sides"),
     ],
 )
-def test_another_encoder_is_refused(config: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_another_encoder_is_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         options_of_config(config)
 
 

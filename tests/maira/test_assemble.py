@@ -71,9 +71,9 @@ def llama_tokenizer(folder: Path, size: int) -> None:
 def language_model(folder: Path, **options: Any) -> LlamaForCausalLM:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     torch.manual_seed(1)
-    made = LlamaForCausalLM(LlamaConfig(vocab_size=ROWS, **sizes | options))
-    made.save_pretrained(folder)
-    return made
+    built = LlamaForCausalLM(LlamaConfig(vocab_size=ROWS, **sizes | options))
+    built.save_pretrained(folder)
+    return built
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +118,13 @@ def test_added_tokens_but_the_images_are_not_special(tmp_path: Path) -> None:
 
 
 def test_the_encoder_and_the_language_model_are_those_of_the_folders(parts: tuple[Path, Path], assembled: Path) -> None:
-    found = state(assembled)
+    result = state(assembled)
     language = LlamaForCausalLM.from_pretrained(parts[1]).state_dict()
     for name in language:
         if "embed_tokens" not in name and "lm_head" not in name:
-            assert torch.equal(found[f"language_model.{name}"], language[name]), name
+            assert torch.equal(result[f"language_model.{name}"], language[name]), name
     encoder = Dinov2Model.from_pretrained(parts[0]).state_dict()
-    assert torch.equal(found["vision_tower.vit.pos_embed"], encoder["embeddings.position_embeddings"])
+    assert torch.equal(result["vision_tower.vit.pos_embed"], encoder["embeddings.position_embeddings"])
 
 
 @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
@@ -177,8 +177,8 @@ def test_a_tied_head_gets_a_weight_of_its_own(parts: tuple[Path, Path], tmp_path
     language_model(tmp_path / "tied", tie_word_embeddings=True)
     shutil.copy(parts[1] / "tokenizer.model", tmp_path / "tied")
     assemble(parts[0], tmp_path / "tied", tmp_path / "out")
-    found = MairaForConditionalGeneration.from_pretrained(tmp_path / "out")
-    head, embeddings = found.get_output_embeddings().weight, found.get_input_embeddings().weight
+    result = MairaForConditionalGeneration.from_pretrained(tmp_path / "out")
+    head, embeddings = result.get_output_embeddings().weight, result.get_input_embeddings().weight
     assert torch.equal(head, embeddings)
     assert head.data_ptr() != embeddings.data_ptr()
 

@@ -73,7 +73,7 @@ def test_a_reference_that_covers_nothing_has_no_value() -> None:
 
 @settings(deadline=None)
 @given(regions, regions, st.integers(1, 30))
-def test_overlap_is_what_sets_of_pixels_give(said: list[Box], true: list[Box], grid: int) -> None:
+def test_overlap_is_what_sets_of_pixels_give(predicted: list[Box], true: list[Box], grid: int) -> None:
     def pixels(region: list[Box]) -> set[tuple[int, int]]:
         middles = [(i + 0.5) / grid for i in range(grid)]
         return {
@@ -84,11 +84,11 @@ def test_overlap_is_what_sets_of_pixels_give(said: list[Box], true: list[Box], g
         }
 
     # A corner on a pixel's centre may fall to either side by rounding.
-    assume(all(abs(share * grid % 1 - 0.5) > 1e-9 for b in [*said, *true] for share in b.as_tuple()))
-    a, b = pixels(said), pixels(true)
+    assume(all(abs(share * grid % 1 - 0.5) > 1e-9 for b in [*predicted, *true] for share in b.as_tuple()))
+    a, b = pixels(predicted), pixels(true)
     assume(b)
     expected = (len(a & b) / len(a) if a else 0, len(a & b) / len(b), len(a & b) / len(a | b))
-    assert box_overlap(said, true, grid) == expected
+    assert box_overlap(predicted, true, grid) == expected
 
 
 def test_scores_are_means_over_phrases() -> None:
@@ -191,24 +191,24 @@ def test_a_report_without_boxes_has_nothing_to_complete(make_study: Any, sentenc
 
 def test_the_expected_continuation_is_read_within_half_a_bin(make_study: Any) -> None:
     for item in box_completions(make_study()):
-        found, kinds = item.read(str(item.example.target))
+        result, kinds = item.read(str(item.example.target))
         assert kinds == ()
-        for ours, true in zip(found, item.reference, strict=True):
+        for ours, true in zip(result, item.reference, strict=True):
             assert ours.as_tuple() == pytest.approx(true.as_tuple(), abs=0.005 + 1e-9)
 
 
 @pytest.fixture
 def completion(make_study: Any) -> BoxCompletion:
     """The nodule's completion."""
-    made: BoxCompletion = box_completions(make_study())[0]
-    return made
+    built: BoxCompletion = box_completions(make_study())[0]
+    return built
 
 
 A = box(0.105, 0.205, 0.305, 0.405)
 
 
 @pytest.mark.parametrize(
-    ("continuation", "found", "kinds"),
+    ("continuation", "result", "kinds"),
     [
         ("<x10><y20><x30><y40></box></obj>", (A,), ()),
         # What comes after the sentence is another one.
@@ -222,9 +222,9 @@ A = box(0.105, 0.205, 0.305, 0.405)
     ],
 )
 def test_a_continuation_is_read_up_to_the_end_of_the_sentence(
-    completion: BoxCompletion, continuation: str, found: tuple[Box, ...], kinds: tuple[str, ...]
+    completion: BoxCompletion, continuation: str, result: tuple[Box, ...], kinds: tuple[str, ...]
 ) -> None:
-    assert completion.read(continuation) == (found, kinds)
+    assert completion.read(continuation) == (result, kinds)
 
 
 X, Y = (0.015, 0.035), (0.025, 0.045)
@@ -234,8 +234,8 @@ X, Y = (0.015, 0.035), (0.025, 0.045)
 @given(st.lists(st.sampled_from(["<x1>", "<y2>", "<x3>", "<y4>", "<box>", "</box>", "<obj>", "</obj>", "a. ", " "])))
 def test_any_continuation_is_read(pieces: list[str]) -> None:
     item = BoxCompletion(Example("s1", "grounded", "", ()), index=0, text="Nodule.", reference=(A,), is_clipped=False)
-    found, _ = item.read("".join(pieces))
-    assert {b.as_tuple() for b in found} <= {(x0, y0, x1, y1) for x0 in X for y0 in Y for x1 in X for y1 in Y}
+    result, _ = item.read("".join(pieces))
+    assert {b.as_tuple() for b in result} <= {(x0, y0, x1, y1) for x0 in X for y0 in Y for x1 in X for y1 in Y}
 
 
 def test_boxes_that_were_closed_at_the_limit_are_marked(completion: BoxCompletion) -> None:

@@ -50,13 +50,13 @@ def state(assembly: Assembly) -> dict[str, Tensor]:
 def folders(state: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same weights in the released layout, both ways of transformers 5's, and our own."""
     root = tmp_path_factory.mktemp("checkpoints")
-    found = {
+    result = {
         "released": write_released(root / "released", state),
         "transformers5": write_released(root / "transformers5", in_transformers5(state)),
         "in memory": write_released(root / "in_memory", in_transformers5(state, in_memory_names=True)),
     }
-    convert(found["released"], root / "own", "own", shard_size="60KB")
-    return found | {"own": root / "own"}
+    convert(result["released"], root / "own", "own", shard_size="60KB")
+    return result | {"own": root / "own"}
 
 
 KINDS = ("released", "transformers5", "in memory", "own")
@@ -82,11 +82,11 @@ def batch(pixels: list[Tensor]) -> dict[str, Tensor]:
 
 def content(folder: Path) -> dict[str, tuple[str, bytes]]:
     """Type and bytes of every tensor of a folder."""
-    found = {}
+    result = {}
     for name, place in read_headers(folder).items():
         with safe_open(place.file, framework="pt") as handle:
-            found[name] = (place.dtype, handle.get_tensor(name).view(torch.uint8).numpy().tobytes())
-    return found
+            result[name] = (place.dtype, handle.get_tensor(name).view(torch.uint8).numpy().tobytes())
+    return result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,8 +96,8 @@ def test_logits_equal_the_assembly(
 ) -> None:
     model = load(folders[kind])
     for ids, shown in zip(TEXTS, pixels, strict=True):
-        found = model(input_ids=torch.tensor([ids]), pixel_values=shown).logits[0]
-        torch.testing.assert_close(found, assembly.logits(ids, shown), atol=1e-5, rtol=0)
+        result = model(input_ids=torch.tensor([ids]), pixel_values=shown).logits[0]
+        torch.testing.assert_close(result, assembly.logits(ids, shown), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -167,8 +167,8 @@ def test_a_device_map_with_parts_on_disk_gives_the_same_logits(
         "language_model.lm_head": "disk",
     }
     model = load(folders["released"], device_map=places, offload_folder=tmp_path)
-    found = model(input_ids=torch.tensor([TEXTS[2]]), pixel_values=pixels[2]).logits[0]
-    torch.testing.assert_close(found, assembly.logits(TEXTS[2], pixels[2]), atol=1e-5, rtol=0)
+    result = model(input_ids=torch.tensor([TEXTS[2]]), pixel_values=pixels[2]).logits[0]
+    torch.testing.assert_close(result, assembly.logits(TEXTS[2], pixels[2]), atol=1e-5, rtol=0)
 
 
 def test_a_device_map_can_be_left_to_accelerate(
@@ -177,8 +177,8 @@ def test_a_device_map_can_be_left_to_accelerate(
     model = load(folders["released"], device_map="auto", max_memory={"cpu": 200_000}, offload_folder=tmp_path)
     assert set(model.hf_device_map.values()) == {"cpu", "disk"}
     with torch.no_grad():
-        found = model(input_ids=torch.tensor([TEXTS[2]]), pixel_values=pixels[2]).logits[0]
-    torch.testing.assert_close(found, assembly.logits(TEXTS[2], pixels[2]), atol=1e-5, rtol=0)
+        result = model(input_ids=torch.tensor([TEXTS[2]]), pixel_values=pixels[2]).logits[0]
+    torch.testing.assert_close(result, assembly.logits(TEXTS[2], pixels[2]), atol=1e-5, rtol=0)
 
 
 def test_what_was_read_in_another_layout_is_saved_in_our_own(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -204,10 +204,10 @@ def test_missing_unexpected_and_reshaped_names_are_listed_and_nothing_is_made_up
     folder = write_released(tmp_path, wrong, json.loads((folders[kind] / "config.json").read_text()))
     with pytest.raises(InputError) as caught:
         load(folder)
-    said = str(caught.value)
-    assert f"missing: {lost};" in said
-    assert "unexpected: vision_tower.pooler.weight;" in said
-    assert said.endswith("layers.4.bias (expected [32], found [31])")
+    message = str(caught.value)
+    assert f"missing: {lost};" in message
+    assert "unexpected: vision_tower.pooler.weight;" in message
+    assert message.endswith("layers.4.bias (expected [32], found [31])")
 
 
 def test_a_lost_third_of_a_projection_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_faults_that_only_transformers_sees_are_errors_too(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"vision_feature_layer": -2}, "vision_feature_layer: .* found -2"),
         ({"image_seq_length": 576}, "image_seq_length: expected 16 .* found 576"),
@@ -241,8 +241,8 @@ def test_faults_that_only_transformers_sees_are_errors_too(
         ({"vision_config": VISION | {"out_features": ["stage2"]}}, "out_features"),
     ],
 )
-def test_a_configuration_of_another_model_is_refused(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_configuration_of_another_model_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         MairaConfig(**{k: v for k, v in (CONFIG | change).items() if k != "model_type"})
 
 
@@ -271,11 +271,11 @@ def test_converted_and_back_every_byte_is_the_same(
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_converted_configuration_is_the_same_model(folders: dict[str, Path], tmp_path: Path, layout: Layout) -> None:
     convert(folders["released"], tmp_path / "there", layout)
-    found, expected = (MairaConfig.from_pretrained(folder) for folder in (tmp_path / "there", folders["released"]))
-    assert found.text_config.to_dict() == expected.text_config.to_dict()
-    assert found.vision_config.encoder_options() == expected.vision_config.encoder_options()
-    assert found.image_token_index == IMAGE_TOKEN
-    assert found.dtype == expected.dtype
+    result, expected = (MairaConfig.from_pretrained(folder) for folder in (tmp_path / "there", folders["released"]))
+    assert result.text_config.to_dict() == expected.text_config.to_dict()
+    assert result.vision_config.encoder_options() == expected.vision_config.encoder_options()
+    assert result.image_token_index == IMAGE_TOKEN
+    assert result.dtype == expected.dtype
 
 
 def test_a_released_configuration_is_one_for_the_releases_own_code(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -303,10 +303,10 @@ def test_texts_about_a_checkpoint_go_with_it_and_code_does_not(folders: dict[str
     for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
         (folder / name).write_text(json.dumps({"auto_map": {"AutoProcessor": "processing_maira2.P"}, "size": 56}))
     convert(folder, tmp_path / "out", "released")
-    made = {path.name: path for path in (tmp_path / "out").iterdir()}
-    assert {name: made[name].read_text() for name in texts} == texts
-    assert [name for name, path in made.items() if path.suffix == ".py" or b"auto_map" in path.read_bytes()] == []
-    assert json.loads(made["processor_config.json"].read_text()) == {"size": 56}
+    built = {path.name: path for path in (tmp_path / "out").iterdir()}
+    assert {name: built[name].read_text() for name in texts} == texts
+    assert [name for name, path in built.items() if path.suffix == ".py" or b"auto_map" in path.read_bytes()] == []
+    assert json.loads(built["processor_config.json"].read_text()) == {"size": 56}
 
 
 def test_a_folder_in_use_is_not_overwritten(folders: dict[str, Path], tmp_path: Path) -> None:

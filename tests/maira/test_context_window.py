@@ -81,11 +81,11 @@ def test_an_answer_ends_where_the_room_does(
 ) -> None:
     room = _length(processor, question) + left
     short = GenerationRequest(question.example, question.form, left)
-    ((_, wanted),) = _engine(model, processor, 10_000, monkeypatch).generate([short])
-    ((_, found),) = _engine(model, processor, room, monkeypatch).generate([question])
-    assert isinstance(wanted, Response)
-    assert isinstance(found, Response)
-    assert (found.text, found.cut_off) == (wanted.text, wanted.cut_off)
+    ((_, expected),) = _engine(model, processor, 10_000, monkeypatch).generate([short])
+    ((_, result),) = _engine(model, processor, room, monkeypatch).generate([question])
+    assert isinstance(expected, Response)
+    assert isinstance(result, Response)
+    assert (result.text, result.cut_off) == (expected.text, expected.cut_off)
     assert limit_to_window(question, room - left, room) == short
 
 

@@ -170,9 +170,9 @@ def test_every_sentence_is_kept_and_every_change_of_a_box_is_marked(
 ) -> None:
     crop = CropMap(width, height)
     regions = [box(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
-    said = [Sentence(text=f"Finding {i}.", boxes=(region,)) for i, region in enumerate(regions)]
-    inside, lost = to_crop_coordinates(said, crop)
-    assert [sentence.text for sentence in inside] == [sentence.text for sentence in said]
+    sentences = [Sentence(text=f"Finding {i}.", boxes=(region,)) for i, region in enumerate(regions)]
+    inside, lost = to_crop_coordinates(sentences, crop)
+    assert [sentence.text for sentence in inside] == [sentence.text for sentence in sentences]
     marks = dict(lost)
     for i, (sentence, region) in enumerate(zip(inside, regions, strict=True)):
         if sentence.boxes is None:

@@ -35,7 +35,7 @@ def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> t
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The studies that any engine is asked about."""
     ids: list[str] = []
     answers = TransformersEngine.generate
@@ -113,7 +113,7 @@ def test_findings_are_a_narrative(studies: list[Study]) -> None:
 
 
 def test_an_interrupted_run_asks_only_for_what_is_missing(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]
+    studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
 ) -> None:
     whole = tmp_path / "whole.jsonl"
     _run(studies, checkpoint, whole)
@@ -129,9 +129,9 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
     with out.with_name("drafts.jsonl.partial").open("a") as partial:
         partial.write('{"sample_id": "half a li')
 
-    asked.clear()
+    requested.clear()
     _run(studies, checkpoint, out)
-    assert len(asked) == 1
+    assert len(requested) == 1
     assert without_time(out) == without_time(whole)
     assert not out.with_name("drafts.jsonl.partial").exists()
 
@@ -179,47 +179,47 @@ def test_drafts_that_are_not_asked_for_are_left_as_they_are(
 
 
 def test_a_longer_set_asks_for_what_is_added(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]
+    studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
 ) -> None:
     _run(studies[1:3], checkpoint, tmp_path / "drafts.jsonl")
-    kept = read_rows(tmp_path / "drafts.jsonl")
-    asked.clear()
+    remaining = read_rows(tmp_path / "drafts.jsonl")
+    requested.clear()
     _run(studies, checkpoint, tmp_path / "drafts.jsonl")
-    assert sorted(asked) == sorted(study.sample_id for study in (studies[0], *studies[3:]))
-    assert read_rows(tmp_path / "drafts.jsonl")[1:3] == kept
+    assert sorted(requested) == sorted(study.sample_id for study in (studies[0], *studies[3:]))
+    assert read_rows(tmp_path / "drafts.jsonl")[1:3] == remaining
 
 
 @pytest.mark.parametrize("change", ["indication", "frontal"])
 def test_a_study_that_has_changed_is_drafted_again(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str], change: str
+    studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str], change: str
 ) -> None:
     radiograph = tmp_path / "radiograph.png"
     radiograph.write_bytes(studies[0].frontal.read_bytes())
     first = studies[0].model_copy(update={"frontal": radiograph})
     _run([first, *studies[1:]], checkpoint, tmp_path / "drafts.jsonl")
-    asked.clear()
+    requested.clear()
     if change == "frontal":
         radiograph.write_bytes(studies[1].frontal.read_bytes() + b"0" * 7)
     else:
         first = first.model_copy(update={"indication": "Another reason."})
-    told: list[int] = []
+    reported: list[int] = []
     for _ in range(2):
-        _run([first, *studies[1:]], checkpoint, tmp_path / "drafts.jsonl", on_changed=told.append)
-    assert (asked, told) == ([first.sample_id], [1])
+        _run([first, *studies[1:]], checkpoint, tmp_path / "drafts.jsonl", on_changed=reported.append)
+    assert (requested, reported) == ([first.sample_id], [1])
 
 
-def test_a_data_set_may_be_moved(studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]) -> None:
+def test_a_data_set_may_be_moved(studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]) -> None:
     _run(studies[:1], checkpoint, tmp_path / "drafts.jsonl")
     moved = {name: tmp_path / f"{name}.png" for name in ("frontal", "lateral", "prior_frontal")}
     moved = {name: path for name, path in moved.items() if getattr(studies[0], name)}
     for name, path in moved.items():
         path.write_bytes(getattr(studies[0], name).read_bytes())
     _run([studies[0].model_copy(update=moved)], checkpoint, tmp_path / "drafts.jsonl")
-    assert asked == [studies[0].sample_id]
+    assert requested == [studies[0].sample_id]
 
 
 def test_an_earlier_draft_is_not_taken_for_one_of_the_changed_study_after_an_interruption(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]
+    studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
 ) -> None:
     out = tmp_path / "drafts.jsonl"
     _run(studies, checkpoint, out)
@@ -230,13 +230,13 @@ def test_an_earlier_draft_is_not_taken_for_one_of_the_changed_study_after_an_int
 
     with pytest.raises(KeyboardInterrupt):
         _run(changed, checkpoint, out, on_progress=stop)
-    asked.clear()
+    requested.clear()
     _run(changed, checkpoint, out)
-    assert sorted(asked) == sorted(study.sample_id for study in studies)
+    assert sorted(requested) == sorted(study.sample_id for study in studies)
 
 
 def test_a_draft_stays_while_its_radiograph_cannot_be_read(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]
+    studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
 ) -> None:
     radiograph = tmp_path / "radiograph.png"
     radiograph.write_bytes(studies[0].frontal.read_bytes())
@@ -249,7 +249,7 @@ def test_a_draft_stays_while_its_radiograph_cannot_be_read(
     radiograph.write_bytes(studies[0].frontal.read_bytes())
     assert _run(ours, checkpoint, tmp_path / "drafts.jsonl") == (2, [])
     assert read_rows(tmp_path / "drafts.jsonl") == before
-    assert len(asked) == 2
+    assert len(requested) == 2
 
 
 def test_what_is_wrong_with_a_reference_is_nothing_to_a_draft(
@@ -323,13 +323,13 @@ def test_another_checkpoint_has_another_fingerprint(checkpoint: Path, tmp_path: 
     for path in checkpoint.iterdir():
         (other / path.name).write_bytes(path.read_bytes())
     assert fingerprint(other) == fingerprint(checkpoint)
-    found = {fingerprint(other)}
+    result = {fingerprint(other)}
     # A chat model may come with a template of its own, and with weights as pickles.
     for name, content in (("config.json", " "), ("chat_template.jinja", "{}"), ("model.bin", "0"), ("model.bin", "1")):
         with (other / name).open("a") as file:
             file.write(content)
-        found.add(fingerprint(other))
-    assert len(found) == 5
+        result.add(fingerprint(other))
+    assert len(result) == 5
 
 
 @pytest.mark.parametrize("row", [0, -1], ids=["first row", "last row"])

@@ -54,13 +54,13 @@ def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms
     killed = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not out.exists()
-    kept = [json.loads(line) for line in (tmp_path / "drafts.jsonl.partial").read_text().splitlines()[:-1]]
-    assert len(kept) == 3
+    remaining = [json.loads(line) for line in (tmp_path / "drafts.jsonl.partial").read_text().splitlines()[:-1]]
+    assert len(remaining) == 3
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     CliRunner().invoke(app, _arguments(checkpoint, manifest, whole))
     assert without_time(out) == without_time(whole)
-    assert [row for row in read_rows(out) if row in kept] == sorted(kept, key=read_rows(out).index)
+    assert [row for row in read_rows(out) if row in remaining] == sorted(remaining, key=read_rows(out).index)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "set", "whole"]
 
 
@@ -113,17 +113,17 @@ def test_mended_studies_are_drafted_and_no_others(
         (tmp_path / f"radiograph{number}.png").write_bytes(studies[3].frontal.read_bytes())
     text = mixed.read_text().replace('"bad2", ', f'"bad2", "frontal": "{studies[4].frontal}", ')
     mixed.write_text(text)
-    answers, asked = TransformersEngine.generate, []
+    answers, requested = TransformersEngine.generate, []
 
     def spy(self: TransformersEngine, requests: Any) -> Any:
-        asked.extend(request.example.sample_id for request in requests)
+        requested.extend(request.example.sample_id for request in requests)
         return answers(self, requests)
 
     monkeypatch.setattr(TransformersEngine, "generate", spy)
     done = _generate(*_arguments(checkpoint, mixed, out))
     assert done.exit_code == 0, done.output
-    assert sorted(asked) == ["bad0", "bad1", "bad2"]
-    assert [row for row in read_rows(out) if row["sample_id"] not in asked] == before
+    assert sorted(requested) == ["bad0", "bad1", "bad2"]
+    assert [row for row in read_rows(out) if row["sample_id"] not in requested] == before
     assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in read_manifest(mixed)]
     assert not (tmp_path / "failures.jsonl").exists()
 

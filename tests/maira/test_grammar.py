@@ -133,8 +133,8 @@ def logits(draw: st.DrawFn) -> tuple[Any, Grammar, list[Tensor]]:
 
 @given(logits())
 @settings(max_examples=300, deadline=None)
-def test_any_logits_give_a_report_that_parses_without_an_irregularity(made: tuple[Any, Grammar, list[Tensor]]) -> None:
-    tokenizer, grammar, scores = made
+def test_any_logits_give_a_report_that_parses_without_an_irregularity(built: tuple[Any, Grammar, list[Tensor]]) -> None:
+    tokenizer, grammar, scores = built
     processor = GrammarProcessor(grammar, len(scores))
     answers = _generate(processor, scores, torch.ones(len(scores[0]), 4, dtype=torch.long), tokenizer.pad_token_id)
     for answer in answers.tolist():
@@ -142,30 +142,30 @@ def test_any_logits_give_a_report_that_parses_without_an_irregularity(made: tupl
         # The grammar bounds how often a sentence is said, not that it is said again.
         assert {note.kind for note in parsed.irregularities} <= {"repeated_sentence"}
         assert not parsed.is_narrative or not parsed.sentences
-        said = [sentence.text for sentence in cut_repetitions(parsed).sentences]
-        assert all(said.count(text) <= 2 for text in said)
+        generated = [sentence.text for sentence in cut_repetitions(parsed).sentences]
+        assert all(generated.count(text) <= 2 for text in generated)
 
 
 @given(logits())
 @settings(max_examples=200, deadline=None)
-def test_any_logits_complete_boxes_that_parse_without_an_irregularity(made: tuple[Any, Grammar, list[Tensor]]) -> None:
-    tokenizer, grammar, scores = made
+def test_any_logits_complete_boxes_that_parse_without_an_irregularity(built: tuple[Any, Grammar, list[Tensor]]) -> None:
+    tokenizer, grammar, scores = built
     assume(len(scores) >= 6)  # four coordinates, </box> and </obj>
     processor = GrammarProcessor(grammar, len(scores), in_box=True)
-    asked = BoxCompletion(Example("s", "grounded", "", ()), 0, "A mass.", (), False)
+    completion = BoxCompletion(Example("s", "grounded", "", ()), 0, "A mass.", (), False)
     prompt = torch.full((len(scores[0]), 1), grammar.vocabulary.ids[BOX])
     for answer in _generate(processor, scores, prompt, tokenizer.pad_token_id).tolist():
         text = _decode(tokenizer, answer)
-        boxes, kinds = asked.read(text)
+        boxes, kinds = completion.read(text)
         assert boxes
         assert kinds == ()
         assert text.endswith(OBJECT_END)
 
 
 @pytest.mark.parametrize("bad", [-np.inf, np.inf, np.nan])
-@pytest.mark.parametrize("made", MADE)
-def test_logits_without_a_number_give_one_too(made: tuple[Any, Grammar], bad: float) -> None:
-    tokenizer, grammar = made
+@pytest.mark.parametrize("built", MADE)
+def test_logits_without_a_number_give_one_too(built: tuple[Any, Grammar], bad: float) -> None:
+    tokenizer, grammar = built
     scores = [torch.full((2, len(grammar.vocabulary.texts)), bad)] * 20
     answers = _generate(GrammarProcessor(grammar, 20), scores, torch.ones(2, 3, dtype=torch.long), 0)
     assert all(parse_report(_decode(tokenizer, row)).irregularities == [] for row in answers.tolist())
@@ -196,8 +196,8 @@ reports = st.lists(st.builds(Sentence, text=texts, boxes=box_lists), max_size=4,
     ],
 )
 @settings(deadline=None)
-def test_a_well_formed_report_is_unchanged(made: tuple[Any, Grammar], report: list[Sentence]) -> None:
-    tokenizer, grammar = made
+def test_a_well_formed_report_is_unchanged(built: tuple[Any, Grammar], report: list[Sentence]) -> None:
+    tokenizer, grammar = built
     assert _accepts(grammar, [*_ids(tokenizer, f" {render_report(report)}"), tokenizer.eos_token_id])
 
 
@@ -226,8 +226,8 @@ def answers(draw: st.DrawFn) -> tuple[Any, Grammar, list[int]]:
 
 @given(answers())
 @settings(max_examples=500, deadline=None)
-def test_the_grammar_allows_what_the_parser_finds_regular(made: tuple[Any, Grammar, list[int]]) -> None:
-    tokenizer, grammar, ids = made
+def test_the_grammar_allows_what_the_parser_finds_regular(built: tuple[Any, Grammar, list[int]]) -> None:
+    tokenizer, grammar, ids = built
     text = _decode(tokenizer, ids)
     parsed = parse_report(text)
     notes = {note.kind for note in parsed.irregularities} - {"repeated_sentence"}
@@ -324,34 +324,34 @@ def test_a_third_copy_of_a_sentence_ends_the_report() -> None:
 
 @given(tokenizers, reports, st.integers(0, 60))
 @settings(deadline=None)
-def test_all_is_closed_when_the_tokens_run_out(made: tuple[Any, Grammar], report: list[Sentence], limit: int) -> None:
+def test_all_is_closed_when_the_tokens_run_out(built: tuple[Any, Grammar], report: list[Sentence], limit: int) -> None:
     """A model that would write this report is stopped at any place of it."""
-    tokenizer, grammar = made
-    wanted = [*_ids(tokenizer, render_report(report)), tokenizer.eos_token_id]
+    tokenizer, grammar = built
+    target = [*_ids(tokenizer, render_report(report)), tokenizer.eos_token_id]
     scores = []
-    for token in wanted[:limit]:
+    for token in target[:limit]:
         scores.append(torch.zeros(1, len(grammar.vocabulary.texts)))
         scores[-1][0, token] = 1
     processor = GrammarProcessor(grammar, len(scores))
-    (said,) = _generate(processor, scores, torch.ones(1, 1, dtype=torch.long), 0).tolist() if scores else [[]]
-    parsed = parse_report(_decode(tokenizer, said))
+    (generated,) = _generate(processor, scores, torch.ones(1, 1, dtype=torch.long), 0).tolist() if scores else [[]]
+    parsed = parse_report(_decode(tokenizer, generated))
     assert {note.kind for note in parsed.irregularities} <= {"repeated_sentence"}
-    if scores and said != wanted[:limit]:
+    if scores and generated != target[:limit]:
         assert processor.cut_off == [True]
-    if len(said) == len(wanted):
+    if len(generated) == len(target):
         assert processor.cut_off == [False]
 
 
 def test_what_the_model_could_not_have_written_anyway_is_not_cut_off() -> None:
     """At the limit it would spell one of the format's tokens, which is forbidden; next to that, it ends the object."""
     tokenizer, grammar = MADE[0]
-    wanted = [[OBJECT], ["a"], ["</"], ["obj"], [">", OBJECT_END]]
-    scores = [torch.zeros(1, len(grammar.vocabulary.texts)) for _ in wanted]
-    for step, pieces in zip(scores, wanted, strict=True):
+    target = [[OBJECT], ["a"], ["</"], ["obj"], [">", OBJECT_END]]
+    scores = [torch.zeros(1, len(grammar.vocabulary.texts)) for _ in target]
+    for step, pieces in zip(scores, target, strict=True):
         step[0, tokenizer.convert_tokens_to_ids(pieces)] = torch.arange(len(pieces), 0, -1).float()
     processor = GrammarProcessor(grammar, len(scores))
-    (said,) = _generate(processor, scores, torch.ones(1, 1, dtype=torch.long), 0).tolist()
-    assert tokenizer.convert_ids_to_tokens(said) == [OBJECT, "a", "</", "obj", OBJECT_END]
+    (generated,) = _generate(processor, scores, torch.ones(1, 1, dtype=torch.long), 0).tolist()
+    assert tokenizer.convert_ids_to_tokens(generated) == [OBJECT, "a", "</", "obj", OBJECT_END]
     assert processor.cut_off == [False]
 
 
@@ -402,10 +402,10 @@ def test_a_token_costs_less_than_a_hundred_microseconds() -> None:
     words = frozenset(range(8, len(texts)))
     vocabulary = Vocabulary((*texts, *[""] * 207), words, frozenset(), ids, frozenset({2}), str)
     grammar = Grammar(vocabulary, max_copies=None)
-    said = [ids[OBJECT], *range(20, 32), *(ids[t] for t in re.findall("<.*?>", BOX_A + BOX_B)), ids[OBJECT_END]]
+    generated = [ids[OBJECT], *range(20, 32), *(ids[t] for t in re.findall("<.*?>", BOX_A + BOX_B)), ids[OBJECT_END]]
     rows, steps = 24, 200
     # Each row begins at another place of white space, so that all states occur in one step.
-    answers = torch.tensor([([5] * row + said * 20)[:steps] for row in range(rows)])
+    answers = torch.tensor([([5] * row + generated * 20)[:steps] for row in range(rows)])
     scores = torch.randn(rows, 32_207, generator=torch.Generator().manual_seed(0))
     prompt = torch.ones(rows, 8, dtype=torch.long)
     ids_now = torch.cat([prompt, answers], 1)

@@ -45,8 +45,8 @@ class ScriptedEngine:
         # In another order than asked, as real engines do.
         for index, request in reversed(list(enumerate(requests))):
             self.asked.append(request)
-            said = self.script(request)
-            yield index, Response(said, False, 0.5) if isinstance(said, str) else said
+            text = self.script(request)
+            yield index, Response(text, False, 0.5) if isinstance(text, str) else text
 
     def close(self) -> None:
         pass
@@ -160,7 +160,7 @@ def test_scores_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
     shorter = min(width, height)
     x, y = ((middles * shorter + (side - shorter) // 2) / side for side in (width, height))
     true = _drawn(reference, x, y)
-    said = _drawn([[(value + 0.5) / 100 for value in corners] for corners in answered], middles, middles)
+    predicted = _drawn([[(value + 0.5) / 100 for value in corners] for corners in answered], middles, middles)
     assume(true.any())
 
     Image.new("L", (width, height)).save(folder / "radiograph.png")
@@ -172,11 +172,11 @@ def test_scores_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
     for left in folder.glob("out.*"):
         left.unlink()
     run = _ground(study, _phrases(phrase), out)
-    both = (said & true).sum()
+    both = (predicted & true).sum()
     expected = {
-        "precision": both / said.sum() if said.any() else 0,
+        "precision": both / predicted.sum() if predicted.any() else 0,
         "recall": both / true.sum(),
-        "iou": both / (said | true).sum(),
+        "iou": both / (predicted | true).sum(),
     }
     (row,) = read_rows(out)
     assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-12)
@@ -253,9 +253,9 @@ def test_a_phrase_that_has_changed_is_located_again(
     scripted = engine(lambda _: WHOLE)
     _ground(study, _phrases(LEFT, HIDDEN), folder / "out.jsonl")
     scripted.asked.clear()
-    told: list[int] = []
-    _ground(study, _phrases(other, HIDDEN), folder / "out.jsonl", on_changed=told.append)
-    assert (len(scripted.asked), told) == (1, [1])
+    reported: list[int] = []
+    _ground(study, _phrases(other, HIDDEN), folder / "out.jsonl", on_changed=reported.append)
+    assert (len(scripted.asked), reported) == (1, [1])
     _ground(study, _phrases(other, HIDDEN), folder / "once.jsonl")
     assert read_rows(folder / "out.jsonl") == read_rows(folder / "once.jsonl")
 
@@ -424,11 +424,11 @@ def test_boxes_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) ->
     arguments = ("--checkpoint", checkpoint, "--manifest", tmp_path / "set.jsonl", "--out", tmp_path / "out.jsonl")
     done = _maira("boxes", *arguments, "--max-new-tokens", "12")
     assert done.exit_code == 0, done.output
-    asked = sum(bool(sentence.boxes) for study in studies for sentence in study.grounded_findings or ())
-    assert f"boxes of {asked} of {asked} sentences completed" in done.stdout
+    requests_seen = sum(bool(sentence.boxes) for study in studies for sentence in study.grounded_findings or ())
+    assert f"boxes of {requests_seen} of {requests_seen} sentences completed" in done.stdout
     plain = sum(not any(s.boxes for s in study.grounded_findings or ()) for study in studies)
     assert (f"{plain} of {len(studies)} studies have no sentence with boxes" in done.stdout) == (plain > 0)
-    assert _scores(tmp_path / "out.jsonl")["counts"]["compared"] == asked
+    assert _scores(tmp_path / "out.jsonl")["counts"]["compared"] == requests_seen
 
 
 def test_wrong_phrases_are_refused_and_leave_nothing(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:

@@ -38,22 +38,22 @@ def test_the_reference_itself_is_perfect() -> None:
 
 
 def test_the_wrong_side_counts_on_both_sides() -> None:
-    said = [Sentence(text="Small right pleural effusion.", boxes=(HALF,)), Sentence(text="Right mid zone nodule.")]
-    points = _points({"a": said}, [_study("a", LEFT, RIGHT_NODULE)])
+    sentences = [Sentence(text="Small right pleural effusion.", boxes=(HALF,)), Sentence(text="Right mid zone nodule.")]
+    points = _points({"a": sentences}, [_study("a", LEFT, RIGHT_NODULE)])
     assert (points["precision"], points["recall"], points["f1"]) == (0.5, 0.5, 0.5)
 
 
 def test_boxes_count_for_matched_findings_only() -> None:
-    said = [
+    sentences = [
         Sentence(text="Small left pleural effusion.", boxes=(QUARTER,)),
         Sentence(text="Left mid zone nodule.", boxes=(HALF,)),
     ]
-    assert _points({"a": said}, [_study("a", LEFT, RIGHT_NODULE)])["mean_iou"] == pytest.approx(0.5)
+    assert _points({"a": sentences}, [_study("a", LEFT, RIGHT_NODULE)])["mean_iou"] == pytest.approx(0.5)
 
 
 def test_a_finding_said_twice_matches_once() -> None:
-    said = [Sentence(text="Small left pleural effusion.")] * 2
-    points = _points({"a": said}, [_study("a", LEFT)])
+    sentences = [Sentence(text="Small left pleural effusion.")] * 2
+    points = _points({"a": sentences}, [_study("a", LEFT)])
     assert (points["precision"], points["recall"]) == (0.5, 1)
 
 

@@ -35,9 +35,9 @@ def alone(processor: MairaProcessor, radiographs: list[Gray]) -> list[dict[str, 
 
 @torch.no_grad()
 def logits(model: MairaForConditionalGeneration, inputs: dict[str, Any], **options: Any) -> Tensor:
-    found = model(**inputs, **options).logits
-    assert isinstance(found, Tensor)
-    return found
+    result = model(**inputs, **options).logits
+    assert isinstance(result, Tensor)
+    return result
 
 
 def test_a_sample_has_the_same_logits_alone_and_in_a_padded_batch(
@@ -189,28 +189,28 @@ def adapter(config: MairaConfig, **changes: Any) -> Adapter:
 
 
 def test_the_adapter_has_gelu_between_its_layers(config: MairaConfig) -> None:
-    made = adapter(config, projector_n_layers=4)
-    linear = [layer for layer in made.layers if isinstance(layer, torch.nn.Linear)]
+    built = adapter(config, projector_n_layers=4)
+    linear = [layer for layer in built.layers if isinstance(layer, torch.nn.Linear)]
     assert [(layer.in_features, layer.out_features) for layer in linear] == [(16, 32), (32, 32), (32, 32), (32, 32)]
-    assert len(made.layers) == 7
+    assert len(built.layers) == 7
     patches = torch.randn(2, 16, 16)
     expected = linear[0](patches)
     for layer in linear[1:]:
         expected = layer(F.gelu(expected))
-    torch.testing.assert_close(made(patches), expected)
+    torch.testing.assert_close(built(patches), expected)
 
 
 def test_merged_patches_are_neighbours(config: MairaConfig) -> None:
-    made = adapter(config, image_merge=2, projector_n_layers=1)
+    built = adapter(config, image_merge=2, projector_n_layers=1)
     # The first outputs of the one layer copy the first feature of each patch of a square.
-    torch.nn.init.zeros_(made.layers[0].weight)
-    torch.nn.init.zeros_(made.layers[0].bias)
+    torch.nn.init.zeros_(built.layers[0].weight)
+    torch.nn.init.zeros_(built.layers[0].bias)
     with torch.no_grad():
         for i in range(4):
-            made.layers[0].weight[i, i * 16] = 1
+            built.layers[0].weight[i, i * 16] = 1
     patches = torch.zeros(1, 16, 16)
     patches[0, :, 0] = torch.arange(16)
-    merged = made(patches)[0, :, :4]
+    merged = built(patches)[0, :, :4]
     assert merged.tolist() == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
 
 

@@ -78,9 +78,9 @@ def test_no_mutated_report_raises_or_loses_a_word() -> None:
 @given(st.lists(st.sampled_from(TOKENS) | texts.map(lambda t: re.sub("[<>]", "", t)) | st.just(BOX)))
 def test_no_word_is_lost(stretches: list[str]) -> None:
     parsed = parse_report(" ".join(stretches))
-    said = [re.sub(r"\W", "", stretch) for stretch in stretches if stretch not in TOKENS and stretch != BOX]
-    assert re.sub(r"\W", "", "".join(sentence.text for sentence in parsed.sentences)) == "".join(said)
-    assert re.sub(r"\W", "", parsed.text) == "".join(said)
+    plain = [re.sub(r"\W", "", stretch) for stretch in stretches if stretch not in TOKENS and stretch != BOX]
+    assert re.sub(r"\W", "", "".join(sentence.text for sentence in parsed.sentences)) == "".join(plain)
+    assert re.sub(r"\W", "", parsed.text) == "".join(plain)
 
 
 def test_grounded_report() -> None:
@@ -144,7 +144,7 @@ def test_irregular_text(
 
 
 @pytest.mark.parametrize(
-    ("text", "noted"),
+    ("text", "notes"),
     [
         ("<obj>A.</obj><obj>B.</obj>", [(1, "cut_off")]),
         ("<obj>A.</obj><obj>B", [(1, "cut_off")]),
@@ -153,8 +153,8 @@ def test_irregular_text(
         ("", [(None, "cut_off")]),
     ],
 )
-def test_a_stop_at_the_limit_is_noted_once_on_the_last_sentence(text: str, noted: list[tuple[int | None, str]]) -> None:
-    assert kinds(parse_report(text, cut_off=True)) == noted
+def test_a_stop_at_the_limit_is_noted_once_on_the_last_sentence(text: str, notes: list[tuple[int | None, str]]) -> None:
+    assert kinds(parse_report(text, cut_off=True)) == notes
 
 
 def test_swapped_corners_are_put_right() -> None:

@@ -54,8 +54,8 @@ def test_both_halves_together_are_the_model(
     assert isinstance(prompt, torch.Tensor)
     with torch.no_grad():
         logits = llama(inputs_embeds=prompt[None]).logits
-        wanted = model(**processor([example.images], [example.prompt])).logits
-    torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-5)
+        expected = model(**processor([example.images], [example.prompt])).logits
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_folder_has_what_a_plain_llama_has(checkpoint: Path, processor: Any, tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_another_checkpoints_folder_is_refused(checkpoint: Path, tmp_path: Path)
 def test_processes_that_want_the_same_one_make_it_once(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []
+    built = []
     export = module._export
-    monkeypatch.setattr(module, "_export", lambda *arguments: (made.append(1), export(*arguments)))
+    monkeypatch.setattr(module, "_export", lambda *arguments: (built.append(1), export(*arguments)))
     together = [
         threading.Thread(target=plain_llama, args=(checkpoint, torch.float32, tmp_path / "llama")) for _ in range(3)
     ]
@@ -137,7 +137,7 @@ def test_processes_that_want_the_same_one_make_it_once(
         thread.start()
     for thread in together:
         thread.join()
-    assert len(made) == 1
+    assert len(built) == 1
 
 
 def test_prompts_without_their_images_or_room_say_why(checkpoint: Path, study: Study, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ TIMEOUT = 120
 
 def _start(rank: int, count: int, port: int, command: Sequence[str | Path]) -> subprocess.Popen[str]:
     """One process of several, with what a launcher tells it."""
-    told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+    reported = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
     address = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -37,7 +37,7 @@ def _start(rank: int, count: int, port: int, command: Sequence[str | Path]) -> s
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | told | address | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | reported | address | {"OMP_NUM_THREADS": "1"},
     )
 
 
@@ -76,13 +76,15 @@ def alone(checkpoint: Path, manifest: Path, tmp_path_factory: pytest.TempPathFac
 
 def test_two_processes_draft_what_one_does(checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path) -> None:
     out = tmp_path / "drafts.jsonl"
-    (code, said, _), (other_code, other_said, other_errors) = _together(2, ["-m", *_command(checkpoint, manifest, out)])
+    (code, output, _), (other_code, other_output, other_errors) = _together(
+        2, ["-m", *_command(checkpoint, manifest, out)]
+    )
     assert (code, other_code) == (3, 3)
     assert without_time(out) == without_time(alone)
     assert (tmp_path / "failures.jsonl").read_text() == (alone.parent / "failures.jsonl").read_text()
-    assert "6 of 7 studies drafted" in said
-    assert "broken.png" in said
-    assert (other_said, "broken.png" in other_errors) == ("", False)
+    assert "6 of 7 studies drafted" in output
+    assert "broken.png" in output
+    assert (other_output, "broken.png" in other_errors) == ("", False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "failures.jsonl"]
 
 

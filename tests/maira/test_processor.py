@@ -55,16 +55,16 @@ def llama_tokenizer(*, legacy: bool) -> LlamaTokenizer:
 
 
 @pytest.fixture(scope="module")
-def made(request: pytest.FixtureRequest) -> MairaProcessor:
+def built(request: pytest.FixtureRequest) -> MairaProcessor:
     """A processor with a tokenizer of the kind that is asked for."""
     if request.param == "byte_level":
-        kept: MairaProcessor = request.getfixturevalue("processor")
-        return kept
+        shared: MairaProcessor = request.getfixturevalue("processor")
+        return shared
     return MairaProcessor(MairaImageProcessor(size=32), llama_tokenizer(legacy=request.param == "legacy_llama"), 4)
 
 
 KINDS = ["byte_level", "llama", "legacy_llama"]
-every_kind = pytest.mark.parametrize("made", KINDS, indirect=True)
+every_kind = pytest.mark.parametrize("built", KINDS, indirect=True)
 
 
 def test_tokenizers_of_llamas_kind_differ_in_the_space_behind_an_added_token() -> None:
@@ -72,59 +72,61 @@ def test_tokenizers_of_llamas_kind_differ_in_the_space_behind_an_added_token() -
     assert [tokens[tokens.index("<obj>") + 1][0] for tokens in both] == ["T", "▁"]
 
 
-def assert_together_they_are_the_whole_text(made: MairaProcessor, prompt: str, images: int, answer: str) -> None:
+def assert_together_they_are_the_whole_text(built: MairaProcessor, prompt: str, images: int, answer: str) -> None:
     target = build_target(answer)
-    whole: list[int] = made.tokenizer(prompt + target, add_special_tokens=False)["input_ids"]
-    start: list[int] = made.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    whole: list[int] = built.tokenizer(prompt + target, add_special_tokens=False)["input_ids"]
+    start: list[int] = built.tokenizer(prompt, add_special_tokens=False)["input_ids"]
     assert whole[: len(start)] == start
-    repeats = {made.image_token_id: made.image_seq_length}
+    repeats = {built.image_token_id: built.image_seq_length}
     expanded = [token for token in whole for _ in range(repeats.get(token, 1))]
-    first, last = made.tokenizer.bos_token_id, made.tokenizer.eos_token_id
-    assert [*made.encode_prompt(prompt, images), *made.encode_target(target)] == [first, *expanded, last]
+    first, last = built.tokenizer.bos_token_id, built.tokenizer.eos_token_id
+    assert [*built.encode_prompt(prompt, images), *built.encode_target(target)] == [first, *expanded, last]
 
 
 @every_kind
 @pytest.mark.parametrize("preset", ["release", "paper"])
 @pytest.mark.parametrize("task", ["findings", "grounded", "phrase"])
-def test_every_prompt_is_an_exact_prefix_of_prompt_and_answer(made: MairaProcessor, task: Task, preset: Preset) -> None:
+def test_every_prompt_is_an_exact_prefix_of_prompt_and_answer(
+    built: MairaProcessor, task: Task, preset: Preset
+) -> None:
     for context in CONTEXTS:
         prompt = build_prompt(task, context, preset)
-        assert_together_they_are_the_whole_text(made, prompt, prompt.count(IMAGE), REPORT)
+        assert_together_they_are_the_whole_text(built, prompt, prompt.count(IMAGE), REPORT)
 
 
 @every_kind
 @pytest.mark.parametrize("answer", ["The lungs are clear.", "7", "é ü", "...", "\n", " two spaces", "<obj>", "肺"])
-def test_prompt_and_answer_are_together_what_the_whole_text_is(made: MairaProcessor, answer: str) -> None:
-    assert_together_they_are_the_whole_text(made, build_prompt("findings", Context()), 1, answer)
+def test_prompt_and_answer_are_together_what_the_whole_text_is(built: MairaProcessor, answer: str) -> None:
+    assert_together_they_are_the_whole_text(built, build_prompt("findings", Context()), 1, answer)
 
 
 @every_kind
 @settings(max_examples=50, deadline=None)
 @given(texts, texts)
 def test_a_prompt_is_a_prefix_of_prompt_and_answer_for_any_text(
-    made: MairaProcessor, indication: str, answer: str
+    built: MairaProcessor, indication: str, answer: str
 ) -> None:
     prompt = build_prompt("findings", Context(indication=indication))
-    assert_together_they_are_the_whole_text(made, prompt, 1, answer)
+    assert_together_they_are_the_whole_text(built, prompt, 1, answer)
 
 
 @every_kind
-def test_a_prompt_may_end_within_the_answer(made: MairaProcessor) -> None:
+def test_a_prompt_may_end_within_the_answer(built: MairaProcessor) -> None:
     """As for the completion of boxes, which conditions on the start of a report."""
     prompt = build_prompt("grounded", Context())
     start, box, rest = build_target(REPORT).partition("<box>")
-    whole = [*made.encode_prompt(prompt, 1), *made.encode_target(start + box + rest)]
-    condition = made.encode_prompt(prompt + start + box, 1)
+    whole = [*built.encode_prompt(prompt, 1), *built.encode_target(start + box + rest)]
+    condition = built.encode_prompt(prompt + start + box, 1)
     assert whole[: len(condition)] == condition
-    assert whole[len(condition)] == made.tokenizer.convert_tokens_to_ids("<x10>")
+    assert whole[len(condition)] == built.tokenizer.convert_tokens_to_ids("<x10>")
 
 
 def test_an_answer_that_the_tokenizer_joins_to_the_prompt_is_refused() -> None:
     joining = train_tokenizer(["ASSISTANT:The"], 300)
     joining.add_tokens(["ASSISTANT:The"])
-    made = MairaProcessor(MairaImageProcessor(size=32), joining, image_seq_length=1)
+    built = MairaProcessor(MairaImageProcessor(size=32), joining, image_seq_length=1)
     with pytest.raises(ValueError, match="starts with a space"):
-        made.encode_target("The lungs are clear.")
+        built.encode_target("The lungs are clear.")
 
 
 @pytest.mark.parametrize("images", [1, 2, 3])
@@ -136,14 +138,14 @@ def test_each_placeholder_becomes_as_many_as_an_image_has_tokens(processor: Mair
 
 
 def test_an_image_takes_1369_tokens_unless_another_number_is_set() -> None:
-    made = MairaProcessor(MairaImageProcessor(), llama_tokenizer(legacy=False))
+    built = MairaProcessor(MairaImageProcessor(), llama_tokenizer(legacy=False))
     context = Context(has_lateral=True, has_prior=True)
-    ids = made.encode_prompt(build_prompt("grounded", context), 3)
-    assert ids.count(made.image_token_id) == 3 * 37 * 37
+    ids = built.encode_prompt(build_prompt("grounded", context), 3)
+    assert ids.count(built.image_token_id) == 3 * 37 * 37
     # Each image's tokens stand together, where its placeholder stood.
-    starts = [i for i, token in enumerate(ids) if token == made.image_token_id and ids[i - 1] != token]
+    starts = [i for i, token in enumerate(ids) if token == built.image_token_id and ids[i - 1] != token]
     assert len(starts) == 3
-    assert all(set(ids[i : i + 1369]) == {made.image_token_id} for i in starts)
+    assert all(set(ids[i : i + 1369]) == {built.image_token_id} for i in starts)
 
 
 @pytest.mark.parametrize(("prompt", "placeholders", "images"), [("a <image> b", 1, 2), ("a <image> b <image>", 2, 1)])
@@ -303,10 +305,10 @@ def test_saved_and_loaded_it_gives_the_same_tensors(
 
 @pytest.mark.parametrize("legacy", [False, True])
 def test_a_saved_llama_tokenizer_gives_the_same_tokens_again(tmp_path: Path, legacy: bool) -> None:
-    made = MairaProcessor(MairaImageProcessor(size=32), llama_tokenizer(legacy=legacy), image_seq_length=4)
-    made.save_pretrained(tmp_path)
+    built = MairaProcessor(MairaImageProcessor(size=32), llama_tokenizer(legacy=legacy), image_seq_length=4)
+    built.save_pretrained(tmp_path)
     text = build_prompt("grounded", Context()) + build_target(REPORT)
-    assert AutoProcessor.from_pretrained(tmp_path).encode_prompt(text, 1) == made.encode_prompt(text, 1)
+    assert AutoProcessor.from_pretrained(tmp_path).encode_prompt(text, 1) == built.encode_prompt(text, 1)
 
 
 @pytest.fixture
@@ -384,10 +386,10 @@ def test_classes_of_transformers_read_a_converted_processor(processor: MairaProc
     assert type(theirs.image_processor).__name__ == "BitImageProcessor"
     # An image that spans all grey levels: the standard classes know no min-max step.
     radiograph = Image.fromarray(np.linspace(0, 255, 32 * 40).round().astype(np.uint8).reshape(40, 32))
-    found = theirs(images=radiograph.convert("RGB"), text="a <image> b", return_tensors="pt")
+    result = theirs(images=radiograph.convert("RGB"), text="a <image> b", return_tensors="pt")
     expected = processor([[radiograph]], ["a <image> b"])
-    assert found["input_ids"].tolist() == expected["input_ids"].tolist()
-    torch.testing.assert_close(found["pixel_values"], expected["pixel_values"])
+    assert result["input_ids"].tolist() == expected["input_ids"].tolist()
+    torch.testing.assert_close(result["pixel_values"], expected["pixel_values"])
 
 
 def test_a_processor_that_is_not_ours_is_converted_as_it_is(released: Path) -> None:
@@ -409,8 +411,8 @@ def test_padding_keeps_every_row(rows: list[list[int]], left: bool) -> None:
     assert ids.shape == mask.shape
     assert ids.shape[1] % 4 == 0
     assert ids.shape[1] - max(map(len, rows)) < 4
-    for row, found, counted in zip(rows, ids, mask, strict=True):
-        assert found[counted == 1].tolist() == row
-        assert found[counted == 0].unique().tolist() in ([], [0])
+    for row, result, counted in zip(rows, ids, mask, strict=True):
+        assert result[counted == 1].tolist() == row
+        assert result[counted == 0].unique().tolist() in ([], [0])
         first, last = int(counted[0]), int(counted[-1])
         assert (last if left else first) == 1

@@ -82,8 +82,8 @@ def test_grounded(preset: Preset, lateral: bool, prior: bool) -> None:
 
 @pytest.mark.parametrize(("preset", "lateral", "prior"), list(product(PRESETS, BOTH, BOTH)))
 def test_phrase_shows_the_frontal_alone_and_never_says_only(preset: Preset, lateral: bool, prior: bool) -> None:
-    asked = context(lateral, prior, phrase="Left nodule.")
-    assert build_prompt("phrase", asked, preset) == HEAD + PHRASE[preset] + TAIL
+    requested = context(lateral, prior, phrase="Left nodule.")
+    assert build_prompt("phrase", requested, preset) == HEAD + PHRASE[preset] + TAIL
 
 
 FIELDS = ("prior_report", "indication", "technique", "comparison")
@@ -93,13 +93,13 @@ FIELDS = ("prior_report", "indication", "technique", "comparison")
 @pytest.mark.parametrize("task", ["findings", "grounded"])
 def test_every_combination_of_images_and_sections(preset: Preset, task: Task) -> None:
     for lateral, prior, *present in product(BOTH, repeat=6):
-        said = {
+        sections = {
             name: value if there else None
             for name, value, there in zip(
                 FIELDS, ("Lungs were clear.", "Cough.", "PA view.", "None."), present, strict=True
             )
         }
-        report, indication, technique, comparison = (value or "N/A" for value in said.values())
+        report, indication, technique, comparison = (value or "N/A" for value in sections.values())
         expected = (
             HEAD
             + IMAGES[preset][lateral, prior].replace("Lungs were clear.", report)
@@ -108,12 +108,12 @@ def test_every_combination_of_images_and_sections(preset: Preset, task: Task) ->
             + f" INDICATION: {indication} TECHNIQUE: {technique} COMPARISON: {comparison}"
             + TAIL
         )
-        assert build_prompt(task, Context(has_lateral=lateral, has_prior=prior, **said), preset) == expected
+        assert build_prompt(task, Context(has_lateral=lateral, has_prior=prior, **sections), preset) == expected
 
 
 def test_a_whole_prompt_of_the_release() -> None:
-    asked = Context(has_prior=True, indication="Cough.", comparison="None.")
-    assert build_prompt("findings", asked) == (
+    requested = Context(has_prior=True, indication="Cough.", comparison="None.")
+    assert build_prompt("findings", requested) == (
         "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: Given the current "
         "frontal image<image> and the prior frontal image<image> PRIOR_REPORT: N/A Provide a description of the "
         "findings in the radiology study in comparison to the prior frontal image. INDICATION: Cough. TECHNIQUE: N/A "
@@ -122,8 +122,8 @@ def test_a_whole_prompt_of_the_release() -> None:
 
 
 def test_a_whole_prompt_of_the_paper() -> None:
-    asked = Context(has_lateral=True, has_prior=True, prior_report="Lungs were clear.", technique="PA and lateral.")
-    assert build_prompt("grounded", asked, "paper") == (
+    requested = Context(has_lateral=True, has_prior=True, prior_report="Lungs were clear.", technique="PA and lateral.")
+    assert build_prompt("grounded", requested, "paper") == (
         "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: Given the current "
         "frontal image <image> the current lateral image <image> and the prior frontal image <image> PRIOR_REPORT: "
         "Lungs were clear. provide a description of the findings in the radiology study. Each finding should be "
@@ -151,9 +151,9 @@ def test_without_a_prior_image_there_is_no_prior_report(preset: Preset) -> None:
 
 @pytest.mark.parametrize(("preset", "task", "lateral", "prior"), list(product(PRESETS, TASKS, BOTH, BOTH)))
 def test_there_are_as_many_placeholders_as_images(preset: Preset, task: Task, lateral: bool, prior: bool) -> None:
-    asked = context(lateral, prior, phrase="Left nodule.")
+    requested = context(lateral, prior, phrase="Left nodule.")
     shown = 1 if task == "phrase" else 1 + lateral + prior
-    assert build_prompt(task, asked, preset).count("<image>") == shown
+    assert build_prompt(task, requested, preset).count("<image>") == shown
 
 
 @pytest.mark.parametrize("preset", PRESETS)

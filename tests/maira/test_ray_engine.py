@@ -38,10 +38,10 @@ def _run(studies: Sequence[Study], checkpoint: Path, out: Path, **options: Any) 
 def test_two_workers_draft_as_one_process_does(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(studies[0].frontal.read_bytes()[:200])
-    asked = [studies[0].model_copy(update={"sample_id": "broken", "frontal": broken}), *studies]
+    requested = [studies[0].model_copy(update={"sample_id": "broken", "frontal": broken}), *studies]
     spread, local = tmp_path / "spread" / "drafts.jsonl", tmp_path / "local" / "drafts.jsonl"
-    outcome = _run(asked, checkpoint, spread, engine=TWO)
-    assert outcome == _run(asked, checkpoint, local, engine=EngineOptions(batch_size=2))
+    outcome = _run(requested, checkpoint, spread, engine=TWO)
+    assert outcome == _run(requested, checkpoint, local, engine=EngineOptions(batch_size=2))
     assert outcome[0] == len(studies)
     assert [failure.sample_id for failure in outcome[1]] == ["broken"]
     assert without_time(spread) == without_time(local)
@@ -62,16 +62,16 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
     drafted = {row["sample_id"] for row in without_time(out.with_name("drafts.jsonl.partial"))}
     assert len(drafted) == 2
 
-    asked: list[str] = []
+    requested: list[str] = []
     answers = RayEngine.generate
 
     def spy(self: RayEngine, requests: Sequence[GenerationRequest]) -> Any:
-        asked.extend(request.example.sample_id for request in requests)
+        requested.extend(request.example.sample_id for request in requests)
         return answers(self, requests)
 
     monkeypatch.setattr(RayEngine, "generate", spy)
     _run(studies, checkpoint, out)
-    assert sorted(asked) == sorted({study.sample_id for study in studies} - drafted)
+    assert sorted(requested) == sorted({study.sample_id for study in studies} - drafted)
     _run(studies, checkpoint, whole, engine=EngineOptions())
     assert without_time(out) == without_time(whole)
 

@@ -19,7 +19,7 @@ TOKENIZER = train_tokenizer(["Clear lungs. No mass. 1.5 cm, 1.2 cm."] * 3, 300)
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "noted"),
+    ("text", "expected", "notes"),
     [
         (CLEAR * 2, ["Clear.", "Clear."], [(1, "repeated_sentence")]),
         (CLEAR * 3, ["Clear.", "Clear."], [(1, "repeated_sentence"), (1, "repetition_cut")]),
@@ -47,10 +47,10 @@ TOKENIZER = train_tokenizer(["Clear lungs. No mass. 1.5 cm, 1.2 cm."] * 3, 300)
         ),
     ],
 )
-def test_the_third_copy_is_cut_and_marked(text: str, said: list[str], noted: list[tuple[int | None, str]]) -> None:
+def test_the_third_copy_is_cut_and_marked(text: str, expected: list[str], notes: list[tuple[int | None, str]]) -> None:
     cut = cut_repetitions(parse_report(text))
-    assert [sentence.text for sentence in cut.sentences] == said
-    assert [(note.index, note.kind) for note in cut.irregularities] == noted
+    assert [sentence.text for sentence in cut.sentences] == expected
+    assert [(note.index, note.kind) for note in cut.irregularities] == notes
 
 
 def test_a_narrative_is_cut_too() -> None:
@@ -97,7 +97,7 @@ def _wants(text: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("written", "wanted", "ended"),
+    ("written", "target", "ended"),
     [
         ("Clear lungs. Clear lungs. Clear lungs.", " No", True),
         ("Clear lungs. Clear lungs. Clear lungs", ".", False),
@@ -105,14 +105,14 @@ def _wants(text: str) -> int:
         ("No 1. No 1. No 1.", "5", False),
     ],
 )
-def test_only_a_narrative_that_loops_is_ended(written: str, wanted: str, ended: bool) -> None:
+def test_only_a_narrative_that_loops_is_ended(written: str, target: str, ended: bool) -> None:
     guard = NarrativeGuard(Vocabulary.from_tokenizer(TOKENIZER), TOKENIZER)
-    said: list[int] = TOKENIZER(written, add_special_tokens=False)["input_ids"]
-    following = TOKENIZER(wanted, add_special_tokens=False)["input_ids"][0]
+    ids_written: list[int] = TOKENIZER(written, add_special_tokens=False)["input_ids"]
+    following = TOKENIZER(target, add_special_tokens=False)["input_ids"][0]
     # The prompt says the same sentences, which do not count; the other row says nothing.
-    ids = torch.tensor([said * 2, [TOKENIZER.pad_token_id] * (2 * len(said))])
+    ids = torch.tensor([ids_written * 2, [TOKENIZER.pad_token_id] * (2 * len(ids_written))])
     scores = torch.zeros(2, len(TOKENIZER))
     scores[:, following] = 1
-    for end in range(len(said), 2 * len(said) + 1):
+    for end in range(len(ids_written), 2 * len(ids_written) + 1):
         guarded = guard(ids[:, :end], scores)
     assert guarded.argmax(1).tolist() == [TOKENIZER.eos_token_id if ended else following, following]

@@ -1,4 +1,4 @@
-"""The engine of transformers: the same answers whatever the batch, the cache and the memory; images seen once."""
+"""The engine of transformers: the same responses whatever the batch, the cache and the memory; images seen once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from maira.model.prompts import Task
 from maira.model.task_examples import make_example
 from radfact.errors import ErrorCode, InputError
 
-Answers = dict[int, Response | FailedRequest]
+Responses = dict[int, Response | FailedRequest]
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +46,20 @@ def requests(studies: list[Study]) -> list[GenerationRequest]:
 
 
 @pytest.fixture(scope="module")
-def said(checkpoint: Path, requests: list[GenerationRequest]) -> list[tuple[str, bool]]:
-    """What the engine answers one by one."""
-    return _said(_answers(TransformersEngine(checkpoint, EngineOptions(batch_size=1)), requests))
+def expected(checkpoint: Path, requests: list[GenerationRequest]) -> list[tuple[str, bool]]:
+    """The responses of the engine to one request at a time."""
+    return _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=1)), requests))
 
 
-def _answers(engine: TransformersEngine, requests: Sequence[GenerationRequest]) -> Answers:
+def _run(engine: TransformersEngine, requests: Sequence[GenerationRequest]) -> Responses:
     given = list(engine.generate(requests))
     assert sorted(index for index, _ in given) == list(range(len(requests)))
     return dict(given)
 
 
-def _said(answers: Answers) -> list[tuple[str, bool]]:
-    every = [answers[index] for index in range(len(answers))]
-    return [(answer.text, answer.cut_off) for answer in every if isinstance(answer, Response)]
+def _texts(responses: Responses) -> list[tuple[str, bool]]:
+    every = [responses[index] for index in range(len(responses))]
+    return [(response.text, response.cut_off) for response in every if isinstance(response, Response)]
 
 
 def _broken(request: GenerationRequest, tmp_path: Path) -> GenerationRequest:
@@ -87,24 +87,27 @@ def _parrot(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("size", [None, 3])
 def test_a_batch_of_prompts_of_any_length_changes_no_answer(
-    checkpoint: Path, requests: list[GenerationRequest], said: list[tuple[str, bool]], size: int | None
+    checkpoint: Path, requests: list[GenerationRequest], expected: list[tuple[str, bool]], size: int | None
 ) -> None:
-    assert _said(_answers(TransformersEngine(checkpoint, EngineOptions(batch_size=size)), requests)) == said
+    assert _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=size)), requests)) == expected
 
 
 def test_a_static_cache_changes_no_answer(
-    checkpoint: Path, requests: list[GenerationRequest], said: list[tuple[str, bool]]
+    checkpoint: Path, requests: list[GenerationRequest], expected: list[tuple[str, bool]]
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2, cache="static"))
-    assert _said(_answers(engine, requests)) == said
-    assert _said(_answers(engine, requests)) == said
+    assert _texts(_run(engine, requests)) == expected
+    assert _texts(_run(engine, requests)) == expected
 
 
 def test_prompts_read_in_short_stretches_change_no_answer(
-    checkpoint: Path, requests: list[GenerationRequest], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path,
+    requests: list[GenerationRequest],
+    expected: list[tuple[str, bool]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transformers_engine, "_PREFILL_TOKENS", 50)
-    assert _said(_answers(TransformersEngine(checkpoint, EngineOptions(batch_size=3)), requests)) == said
+    assert _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=3)), requests)) == expected
 
 
 def test_every_image_of_a_run_is_encoded_once(
@@ -119,14 +122,14 @@ def test_every_image_of_a_run_is_encoded_once(
         return tokens
 
     monkeypatch.setattr(engine.model.vision_tower, "forward", count)
-    _answers(engine, requests)
+    _run(engine, requests)
     assert sum(seen) == len({image for request in requests for image in request.example.images})
 
 
 def test_an_unreadable_image_costs_its_own_request_only(
     checkpoint: Path,
     requests: list[GenerationRequest],
-    said: list[tuple[str, bool]],
+    expected: list[tuple[str, bool]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -138,11 +141,11 @@ def test_an_unreadable_image_costs_its_own_request_only(
         return generate(prompt, **options)
 
     monkeypatch.setattr(engine.language_model, "generate", count)
-    answers = _answers(engine, [*requests, _broken(requests[2], tmp_path)])
-    fault = answers.pop(len(requests))
+    responses = _run(engine, [*requests, _broken(requests[2], tmp_path)])
+    fault = responses.pop(len(requests))
     assert isinstance(fault, FailedRequest)
     assert "broken.png: cannot be read as an image" in fault.reason
-    assert _said(answers) == said
+    assert _texts(responses) == expected
     assert sum(rows) == len(requests)
 
 
@@ -163,16 +166,22 @@ def _with_room_for(rows: int, engine: TransformersEngine, monkeypatch: pytest.Mo
 
 
 def test_out_of_memory_halves_this_batch_and_those_after_it(
-    checkpoint: Path, requests: list[GenerationRequest], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path,
+    requests: list[GenerationRequest],
+    expected: list[tuple[str, bool]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=5))
     tried = _with_room_for(2, engine, monkeypatch)
-    assert _said(_answers(engine, requests)) == said
+    assert _texts(_run(engine, requests)) == expected
     assert [rows for rows in tried if rows > 2] == [5]
 
 
 def test_what_does_not_fit_alone_is_unanswered_and_the_rest_goes_on_in_batches(
-    checkpoint: Path, requests: list[GenerationRequest], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path,
+    requests: list[GenerationRequest],
+    expected: list[tuple[str, bool]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
     longest = max(engine._prompt_length(request) for request in requests)
@@ -185,22 +194,25 @@ def test_what_does_not_fit_alone_is_unanswered_and_the_rest_goes_on_in_batches(
         return prefilled(prompt, *arguments)
 
     monkeypatch.setattr(engine, "_prefill", too_long)
-    answers = _answers(engine, requests)
-    (index,) = (index for index, answer in answers.items() if isinstance(answer, FailedRequest))
-    assert answers.pop(index) == FailedRequest("does not fit in memory, even alone (out of memory)")
+    responses = _run(engine, requests)
+    (index,) = (index for index, response in responses.items() if isinstance(response, FailedRequest))
+    assert responses.pop(index) == FailedRequest("does not fit in memory, even alone (out of memory)")
     assert engine._prompt_length(requests[index]) == longest
-    answered = [answers[i] for i in sorted(answers)]
-    assert [(a.text, a.cut_off) for a in answered if isinstance(a, Response)] == said[:index] + said[index + 1 :]
+    answered = [responses[i] for i in sorted(responses)]
+    assert [(a.text, a.cut_off) for a in answered if isinstance(a, Response)] == expected[:index] + expected[
+        index + 1 :
+    ]
     assert max(rows) == 4
 
 
 def test_boxes_are_completed_up_to_the_end_of_their_object(studies: list[Study], checkpoint: Path) -> None:
-    asked = [one for study in studies for one in box_completions(study)]
-    answers = _answers(
-        TransformersEngine(checkpoint, EngineOptions()), [GenerationRequest(one.example, "boxes", 20) for one in asked]
+    requested = [one for study in studies for one in box_completions(study)]
+    responses = _run(
+        TransformersEngine(checkpoint, EngineOptions()),
+        [GenerationRequest(one.example, "boxes", 20) for one in requested],
     )
-    assert len(_said(answers)) == len(asked) > 1
-    for one, (text, _) in zip(asked, _said(answers), strict=True):
+    assert len(_texts(responses)) == len(requested) > 1
+    for one, (text, _) in zip(requested, _texts(responses), strict=True):
         assert text.endswith("</obj>")
         boxes, kinds = one.read(text)
         assert boxes
@@ -211,40 +223,40 @@ def test_boxes_are_completed_up_to_the_end_of_their_object(studies: list[Study],
 def test_boxes_end_where_the_model_ends_them(
     studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, free: bool
 ) -> None:
-    asked = next(one for study in studies for one in box_completions(study))
+    requested = next(one for study in studies for one in box_completions(study))
     text = "<x10><y20><x30><y40></box></obj>"
     engine = TransformersEngine(checkpoint, EngineOptions(free=free))
     _parrot(engine, text, monkeypatch)
-    assert _said(_answers(engine, [GenerationRequest(asked.example, "boxes", 40)])) == [(text, False)]
+    assert _texts(_run(engine, [GenerationRequest(requested.example, "boxes", 40)])) == [(text, False)]
 
 
 def test_boxes_that_the_limit_closes_are_cut_off(
     studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = next(one for study in studies for one in box_completions(study))
+    requested = next(one for study in studies for one in box_completions(study))
     engine = TransformersEngine(checkpoint, EngineOptions())
     _parrot(engine, "<x10><y20><x30><y40></box><box>", monkeypatch)
-    request = GenerationRequest(asked.example, "boxes", 6)
-    assert _said(_answers(engine, [request])) == [("<x10><y20><x30><y40></box></obj>", True)]
+    request = GenerationRequest(requested.example, "boxes", 6)
+    assert _texts(_run(engine, [request])) == [("<x10><y20><x30><y40></box></obj>", True)]
 
 
 @pytest.mark.parametrize(
-    ("task", "text", "said"),
+    ("task", "text", "expected"),
     [
         ("findings", "No mass. Clear lungs. ", "No mass. Clear lungs. No mass. Clear lungs. No mass."),
         ("grounded", "<obj>No mass.</obj>", "<obj>No mass.</obj>" * 3),
     ],
 )
 def test_a_loop_is_ended_unless_free(
-    studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, said: str
+    studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, expected: str
 ) -> None:
     requests = [report_request(make_example(study, task), 90) for study in studies[:2]]
     guarded = TransformersEngine(checkpoint, EngineOptions())
     _parrot(guarded, text, monkeypatch)
-    assert _said(_answers(guarded, requests)) == [(said, False)] * 2
+    assert _texts(_run(guarded, requests)) == [(expected, False)] * 2
     free = TransformersEngine(checkpoint, EngineOptions(free=True))
     _parrot(free, text, monkeypatch)
-    for repeated, cut_off in _said(_answers(free, requests)):
+    for repeated, cut_off in _texts(_run(free, requests)):
         assert repeated.count("No mass.") > 3
         assert cut_off
 
@@ -292,13 +304,13 @@ def shown(studies: list[Study]) -> list[tuple[Path, ...]]:
 
 
 def _tokens(features: ImageFeatures, shown: Sequence[Sequence[Path]], size: int) -> list[list[float]]:
-    found: list[list[float]] = []
+    result: list[list[float]] = []
     for first in range(0, len(shown), size):
         tokens = features.encode(first, min(len(shown), first + size))
         for images in shown[first : first + size]:
             taken = [tokens[image] for image in images]
-            found.append([one.item() for one in taken if isinstance(one, torch.Tensor)])
-    return found
+            result.append([one.item() for one in taken if isinstance(one, torch.Tensor)])
+    return result
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -308,10 +320,10 @@ def test_memory_for_encoded_images_is_bounded(
 ) -> None:
     encoder = OnePixel()
     with ImageFeatures(encoder, processor.image_processor, shown, cache_bytes=held) as bounded:
-        found = _tokens(bounded, shown, size)
+        result = _tokens(bounded, shown, size)
         assert sum(tokens.nbytes for tokens in bounded._cache.values()) <= held
     pixels = {image: processor.image_processor([load_gray(image)])["pixel_values"] for row in shown for image in row}
-    assert found == [[pixels[image][0, 0, 16, 16].item() for image in images] for images in shown]
+    assert result == [[pixels[image][0, 0, 16, 16].item() for image in images] for images in shown]
     assert encoded is None or encoder.seen == encoded
 
 
@@ -327,21 +339,21 @@ def test_the_image_that_is_needed_last_is_dropped_first(
 def test_images_are_forgotten_when_no_request_needs_them(
     shown: list[tuple[Path, ...]], processor: MairaProcessor
 ) -> None:
-    with ImageFeatures(OnePixel(), processor.image_processor, shown) as kept:
+    with ImageFeatures(OnePixel(), processor.image_processor, shown) as remaining:
         for place in range(len(shown)):
-            kept.encode(place, place + 1)
+            remaining.encode(place, place + 1)
             still = {image for images in shown[place:] for image in images}
-            assert set(kept._cache) <= still
+            assert set(remaining._cache) <= still
 
 
 def test_a_batch_that_is_asked_again_in_parts_is_encoded_once(
     shown: list[tuple[Path, ...]], processor: MairaProcessor
 ) -> None:
     encoder = OnePixel()
-    with ImageFeatures(encoder, processor.image_processor, shown) as kept:
-        kept.encode(0, 8)
+    with ImageFeatures(encoder, processor.image_processor, shown) as remaining:
+        remaining.encode(0, 8)
         assert encoder.seen == 5
-        assert _tokens(kept, shown, 4)
+        assert _tokens(remaining, shown, 4)
     assert encoder.seen == 5
 
 
