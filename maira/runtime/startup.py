@@ -50,11 +50,13 @@ def bind_packages() -> None:
         ImportError: another package of such a name was imported before.
     """
     for name in _PACKAGES:
-        module = sys.modules.get(name)
-        if module is not None and str(_ROOT / name) not in (str(Path(p).resolve()) for p in module.__path__):
+        if name not in sys.modules:
+            continue
+        paths = [Path(path).resolve() for path in getattr(sys.modules[name], "__path__", ())]
+        if _ROOT / name not in paths:
             raise ImportError(
                 f"maira needs its own package '{name}', but another one was imported before it "
-                f"({', '.join(module.__path__)}); import maira first, or rename that package"
+                f"({', '.join(map(str, paths))}); import maira first, or rename that package"
             )
     if not any(isinstance(finder, _PackageFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _PackageFinder())

@@ -111,7 +111,7 @@ def test_the_window_bounds_what_vllm_holds(answered: dict[str, Any]) -> None:
 def test_an_image_that_cannot_be_read_leaves_one_question_unanswered(
     answered: dict[str, Any], expected: dict[str, dict[str, Any]]
 ) -> None:
-    assert "is no image" in answered["guided"][tiny_maira.BROKEN]["reason"]
+    assert "broken.png: " in answered["guided"][tiny_maira.BROKEN]["reason"]
     assert answered["guided"][tiny_maira.BROKEN] == expected["guided"][tiny_maira.BROKEN]
     assert [name for name, one in answered["guided"].items() if "reason" in one and name not in UNANSWERED] == []
 

@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import shutil
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +28,7 @@ WINDOW_BYTES = 500_000
 
 def answers(engine: Any, questions: dict[str, Any], *, free: bool) -> dict[str, Any]:
     """Each question's answer by its name, as JSON values."""
-    engine.options = replace(engine.options, free=free)
+    engine.options = engine.options.model_copy(update={"free": free})
     names = list(questions)
     return {names[index]: asdict(answer) for index, answer in engine.generate(list(questions.values()))}
 
