@@ -165,7 +165,7 @@ def test_progress_goes_to_standard_error_alone(
 ) -> None:
     from radfact import progress as live
 
-    monkeypatch.setattr(live, "EVERY_ELSEWHERE", 0.001)
+    monkeypatch.setattr(live, "LINE_INTERVAL", 0.001)
     write_manifest(tmp_path / "manifest.jsonl", studies)
     done = _generate(*_arguments(checkpoint, tmp_path / "manifest.jsonl", tmp_path / "drafts.jsonl"))
     assert "drafting: " in done.stderr

@@ -147,7 +147,7 @@ def test_bad_input_is_said_once(checkpoint: Path, phantoms: Path, tmp_path: Path
 
 STOPS = """
 import sys
-from maira.runtime.processes import join_group, run_as_group
+from maira.runtime.processes import exit_process, join_group, run_as_group
 from radfact.cli.program import run_command
 from radfact.errors import InputError
 
@@ -159,7 +159,10 @@ def app():
     group.gather()
     sys.exit(0)
 
-run_command(lambda: run_as_group(app), "maira")
+try:
+    run_command(lambda: run_as_group(app), "maira")
+except SystemExit as end:
+    exit_process(end.code)
 """
 
 

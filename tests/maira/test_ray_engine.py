@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from draft_files import without_time
+from error_checks import raises_code
 
 from data.study import Study
 from maira.generate.drafts import generate_drafts
 from maira.generate.engine import GenerationRequest
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.generate.ray_engine import RayEngine
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.llm.ray_cluster import connect_cluster
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
@@ -87,5 +88,5 @@ def test_a_checkpoint_that_no_worker_can_load_is_wrong_input(
 
 
 def test_one_gpu_for_all_workers_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(InputError, match="device: 'cuda:1' is one GPU"):
+    with raises_code(ErrorCode.CONFLICTING_OPTIONS, field="device"):
         RayEngine(checkpoint, EngineOptions(engine="ray", device="cuda:1"))
