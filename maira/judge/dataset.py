@@ -12,9 +12,9 @@ from jinja2 import TemplateError
 
 from maira.judge.run_config import ChatSource, JudgeTrainConfig
 from maira.judge.samples import ChatSample, parse_sample
-from maira.train.data.dataset import all_of
+from maira.train.data.dataset import combine_errors
 from maira.train.data.packing import ALL_TASKS, SAMPLE_LENGTHS, EncodedSample
-from maira.train.data.sources import Unreadable, line_offsets
+from maira.train.data.sources import UnreadableSample, line_offsets
 from radfact.errors import InputError
 from radfact.io.jsonl import parse_rows
 
@@ -96,7 +96,7 @@ class ChatDataset:
         """A conversation as tokens, the answer's behind the prompt's.
 
         Raises:
-            Unreadable: its line cannot be read.
+            UnreadableSample: its line cannot be read.
             InputError: it is not as it was when the run began.
         """
         item, sample = self.table[row], self._sample(row)
@@ -114,7 +114,7 @@ class ChatDataset:
         try:
             sample = file.read(number)
         except InputError as error:
-            raise Unreadable(error.message, file=error.file, line=error.line, field=error.field) from None
+            raise UnreadableSample(error.message, file=error.file, line=error.line, field=error.field) from None
         if sample is None:
             raise InputError("has changed since it was read first: the line is blank", file=file.path, line=number + 1)
         return sample
@@ -161,7 +161,7 @@ def open_chat_dataset(
             split = f" in the split '{source.split}'" if source.split is not None else ""
             raise InputError(f"has no sample{split} of the task {' or '.join(shares)}", file=file.path)
     if faults:
-        raise all_of(faults, "samples cannot be trained on", config.out / BAD_SAMPLES)
+        raise combine_errors(faults, "samples cannot be trained on", config.out / BAD_SAMPLES)
     return ChatDataset(files, np.array(rows, SAMPLE_LENGTHS), tokenizer, ends)
 
 

@@ -68,7 +68,7 @@ def train_judge(config: JudgeTrainConfig, console: Console | None = None) -> Pat
     return run_training(config, setup_judge_training, console)
 
 
-def setup_judge_training(config: JudgeTrainConfig, world: DistributedContext, console: Console) -> TrainingSetup:
+def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, console: Console) -> TrainingSetup:
     """What a run of a judge begins with.
 
     Raises:
@@ -77,33 +77,33 @@ def setup_judge_training(config: JudgeTrainConfig, world: DistributedContext, co
     del console
     check_folder(config.model)
     tokenizer = _tokenizer(config.model)
-    model = _load(config, empty=not world.is_main and sharding(config, world) == "fsdp")
+    model = _load(config, empty=not context.is_main and sharding(config, context) == "fsdp")
     ends = stops(model, tokenizer)
     _check_layout(model, config.model)
     dataset = main_process_first(
-        world,
+        context,
         "reading conversations",
         lambda on_progress: open_chat_dataset(config, config.train, tokenizer, ends, on_progress),
     )
     _check_window(model.config, dataset)
-    training = JudgeLossModel(model, attention_kernel(config, world))
+    training = JudgeLossModel(model, attention_kernel(config, context))
     if config.lora:
         model.requires_grad_(False)
         lora.add(model, config.lora, torch.bfloat16 if config.weights == "bfloat16" else torch.float32)
 
-    def validator(log: MetricsLogger, steps: int) -> Validator:
+    def make_validator(log: MetricsLogger, steps: int) -> Validator:
         return Validator(
-            config, open_chat_dataset(config, config.validation.sources, tokenizer, ends), world, log, steps
+            config, open_chat_dataset(config, config.validation.sources, tokenizer, ends), context, log, steps
         )
 
     return TrainingSetup(
         training,
         dataset,
         model.config,
-        lambda folder: write_judge(model, config, world, folder),
+        lambda folder: write_judge(model, config, context, folder),
         only_trained=True,
-        origin={"model": fingerprint(config.model)} if world.is_main else {},
-        validate=validator if config.validation.sources else None,
+        origin={"model": fingerprint(config.model)} if context.is_main else {},
+        make_validator=make_validator if config.validation.sources else None,
     )
 
 
@@ -114,7 +114,7 @@ def stops(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)
 
 
-def write_judge(model: Any, config: JudgeTrainConfig, world: DistributedContext, folder: Path) -> None:
+def write_judge(model: Any, config: JudgeTrainConfig, context: DistributedContext, folder: Path) -> None:
     """Write a judge as a folder that transformers and vLLM read; all processes call this.
 
     Low-rank adapters are merged into the weights that the run started from, read anew in float32, and stand in `lora/`
@@ -123,17 +123,17 @@ def write_judge(model: Any, config: JudgeTrainConfig, world: DistributedContext,
     Args:
         model: in training, perhaps sharded.
         config: of the run.
-        world: of the run.
+        context: of the run.
         folder: to write to; one that is there is replaced.
 
     Raises:
         RunError: a trained weight has no place in the model.
     """
     weights = gather_weights(model, only_trained=True)
-    if world.is_main:
+    if context.is_main:
         with atomic_folder(folder) as fresh:
             _write(config, weights, fresh)
-    world.wait()
+    context.wait()
 
 
 def _write(config: JudgeTrainConfig, weights: dict[str, Tensor], folder: Path) -> None:

@@ -1,42 +1,49 @@
-"""Notices to end, which a run heeds when its step is done."""
+"""Termination signals that a run obeys at the end of its step."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 from maira.runtime.processes import is_main
 
-_AFTER_THIS_STEP = b"\nthe state is saved after this step; Ctrl-C again ends at once\n"
+_MESSAGE = b"\nthe training state is saved after this step; press Ctrl-C again to end at once\n"
 
 
-@contextmanager
-def notices() -> Iterator[Callable[[], bool]]:
-    """Whether the process was told to end: by SIGTERM, which schedulers send some time before, or by Ctrl-C.
+class TerminationSignal:
+    """Context manager that records SIGTERM and Ctrl-C instead of ending the process.
 
-    Another Ctrl-C interrupts as ever.
+    Schedulers send SIGTERM some time before they kill a job. A second Ctrl-C interrupts as usual. Outside of the main
+    thread, where no signals arrive, nothing is recorded.
     """
-    told = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield told.is_set
-        return
 
-    def interrupt(*_: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        told.set()
-        # Not by the console: it may be just writing.
-        os.write(2, _AFTER_THIS_STEP if is_main() else b"")
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._handlers: dict[signal.Signals, Any] = {}
 
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: told.set()),
-        signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
-    }
-    try:
-        yield told.is_set
-    finally:
-        for number, handler in before.items():
+    @property
+    def is_received(self) -> bool:
+        """Whether the process was asked to end."""
+        return self._event.is_set()
+
+    def __enter__(self) -> TerminationSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._handlers[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: Any) -> None:
+        self._event.set()
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            # Not by the console, which may be writing right now.
+            os.write(2, _MESSAGE if is_main() else b"")

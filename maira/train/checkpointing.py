@@ -1,8 +1,12 @@
-"""States of a run to go on from, whole or not at all: `out/states/step-000500/`.
+"""Training states to resume from, each complete or absent: `out/states/step-000500/`.
 
-torch.distributed.checkpoint writes weights, optimizer states and the random numbers of each process, so that a run can
-go on with another number of processes. `state.json` comes last and has size and checksum of every other file: a folder
-without it, or with a file of another size, was cut off.
+torch.distributed.checkpoint writes weights, optimizer states and the random number generators of each process, so that
+a run can resume with another number of processes. `state.json` is written last, with size and checksum of every other
+file: a folder without it, or with a file of another size, is incomplete.
+
+`torch.distributed.checkpoint.async_save` is not used. It copies tensors to memory first as `save` does (64 MB on two
+CPU cores, torch 2.15: 23 ms, here 19 ms), by default to shared memory, of which containers have little. And it ends
+before checksums, `state.json`, the renaming and the removal of old states, which need a background thread anyway.
 """
 
 from __future__ import annotations
@@ -37,129 +41,139 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 
 from maira.train.config.run_config import BaseTrainConfig
-from maira.train.parallel import PATIENCE, DistributedContext
+from maira.train.parallel import TIMEOUT, DistributedContext
 from radfact.doctor.packages import project_version
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_json, write_json
 
 RECORD = "state.json"
 FORMAT = 1
-"""Of a state; another number when what stands in one, or how it is reckoned (fingerprints, say), is made otherwise."""
-_FREE = {
-    # How long the run is and what it leaves behind.
+"""Version of the format of states; increased when their content, or how it is computed (fingerprints, say), changes."""
+_CHANGEABLE_FIELDS = {
+    # The length of the run and its output.
     *("out", "epochs", "passes", "checkpoint_dtype", "save_every", "log_every", "keep", "trackers", "validation"),
     # How the same sums are computed.
     *("token_budget", "workers", "parallel", "activation_checkpointing", "compile", "attention"),
-    # What becomes of a fault must be open to change after a run has ended by one.
+    # A run that an anomaly ended may be resumed with other actions.
     "faults",
 }
-"""Fields of a recipe that may change from one start of a run to the next."""
+"""Fields of a configuration that may change when a run resumes."""
 _NAME = re.compile(r"step-(\d+)")
 _WRITING = ".writing"
 
 
 @dataclass
 class CheckpointManager:
-    """The states of a run.
+    """Saves and loads the training states of a run.
 
     Attributes:
         out: folder of the run.
-        keep: how many are kept, the last ones.
-        world: all of its processes share the folder.
-        say: tells the person who waits.
-        only_trained: weights that are not trained are left out, since the run's own start has them.
+        keep: number of states kept, the last ones.
+        context: processes of the run, which share the folder.
+        notify: prints a line for the user.
+        only_trained: omit weights that are not trained, since the model of the start has them.
         last: step of the last state that was saved or loaded; None before.
     """
 
     out: Path
     keep: int
-    world: DistributedContext
-    say: Callable[[str], None]
+    context: DistributedContext
+    notify: Callable[[str], None]
     only_trained: bool = True
     last: int | None = None
     _group: Any = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "states"))
-    _writing: tuple[int, Future[None]] | None = None
+    _pending: tuple[int, Future[None]] | None = None
 
     def __post_init__(self) -> None:
-        if self.world.size > 1:
-            # The thread that writes talks to those of the other processes beside the main threads.
-            self._group = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
+        if self.context.size > 1:
+            # The writing threads communicate with each other independently of the main threads.
+            self._group = torch.distributed.new_group(backend="gloo", timeout=TIMEOUT)
 
     @property
     def folder(self) -> Path:
-        """Where they lie."""
+        """Folder of the states."""
         return self.out / "states"
 
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, record: dict[str, Any]) -> None:
-        """Copy a state to memory and write it in the background, after the one before it; all processes call this.
+        """Copy a state to memory and write it in the background, after the previous one; all processes call this.
 
-        A state that cannot be written is said to be so, and the ones before it stay.
+        A state that cannot be written is reported, and the previous ones stay.
 
         Args:
-            step: optimiser steps done.
-            model, optimizer: as the run computes with them.
-            record: what else the run needs to go on, as JSON values.
+            step: optimizer steps done.
+            model: as the run computes with it.
+            optimizer: of the model.
+            record: what else is needed to resume, as JSON values.
         """
         self.finish()
-        tensors = _to_memory(self._tensors(model, optimizer))
-        # As bytes: what is in it must not be taken apart.
-        tensors["random"] = {str(self.world.rank): pickle.dumps(_random_state())}
-        self._writing = step, self._thread.submit(self._write, step, tensors, record)
+        tensors = _copy_to_cpu(self._tensors(model, optimizer))
+        # As bytes, since torch would take nested values apart.
+        tensors["random"] = {str(self.context.rank): pickle.dumps(_random_state())}
+        self._pending = step, self._thread.submit(self._write, step, tensors, record)
 
     def finish(self) -> bool:
-        """Wait until the last state is written; returns whether it was, on all processes alike."""
-        if self._writing is None:
+        """Wait until the last state is written; return whether it was, with the same result on all processes."""
+        if self._pending is None:
             return True
-        step, written = self._writing
-        self._writing = None
-        error = written.exception()
-        faults = [reason for reason in self.world.gather(_reason(error)) if reason]
-        if faults:
-            self.say(f"the state of step {step} could not be saved, the run goes on: {faults[0]}")
+        step, future = self._pending
+        self._pending = None
+        error = future.exception()
+        reasons = [reason for reason in self.context.gather(_reason(error)) if reason]
+        if reasons:
+            self.notify(f"the state of step {step} could not be saved, the run continues: {reasons[0]}")
         else:
             self.last = step
-        return not faults
+        return not reasons
 
     @property
     def resume_hint(self) -> str:
-        """What the same command will do, for the last line of a run that ends before its time."""
+        """What the same command will do, for the last line of a run that ends early."""
         if self.last is None:
-            return "no state is saved yet, so that the same command starts again"
-        return f"the state of step {self.last} is saved, from which the same command goes on"
+            return "no state is saved yet, so the same command starts again"
+        return f"the state of step {self.last} is saved, from which the same command resumes"
 
     def close(self) -> None:
-        """Wait for the last state, and end the thread that writes."""
+        """Wait for the last state and end the writing thread."""
         self._thread.shutdown()
 
-    def found(self) -> list[Path]:
-        """The whole states, the last one first, the same on all processes; what an interrupted save left is removed.
+    def find(self) -> list[Path]:
+        """Return the complete states, last one first, the same on all processes; remove incomplete saves.
 
         Raises:
-            InputError: there are states, and none of them is whole.
+            InputError: there are states, but none of them is complete.
         """
-        found: list[Path] = self.world.gather(self._found() if self.world.is_main else None)[0]
-        return found
+        states: list[Path] = self.context.gather(self._find() if self.context.is_main else None)[0]
+        return states
 
-    def lost(self) -> InputError:
-        """The error of a run whose states are all damaged: to begin anew without a word would cost what was learnt."""
-        return InputError("no state here can be read; remove the folder to start again", file=self.folder)
+    def damaged_error(self) -> InputError:
+        """Return the error of a run whose states are all damaged; a silent restart would lose the progress."""
+        return InputError(
+            "no state here can be read; remove the folder to start again",
+            code=ErrorCode.FILE_UNREADABLE,
+            file=self.folder,
+        )
 
     def load(self, state: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Take on the tensors and random numbers of a state; all processes call this.
+        """Load tensors and random number generators; all processes call this.
+
+        Args:
+            state: folder of the state.
+            model: to load weights into.
+            optimizer: to load states into.
 
         Raises:
-            RunError: it cannot be read, on any of the processes.
+            RunError: the state cannot be read on one of the processes.
         """
-        damaged = [name for part in self.world.gather(self._damaged(state)) for name in part]
+        damaged = [name for names in self.context.gather(self._damaged_files(state)) for name in names]
         if damaged:
             raise RunError(f"{state}: {damaged[0]} is not as it was written")
         error: BaseException | None = None
         try:
             tensors = self._tensors(model, optimizer)
-            own = str(self.world.rank)
-            if f"random.{own}" in FileSystemReader(state).read_metadata().state_dict_metadata:
-                tensors["random"] = {own: b""}
+            rank = str(self.context.rank)
+            if f"random.{rank}" in FileSystemReader(state).read_metadata().state_dict_metadata:
+                tensors["random"] = {rank: b""}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 state_dict_loader.load(
@@ -169,17 +183,17 @@ class CheckpointManager:
             set_model_state_dict(model, tensors["model"], options=options)
             set_optimizer_state_dict(model, optimizer, tensors["optimizer"])
             if "random" in tensors:
-                _set_random_state(pickle.loads(tensors["random"][own]))
-        except (Exception, CheckpointException) as caught:  # whatever a damaged file makes of the reader
+                _set_random_state(pickle.loads(tensors["random"][rank]))
+        except (Exception, CheckpointException) as caught:  # damaged files fail in many ways
             error = caught
-        if faults := [reason for reason in self.world.gather(_reason(error)) if reason]:
-            raise RunError(f"{state}: {faults[0]}")
+        if reasons := [reason for reason in self.context.gather(_reason(error)) if reason]:
+            raise RunError(f"{state}: {reasons[0]}")
         self.last = read_record(state)["step"]
 
-    def _damaged(self, state: Path) -> list[str]:
-        """Files of a state that are not as they were written, of this process's share of them."""
+    def _damaged_files(self, state: Path) -> list[str]:
+        """Return files whose checksum differs, among this process's share of the files."""
         checksums = read_record(state).get("checksums", {})
-        share = sorted(checksums)[self.world.rank :: self.world.size]
+        share = sorted(checksums)[self.context.rank :: self.context.size]
         return [name for name in share if _checksum(state / name) != checksums[name]]
 
     def _tensors(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -189,128 +203,130 @@ class CheckpointManager:
             "optimizer": get_optimizer_state_dict(model, optimizer),
         }
 
-    def _found(self) -> list[Path]:
-        for left in self.folder.glob(f"*{_WRITING}"):
-            shutil.rmtree(left, ignore_errors=True)
+    def _find(self) -> list[Path]:
+        for incomplete in self.folder.glob(f"*{_WRITING}"):
+            shutil.rmtree(incomplete, ignore_errors=True)
         folders = [f for f in sorted(self.folder.glob("step-*"), reverse=True) if _NAME.fullmatch(f.name)]
-        whole = [folder for folder in folders if _is_whole(folder)]
-        if folders and not whole:
-            raise self.lost()
+        complete = [folder for folder in folders if _is_complete(folder)]
+        if folders and not complete:
+            raise self.damaged_error()
         for folder in folders:
-            if folder not in whole:
-                self.say(f"{folder} is damaged and left out")
-        return whole
+            if folder not in complete:
+                self.notify(f"{folder} is damaged and ignored")
+        return complete
 
     def _write(self, step: int, tensors: dict[str, Any], record: dict[str, Any]) -> None:
-        done = self.folder / f"step-{step:06d}"
-        fresh = done.with_name(done.name + _WRITING)
+        state = self.folder / f"step-{step:06d}"
+        temporary = state.with_name(state.name + _WRITING)
         try:
-            self._fill(fresh, tensors, {"step": step, **record})
+            self._write_files(temporary, tensors, {"step": step, **record})
         except BaseException as error:
-            # What is left of it takes the place that the next one needs.
             is_full = shutil.disk_usage(self.out).free < (needed := _size(tensors))
-            if self.world.is_main:
-                shutil.rmtree(fresh, ignore_errors=True)
+            if self.context.is_main:
+                # The next state needs the space.
+                shutil.rmtree(temporary, ignore_errors=True)
             cause = _system_error(error)
             if is_full or (cause and cause.errno == errno.ENOSPC):
-                raise _no_space(self.folder, needed) from error
+                free = shutil.disk_usage(self.folder.parent).free
+                reason = (
+                    f"no space left on device ({needed / 1e9:.3g} GB are to be written, {free / 1e9:.3g} GB are free)"
+                )
+                raise OSError(errno.ENOSPC, reason, str(self.folder)) from error
             raise
-        if not self.world.is_main:
+        if not self.context.is_main:
             return
-        if done.exists():
-            shutil.rmtree(done)
-        fresh.rename(done)
-        self._forget(done)
-
-    def _fill(self, fresh: Path, tensors: dict[str, Any], record: dict[str, Any]) -> None:
-        """Write the files of a state; the record comes last."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            state_dict_saver.save(tensors, checkpoint_id=fresh, process_group=self._group, no_dist=self._group is None)
-        # Each process reads again what it wrote itself, which its machine still has in memory.
-        checksums = {f.name: _checksum(f) for f in fresh.iterdir() if _writer(f.name) == self.world.rank}
-        if self._group is not None:
-            parts: list[Any] = [None] * self.world.size
-            torch.distributed.all_gather_object(parts, checksums, group=self._group)
-            checksums = {name: checksum for part in parts for name, checksum in part.items()}
-        if self.world.is_main:
-            sizes = {file.name: file.stat().st_size for file in fresh.iterdir()}
-            about = {"format": FORMAT, "version": project_version()}
-            write_json(fresh / RECORD, {**about, **record, "sizes": sizes, "checksums": checksums})
-
-    def _forget(self, last: Path) -> None:
-        """Remove what is older than the kept states, and what a save that failed left behind."""
-        states = sorted(f for f in self.folder.glob("step-*") if _NAME.fullmatch(f.name) and f <= last)
+        if state.exists():
+            shutil.rmtree(state)
+        temporary.rename(state)
+        states = sorted(f for f in self.folder.glob("step-*") if _NAME.fullmatch(f.name) and f <= state)
         with suppress(OSError):
             for old in [*states[: -self.keep], *self.folder.glob(f"*{_WRITING}")]:
                 shutil.rmtree(old)
 
+    def _write_files(self, folder: Path, tensors: dict[str, Any], record: dict[str, Any]) -> None:
+        """Write the files of a state, the record last."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            state_dict_saver.save(tensors, checkpoint_id=folder, process_group=self._group, no_dist=self._group is None)
+        # Each process reads the files that it has written, which are still in the page cache of its machine.
+        checksums = {f.name: _checksum(f) for f in folder.iterdir() if _writer(f.name) == self.context.rank}
+        if self._group is not None:
+            shares: list[Any] = [None] * self.context.size
+            torch.distributed.all_gather_object(shares, checksums, group=self._group)
+            checksums = {name: checksum for share in shares for name, checksum in share.items()}
+        if self.context.is_main:
+            sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
+            about = {"format": FORMAT, "version": project_version()}
+            write_json(folder / RECORD, {**about, **record, "sizes": sizes, "checksums": checksums})
+
 
 def read_record(state: Path) -> dict[str, Any]:
-    """What `CheckpointManager.save` was given beside the tensors, and `step`.
+    """Read `step` and what `CheckpointManager.save` was given besides the tensors.
 
     Raises:
-        InputError: it cannot be read, or a version that makes states otherwise saved it.
+        InputError: the record cannot be read, or has another format.
     """
     record: dict[str, Any] = read_json(state / RECORD)
-    if (held := _format(record)) == FORMAT:
+    if (version := _format(record)) == FORMAT:
         return record
     raise InputError(
-        f"was saved by {record.get('version', 'another version')} in the format {held}; this version, "
-        f"{project_version()}, reads the format {FORMAT}. Go on with the version that saved it, or train in another "
-        "folder; a checkpoint that is finished needs no states",
+        f"was saved by {record.get('version', 'another version')} in the format {version}; this version, "
+        f"{project_version()}, reads the format {FORMAT}. Resume with the version that saved it, or train in another "
+        "folder; a finished checkpoint needs no states",
+        code=ErrorCode.UNSUPPORTED_VERSION,
         file=state,
     )
 
 
 def _format(record: dict[str, Any]) -> Any:
-    """The format of a state; one that does not name it is of the first."""
+    """Return the format of a state; the first one had no field for it."""
     return record.get("format", 1)
 
 
 def resume_fields(config: BaseTrainConfig) -> dict[str, Any]:
-    """The part of a recipe that must stay as it is for its run to go on, as JSON values; a run may be made longer."""
-    return config.model_dump(mode="json", exclude=_FREE)
+    """Return the fields of a configuration that must not change when a run resumes, as JSON values."""
+    return config.model_dump(mode="json", exclude=_CHANGEABLE_FIELDS)
 
 
 def check_same_run(state: Path, record: dict[str, Any], config: BaseTrainConfig) -> None:
-    """Check that a state was saved by a run of this recipe.
+    """Check that a state was saved by a run of this configuration.
 
     Args:
-        state: its folder.
-        record: what it says of itself.
-        config: of the run that is to go on.
+        state: folder of the state.
+        record: its record.
+        config: of the run that resumes.
 
     Raises:
-        InputError: it was another one; what differs is named.
+        InputError: the configurations differ; the fields are named.
     """
-    held, mine = record["recipe"], resume_fields(config)
-    if changed := [key for key in mine if held.get(key) != mine[key]]:
+    saved, current = record["recipe"], resume_fields(config)
+    if changed := [key for key in current if saved.get(key) != current[key]]:
         raise InputError(
             f"{config.out} holds a run with another {', '.join(changed)} ({state.name}); name another folder or remove "
             "that one",
+            code=ErrorCode.OUTPUT_CONFLICT,
             field="out",
         )
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     try:
         record = read_json(folder / RECORD)
         if _format(record) != FORMAT:
-            return True  # it is another version that could tell, which whoever reads the record is told
+            return True  # only another version can tell; `read_record` raises
         return all((folder / name).stat().st_size == size for name, size in record["sizes"].items())
     except (InputError, OSError, KeyError, TypeError, AttributeError):
         return False
 
 
 def _writer(name: str) -> int:
-    """The process that wrote a file of torch.distributed.checkpoint; what they have in common the first one did."""
-    found = re.match(r"__(\d+)_", name)
-    return int(found[1]) if found else 0
+    """Return the rank that wrote a file of torch.distributed.checkpoint; shared files are written by the first."""
+    match = re.match(r"__(\d+)_", name)
+    return int(match[1]) if match else 0
 
 
 def _checksum(file: Path) -> str:
-    """BLAKE2b of a file's bytes; empty if they cannot be read."""
+    """Return the BLAKE2b checksum of a file, empty if it cannot be read."""
     try:
         with file.open("rb") as handle:
             return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
@@ -319,7 +335,7 @@ def _checksum(file: Path) -> str:
 
 
 def _size(tensors: Any) -> int:
-    """Bytes of all tensors in nested dictionaries, of sharded ones this process's part."""
+    """Return the bytes of all tensors in nested dictionaries, of sharded ones this process's part."""
     if isinstance(tensors, dict):
         return sum(map(_size, tensors.values()))
     if isinstance(tensors, Tensor):
@@ -328,19 +344,13 @@ def _size(tensors: Any) -> int:
     return 0
 
 
-def _no_space(folder: Path, needed: int) -> OSError:
-    free = shutil.disk_usage(folder.parent).free
-    reason = f"no space left on device ({needed / 1e9:.3g} GB are to be written, {free / 1e9:.3g} GB are free)"
-    return OSError(errno.ENOSPC, reason, str(folder))
-
-
 def _first(error: BaseException) -> BaseException:
-    """Of several processes' errors the first one."""
+    """Return the first error of several processes."""
     return next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
 
 
 def _system_error(error: BaseException) -> OSError | None:
-    """What an error comes from, however it was wrapped, if the system said no."""
+    """Return the operating system's error that an error comes from, if any, however it was wrapped."""
     cause: BaseException | None = _first(error)
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
@@ -350,7 +360,7 @@ def _system_error(error: BaseException) -> OSError | None:
 
 
 def _reason(error: BaseException | None) -> str:
-    """An error as part of a line; empty without one."""
+    """Return an error as part of a line, empty for None."""
     if error is None:
         return ""
     if cause := _system_error(error):
@@ -359,12 +369,12 @@ def _reason(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def _to_memory(value: Any) -> Any:
-    """The same nested dictionaries with tensors copied to the CPU."""
+def _copy_to_cpu(value: Any) -> Any:
+    """Return nested dictionaries with all tensors copied to the CPU."""
     if isinstance(value, dict):
-        return {key: _to_memory(part) for key, part in value.items()}
+        return {key: _copy_to_cpu(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_to_memory(part) for part in value)
+        return type(value)(_copy_to_cpu(part) for part in value)
     return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 

@@ -30,7 +30,7 @@ from maira.train.config.run_config import TrainConfig
 from maira.train.data.batches import unreadable_sample_error
 from maira.train.data.dataset import StudyDataset
 from maira.train.data.packing import TASKS
-from maira.train.data.sources import Unreadable, check_images
+from maira.train.data.sources import UnreadableSample, check_images
 from maira.train.parallel import DistributedContext, ParallelModel
 from radfact.io.jsonl import write_jsonl
 from radfact.pipeline import RadFact
@@ -66,16 +66,16 @@ class DraftEvaluator:
         config: its draw, seed and preset, and what it drops count.
         dataset: of the recipe's sources to validate on.
         processor: of the model.
-        world: of the run.
+        context: of the run.
 
     Raises:
         InputError: a source cannot be read, or a sample, and the recipe does not say that it may be left out.
     """
 
     def __init__(
-        self, config: TrainConfig, dataset: StudyDataset, processor: MairaProcessor, world: DistributedContext
+        self, config: TrainConfig, dataset: StudyDataset, processor: MairaProcessor, context: DistributedContext
     ) -> None:
-        self._recipe, self._processor, self._world = config, processor, world
+        self._recipe, self._processor, self._context = config, processor, context
         self.every = config.validation.drafts_every
         self._unread: list[str] = []
         drawn = sample_studies(dataset, config)
@@ -92,7 +92,7 @@ class DraftEvaluator:
             self.names += [f"boxes/{name}" for name in BOXES.values()]
         self._radiographs = TemporaryDirectory(prefix="maira-radiographs-")
         self._items: list[GenerationItem] = []
-        for source, number, task in drawn[world.rank :: world.size]:
+        for source, number, task in drawn[context.rank :: context.size]:
             with self._reading():
                 study = _on_disk(dataset.sources[source].read(number), Path(self._radiographs.name) / str(source))
                 shown = drop_inputs(_with_answer(study, task), config.drop)
@@ -106,7 +106,7 @@ class DraftEvaluator:
         """Where a study is read that the recipe may let a round go without, like those whose pixels turn out bad."""
         try:
             yield
-        except Unreadable as error:
+        except UnreadableSample as error:
             if self._recipe.faults.unreadable == "stop":
                 raise unreadable_sample_error(error, "a sample of the drafts") from None
             self._unread.append(str(error))
@@ -121,21 +121,21 @@ class DraftEvaluator:
             step: optimiser steps done.
         """
         maira: Any = model.training.model
-        half = torch.autocast(self._world.device.type, torch.bfloat16, enabled=model.autocast)
+        half = torch.autocast(self._context.device.type, torch.bfloat16, enabled=model.autocast)
         # Compiled blocks know packed rows; for prompts, caches and single tokens they would be compiled over and over.
         with gathered_weights(model), half, torch.compiler.set_stance("force_eager"):
             engine = TransformersEngine.from_model(maira, self._processor, EngineOptions())
             drafts, boxes, unanswered = self._answers(engine, f"step-{step}")
-        if self._world.device.type == "cuda":
+        if self._context.device.type == "cuda":
             torch.cuda.empty_cache()  # the cache of keys and values is no use to training
-        parts = self._world.gather((drafts, boxes, unanswered))
+        parts = self._context.gather((drafts, boxes, unanswered))
         figures: dict[str, float | None] = {}
-        if self._world.is_main:
+        if self._context.is_main:
             by_id = {row["sample_id"]: row for part in parts for row in part[0]}
             ordered = [by_id[sample_id] for sample_id in self._references if sample_id in by_id]
             write_jsonl(self._recipe.out / "drafts" / f"step-{step:06}.jsonl", ordered)
             figures = self._score(ordered, [row for part in parts for row in part[1]])
-        return DraftRound(self._world.gather(figures)[0], [reason for part in parts for reason in part[2]])
+        return DraftRound(self._context.gather(figures)[0], [reason for part in parts for reason in part[2]])
 
     def _answers(self, engine: TransformersEngine, name: str) -> tuple[list[Row], list[Row], list[str]]:
         drafts: list[Row] = []
@@ -188,7 +188,7 @@ def gathered_weights(model: ParallelModel) -> Iterator[None]:
     from torch.distributed.fsdp import FSDPModule
 
     sharded = {name: part for name, part in model.training.named_modules() if isinstance(part, FSDPModule)}
-    with model.world.collective_section():
+    with model.context.collective_section():
         for part in sharded.values():
             part.set_reshard_after_forward(False, recurse=False)
             part.unshard()

@@ -26,7 +26,7 @@ def write_checkpoint(
     model: MairaForConditionalGeneration,
     processor: MairaProcessor,
     config: TrainConfig,
-    world: DistributedContext,
+    context: DistributedContext,
     folder: Path,
 ) -> None:
     """Write a model and its processor, whole or not at all; all processes call this.
@@ -35,17 +35,17 @@ def write_checkpoint(
         model: perhaps sharded. The main process gathers its trained weights on the CPU, one by one.
         processor: that goes with it.
         config: of the run; it decides the type of the weights, and where those come from that were not trained.
-        world: of the run.
+        context: of the run.
         folder: of the checkpoint; one that is there is replaced. Low-rank adapters stand in its `lora/` by themselves.
 
     Raises:
         OSError: it cannot be written, in the main process; the others wait.
     """
     weights = gather_weights(model, only_trained=not isinstance(config.model, FromScratch))
-    if world.is_main:
+    if context.is_main:
         with atomic_folder(folder) as fresh:
             _write(model, processor, config, weights, fresh)
-    world.wait()
+    context.wait()
 
 
 def gather_weights(model: nn.Module, *, only_trained: bool) -> dict[str, Tensor]:

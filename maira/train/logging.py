@@ -109,7 +109,7 @@ class MetricsLogger:
     Args:
         config: its folder, trackers and `log_every` count, and what it trains.
         model_config: of the model; what is executed is reckoned from it (`maira.train.cost.flops`).
-        world: the processes of the run.
+        context: the processes of the run.
         console: where lines go.
         steps: of the whole run.
 
@@ -118,12 +118,12 @@ class MetricsLogger:
     """
 
     def __init__(
-        self, config: BaseTrainConfig, model_config: Any, world: DistributedContext, console: Console, steps: int
+        self, config: BaseTrainConfig, model_config: Any, context: DistributedContext, console: Console, steps: int
     ) -> None:
         self.validated = 0
-        self._recipe, self._world, self._console, self._steps = config, world, console, steps
+        self._recipe, self._context, self._console, self._steps = config, context, console, steps
         self._costs = make_rates(model_config, config)
-        self._peak = _peak(world.device)
+        self._peak = _peak(context.device)
         self._trackers: dict[str, Tracker] = {}
         self._can_write = True
         self._losses: dict[str, Tensor | float] = {}
@@ -137,7 +137,7 @@ class MetricsLogger:
         Raises:
             InputError: a tracker cannot be started, in the main process.
         """
-        if self._world.is_main:
+        if self._context.is_main:
             self._trackers = start_trackers(self._recipe, step)
             self._metrics = MetricsFile(self._recipe.out / "metrics.jsonl", step)
             self.validated = self._metrics.validated
@@ -153,17 +153,17 @@ class MetricsLogger:
             sharing: how the processes share it ("none", "ddp", "fsdp").
             kernel: of attention.
         """
-        config, world = self._recipe, self._world
+        config, context = self._recipe, self._context
         parameters = [(_numel(parameter), parameter.requires_grad) for parameter in model.parameters()]
         trained = sum(count for count, is_trained in parameters if is_trained)
         every = sum(count for count, _ in parameters)
-        alike = f"{world.size} processes"
+        alike = f"{context.size} processes"
         processes = {"none": "1 process", "ddp": f"{alike} (DDP)", "fsdp": f"{alike} (FSDP2)"}
-        self.say(
-            f"{len(schedule.table):,} answers, {schedule.items_per_epoch:,} samples an epoch, {schedule.steps:,} steps of "
+        self.info(
+            f"{len(schedule.table):,} answers, {schedule.samples_per_epoch:,} samples an epoch, {schedule.steps:,} steps of "
             f"{config.global_batch}",
             f"{_short(trained)} of {_short(every)} parameters trained",
-            f"{processes[sharing]} on {world.device.type}, attention {kernel.removeprefix('maira_')}",
+            f"{processes[sharing]} on {context.device.type}, attention {kernel.removeprefix('maira_')}",
             f"figures in {', '.join(places(config))}",
         )
 
@@ -178,7 +178,7 @@ class MetricsLogger:
         self._losses, self._count = dict(state["losses"]), int(state["count"])
         self._seconds = float(state["seconds"])
 
-    def row(self, batch: PackedBatch, waited: float) -> None:
+    def count_row(self, batch: PackedBatch, waited: float) -> None:
         """Count a packed row of this process.
 
         Args:
@@ -199,7 +199,7 @@ class MetricsLogger:
         yield
         self._counts.paused += time.perf_counter() - started
 
-    def step(self, step: int, epoch: int, losses: Mapping[str, Tensor | float], **last: Tensor | float) -> None:
+    def log_step(self, step: int, epoch: int, losses: Mapping[str, Tensor | float], **last: Tensor | float) -> None:
         """Take an optimiser step, and say how it goes if a line is due.
 
         Args:
@@ -220,21 +220,21 @@ class MetricsLogger:
         self._losses, self._count = {}, 0
         self._pace.append((step, time.perf_counter()))
         left = _time_left(self._pace, self._steps)
-        if self._world.is_main:
+        if self._context.is_main:
             head = {"step": step, "epoch": epoch, "seconds": round(self._seconds, 1)}
             self._write(head, figures | rates)
-            self.say(f"step {step}/{self._steps}", *_line(figures, rates, left))
+            self.info(f"step {step}/{self._steps}", *_line(figures, rates, left))
 
-    def validation(self, step: int, figures: MetricValues) -> None:
+    def log_validation(self, step: int, figures: MetricValues) -> None:
         """Take what was validated after a step."""
-        if self._world.is_main:
+        if self._context.is_main:
             self.validated = step
             self._write({"step": step}, figures)
-            self.say(f"step {step}/{self._steps}", *_validated(figures))
+            self.info(f"step {step}/{self._steps}", *_validated(figures))
 
-    def say(self, *parts: str) -> None:
+    def info(self, *parts: str) -> None:
         """A line of several parts; on a narrow terminal it is broken between them."""
-        if not self._world.is_main:
+        if not self._context.is_main:
             return
         width = self._console.width if self._console.is_terminal else math.inf
         for line in _fold(parts, width):
@@ -248,12 +248,12 @@ class MetricsLogger:
 
     def _read_rates(self) -> dict[str, float]:
         """Rates since the last line, over all processes, and the memory that the fullest device held meanwhile."""
-        counts, world, now = self._counts, self._world, time.perf_counter()
+        counts, context, now = self._counts, self._context, time.perf_counter()
         mine = [counts.tokens, counts.samples, counts.flops / 1e12, counts.waited]
-        memory = [0.0] * world.size
-        memory[world.rank] = _memory(world.device)
-        collective_section = torch.tensor([*mine, *memory], dtype=torch.float64, device=world.device)
-        tokens, samples, tflop, waited, *held = world.sum(collective_section).tolist()
+        memory = [0.0] * context.size
+        memory[context.rank] = _memory(context.device)
+        collective_section = torch.tensor([*mine, *memory], dtype=torch.float64, device=context.device)
+        tokens, samples, tflop, waited, *held = context.sum(collective_section).tolist()
         whole = now - counts.started
         seconds = max(whole - counts.paused, 1e-9)
         self._seconds += whole
@@ -261,8 +261,8 @@ class MetricsLogger:
         rates = {
             "tokens_per_second": tokens / seconds,
             "samples_per_second": samples / seconds,
-            "tflops_per_device": tflop / seconds / world.size,
-            "data_wait": waited / world.size / seconds,
+            "tflops_per_device": tflop / seconds / context.size,
+            "data_wait": waited / context.size / seconds,
         }
         if self._peak is not None:
             rates["mfu"] = rates["tflops_per_device"] * 1e12 / self._peak
@@ -275,7 +275,7 @@ class MetricsLogger:
             self._can_write = True
         except OSError as error:
             if self._can_write:
-                self.say(f"metrics.jsonl cannot be written: {error.strerror}; training goes on")
+                self.info(f"metrics.jsonl cannot be written: {error.strerror}; training goes on")
             self._can_write = False
         known = {name: value for name, value in rounded.items() if value is not None}
         for name in list(self._trackers):
@@ -286,7 +286,7 @@ class MetricsLogger:
             act(self._trackers[name])
         except Exception as error:  # whatever a tracker's disk or network fails with, the training is worth more
             said = " ".join(str(error).split()) or type(error).__name__
-            self.say(f"{name} is left out from here on: {said}")
+            self.info(f"{name} is left out from here on: {said}")
             del self._trackers[name]
 
 

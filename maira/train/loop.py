@@ -1,12 +1,15 @@
-"""The training loop: one process on a CPU or GPU, or as many as `accelerate launch` or `torchrun` start (paper B.2)."""
+"""The training loop, on one CPU or GPU, or in the processes that `accelerate launch` or `torchrun` start.
+
+Source: MAIRA-2, appendix B.2.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,31 +20,32 @@ from rich.console import Console
 from torch import Tensor
 
 from maira.runtime.locks import FolderLock
-from maira.runtime.signals import notices
+from maira.runtime.signals import TerminationSignal
 from maira.train import attention
 from maira.train.anomalies import (
     AnomalyDetector,
     Kind,
-    anomaly_error,
     anomaly_file,
-    append_anomaly,
-    describe,
-    place,
-    unreadable,
+    describe_anomaly,
+    describe_step,
+    step_error,
+    unreadable_error,
 )
 from maira.train.blocks import prepare_blocks
 from maira.train.checkpointing import CheckpointManager, check_same_run, read_record, resume_fields
 from maira.train.components import check_context
 from maira.train.config.run_config import BaseTrainConfig
-from maira.train.data.batches import Phase, SkippedSample, stream
+from maira.train.data.batches import Phase, SkippedSample, iterate_steps
 from maira.train.data.packing import PackedBatch, SampleDataset, StepTotals
 from maira.train.data.schedule import DataSchedule
+from maira.train.data.workers import is_worker_killed, worker_killed
 from maira.train.logging import MetricsLogger
 from maira.train.loss import PackedLossModel
 from maira.train.optimizers import make_lr_schedule, make_optimizer
 from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize, sharding
 from maira.train.validation import Validator
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.jsonl import append_jsonl
 from radfact.progress import ProgressDisplay
 
 ConfigT = TypeVar("ConfigT", bound=BaseTrainConfig)
@@ -49,436 +53,441 @@ OpenedT = TypeVar("OpenedT")
 
 
 class StepResult(NamedTuple):
-    """What a step's rows gave, over all processes.
+    """Losses and gradient of a step, over all processes.
 
     Attributes:
-        losses: `loss`, and its parts if it has several.
-        norm: of the gradient that the parameters now hold, before clipping.
-        sample_ids: of this process's rows.
+        losses: `loss`, and its terms if it has several.
+        norm: () tensor, norm of the gradient that the parameters now hold, before clipping.
+        norm_value: the same as a number.
+        sample_ids: samples of this process's rows.
     """
 
     losses: dict[str, float]
     norm: Tensor
-    length: float
+    norm_value: float
     sample_ids: list[str]
 
 
 @dataclass
 class Trainer:
-    """A run that is under way.
+    """A training run in progress.
 
     Attributes:
-        config, world: what is run, and by whom.
+        config: of the run.
+        context: processes of the run.
         model: as this process computes with it.
-        write: writes the model as it is now as a checkpoint into a folder; all processes call it.
-        optimizer: of its trained weights.
-        rate: factor of the learning rate by step.
-        dataset, schedule: what it learns from, in which order.
-        states: where it goes on from.
-        log: what it says.
-        watch: what it makes of faults.
-        origin: what it began with, as in `TrainingSetup`.
-        validator: measures it while it goes on; None without anything to validate on.
-        step: optimiser steps done.
+        write_checkpoint: writes the current model as a checkpoint to a folder; all processes call it.
+        optimizer: of the trained weights.
+        lr_factor: factor of the learning rate by step.
+        dataset: samples to train on.
+        schedule: their order.
+        checkpoints: training states to resume from.
+        log: metrics and messages.
+        anomalies: detector of anomalies.
+        origin: fingerprints of model and data, as in `TrainingSetup`.
+        validator: validates during the run; None without validation data.
+        step: optimizer steps done.
     """
 
     config: BaseTrainConfig
-    world: DistributedContext
+    context: DistributedContext
     model: ParallelModel
-    write: Callable[[Path], None]
+    write_checkpoint: Callable[[Path], None]
     optimizer: torch.optim.Optimizer
-    rate: Callable[[int], float]
+    lr_factor: Callable[[int], float]
     dataset: SampleDataset
     schedule: DataSchedule
     checkpoints: CheckpointManager
     log: MetricsLogger
-    watch: AnomalyDetector
+    anomalies: AnomalyDetector
     origin: dict[str, Any]
     validator: Validator | None = None
     step: int = 0
 
-    def go(self, is_told_to_stop: Callable[[], bool]) -> None:
-        """Train from where the run stands to its end.
+    def train(self, termination: TerminationSignal) -> None:
+        """Train from the current step to the last one.
 
         Args:
-            is_told_to_stop: whether this process is to end soon; the state is saved then, in all processes.
+            termination: once any process has received it, all processes save the state and end.
 
         Raises:
             InputError: a sample cannot be read, here or in another process.
-            RunError: a fault that ends the run, a notice to stop, or a process is gone.
+            RunError: an anomaly ended the run, a process received a termination signal, or a process died.
         """
-        config, world = self.config, self.world
-        rows = stream(
-            self.dataset, self.schedule, self.step, rank=world.rank, world_size=world.size, workers=config.workers
+        config, context = self.config, self.context
+        steps = iterate_steps(
+            self.dataset,
+            self.schedule,
+            self.step,
+            rank=context.rank,
+            world_size=context.size,
+            workers=config.workers,
         )
-        with closing(rows):
+        with closing(steps):
             self.model.wrapped.train()
             self._validate()
             while self.step < self.schedule.steps:
-                asked = time.perf_counter()
-                _, batches, skipped = next(rows)
-                waited = time.perf_counter() - asked
-                # Here those processes that have failed say so, while no other waits for their tensors.
-                words = world.gather((is_told_to_stop(), skipped))
-                if any(told for told, _ in words):
-                    self._leave()
-                batches = self._without([sample for _, samples in words for sample in samples], batches)
-                with world.collective_section():
-                    gradient = self._gradient(batches, waited)
-                if (kind := self.watch.judge(gradient.losses["loss"], gradient.length)) is None:
-                    with world.collective_section():
-                        self._update(gradient)
+                started = time.perf_counter()
+                _, batches, skipped = next(steps)
+                waited = time.perf_counter() - started
+                # Processes that have failed report it here, where no other process waits for their tensors.
+                reports = context.gather((termination.is_received, skipped))
+                if any(is_terminated for is_terminated, _ in reports):
+                    self._terminate()
+                batches = self._exclude_skipped([sample for _, samples in reports for sample in samples], batches)
+                with context.collective_section():
+                    result = self._compute_gradient(batches, waited)
+                if (kind := self.anomalies.check(result.losses["loss"], result.norm_value)) is None:
+                    with context.collective_section():
+                        self._update(result)
                 else:
-                    self._skip(kind, gradient)
-                # Before a measurement too: whatever ends it, the next start of the run makes up for it.
-                is_measured = self.validator is not None and self.validator.is_due(self.step)
-                if is_measured or self.step % config.save_every == 0 or self.step == self.schedule.steps:
-                    self.save()
+                    self._skip(kind, result)
+                # Also before a validation: if it is interrupted, the resumed run repeats it.
+                is_validated = self.validator is not None and self.validator.is_due(self.step)
+                if is_validated or self.step % config.save_every == 0 or self.step == self.schedule.steps:
+                    self._save()
                 self._validate()
 
-    def save(self) -> None:
-        """Save the state in the background."""
-        record = {
-            "recipe": resume_fields(self.config),
-            "steps": self.schedule.steps,
-            "length": [self.config.epochs, self.config.passes],
-            "data": self._data,
-            "origin": self.origin,
-            "watch": self.watch.state_dict(),
-            "log": self.log.state_dict(),
-        }
-        self.checkpoints.save(self.step, self.model.training, self.optimizer, record)
-
-    def end(self) -> Path:
-        """Write the finished checkpoint; returns its folder.
+    def finish(self) -> Path:
+        """Write the final checkpoint and return its folder.
 
         Raises:
-            RunError: it, or the last state, could not be saved.
+            RunError: the checkpoint or the last training state could not be saved.
         """
         is_saved, folder = self.checkpoints.finish(), self.config.out / "checkpoint"
         try:
-            self.write(folder)
+            self.write_checkpoint(folder)
         except OSError as error:
             raise RunError(
                 f"{error.filename or folder}: {error.strerror or error}; the checkpoint could not be written, and "
-                f"{self.checkpoints.resume_hint}"
+                f"{self.checkpoints.resume_hint}",
+                code=ErrorCode.WRITE_FAILED,
             ) from None
         if not is_saved:
             raise RunError(
-                f"the checkpoint is written ({folder}), but the last state could not be saved, and {self.checkpoints.resume_hint}"
+                f"the checkpoint is written ({folder}), but the last training state could not be saved, and "
+                f"{self.checkpoints.resume_hint}",
+                code=ErrorCode.WRITE_FAILED,
             )
         return folder
 
     def close(self) -> None:
-        """Have everything written that is on its way."""
+        """Write all pending states and metrics."""
         self.checkpoints.close()
         self.log.close()
 
     def resume(self) -> None:
-        """Go back to the last whole state of an interrupted run, if there is one, and begin to log from there.
+        """Load the last complete state of an interrupted run, if there is one, and start logging from there.
 
         Raises:
-            InputError: the folder holds a run of another recipe, of other data, of more steps or of another version,
-                its states are all damaged, or a tracker cannot be started.
+            InputError: the folder holds a run of another configuration, of other data, of more steps or of another
+                version, all its states are damaged, or a tracker cannot be started.
         """
         record: dict[str, Any] = {"step": 0}
-        states = self.checkpoints.found()
+        states = self.checkpoints.find()
         for state in states:
-            held = read_record(state)
-            check_same_run(state, held, self.config)
-            self._check_same_course(state, held)
+            candidate = read_record(state)
+            check_same_run(state, candidate, self.config)
+            self._check_same_data(state, candidate)
             try:
                 self.checkpoints.load(state, self.model.training, self.optimizer)
             except RunError as error:
-                self.log.say(f"{error}; the state before it is taken")
+                self.log.info(f"{error}; the state before it is used")
                 continue
-            record = held
+            record = candidate
             break
         if states and self.checkpoints.last is None:
-            raise self.checkpoints.lost()
+            raise self.checkpoints.damaged_error()
         self.step = record["step"]
         self.log.start(self.step)
         if self.step == 0:
             return
-        self.watch.load_state_dict(record["watch"])
+        self.anomalies.load_state_dict(record["watch"])
         self.log.load_state_dict(record["log"])
-        self.log.say(f"Resuming {self.config.out} at step {self.step} of {self.schedule.steps}")
+        self.log.info(f"Resuming {self.config.out} at step {self.step} of {self.schedule.steps}")
         if record["steps"] != self.schedule.steps:
-            self.log.say(f"it was to have {record['steps']} steps; the learning rate goes on by the other length")
+            self.log.info(
+                f"the run was planned with {record['steps']} steps; the learning rate follows the new number of steps"
+            )
 
-    def _check_same_course(self, state: Path, held: dict[str, Any]) -> None:
-        if held["data"] != self._data:
+    def _save(self) -> None:
+        """Save the training state in the background."""
+        record = {
+            "recipe": resume_fields(self.config),
+            "steps": self.schedule.steps,
+            "length": [self.config.epochs, self.config.passes],
+            "data": self._data_fingerprint,
+            "origin": self.origin,
+            "watch": self.anomalies.state_dict(),
+            "log": self.log.state_dict(),
+        }
+        self.checkpoints.save(self.step, self.model.training, self.optimizer, record)
+
+    def _check_same_data(self, state: Path, record: dict[str, Any]) -> None:
+        if record["data"] != self._data_fingerprint:
+            start = self.config.model if isinstance(self.config.model, Path) else "the start"
             raise InputError(
-                f"the samples to train on are others than when {state.name} was saved. Put them back as they were "
-                "(faults.unreadable=skip leaves out those that cannot be read), or train on these in "
-                f"another folder, from {self.config.model if isinstance(self.config.model, Path) else 'the start'}",
+                f"the training samples differ from those when {state.name} was saved. Restore them "
+                f"(faults.unreadable=skip skips those that cannot be read), or train on these in another folder, from "
+                f"{start}",
+                code=ErrorCode.MISMATCH,
                 field="train",
             )
-        # States lack what is not trained, and so does the run when it is over: the checkpoint takes it from there.
-        if self.world.is_main and held["origin"]["model"] != self.origin["model"]:
+        # States lack the weights that are not trained; the final checkpoint takes them from the model of the start.
+        if self.context.is_main and record["origin"]["model"] != self.origin["model"]:
             raise InputError(
-                f"{self.config.model} is another checkpoint than when {state.name} was saved. Put it back as it was, "
-                "or train from this one in another folder",
+                f"{self.config.model} is not the checkpoint it was when {state.name} was saved. Restore it, or train "
+                "from this one in another folder",
+                code=ErrorCode.MISMATCH,
                 field="model",
             )
-        if held["step"] > self.schedule.steps:
+        if record["step"] > self.schedule.steps:
             raise InputError(
-                f"the run is already past {self.schedule.steps} steps: {state.name} is saved in {self.config.out}; make it "
-                "longer, or name another folder",
+                f"the run has already passed {self.schedule.steps} steps: {state.name} is saved in {self.config.out}; "
+                "make it longer, or name another folder",
+                code=ErrorCode.OUTPUT_CONFLICT,
                 field="epochs" if self.config.passes is None else "passes",
             )
 
-    def _without(self, skipped: list[SkippedSample], batches: list[PackedBatch]) -> list[PackedBatch]:
-        """Rows whose losses are divided by what is left of their step, where samples of any process cannot be read."""
+    def _exclude_skipped(self, skipped: list[SkippedSample], batches: list[PackedBatch]) -> list[PackedBatch]:
+        """Return the rows with the totals of the readable samples of their step."""
         if not skipped:
             return batches
         tokens, samples = batches[0].totals
         totals = StepTotals(tokens - sum(sample.answer_tokens for sample in skipped), samples - len(skipped))
-        self._leave_out(self.step + 1, skipped, "training", of=samples)
+        self._record_skipped(self.step + 1, skipped, "training", of=samples)
         return [replace(batch, totals=totals) for batch in batches]
 
-    def _leave_out(self, step: int, skipped: list[SkippedSample], part: Phase, *, of: int) -> None:
-        """Write down samples that cannot be read, and end the run if it is to end."""
-        out, known = self.config.out, len(self.watch.unreadable)
-        row = self.watch.record_skipped(step, skipped, part, of=of)
-        if self.world.is_main:
-            append_anomaly(out, row)
+    def _record_skipped(self, step: int, skipped: list[SkippedSample], phase: Phase, *, of: int) -> None:
+        """Write unreadable samples to the list of anomalies, and end the run if there are too many."""
+        out, known = self.config.out, len(self.anomalies.unreadable)
+        row = self.anomalies.record_skipped(step, skipped, phase, of=of)
+        self._write_anomaly(row)
         if row["action"] == "stop":
             self.checkpoints.finish()
-            raise unreadable(row, out, self.checkpoints.resume_hint)
-        if len(self.watch.unreadable) > known:
-            self.log.say(
-                f"{place(row)} goes without {len(skipped)} of {of} samples, listed in {anomaly_file(out)}: "
+            raise unreadable_error(row, out, self.checkpoints.resume_hint)
+        if len(self.anomalies.unreadable) > known:
+            self.log.info(
+                f"{describe_step(row)} excludes {len(skipped)} of {of} samples, listed in {anomaly_file(out)}: "
                 f"{row['reasons'][0]}"
             )
 
+    def _write_anomaly(self, row: dict[str, Any]) -> None:
+        if self.context.is_main:
+            self.config.out.mkdir(parents=True, exist_ok=True)
+            append_jsonl(anomaly_file(self.config.out), [row])
+
     def _validate(self) -> None:
-        """Measure what is due after the last step."""
+        """Validate if that is due after the current step."""
         if validator := self.validator:
             validator.after_step(
                 self.step,
                 self.model,
-                self.write,
-                lambda skipped: self._leave_out(self.step, skipped, "validation", of=validator.samples),
+                self.write_checkpoint,
+                lambda skipped: self._record_skipped(self.step, skipped, "validation", of=validator.samples),
             )
 
-    def _gradient(self, batches: list[PackedBatch], waited: float) -> StepResult:
-        """Losses of a step and their gradient, from this process's rows and the others'."""
+    def _compute_gradient(self, batches: list[PackedBatch], waited: float) -> StepResult:
+        """Compute losses and gradient of a step from the rows of all processes.
+
+        Args:
+            batches: rows of this process.
+            waited: seconds that this process has waited for them.
+        """
         totals, weight = batches[0].totals, self.model.training.patch_weight
-        sums = torch.zeros(2, dtype=torch.float64, device=self.world.device)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.context.device)
         for number, batch in enumerate(batches, start=1):
-            self.log.row(batch, waited if number == 1 else 0.0)
-            with self.model.row(last=number == len(batches)):
-                losses = self.model(batch.to(self.world.device))
+            self.log.count_row(batch, waited if number == 1 else 0.0)
+            with self.model.accumulate(is_last=number == len(batches)):
+                losses = self.model(batch.to(self.context.device))
                 self.model.backward(losses.total(totals, weight))
             sums += torch.stack([losses.answer.detach(), losses.patches.detach()])
         norm = self.model.gradient_norm()
-        # Nothing but this and the checks of a row's tokens waits for the device.
-        answer, patches, length = torch.stack([*self.world.sum(sums), norm.double()]).tolist()
-        parts = {"answer": answer / totals.answer_tokens, "patches": patches / totals.samples}
-        loss = parts["answer"] + weight * parts["patches"]
+        # The only synchronization with the device, apart from the checks of a row's tokens.
+        answer, patches, norm_value = torch.stack([*self.context.sum(sums), norm.double()]).tolist()
+        terms = {"answer": answer / totals.answer_tokens, "patches": patches / totals.samples}
+        loss = terms["answer"] + weight * terms["patches"]
         sample_ids = [sample_id for batch in batches for sample_id in batch.sample_ids]
-        return StepResult({"loss": loss} | (parts if weight else {}), norm, length, sample_ids)
+        return StepResult({"loss": loss} | (terms if weight else {}), norm, norm_value, sample_ids)
 
-    def _update(self, gradient: StepResult) -> None:
-        rate = self.config.learning_rate * self.rate(self.step)
-        self.model.clip(gradient.norm, self.config.clip)
-        _set_rate(self.optimizer, rate)
+    def _update(self, result: StepResult) -> None:
+        """Clip the gradient and take an optimizer step."""
+        learning_rate = self.config.learning_rate * self.lr_factor(self.step)
+        self.model.clip(result.norm, self.config.clip)
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                # Of optimizers with a compiled step, which another number would compile again.
+                group["lr"].fill_(learning_rate)
+            else:
+                group["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
-        self.log.step(self.step, self._epoch, gradient.losses, lr=rate, grad_norm=gradient.length)
+        epoch = self.schedule.epoch(self.step - 1)
+        self.log.log_step(self.step, epoch, result.losses, lr=learning_rate, grad_norm=result.norm_value)
 
-    def _skip(self, kind: Kind, gradient: StepResult) -> None:
-        """Leave weights and optimizer as they are, write down which samples it was, and end the run if it is to end."""
-        sample_ids = sorted(sample_id for part in self.world.gather(gradient.sample_ids) for sample_id in part)
-        row = self.watch.record(kind, self.step + 1, gradient.losses["loss"], gradient.length, sample_ids)
-        out = self.config.out
-        if self.world.is_main:
-            append_anomaly(out, row)
+    def _skip(self, kind: Kind, result: StepResult) -> None:
+        """Skip the update of an anomalous step, list its samples, and end the run if the configuration says so."""
+        sample_ids = sorted(sample_id for part in self.context.gather(result.sample_ids) for sample_id in part)
+        row = self.anomalies.make_row(kind, self.step + 1, result.losses["loss"], result.norm_value, sample_ids)
+        self._write_anomaly(row)
         if row["action"] == "stop":
             self.checkpoints.finish()
-            raise anomaly_error(row, out, self.checkpoints.resume_hint)
-        self.log.say(f"step {row['step']} is skipped: {describe(row)}; its samples are listed in {anomaly_file(out)}")
+            raise step_error(row, self.config.out, self.checkpoints.resume_hint)
+        self.log.info(
+            f"step {row['step']} is skipped: {describe_anomaly(row)}; its samples are listed in "
+            f"{anomaly_file(self.config.out)}"
+        )
         self.optimizer.zero_grad()
         self.step += 1
 
-    def _leave(self) -> None:
+    def _terminate(self) -> None:
+        """Save the state and raise the error of a terminated run."""
         self.checkpoints.finish()
         if self.checkpoints.last != self.step:
-            self.save()
+            self._save()
             self.checkpoints.finish()
-        raise RunError(f"told to stop at step {self.step} of {self.schedule.steps}; {self.checkpoints.resume_hint}")
+        raise RunError(
+            f"terminated at step {self.step} of {self.schedule.steps}; {self.checkpoints.resume_hint}",
+            code=ErrorCode.INTERRUPTED,
+        )
 
     @property
-    def _data(self) -> str:
-        """Fingerprint of the answers that the steps are taken from."""
+    def _data_fingerprint(self) -> str:
         return hashlib.sha256(self.dataset.table.tobytes()).hexdigest()[:16]
-
-    @property
-    def _epoch(self) -> int:
-        return self.schedule.epoch(self.step - 1)
 
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What a run begins with: all in which kinds of models differ.
+    """What differs between the kinds of models that are trained.
 
     Attributes:
-        training: the model that reads packed rows, on the CPU, what of it is trained marked.
-        dataset: what it learns from.
-        model_config: of the model.
-        write: writes the model as it is by then as a checkpoint into a folder; all processes call it.
-        only_trained: leave out of the states what is not trained, since a checkpoint has it.
-        origin: what lay on disk under the recipe's names: `model`, a fingerprint of the checkpoint to start from (None:
-            a fresh one), and perhaps more; of the main process, of others nothing.
-        validate: makes what measures the run, of its log and steps; None without anything to validate on.
+        training: model with loss, on the CPU; `requires_grad` marks what is trained.
+        dataset: samples to train on.
+        model_config: configuration of the model.
+        write_checkpoint: writes the current model as a checkpoint to a folder; all processes call it.
+        only_trained: omit weights from training states that are not trained, since a checkpoint has them.
+        origin: `model`, a fingerprint of the checkpoint to start from (None: a fresh model), and others; empty in
+            processes other than the main one.
+        make_validator: makes the validator from the logger and the number of steps; None without validation data.
     """
 
     training: PackedLossModel
     dataset: SampleDataset
     model_config: Any
-    write: Callable[[Path], None]
+    write_checkpoint: Callable[[Path], None]
     only_trained: bool
     origin: dict[str, Any]
-    validate: Callable[[MetricsLogger, int], Validator] | None = None
+    make_validator: Callable[[MetricsLogger, int], Validator] | None = None
 
 
 def run_training(
     config: ConfigT,
-    start: Callable[[ConfigT, DistributedContext, Console], TrainingSetup],
+    make_setup: Callable[[ConfigT, DistributedContext, Console], TrainingSetup],
     console: Console | None = None,
 ) -> Path:
-    """Run a recipe to its end, from where it stopped if it was started before; returns the folder of the checkpoint.
+    """Train to the end, resuming an interrupted run, and return the folder of the checkpoint.
 
     Args:
         config: of the run.
-        start: makes what it begins with, in all processes alike.
-        console: where lines go.
+        make_setup: makes model, data and the rest, in all processes alike.
+        console: for messages.
 
     Raises:
-        InputError: the recipe or what it names cannot be used, another run is under way in the folder, or it holds one
-            of another recipe.
-        RunError: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
-            saved.
+        InputError: the configuration or what it names cannot be used, another run is active in the folder, or the
+            folder holds a run of another configuration.
+        RunError: an anomaly ended the run, it was terminated (SIGTERM, Ctrl-C), or its end could not be saved.
     """
     if config.out.exists() and not config.out.is_dir():
-        raise InputError("is a file; name a folder", file=config.out, field="out")
+        raise InputError(
+            "expected a folder, found a file", code=ErrorCode.OUTPUT_CONFLICT, file=config.out, field="out"
+        )
     config.check_sources()
-    world, console = init_distributed(), console or Console()
+    context, console = init_distributed(), console or Console()
     _seed(config.seed)
-    with _claimed(config.out, world) as claim:
+    with closing(FolderLock(config.out)) if context.is_main else nullcontext() as lock:
         try:
-            world.wait()  # until nobody else trains there: what stands in the folder is read from here on
-            run = _begin(config, start, world, console)
+            context.wait()  # until the main process holds the lock; the folder is read from here on
+            trainer = _make_trainer(config, make_setup(config, context, console), context, console)
+            try:
+                trainer.resume()
+            except InputError:
+                trainer.close()
+                raise
         except InputError:
-            if claim is not None:
-                claim.undo()
+            if lock is not None:
+                lock.remove_new_folder()
             raise
         try:
-            with notices() as is_told_to_stop:
-                run.go(is_told_to_stop)
-                return run.end()
+            with TerminationSignal() as termination:
+                trainer.train(termination)
+                return trainer.finish()
+        except RuntimeError as error:
+            if is_worker_killed(error):
+                raise worker_killed() from None
+            raise
         finally:
-            run.close()
+            trainer.close()
 
 
-@contextmanager
-def _claimed(out: Path, world: DistributedContext) -> Iterator[FolderLock | None]:
-    """The folder of a run, claimed by the main process for all of them; None in the others."""
-    if not world.is_main:
-        yield None
-        return
-    with closing(FolderLock(out)) as claim:
-        yield claim
-
-
-def _begin(
-    config: ConfigT,
-    start: Callable[[ConfigT, DistributedContext, Console], TrainingSetup],
-    world: DistributedContext,
-    console: Console,
+def _make_trainer(
+    config: BaseTrainConfig, setup: TrainingSetup, context: DistributedContext, console: Console
 ) -> Trainer:
-    """A run where it stands: at its beginning, or at its last state."""
-    run = _prepare(config, start(config, world, console), world, console)
-    try:
-        run.resume()
-    except InputError:
-        run.close()
-        raise
-    return run
-
-
-def attention_kernel(config: BaseTrainConfig, world: DistributedContext) -> str:
-    """The attention within samples that a recipe wants, or that runs here."""
-    half = config.precision == "bf16"
-    return attention.choose(config.attention, world.device, torch.bfloat16 if half else torch.float32)
-
-
-def _prepare(config: BaseTrainConfig, start: TrainingSetup, world: DistributedContext, console: Console) -> Trainer:
-    """Everything of a run but its first step, the same in all processes."""
-    schedule = DataSchedule(start.dataset.table, config)
-    schedule.check(start.dataset.sample_id, world.size)
-    check_context(start.dataset.table, start.model_config, start.dataset.sample_id)
-    prepare_blocks(start.training, config)
-    with world.collective_section():
-        dealt = parallelize(start.training, config, world)
-    optimizer = make_optimizer(start.training, config)
-    # Weights are the same in all processes, what is dropped out is not.
-    _seed(config.seed + world.rank)
-    log = MetricsLogger(config, start.model_config, world, console, schedule.steps)
-    log.log_setup(schedule, start.training, sharding(config, world), start.training.kernel)
-    states = CheckpointManager(config.out, config.keep, world, log.say, only_trained=start.only_trained)
-    watch = AnomalyDetector(config.faults)
-    rate = make_lr_schedule(config, schedule.steps)
-    validator = start.validate(log, schedule.steps) if start.validate else None
+    schedule = DataSchedule(setup.dataset.table, config)
+    schedule.check(setup.dataset.sample_id, context.size)
+    check_context(setup.dataset.table, setup.model_config, setup.dataset.sample_id)
+    prepare_blocks(setup.training, config)
+    with context.collective_section():
+        model = parallelize(setup.training, config, context)
+    optimizer = make_optimizer(setup.training, config)
+    # All processes have the same weights, but each its own dropout.
+    _seed(config.seed + context.rank)
+    log = MetricsLogger(config, setup.model_config, context, console, schedule.steps)
+    log.log_setup(schedule, setup.training, sharding(config, context), setup.training.kernel)
     return Trainer(
-        config,
-        world,
-        dealt,
-        start.write,
-        optimizer,
-        rate,
-        start.dataset,
-        schedule,
-        states,
-        log,
-        watch,
-        start.origin,
-        validator,
+        config=config,
+        context=context,
+        model=model,
+        write_checkpoint=setup.write_checkpoint,
+        optimizer=optimizer,
+        lr_factor=make_lr_schedule(config, schedule.steps),
+        dataset=setup.dataset,
+        schedule=schedule,
+        checkpoints=CheckpointManager(config.out, config.keep, context, log.info, only_trained=setup.only_trained),
+        log=log,
+        anomalies=AnomalyDetector(config.faults),
+        origin=setup.origin,
+        validator=setup.make_validator(log, schedule.steps) if setup.make_validator else None,
     )
 
 
+def attention_kernel(config: BaseTrainConfig, context: DistributedContext) -> str:
+    """Return the name of the attention kernel that a configuration asks for, or that is available."""
+    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    return attention.select_kernel(config.attention, context.device, dtype)
+
+
 def main_process_first(
-    world: DistributedContext, title: str, open_it: Callable[[Callable[[int, int], None] | None], OpenedT]
+    context: DistributedContext, title: str, function: Callable[[Callable[[int, int], None] | None], OpenedT]
 ) -> OpenedT:
-    """Open what the main process has to prepare while the others wait.
+    """Call a function in the main process, with progress, then in the others, which use the files it has written.
 
     Args:
-        world: of the run.
-        title: of the progress that is shown.
-        open_it: opens it, and calls what it is given with how much is done and of how much.
+        context: processes of the run.
+        title: of the progress.
+        function: takes a callback for (done, total).
     """
-    if not world.is_main:
-        world.wait()
-        return open_it(None)
+    if not context.is_main:
+        context.wait()
+        return function(None)
     usage: dict[str, int] = {}
     with ProgressDisplay(Console(stderr=True), {title: usage.copy}):
-        opened = open_it(lambda done, planned: usage.update(done=done, planned=planned))
-    world.wait()
-    return opened
+        result = function(lambda done, planned: usage.update(done=done, planned=planned))
+    context.wait()
+    return result
 
 
 def _seed(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            # Of optimizers whose step is compiled: another number would be another program.
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate

@@ -1,6 +1,7 @@
-"""The processes that train one model: what they tell each other, and how the model is dealt out among them (paper B.2).
+"""The processes that train one model, and how the model is distributed over them.
 
 `torchrun` and `accelerate launch` start them. Tensors travel by NCCL between GPUs and by gloo between CPUs.
+Source: MAIRA-2, appendix B.2.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from maira.runtime import processes
 from maira.train.config.run_config import BaseTrainConfig
 from maira.train.data.packing import PackedBatch
 from maira.train.loss import Losses, PackedLossModel
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 
-PATIENCE = timedelta(hours=1)
-"""How long a process waits for the tensors of the others before it takes one of them for dead."""
-HELD_SHARE = 1 / 8
-"""Unsharded gradients are kept from one row of a step to the next where they take at most this share of a GPU."""
+TIMEOUT = timedelta(hours=1)
+"""Time that a process waits for the tensors of the others before it considers one of them dead."""
+UNSHARDED_GRADIENT_LIMIT = 1 / 8
+"""Unsharded gradients are kept from one row of a step to the next if they take at most this share of a GPU."""
 
 
 @dataclass(frozen=True)
 class DistributedContext:
-    """The processes of a run, met (`init_distributed`).
+    """The processes of a run (`init_distributed`).
 
     Attributes:
         rank: of this process.
-        size: of all.
-        device: where this process computes.
+        size: number of processes.
+        device: of this process.
         group: for tensors; None for a single process.
-        members: the same processes for Python values, with word of those that have stopped.
+        members: the same processes for Python values and for failures.
     """
 
     rank: int
@@ -50,40 +51,41 @@ class DistributedContext:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes what is written once, and the only one that speaks."""
+        """Whether this process writes shared files and messages."""
         return self.rank == 0
 
     def gather(self, value: Any = None) -> list[Any]:
-        """The value of every process, by rank.
+        """Return the values of all processes by rank.
 
         Raises:
-            InputError: a process has stopped for its input.
-            RunError: a process has stopped for another reason.
+            InputError: a process has ended because of its input.
+            RunError: a process has ended for another reason.
         """
         return self.members.gather(value)
 
     def wait(self) -> None:
-        """Go on when all processes have come here.
+        """Wait for all processes.
 
         Raises:
-            InputError, RunError: as `gather`.
+            InputError: a process has ended because of its input.
+            RunError: a process has ended for another reason.
         """
         self.gather()
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of a tensor over the processes, in place."""
+        """Sum a tensor over the processes in place."""
         if self.group is not None:
             torch.distributed.all_reduce(values, group=self.group)
         return values
 
     @contextmanager
     def collective_section(self) -> Iterator[None]:
-        """A stretch in which processes wait for each other's tensors, so that one that fails cannot say so in words.
+        """Context in which processes wait for each other's tensors, so that a failed one cannot report its error.
 
-        It ends without waiting for the others, which the launcher stops; its line says which process it was.
+        A process that fails here ends without waiting for the others, which the launcher stops; its message names it.
 
         Raises:
-            RunError: memory is used up, or another process is gone.
+            RunError: memory ran out, or another process died.
         """
         try:
             yield
@@ -95,69 +97,82 @@ class DistributedContext:
                     f"{where}out of memory on {self.device}; a smaller token_budget, activation_checkpointing=full, "
                     "lora or optimizer=adamw_8bit needs less"
                 )
-                raise self.members.report(RunError(message)) from None
+                raise self.members.report(RunError(message, code=ErrorCode.OUT_OF_MEMORY)) from None
             if isinstance(error, torch.distributed.DistError) or (self.size > 1 and "gloo" in str(error).lower()):
-                raise self.members.report(RunError(f"{where}another process of the run is gone: {error}")) from None
+                raise self.members.report(RunError(f"{where}another process of the run has died: {error}")) from None
             raise
 
 
 def init_distributed() -> DistributedContext:
-    """Meet the processes that the launcher started together with this one, each on a GPU of its own where there are."""
+    """Join the processes that the launcher started, each on its own GPU if there are GPUs.
+
+    Raises:
+        InputError: there are more processes than GPUs on this machine.
+    """
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
     if cuda:
         if (device.index or 0) >= (gpus := torch.cuda.device_count()):
-            raise InputError(f"process {device.index} of this machine has no GPU of its own; there are {gpus} here")
+            raise InputError(
+                f"process {device.index} of this machine has no GPU; there are {gpus} here",
+                code=ErrorCode.MISSING_REQUIREMENT,
+            )
         torch.cuda.set_device(device)
     members = processes.join_group(accelerated=cuda)
     if members.count == 1:
         return DistributedContext(0, 1, device)
-    group = torch.distributed.new_group(backend=processes.backend(accelerated=cuda), timeout=PATIENCE)
+    group = torch.distributed.new_group(backend=processes.backend(accelerated=cuda), timeout=TIMEOUT)
     return DistributedContext(members.rank, members.count, device, group, members)
 
 
-def sharding(config: BaseTrainConfig, world: DistributedContext) -> str:
-    """How the processes share the work: "fsdp", "ddp", or "none" for a single one.
+def sharding(config: BaseTrainConfig, context: DistributedContext) -> str:
+    """Return how the processes share the work: "fsdp", "ddp", or "none" for a single process.
+
+    Args:
+        config: its `parallel` and `lora`.
+        context: processes of the run.
 
     Raises:
         InputError: weights in 4 bits are to be sharded.
     """
-    if world.size == 1:
+    if context.size == 1:
         return "none"
     quantized = config.lora is not None and config.lora.quantize is not None
     if quantized and config.parallel == "fsdp":
-        raise InputError("weights in 4 bits cannot be sharded; use ddp", field="parallel")
+        raise InputError(
+            "weights in 4 bits cannot be sharded; use ddp", code=ErrorCode.CONFLICTING_OPTIONS, field="parallel"
+        )
     if config.parallel == "auto":
-        return "fsdp" if world.device.type == "cuda" and not quantized else "ddp"
+        return "fsdp" if context.device.type == "cuda" and not quantized else "ddp"
     return config.parallel
 
 
-def parallelize(model: PackedLossModel, config: BaseTrainConfig, world: DistributedContext) -> ParallelModel:
-    """Put a model on this process's device, dealt out as the recipe says; all processes go on with rank 0's weights.
+def parallelize(model: PackedLossModel, config: BaseTrainConfig, context: DistributedContext) -> ParallelModel:
+    """Move a model to this process's device and distribute it; all processes get rank 0's weights.
 
     Args:
-        model: of ranks above 0 only names, shapes and types of its weights count.
-        config: its `parallel` and `precision` count.
-        world: of this run.
+        model: of ranks above 0 only names, shapes and types of the weights are used.
+        config: its `parallel` and `precision`.
+        context: processes of the run.
 
     Raises:
-        InputError: as `sharding`.
+        InputError: weights in 4 bits are to be sharded.
     """
-    kind = sharding(config, world)
+    kind = sharding(config, context)
     if kind == "fsdp":
-        _shard(model, config, world)
-        return ParallelModel(model, model, world, holds_gradients=_can_hold(model, world))
-    model.to(world.device)
+        _shard(model, config, context)
+        return ParallelModel(model, model, context, keeps_unsharded_gradients=_fits_unsharded(model, context))
+    model.to(context.device)
     half = config.precision == "bf16"
     if kind == "none":
-        return ParallelModel(model, model, world, autocast=half)
-    ids = [world.device.index] if world.device.type == "cuda" else None
-    # The name that torch 2.15 has for it; the other is deprecated there.
+        return ParallelModel(model, model, context, autocast=half)
+    ids = [context.device.index] if context.device.type == "cuda" else None
+    # torch 2.15 renamed the option.
     known = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     options: dict[str, Any] = {buffers: False, "gradient_as_bucket_view": True}
-    wrapped = DistributedDataParallel(model, device_ids=ids, process_group=world.group, **options)
-    return ParallelModel(model, wrapped, world, autocast=half)
+    wrapped = DistributedDataParallel(model, device_ids=ids, process_group=context.group, **options)
+    return ParallelModel(model, wrapped, context, autocast=half)
 
 
 @dataclass(frozen=True)
@@ -165,79 +180,84 @@ class ParallelModel:
     """A model as this process computes with it.
 
     Attributes:
-        training: the model itself; its parameters are DTensors where it is sharded.
-        wrapped: what is called.
-        world: of the run.
-        autocast: computes in bfloat16 with weights of another type.
-        holds_gradients: whether gradients wait, unsharded, for the last row of a step.
+        training: the model; its parameters are DTensors if it is sharded.
+        wrapped: the module that is called.
+        context: processes of the run.
+        autocast: compute in bfloat16 with weights of another type.
+        keeps_unsharded_gradients: whether unsharded gradients are kept until the last row of a step.
     """
 
     training: PackedLossModel
     wrapped: nn.Module
-    world: DistributedContext
+    context: DistributedContext
     autocast: bool = False
-    holds_gradients: bool = True
+    keeps_unsharded_gradients: bool = True
 
     def __call__(self, batch: PackedBatch) -> Losses:
-        """The model's losses of a packed row."""
-        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.autocast):
+        """Return the losses of a packed row."""
+        with torch.autocast(self.context.device.type, torch.bfloat16, enabled=self.autocast):
             losses: Losses = self.wrapped(batch)
         return losses
 
-    def row(self, *, last: bool) -> AbstractContextManager[None]:
-        """Where a row of a step is computed: gradients are exchanged with the last one, if they fit in memory."""
+    def accumulate(self, *, is_last: bool) -> AbstractContextManager[None]:
+        """Context for a row of a step: gradients are reduced with the last one if they fit in memory unsharded."""
         if isinstance(self.wrapped, DistributedDataParallel):
-            return nullcontext() if last else self.wrapped.no_sync()
-        if self.world.size > 1:
-            self.wrapped.set_requires_gradient_sync(last or not self.holds_gradients)  # type: ignore[operator]
+            return nullcontext() if is_last else self.wrapped.no_sync()
+        if self.context.size > 1:
+            self.wrapped.set_requires_gradient_sync(is_last or not self.keeps_unsharded_gradients)  # type: ignore[operator]
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of a process's share of a loss, so that those of all processes add up to the loss's."""
-        # FSDP2 and DDP both take the mean over the processes.
-        torch.autograd.backward(loss * self.world.size)
+        """Compute gradients of this process's share of a loss; those of all processes add up to the gradient of the loss."""
+        # FSDP2 and DDP both average over the processes.
+        torch.autograd.backward(loss * self.context.size)
 
     def gradient_norm(self) -> Tensor:
-        """Euclidean norm of the whole gradient, a scalar on this process's device."""
+        """Return the Euclidean norm of the whole gradient, a scalar tensor on this process's device."""
         norm = torch.nn.utils.get_total_norm([p.grad for p in self.training.parameters() if p.grad is not None])
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
-    def clip(self, norm: Tensor, most: float) -> None:
-        """Scale the gradient, whose norm is given, to `most` where it is longer."""
+    def clip(self, norm: Tensor, limit: float) -> None:
+        """Scale the gradient down to a maximum norm.
+
+        Args:
+            norm: () norm of the gradient.
+            limit: maximum norm.
+        """
         trained = [p for p in self.training.parameters() if p.grad is not None]
-        torch.nn.utils.clip_grads_with_norm_(trained, most, norm)
+        torch.nn.utils.clip_grads_with_norm_(trained, limit, norm)
 
 
-def _shard(model: PackedLossModel, config: BaseTrainConfig, world: DistributedContext) -> None:
-    """FSDP2, in place: a group of parameters for each block, the encoder, the adapter and the ends of the model."""
+def _shard(model: PackedLossModel, config: BaseTrainConfig, context: DistributedContext) -> None:
+    """Apply FSDP2 in place: one parameter group for each block, the encoder, the adapter, and the first and last layers."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options: dict[str, Any] = {
-        "mesh": DeviceMesh.from_group(world.group, world.device.type),
+        "mesh": DeviceMesh.from_group(context.group, context.device.type),
         "mp_policy": half if config.precision == "bf16" else MixedPrecisionPolicy(),
     }
-    weights = model.state_dict() if world.is_main else {}
-    # Also those buffers that no state dict has, such as the frequencies of the rotary embedding.
-    own = {name: buffer.cpu() for name, buffer in model.named_buffers()} if world.is_main else None
-    buffers: dict[str, Tensor] = world.gather(own)[0]
+    weights = model.state_dict() if context.is_main else {}
+    # Also buffers that no state dict has, such as the frequencies of the rotary embedding.
+    own = {name: buffer.cpu() for name, buffer in model.named_buffers()} if context.is_main else None
+    buffers: dict[str, Tensor] = context.gather(own)[0]
     model.to("meta")
-    model.model.tie_weights()  # the move has made two of a weight that two modules share
+    model.model.tie_weights()  # the move has duplicated weights that modules share
     for group in _groups(model):
         fully_shard(group, **options)
     fully_shard(model, **options)
-    model.to_empty(device=world.device)
+    model.to_empty(device=context.device)
     everything = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, weights, options=everything)
     for name, buffer in buffers.items():
         place, _, leaf = name.rpartition(".")
-        setattr(model.get_submodule(place), leaf, buffer.to(world.device))
+        setattr(model.get_submodule(place), leaf, buffer.to(context.device))
 
 
 def _groups(model: nn.Module) -> Iterator[nn.Module | list[nn.Module]]:
-    """What is gathered together: inner modules first."""
+    """Yield the parameter groups of FSDP2, inner modules first."""
     from transformers.generation import GenerationMixin
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -257,9 +277,9 @@ def _groups(model: nn.Module) -> Iterator[nn.Module | list[nn.Module]]:
                 yield [body.norm, module.lm_head] if "norm" in body._modules else module.lm_head
 
 
-def _can_hold(model: nn.Module, world: DistributedContext) -> bool:
-    if world.device.type != "cuda":
+def _fits_unsharded(model: nn.Module, context: DistributedContext) -> bool:
+    if context.device.type != "cuda":
         return True
-    # Gradients that wait are float32, whatever type the weights are of.
-    held = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return held <= HELD_SHARE * torch.cuda.get_device_properties(world.device).total_memory
+    # Unsharded gradients are float32 whatever the type of the weights.
+    size = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return size <= UNSHARDED_GRADIENT_LIMIT * torch.cuda.get_device_properties(context.device).total_memory

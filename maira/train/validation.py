@@ -41,7 +41,7 @@ class Validator:
     Args:
         config: its `validation` counts.
         dataset: of its sources.
-        world: of the run.
+        context: of the run.
         log: takes the figures.
         steps: of the run; the last one is always measured.
         drafter: drafts reports every so often.
@@ -57,22 +57,22 @@ class Validator:
         self,
         config: BaseTrainConfig,
         dataset: SampleDataset,
-        world: DistributedContext,
+        context: DistributedContext,
         log: MetricsLogger,
         steps: int,
         drafter: DraftEvaluator | None = None,
     ) -> None:
-        self._recipe, self._world, self._log, self._steps = config, world, log, steps
+        self._recipe, self._context, self._log, self._steps = config, context, log, steps
         self._corpus, self._drafter = dataset, drafter
         drawn = sample_answers(self._corpus, config)
         self.samples = len(drawn)
         self._tasks = [ALL_TASKS[i] for i in np.unique(self._corpus.table["task"][drawn])]
-        self._rows, self._own = _shard_rows(self._corpus, drawn, config, world)
+        self._rows, self._own = _shard_rows(self._corpus, drawn, config, context)
         undrawn = set(np.unique(self._corpus.table["task"])) - set(np.unique(self._corpus.table["task"][drawn]))
         measured_on = _validation_fingerprint(self._corpus, drawn, config)
         self._best = BestCheckpoint(config, self.names, {f"loss/{ALL_TASKS[task]}" for task in undrawn}, measured_on)
         if self._best.is_reset:
-            log.say("what is validated on has changed: the next checkpoint that is measured is the best so far")
+            log.info("what is validated on has changed: the next checkpoint that is measured is the best so far")
 
     @property
     def names(self) -> list[str]:
@@ -103,7 +103,7 @@ class Validator:
         Raises:
             InputError: a sample cannot be read, and the recipe does not say that it may be left out.
         """
-        if not self.is_due(step) or step == self._world.gather(self._log.validated)[0]:
+        if not self.is_due(step) or step == self._context.gather(self._log.validated)[0]:
             return
         figures = dict[str, float | None]()
         with self._log.pause():
@@ -115,11 +115,11 @@ class Validator:
                 figures |= self.drafts(model, step)
             figures = self._finite(step, figures)
             # One process decides for all: others may see the folder as it was, and writing takes all of them.
-            best = self._world.gather(self._best.is_beaten_by(figures))[0]
-            if best and (reason := self._best.keep(step, figures, write, self._world)):
-                self._log.say(f"the best checkpoint could not be written, the run goes on: {reason}")
+            best = self._context.gather(self._best.is_beaten_by(figures))[0]
+            if best and (reason := self._best.keep(step, figures, write, self._context)):
+                self._log.info(f"the best checkpoint could not be written, the run goes on: {reason}")
             # Last, since it says that all of this is done.
-            self._log.validation(step, figures)
+            self._log.log_validation(step, figures)
 
     def losses(self, model: ParallelModel) -> tuple[dict[str, float | None], list[SkippedSample]]:
         """Mean cross-entropy over the answer tokens of the draw, over all of it and by task: `loss/all`, ...
@@ -132,19 +132,19 @@ class Validator:
         """
         skipped: list[SkippedSample] = []
         # (summed cross-entropy, answer tokens) of each task
-        sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self._world.device)
+        sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self._context.device)
         with evaluation_mode(model.wrapped), torch.no_grad():
             for batch, unread, counts in self._batches():
                 # Here those processes that could not read a row say so, while no other waits for their tensors.
-                skipped += [sample for part in self._world.gather(unread if counts else []) for sample in part]
-                with self._world.collective_section():
-                    found = model(batch.to(self._world.device))
+                skipped += [sample for part in self._context.gather(unread if counts else []) for sample in part]
+                with self._context.collective_section():
+                    found = model(batch.to(self._context.device))
                 if counts:
                     numbers = [ALL_TASKS.index(task) for task in batch.tasks]
                     tasks = torch.tensor(numbers, dtype=torch.long, device=sums.device)
                     sums.index_add_(1, tasks, torch.stack([found.per_sample, found.tokens]).double())
-        with self._world.collective_section():
-            losses, tokens = self._world.sum(sums).tolist()
+        with self._context.collective_section():
+            losses, tokens = self._context.sum(sums).tolist()
         by_name = {"all": (sum(losses), sum(tokens))} | dict(
             zip(ALL_TASKS, zip(losses, tokens, strict=True), strict=True)
         )
@@ -158,7 +158,7 @@ class Validator:
         with evaluation_mode(model.training):
             made = self._drafter.ask(model, step)
         if made.unanswered:
-            self._log.say(f"questions without an answer: {len(made.unanswered)}; the first: {made.unanswered[0]}")
+            self._log.info(f"questions without an answer: {len(made.unanswered)}; the first: {made.unanswered[0]}")
         return made.figures
 
     def _measures_losses(self, step: int) -> bool:
@@ -174,7 +174,7 @@ class Validator:
         """Figures with None in the place of what is no number to compare others with, which is said."""
         lost = [name for name, value in figures.items() if value is not None and not math.isfinite(value)]
         if lost:
-            self._log.say(f"{', '.join(lost)} after step {step}: not finite, and no value to choose a checkpoint by")
+            self._log.info(f"{', '.join(lost)} after step {step}: not finite, and no value to choose a checkpoint by")
         return {name: None if name in lost else value for name, value in figures.items()}
 
     def _batches(self) -> Iterator[tuple[PackedBatch, list[SkippedSample], bool]]:
@@ -231,7 +231,7 @@ class BestCheckpoint:
         return self._value is None or (value < self._value if self._name.startswith("loss/") else value > self._value)
 
     def keep(
-        self, step: int, figures: MetricValues, write: Callable[[Path], None], world: DistributedContext
+        self, step: int, figures: MetricValues, write: Callable[[Path], None], context: DistributedContext
     ) -> str | None:
         """Let the model take the place of the checkpoint kept; all processes call this.
 
@@ -243,8 +243,8 @@ class BestCheckpoint:
             write(self._folder)
         except OSError as error:
             reason = str(error)
-            world.wait()  # where the others, in `write`, wait for the one that writes
-        if world.is_main and reason is None:
+            context.wait()  # where the others, in `write`, wait for the one that writes
+        if context.is_main and reason is None:
             try:
                 record = {
                     "step": step,
@@ -255,7 +255,7 @@ class BestCheckpoint:
                 write_json(self._folder / "best.json", record)
             except OSError as error:
                 reason = str(error)
-        reasons = [one for one in world.gather(reason) if one]
+        reasons = [one for one in context.gather(reason) if one]
         if not reasons:
             self._value = value
         return reasons[0] if reasons else None
@@ -280,27 +280,27 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def make_report_validator(
-    config: TrainConfig, processor: MairaProcessor, world: DistributedContext, log: MetricsLogger, steps: int
+    config: TrainConfig, processor: MairaProcessor, context: DistributedContext, log: MetricsLogger, steps: int
 ) -> Validator:
     """What measures a MAIRA-2 in training: losses, and drafts where the recipe wants them.
 
     Raises:
         InputError: a source cannot be read or has no answers, or as `Validator`.
     """
-    dataset = _open(config, processor, world)
+    dataset = _open(config, processor, context)
     wants_drafts = config.validation.drafts_every is not None
-    drafter = DraftEvaluator(config, dataset, processor, world) if wants_drafts else None
-    return Validator(config, dataset, world, log, steps, drafter)
+    drafter = DraftEvaluator(config, dataset, processor, context) if wants_drafts else None
+    return Validator(config, dataset, context, log, steps, drafter)
 
 
-def _open(config: TrainConfig, processor: MairaProcessor, world: DistributedContext) -> StudyDataset:
+def _open(config: TrainConfig, processor: MairaProcessor, context: DistributedContext) -> StudyDataset:
     """The corpus; the main process makes its table while the others wait."""
     folder, sources = config.out / "tables", config.validation.sources
-    if not world.is_main:
-        world.wait()
+    if not context.is_main:
+        context.wait()
     dataset = open_dataset(config, sources, processor, folder)
-    if world.is_main:
-        world.wait()
+    if context.is_main:
+        context.wait()
     return dataset
 
 
@@ -328,7 +328,7 @@ def _validation_fingerprint(dataset: SampleDataset, drawn: npt.NDArray[np.int64]
 
 
 def _shard_rows(
-    dataset: SampleDataset, drawn: npt.NDArray[np.int64], config: BaseTrainConfig, world: DistributedContext
+    dataset: SampleDataset, drawn: npt.NDArray[np.int64], config: BaseTrainConfig, context: DistributedContext
 ) -> tuple[list[list[int]], int]:
     """The packed rows of this process, as many for each, and how many of them count; the rest keep step with others."""
     lengths = dataset.table["prompt"][drawn].astype(np.int64) + dataset.table["answer"][drawn]
@@ -340,6 +340,6 @@ def _shard_rows(
             field="token_budget",
         )
     packed = [[int(drawn[i]) for i in row] for row in pack(lengths.tolist(), config.token_budget)]
-    own = packed[world.rank :: world.size]
-    rows = -(-len(packed) // world.size)
+    own = packed[context.rank :: context.size]
+    rows = -(-len(packed) // context.size)
     return own + packed[:1] * (rows - len(own)), len(own)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maira.train.anomalies import FEWEST, REMEMBERED, AnomalyDetector
+from maira.train.anomalies import WARMUP, WINDOW, AnomalyDetector
 from maira.train.config.run_config import AnomalyConfig
 from maira.train.data.batches import SkippedSample
 
@@ -19,54 +19,54 @@ def test_what_is_not_finite_is_a_fault(loss: float, norm: float) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(norms, min_size=FEWEST, max_size=2 * REMEMBERED), st.floats(1.5, 5))
+@given(st.lists(norms, min_size=WARMUP, max_size=2 * WINDOW), st.floats(1.5, 5))
 def test_a_spike_is_a_norm_so_many_times_the_mean_of_the_last(past: list[float], times: float) -> None:
-    watch = AnomalyDetector(AnomalyConfig(spike=100))
+    detector = AnomalyDetector(AnomalyConfig(spike=100))
     for norm in past:
-        assert watch.judge(1.0, norm) is None
-    mean = sum(past[-REMEMBERED:]) / len(past[-REMEMBERED:])
-    watch.faults = AnomalyConfig(spike=times)
-    state = watch.state_dict()
-    assert watch.judge(1.0, mean * times * 1.01) == "spike"
-    watch.load_state_dict(state)
-    assert watch.judge(1.0, mean * times * 0.99) is None
+        assert detector.check(1.0, norm) is None
+    mean = sum(past[-WINDOW:]) / len(past[-WINDOW:])
+    detector.config = AnomalyConfig(spike=times)
+    state = detector.state_dict()
+    assert detector.check(1.0, mean * times * 1.01) == "spike"
+    detector.load_state_dict(state)
+    assert detector.check(1.0, mean * times * 0.99) is None
 
 
 def test_the_first_steps_of_a_run_are_no_spikes() -> None:
-    watch = AnomalyDetector(AnomalyConfig(spike=1.1))
-    assert [watch.judge(1.0, 10.0**step) for step in range(FEWEST)] == [None] * FEWEST
+    detector = AnomalyDetector(AnomalyConfig(spike=1.1))
+    assert [detector.check(1.0, 10.0**step) for step in range(WARMUP)] == [None] * WARMUP
 
 
 def test_a_fault_does_not_shape_the_mean() -> None:
-    watch = AnomalyDetector(AnomalyConfig(spike=2))
-    for _ in range(FEWEST):
-        watch.judge(1.0, 1.0)
-    watch.judge(1.0, 1000.0)
-    assert watch.mean == 1.0
+    detector = AnomalyDetector(AnomalyConfig(spike=2))
+    for _ in range(WARMUP):
+        detector.check(1.0, 1.0)
+    detector.check(1.0, 1000.0)
+    assert detector.mean_norm == 1.0
 
 
 def test_a_run_ends_when_too_many_steps_are_skipped_in_a_row() -> None:
-    watch = AnomalyDetector(AnomalyConfig(not_finite="skip", most_skipped=2))
+    detector = AnomalyDetector(AnomalyConfig(not_finite="skip", most_skipped=2))
     stops = []
     for loss in (math.nan, math.nan, 1.0, math.nan, math.nan, math.nan):
-        kind = watch.judge(loss, 1.0)
-        stops.append(kind is not None and watch.stops(kind))
+        kind = detector.check(loss, 1.0)
+        stops.append(kind is not None and detector.ends_run(kind))
     assert stops == [False, False, False, False, False, True]
 
 
 def test_each_fault_has_an_action_of_its_own() -> None:
-    watch = AnomalyDetector(AnomalyConfig(not_finite="stop", on_spike="skip"))
-    watch.judge(math.nan, 1.0)
-    assert watch.stops("not_finite")
-    assert not watch.stops("spike")
+    detector = AnomalyDetector(AnomalyConfig(not_finite="stop", on_spike="skip"))
+    detector.check(math.nan, 1.0)
+    assert detector.ends_run("not_finite")
+    assert not detector.ends_run("spike")
 
 
 def test_a_run_ends_when_too_many_samples_cannot_be_read_each_counted_once() -> None:
-    watch = AnomalyDetector(AnomalyConfig(unreadable="skip", most_unreadable=2))
+    detector = AnomalyDetector(AnomalyConfig(unreadable="skip", most_unreadable=2))
     actions = []
     for name in ("a", "b", "a", "b", "c"):
-        actions.append(watch.record_skipped(1, [SkippedSample(name, 3, "cut")], "training", of=4)["action"])
-        kept = watch.state_dict()
-        watch = AnomalyDetector(watch.faults)
-        watch.load_state_dict(kept)
+        actions.append(detector.record_skipped(1, [SkippedSample(name, 3, "cut")], "training", of=4)["action"])
+        kept = detector.state_dict()
+        detector = AnomalyDetector(detector.config)
+        detector.load_state_dict(kept)
     assert actions == ["skip"] * 4 + ["stop"]

@@ -21,8 +21,8 @@ from data.study import Label, Study
 from maira.model.processor import MairaProcessor
 from maira.model.task_examples import BOX_CLIPPED, PRIOR_REPORT_UNUSED, drop_inputs, make_example
 from maira.train.config.run_config import TrainConfig
-from maira.train.data.batches import LENGTH_MULTIPLE, stream
-from maira.train.data.dataset import StudyDataset, encode_example, open_dataset, patch_coverage, texts
+from maira.train.data.batches import LENGTH_MULTIPLE, iterate_steps
+from maira.train.data.dataset import StudyDataset, encode_example, open_dataset, patch_coverage, iterate_texts
 from maira.train.data.packing import TASKS
 from maira.train.data.schedule import DataSchedule
 from radfact.errors import InputError
@@ -152,7 +152,7 @@ def test_dropped_inputs_are_never_shown(
 def test_what_cannot_be_used_is_counted(opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path) -> None:
     alone = changed(phantoms, tmp_path, prior_frontal=None, prior_report="Clear lungs.")
     dataset = opened(alone, tasks={"findings": 1, "grounded": 0, "phrase": 0})
-    assert dataset.notices() == [f"14 of 14 answers: {PRIOR_REPORT_UNUSED}"]
+    assert dataset.notes == {PRIOR_REPORT_UNUSED: 14}
     wide = tmp_path / "wide.png"
     Image.fromarray(np.arange(5000, dtype=np.uint8).reshape(50, 100)).save(wide)
     boxed = [Sentence(text="A nodule.", boxes=(Box(x_min=0.1, y_min=0, x_max=0.5, y_max=1),))]
@@ -188,7 +188,7 @@ def test_several_processes_make_the_same_table(
     opened: Callable[..., StudyDataset], phantoms: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     alone = opened([{"manifest": phantoms}, {"manifest": phantoms, "split": "train"}])
-    monkeypatch.setattr(module, "_ALONE", 0)
+    monkeypatch.setattr(module, "_SINGLE_PROCESS", 0)
     monkeypatch.setattr(module, "_CHUNK", 3)
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
     made = alone.config
@@ -308,7 +308,7 @@ def test_image_tokens_that_do_not_fit_the_images_are_an_error_with_both_numbers(
 
 
 def test_texts_for_a_tokenizer_are_those_of_the_first_studies(phantoms: Path) -> None:
-    made = list(texts(train_config(phantoms), 3))
+    made = list(iterate_texts(train_config(phantoms), 3))
     studies = read_manifest(phantoms)[:3]
     examples = [make_example(study, task) for study in studies for task in ("findings", "grounded")]
     assert made == [example.prompt + (example.target or "") for example in examples]
@@ -343,7 +343,7 @@ def streamed(opened: Callable[..., StudyDataset], phantoms: Path) -> tuple[Study
 def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[StudyDataset, DataSchedule]) -> None:
     dataset, schedule = streamed
     before = torch.get_rng_state()
-    steps = list(stream(dataset, schedule, 0, workers=2))
+    steps = list(iterate_steps(dataset, schedule, 0, workers=2))
     assert torch.equal(before, torch.get_rng_state())
     assert [step for step, _, _ in steps] == list(range(schedule.steps))
     for step, rows, skipped in steps:
@@ -353,7 +353,7 @@ def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[StudyDatas
         assert {row.totals for row in rows} == {schedule.totals(step)}
         assert sum(len(row.targets) for row in rows) == schedule.totals(step).answer_tokens
         assert {row.input_ids.shape[1] % LENGTH_MULTIPLE for row in rows} == {0}
-    later = list(stream(dataset, schedule, 3, workers=1))
+    later = list(iterate_steps(dataset, schedule, 3, workers=1))
     assert [step for step, _, _ in later] == list(range(3, schedule.steps))
     for (_, ours, _), (_, theirs, _) in zip(later, steps[3:], strict=True):
         for one, other in zip(ours, theirs, strict=True):
@@ -363,10 +363,10 @@ def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[StudyDatas
 
 def test_processes_stream_the_samples_that_one_would(streamed: tuple[StudyDataset, DataSchedule]) -> None:
     dataset, schedule = streamed
-    ranks = [list(islice(stream(dataset, schedule, 2, rank=rank, world_size=2), 2)) for rank in (0, 1)]
+    ranks = [list(islice(iterate_steps(dataset, schedule, 2, rank=rank, world_size=2), 2)) for rank in (0, 1)]
     for (step, ours, _), (_, theirs, _) in zip(*ranks, strict=True):
         dealt = Counter(sample for row in (*ours, *theirs) for sample in row.sample_ids)
-        assert dealt == Counter(dataset.sample_id(item) for item in schedule.step_items(step))
+        assert dealt == Counter(dataset.sample_id(item) for item in schedule.step_samples(step))
         assert len(ours) == len(theirs)
 
 
@@ -379,7 +379,7 @@ def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
     radiograph.unlink()
     said = r"radiograph\.png: no such file, in a sample of the training\. Mend it, or set faults\.unreadable=skip"
     with pytest.raises(InputError, match=said):
-        list(stream(dataset, DataSchedule(dataset.table, dataset.config)))
+        list(iterate_steps(dataset, DataSchedule(dataset.table, dataset.config)))
 
 
 def test_a_sample_that_cannot_be_read_is_left_out_where_the_recipe_says_so(
@@ -395,7 +395,7 @@ def test_a_sample_that_cannot_be_read_is_left_out_where_the_recipe_says_so(
     dataset = opened(manifest, faults={"unreadable": "skip"}, tasks={"findings": 1}, epochs=1, global_batch=14)
     radiograph.write_bytes(radiograph.read_bytes()[:1000])
     schedule = DataSchedule(dataset.table, dataset.config)
-    ((_, rows, skipped),) = stream(dataset, schedule)
+    ((_, rows, skipped),) = iterate_steps(dataset, schedule)
     assert [(name, tokens) for name, tokens, _ in skipped] == [
         (studies[number].sample_id, int(dataset.table[number]["answer"]))
     ]
@@ -431,7 +431,7 @@ def test_a_text_that_is_none_for_the_model_is_named_by_its_line(
 def test_worker_processes_end_with_their_stream(streamed: tuple[StudyDataset, DataSchedule]) -> None:
     dataset, schedule = streamed
     before = set(multiprocessing.active_children())
-    rows = stream(dataset, schedule, workers=2)
+    rows = iterate_steps(dataset, schedule, workers=2)
     next(rows)
     assert len(set(multiprocessing.active_children()) - before) == 2
     rows.close()

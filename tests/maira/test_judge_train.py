@@ -57,14 +57,14 @@ def test_an_interrupted_run_goes_on_and_leaves_the_same_model(
     data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_judge(train_config(model, data, tmp_path / "whole"), quiet())
-    plain = Trainer._gradient
+    plain = Trainer._compute_gradient
 
     def gradient(run: Trainer, *arguments: Any) -> Any:
         if run.step == 2:
             raise KeyboardInterrupt
         return plain(run, *arguments)
 
-    monkeypatch.setattr(Trainer, "_gradient", gradient)
+    monkeypatch.setattr(Trainer, "_compute_gradient", gradient)
     with pytest.raises(KeyboardInterrupt):
         train_judge(train_config(model, data, tmp_path / "parts"), quiet())
     monkeypatch.undo()

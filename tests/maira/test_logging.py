@@ -87,11 +87,11 @@ def make_row(lengths: list[int], padding: int = 0, images: int = 1, answers: int
 def make_log(
     train_config: TrainConfig,
     config: MairaConfig,
-    world: DistributedContext = ALONE,
+    context: DistributedContext = ALONE,
     console: Console | None = None,
     step: int = 0,
 ) -> MetricsLogger:
-    log = MetricsLogger(train_config, config, world, console or Console(file=StringIO()), 100)
+    log = MetricsLogger(train_config, config, context, console or Console(file=StringIO()), 100)
     log.start(step)
     return log
 
@@ -111,7 +111,7 @@ def test_a_line_has_the_mean_losses_since_the_last_and_the_rate_of_its_step(
     train_config = make_recipe(tmp_path, log_every=2)
     log = make_log(train_config, config)
     for step, loss in enumerate([4.0, 2.0, 1.0, 0.5], start=1):
-        log.step(step, 0, {"loss": torch.tensor(loss)}, lr=step / 10, grad_norm=torch.tensor(1.0))
+        log.log_step(step, 0, {"loss": torch.tensor(loss)}, lr=step / 10, grad_norm=torch.tensor(1.0))
     rows = rows_of(train_config)
     assert [(row["step"], row["loss"], row["lr"]) for row in rows] == [(2, 3.0, 0.2), (4, 0.75, 0.4)]
 
@@ -141,7 +141,7 @@ def test_a_run_is_introduced_in_one_line(tmp_path: Path, config: MairaConfig) ->
 
 def test_a_line_has_the_memory_of_the_process_on_a_cpu(tmp_path: Path, config: MairaConfig) -> None:
     console = Console(file=StringIO())
-    make_log(train_config := make_recipe(tmp_path, log_every=1), config, console=console).step(1, 0, {"loss": 1.0})
+    make_log(train_config := make_recipe(tmp_path, log_every=1), config, console=console).log_step(1, 0, {"loss": 1.0})
     # A process with torch in it.
     assert 0.05 < rows_of(train_config)[0]["memory_gb"] < 1000
     assert " GB  " in said_by(console)
@@ -151,13 +151,13 @@ def test_the_last_step_has_a_line_whatever_its_number(tmp_path: Path, config: Ma
     train_config = make_recipe(tmp_path, log_every=30)
     log = make_log(train_config, config)
     for step in range(1, 101):
-        log.step(step, 0, {"loss": 1.0})
+        log.log_step(step, 0, {"loss": 1.0})
     assert [row["step"] for row in rows_of(train_config)] == [30, 60, 90, 100]
 
 
 def test_what_is_not_finite_is_null(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
-    make_log(train_config, config).step(1, 0, {"loss": torch.tensor(float("nan"))}, grad_norm=float("inf"))
+    make_log(train_config, config).log_step(1, 0, {"loss": torch.tensor(float("nan"))}, grad_norm=float("inf"))
     (row,) = rows_of(train_config)
     assert row["loss"] is None
     assert row["grad_norm"] is None
@@ -166,18 +166,18 @@ def test_what_is_not_finite_is_null(tmp_path: Path, config: MairaConfig) -> None
 def test_a_loss_keeps_all_digits_of_float32(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
     loss = torch.tensor(1.2345678)
-    make_log(train_config, config).step(1, 0, {"loss": loss})
+    make_log(train_config, config).log_step(1, 0, {"loss": loss})
     assert torch.tensor(rows_of(train_config)[0]["loss"]) == loss
 
 
 def test_rates_count_neither_padding_nor_pauses(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
     log = make_log(train_config, config)
-    log.row(make_row([300, 100], padding=112), waited=0.5)
+    log.count_row(make_row([300, 100], padding=112), waited=0.5)
     clock.now += 2.0
     with log.pause():
         clock.now += 60.0
-    log.step(1, 0, {"loss": 1.0})
+    log.log_step(1, 0, {"loss": 1.0})
     (row,) = rows_of(train_config)
     assert (row["tokens_per_second"], row["samples_per_second"], row["data_wait"]) == (200.0, 1.0, 0.25)
     assert row["seconds"] == 62.0
@@ -186,9 +186,9 @@ def test_rates_count_neither_padding_nor_pauses(tmp_path: Path, config: MairaCon
 def test_counts_of_all_processes_add_up(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
     log = make_log(train_config, config, TwoAlike(0, 2, torch.device("cpu")))
-    log.row(make_row([300, 100]), waited=0.5)
+    log.count_row(make_row([300, 100]), waited=0.5)
     clock.now += 2.0
-    log.step(1, 0, {"loss": 1.0})
+    log.log_step(1, 0, {"loss": 1.0})
     (row,) = rows_of(train_config)
     # Twice the tokens; the operations and the wait are a device's.
     expected = make_rates(config, train_config).of([300, 100], 1, 3).total / 2e12
@@ -204,9 +204,9 @@ def test_mfu_is_the_share_of_the_peak_and_no_cpu_claims_one(
     monkeypatch.setattr(logs, "_peak", lambda _: 1e9)
     known = make_log(train_config, config)
     for log in (plain, known):
-        log.row(make_row([300, 100]), waited=0)
+        log.count_row(make_row([300, 100]), waited=0)
         clock.now += 2.0
-        log.step(1, 0, {"loss": 1.0})
+        log.log_step(1, 0, {"loss": 1.0})
     without, row = rows_of(train_config)
     assert "mfu" not in without
     # The clock ran for both in the second.
@@ -222,7 +222,7 @@ def test_the_time_left_follows_the_pace_since_the_run_went_on(
     log.load_state_dict({"losses": {}, "count": 0, "seconds": 1e6})
     for step in range(51, 61):
         clock.now += 6.0
-        log.step(step, 0, {"loss": 1.0})
+        log.log_step(step, 0, {"loss": 1.0})
     assert "4 min left" in said_by(console)
     assert rows_of(train_config)[0]["seconds"] == 1e6 + 60
 
@@ -231,22 +231,22 @@ def test_a_run_that_goes_on_drops_later_lines_and_one_that_was_cut_off(tmp_path:
     train_config = make_recipe(tmp_path, log_every=1)
     log = make_log(train_config, config)
     for step in (1, 2, 3):
-        log.step(step, 0, {"loss": 1.0})
-    log.validation(3, {"loss/all": 1.0})
+        log.log_step(step, 0, {"loss": 1.0})
+    log.log_validation(3, {"loss/all": 1.0})
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as handle:
         handle.write('{"step": 2, "lo')
-    make_log(train_config, config, step=2).step(3, 0, {"loss": 5.0})
+    make_log(train_config, config, step=2).log_step(3, 0, {"loss": 5.0})
     assert [(row["step"], row["loss"]) for row in rows_of(train_config)] == [(1, 1.0), (2, 1.0), (3, 5.0)]
 
 
 def test_losses_between_two_lines_survive_a_state(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, log_every=2)
     log = make_log(train_config, config)
-    log.step(1, 0, {"loss": torch.tensor(4.0)})
+    log.log_step(1, 0, {"loss": torch.tensor(4.0)})
     state = json.loads(json.dumps(log.state_dict()))
     resumed = make_log(train_config, config, step=1)
     resumed.load_state_dict(state)
-    resumed.step(2, 0, {"loss": torch.tensor(2.0)})
+    resumed.log_step(2, 0, {"loss": torch.tensor(2.0)})
     assert [row["loss"] for row in rows_of(train_config)] == [3.0]
 
 
@@ -262,9 +262,11 @@ def test_a_line_is_broken_between_its_parts_only(parts: list[str], width: int) -
 def test_no_line_on_a_terminal_is_wider_than_it(width: int, tmp_path: Path, config: MairaConfig) -> None:
     console = Console(file=StringIO(), width=width, force_terminal=True, color_system=None)
     log = make_log(make_recipe(tmp_path, log_every=1), config, console=console)
-    log.row(make_row([3000, 1000]), waited=0)
-    log.step(1, 0, {"loss": 12.3456, "answer": 10.0, "patches": 2.3456}, lr=2e-5, grad_norm=123.45)
-    log.validation(1, {f"drafts/logical_{name}": 0.5 for name in ("precision", "recall", "f1")} | {"loss/all": 1.25})
+    log.count_row(make_row([3000, 1000]), waited=0)
+    log.log_step(1, 0, {"loss": 12.3456, "answer": 10.0, "patches": 2.3456}, lr=2e-5, grad_norm=123.45)
+    log.log_validation(
+        1, {f"drafts/logical_{name}": 0.5 for name in ("precision", "recall", "f1")} | {"loss/all": 1.25}
+    )
     lines = said_by(console).splitlines()
     assert max(map(len, lines)) <= width
     said = "  ".join(line.strip() for line in lines)
@@ -275,7 +277,7 @@ def test_no_line_on_a_terminal_is_wider_than_it(width: int, tmp_path: Path, conf
 def test_where_there_is_no_terminal_a_step_is_one_plain_line(tmp_path: Path, config: MairaConfig) -> None:
     console = Console(file=StringIO())
     log = make_log(make_recipe(tmp_path, log_every=1), config, console=console)
-    log.step(1, 0, {"loss": 1.0, "answer": 1.0, "patches": 0.0}, lr=2e-5, grad_norm=1.0)
+    log.log_step(1, 0, {"loss": 1.0, "answer": 1.0, "patches": 0.0}, lr=2e-5, grad_norm=1.0)
     (line,) = said_by(console).splitlines()
     assert line.startswith("step 1/100  loss 1.0000  answer")
     assert "\x1b" not in line
@@ -285,8 +287,8 @@ def test_other_processes_write_nothing(tmp_path: Path, config: MairaConfig) -> N
     console = Console(file=StringIO())
     train_config = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
     log = make_log(train_config, config, TwoAlike(1, 2, torch.device("cpu")), console)
-    log.step(1, 0, {"loss": 1.0})
-    log.validation(1, {"loss/all": 1.0})
+    log.log_step(1, 0, {"loss": 1.0})
+    log.log_validation(1, {"loss/all": 1.0})
     log.close()
     assert said_by(console) == ""
     assert list(tmp_path.iterdir()) == []
@@ -298,11 +300,11 @@ def test_tensorboard_forgets_the_steps_that_a_run_repeats(tmp_path: Path, config
     train_config = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
     first = make_log(train_config, config)
     for step in (1, 2, 3):
-        first.step(step, 0, {"loss": float(step)})
+        first.log_step(step, 0, {"loss": float(step)})
     first.close()
     second = make_log(train_config, config, step=2)
-    second.step(3, 0, {"loss": 30.0})
-    second.validation(3, {"drafts/logical_f1": 0.5, "drafts/spatial_f1": None})
+    second.log_step(3, 0, {"loss": 30.0})
+    second.log_validation(3, {"drafts/logical_f1": 0.5, "drafts/spatial_f1": None})
     second.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -329,7 +331,7 @@ def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(
     train_config = make_recipe(tmp_path, log_every=1, trackers=["wandb"])
     log = make_log(train_config, config, console=console)
     for step in (1, 2):
-        log.step(step, 0, {"loss": 1.0})
+        log.log_step(step, 0, {"loss": 1.0})
     log.close()
     assert said_by(console).count("wandb is left out from here on: no route from step 1\n") == 1
     assert [row["step"] for row in rows_of(train_config)] == [1, 2]
@@ -341,10 +343,10 @@ def test_lines_that_cannot_be_written_wait_for_the_next(tmp_path: Path, config: 
     log = make_log(train_config, config, console=console)
     blocked = tmp_path / "metrics.jsonl"
     blocked.mkdir()
-    log.step(1, 0, {"loss": 1.0})
-    log.step(2, 0, {"loss": 1.0})
+    log.log_step(1, 0, {"loss": 1.0})
+    log.log_step(2, 0, {"loss": 1.0})
     blocked.rmdir()
-    log.step(3, 0, {"loss": 1.0})
+    log.log_step(3, 0, {"loss": 1.0})
     assert said_by(console).count("metrics.jsonl cannot be written") == 1
     assert [row["step"] for row in rows_of(train_config)] == [1, 2, 3]
 
@@ -399,7 +401,7 @@ def test_a_run_of_wandb_goes_on_with_the_training(
     monkeypatch.setenv("WANDB_MODE", "offline")
     train_config = make_recipe(tmp_path / "out", trackers=["wandb"], log_every=1)
     make_log(train_config, config)
-    make_log(train_config, config, step=step).step(step + 1, 0, {"loss": 2.0})
+    make_log(train_config, config, step=step).log_step(step + 1, 0, {"loss": 2.0})
     assert [options["id"] for options in wandb.started] == [None, "run1" if step else None]
     assert (wandb.logged[0]["step"], wandb.logged[0]["train/loss"]) == (step + 1, 2.0)
 

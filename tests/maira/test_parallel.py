@@ -17,10 +17,12 @@ from maira.train.report_training import train
 STEPS = 20
 
 
-def run(phantoms: Path, out: Path, world: int = 1, **changes: Any) -> Path:
+def run(phantoms: Path, out: Path, world_size: int = 1, **changes: Any) -> Path:
     """The folder of a run of the command that went well."""
-    command = Command(out.with_name(f"{out.name}-said"), world, **values(phantoms, out, passes=STEPS * 4, **changes))
-    assert command.end() == [0] * world, command.said
+    command = Command(
+        out.with_name(f"{out.name}-said"), world_size, **values(phantoms, out, passes=STEPS * 4, **changes)
+    )
+    assert command.end() == [0] * world_size, command.said
     assert "FutureWarning" not in command.said
     return out
 

@@ -45,12 +45,12 @@ def test_an_epoch_has_every_answer_once_in_an_order_of_seed_and_epoch(
     made = DataSchedule(table(answers), train_config(seed=seed, global_batch=batch))
     order = made.order(epoch)
     assert sorted(order) == list(range(answers))
-    assert made.items_per_epoch == answers
+    assert made.samples_per_epoch == answers
     np.testing.assert_array_equal(
         order, DataSchedule(table(answers), train_config(seed=seed, global_batch=batch)).order(epoch)
     )
     steps = range(epoch * made.steps_per_epoch, (epoch + 1) * made.steps_per_epoch)
-    taken = np.concatenate([made.step_items(step) for step in steps])
+    taken = np.concatenate([made.step_samples(step) for step in steps])
     np.testing.assert_array_equal(taken, order[: len(taken)])
     assert answers - len(taken) < batch
 
@@ -62,7 +62,7 @@ def test_processes_share_the_same_samples_in_as_many_rows_each(answers: int, ste
     ranks = [schedule.rows(step, rank, world) for rank in range(world)]
     assert len({len(rows) for rows in ranks}) == 1
     dealt = [item for rows in ranks for row in rows for item in row]
-    assert sorted(dealt) == sorted(schedule.step_items(step))
+    assert sorted(dealt) == sorted(schedule.step_samples(step))
     assert all(schedule.lengths[row].sum() <= 100 for rows in ranks for row in rows)
     assert schedule.totals(step) == (schedule.table["answer"][dealt].sum(), 24)
 
@@ -74,8 +74,8 @@ def test_epochs_and_seeds_differ() -> None:
 
 def test_steps_can_be_asked_for_in_any_order() -> None:
     schedule = DataSchedule(table(50), train_config())
-    steps = [schedule.step_items(step).tolist() for step in range(20)]
-    assert [schedule.step_items(step).tolist() for step in reversed(range(20))] == steps[::-1]
+    steps = [schedule.step_samples(step).tolist() for step in range(20)]
+    assert [schedule.step_samples(step).tolist() for step in reversed(range(20))] == steps[::-1]
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0, 1.5, 3.0])
@@ -84,7 +84,7 @@ def test_a_task_is_seen_as_often_as_its_share_says(share: float) -> None:
     rows["task"] = 1
     schedule = DataSchedule(rows, train_config(tasks={"grounded": share}))
     times = Counter(schedule.order(0).tolist())
-    assert schedule.items_per_epoch == len(schedule.order(0)) == 60 * share
+    assert schedule.samples_per_epoch == len(schedule.order(0)) == 60 * share
     assert {times[item] for item in range(60)} <= {int(share), int(np.ceil(share))}
 
 

@@ -45,14 +45,14 @@ class Interrupted(BaseException):
 
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Let a run end before so many steps and one are done."""
-    plain = Trainer._gradient
+    plain = Trainer._compute_gradient
 
     def gradient(run: Trainer, *arguments: Any) -> Any:
         if run.step == step:
             raise Interrupted
         return plain(run, *arguments)
 
-    monkeypatch.setattr(Trainer, "_gradient", gradient)
+    monkeypatch.setattr(Trainer, "_compute_gradient", gradient)
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
@@ -322,14 +322,14 @@ def test_a_sample_that_cannot_be_read_is_left_out_of_its_step(phantoms: Path, tm
 
 def test_a_skipped_step_changes_nothing(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held: dict[int, list[torch.Tensor]] = {}
-    plain = Trainer._gradient
+    plain = Trainer._compute_gradient
 
     def gradient(run: Trainer, *arguments: Any) -> Any:
         states = [value for state in run.optimizer.state.values() for value in state.values()]
         held[run.step] = [tensor.detach().clone() for tensor in (*run.model.training.parameters(), *states)]
         return plain(run, *arguments)
 
-    monkeypatch.setattr(Trainer, "_gradient", gradient)
+    monkeypatch.setattr(Trainer, "_compute_gradient", gradient)
     diverge(monkeypatch, 2)
     skipping = {"token_budget": 4096, "faults": {"not_finite": "skip"}, "passes": 16}
     train(train_config(phantoms, tmp_path, **skipping), quiet())

@@ -191,13 +191,15 @@ def test_a_recipe_without_the_grounding_task_drafts_narratives(radiographs: Path
     assert not [name for name in validator.names if name.startswith("boxes/")]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 40])
-def test_processes_share_the_rows_and_take_as_many_each(world: int, dataset: StudyDataset, radiographs: Path) -> None:
+@pytest.mark.parametrize("world_size", [1, 2, 3, 40])
+def test_processes_share_the_rows_and_take_as_many_each(
+    world_size: int, dataset: StudyDataset, radiographs: Path
+) -> None:
     train_config = make_recipe(radiographs, Path("out"), {"samples": 9})
     drawn = sample_answers(dataset, train_config)
     dealt = [
-        _shard_rows(dataset, drawn, train_config, DistributedContext(rank, world, torch.device("cpu")))
-        for rank in range(world)
+        _shard_rows(dataset, drawn, train_config, DistributedContext(rank, world_size, torch.device("cpu")))
+        for rank in range(world_size)
     ]
     assert len({len(rows) for rows, _ in dealt}) == 1
     counted = [place for rows, own in dealt for row in rows[:own] for place in row]

@@ -94,7 +94,7 @@ class Command:
 
     Args:
         folder: for recipes, and what the processes say.
-        world: processes.
+        world_size: processes.
         others: what the recipes of the processes but the first have otherwise.
         command: of maira, that takes the recipe.
         **recipe: as YAML has it.
@@ -103,24 +103,24 @@ class Command:
     def __init__(
         self,
         folder: Path,
-        world: int = 1,
+        world_size: int = 1,
         others: dict[str, Any] | None = None,
         command: str = "train",
         **train_config: Any,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for rank in range(world):
+        for rank in range(world_size):
             values = train_config | ((others or {}) if rank else {})
             (folder / f"recipe-{rank}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self._logs = [folder / f"said-{rank}" for rank in range(world)]
+        self._logs = [folder / f"said-{rank}" for rank in range(world_size)]
         self.processes: list[BaseProcess] = []
         for rank, log in enumerate(self._logs):
-            several = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
+            several = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
             environment = {"MASTER_ADDR": "127.0.0.1"} | {name: str(value) for name, value in several.items()}
-            arguments = ([command, str(folder / f"recipe-{rank}.yaml")], environment if world > 1 else {}, log)
+            arguments = ([command, str(folder / f"recipe-{rank}.yaml")], environment if world_size > 1 else {}, log)
             process = _servers.Process(target=_run, args=arguments)
             process.start()
             self.processes.append(process)
@@ -181,7 +181,7 @@ def held_by_another(out: Path) -> Iterator[int]:
 
 
 def _hold(out: Path, line: Connection) -> None:
-    claim = FolderLock(out)
+    lock = FolderLock(out)
     line.send(os.getpid())
     signal.pause()
-    claim.close()
+    lock.close()

@@ -32,7 +32,7 @@ from maira.train import attention
 from maira.train.blocks import prepare_blocks
 from maira.train.components import MODULES, set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
-from maira.train.parallel import HELD_SHARE
+from maira.train.parallel import UNSHARDED_GRADIENT_LIMIT
 
 _SHARING = 256
 """Numbers that share a scale in torchao's states of 8 bits."""
@@ -170,7 +170,7 @@ def _gathered_bytes(model: nn.Module, config: TrainConfig, setting: ParallelSetu
     whole = max(sum(p.numel() for p in block.parameters()) for block in blocks)
     going = max(sum(p.numel() for p in block.parameters() if p.requires_grad) for block in blocks)
     waiting = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    if not setting.holds or waiting > HELD_SHARE * setting.memory:
+    if not setting.holds or waiting > UNSHARDED_GRADIENT_LIMIT * setting.memory:
         waiting = 0
     return int(3 * size * whole + 4 * going) + waiting
 

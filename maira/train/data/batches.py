@@ -1,4 +1,4 @@
-"""Packed rows of the steps of a run, made ahead of time."""
+"""Packed rows of the steps of a run, prepared ahead of time."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from typing import Literal, NamedTuple
 
 from maira.train.data.packing import EncodedSample, PackedBatch, SampleDataset, StepTotals, collate
 from maira.train.data.schedule import DataSchedule
-from maira.train.data.sources import Unreadable
+from maira.train.data.sources import UnreadableSample
 from maira.train.data.workers import map_in_workers
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 LENGTH_MULTIPLE = 64
-"""Rows are padded to multiples of this many tokens: kernels are compiled anew for every shape."""
+"""Rows are padded to multiples of this many tokens, since kernels are compiled for every new shape."""
 
 Phase = Literal["training", "validation"]
-"""Of a run, what a sample is of."""
 
 
 class SkippedSample(NamedTuple):
-    """A sample that is in no row, since one of its images cannot be read."""
+    """A sample that is in no row because one of its images or its line cannot be read."""
 
     sample_id: str
     answer_tokens: int
     reason: str
 
 
-class Step(NamedTuple):
-    """What one process runs in an optimiser step.
+class StepBatches(NamedTuple):
+    """What one process runs in an optimizer step.
 
     Attributes:
-        number: from 0.
-        rows: their totals are those of all samples of the step.
-        skipped: samples of this process's rows that are in none.
+        number: of the step, from 0.
+        rows: packed rows; their totals count all samples of the step, over all processes.
+        skipped: samples of this process's rows that are unreadable.
     """
 
     number: int
@@ -44,7 +43,14 @@ class Step(NamedTuple):
     skipped: list[SkippedSample]
 
 
-def stream(
+class EncodedRow(NamedTuple):
+    """The readable samples of a row, and the skipped ones."""
+
+    samples: list[EncodedSample]
+    skipped: list[SkippedSample]
+
+
+def iterate_steps(
     dataset: SampleDataset,
     schedule: DataSchedule,
     first_step: int = 0,
@@ -52,95 +58,92 @@ def stream(
     rank: int = 0,
     world_size: int = 1,
     workers: int = 1,
-) -> Generator[Step]:
-    """The steps of a run from one on, with the rows that one process runs in each.
-
-    Closed, it ends its worker processes; so it should be, whatever ends the run.
+) -> Generator[StepBatches]:
+    """Yield the steps of a run with the rows of one process; closing the generator ends its worker processes.
 
     Args:
-        dataset: of the table that the plan is for; its recipe says whether samples may be left out.
-        schedule: of the run.
+        dataset: of the table that the schedule was made for.
+        schedule: of the run; its configuration says whether unreadable samples are skipped.
         first_step: from 0; the steps before it cost nothing.
-        rank, world_size: this process, and how many there are.
-        workers: processes that prepare rows.
+        rank: of this process.
+        world_size: number of processes.
+        workers: number of processes that prepare rows.
 
     Raises:
         InputError: a sample cannot be read.
         RunError: a worker process died.
     """
-    ahead: deque[tuple[int, int, StepTotals]] = deque()
+    pending: deque[tuple[int, int, StepTotals]] = deque()
 
-    def jobs() -> Iterator[list[int]]:
+    def rows_ahead() -> Iterator[list[int]]:
         for step in range(first_step, schedule.steps):
             rows = schedule.rows(step, rank, world_size)
-            ahead.append((step, len(rows), schedule.totals(step)))
+            pending.append((step, len(rows), schedule.totals(step)))
             yield from rows
 
-    skips = schedule.config.faults.unreadable == "skip"
-    with closing(map_in_workers(partial(encode_row, dataset, skips, "training"), jobs(), workers)) as encoded:
+    encode = partial(encode_row, dataset, schedule.config.faults.unreadable == "skip", "training")
+    with closing(map_in_workers(encode, rows_ahead(), workers)) as encoded:
         for _ in range(first_step, schedule.steps):
-            # Not taken before its first row is here: only then has its step been planned for certain.
+            # `pending` has a step once its first row has been scheduled.
             first = next(encoded)
-            step, count, totals = ahead.popleft()
+            step, count, totals = pending.popleft()
             rows = [first, *(next(encoded) for _ in range(count - 1))]
             skipped = [sample for row in rows for sample in row.skipped]
-            yield Step(step, [collate_row(row, totals, dataset) for row in rows], skipped)
+            yield StepBatches(step, [collate_row(row, totals, dataset) for row in rows], skipped)
 
 
-class EncodedRow(NamedTuple):
-    """The samples of a row that can be read, and those that cannot."""
-
-    samples: list[EncodedSample]
-    skipped: list[SkippedSample]
-
-
-def encode_row(dataset: SampleDataset, skips: bool, part: Phase, row: Sequence[int]) -> EncodedRow:
-    """The samples of a row.
+def encode_row(dataset: SampleDataset, skips: bool, phase: Phase, row: Sequence[int]) -> EncodedRow:
+    """Encode the samples of a row.
 
     Args:
-        dataset: what they are of.
-        skips: whether samples that cannot be read may be left out.
-        part: of the run, for messages.
-        row: their places in the table.
+        dataset: of the samples.
+        skips: whether unreadable samples are skipped.
+        phase: of the run, for messages.
+        row: rows of the samples in the table.
 
     Raises:
-        InputError: a sample cannot be read and may not be left out, or is not as it was when the table was made.
+        InputError: a sample cannot be read and is not to be skipped, or has changed since the table was made.
     """
     encoded = EncodedRow([], [])
-    for place in row:
+    for index in row:
         try:
-            encoded.samples.append(dataset.encode(place))
-        except Unreadable as error:
+            encoded.samples.append(dataset.encode(index))
+        except UnreadableSample as error:
             if not skips:
-                raise unreadable_sample_error(error, f"a sample of the {part}") from None
-            encoded.skipped.append(
-                SkippedSample(_name(dataset, place), int(dataset.table[place]["answer"]), str(error))
-            )
+                raise unreadable_sample_error(error, f"a sample of the {phase}") from None
+            try:
+                name = dataset.sample_id(index)
+            except UnreadableSample:  # not even the name, in a damaged shard
+                name = dataset.place(index)
+            encoded.skipped.append(SkippedSample(name, int(dataset.table[index]["answer"]), str(error)))
     return encoded
 
 
 def unreadable_sample_error(error: InputError, where: str) -> InputError:
-    """The error of something that cannot be read and may not be left out, with what can be done about it."""
+    """Return the error of an unreadable sample that is not to be skipped, with a hint.
+
+    Args:
+        error: of the file.
+        where: what the sample belongs to.
+    """
     return InputError(
-        f"{error.message}, in {where}. Mend it, or set faults.unreadable=skip to leave out such samples; the same "
-        "command then goes on",
+        f"{error.message}, in {where}. Repair it, or set faults.unreadable=skip to skip such samples; the same command "
+        "then resumes",
+        code=ErrorCode.FILE_UNREADABLE,
         file=error.file,
         line=error.line,
     )
 
 
-def _name(dataset: SampleDataset, place: int) -> str:
-    try:
-        return dataset.sample_id(place)
-    except Unreadable:
-        # Of a damaged shard not even the name can be read.
-        return dataset.place(place)
-
-
 def collate_row(row: EncodedRow, totals: StepTotals, dataset: SampleDataset) -> PackedBatch:
-    """The tensors of a row.
+    """Return the tensors of a row; a row without readable samples holds a blank sample without an answer.
 
-    Processes wait for each other's tensors in every row, so that one cannot pass over that of which nothing is left.
+    Processes exchange tensors in every row, so that none of them can omit one.
+
+    Args:
+        row: encoded samples.
+        totals: of the optimizer step.
+        dataset: of the samples.
     """
     if row.samples:
         return collate(row.samples, totals, dataset.pad_id, LENGTH_MULTIPLE)

@@ -1,4 +1,4 @@
-"""What a run trains on: a table of all answers with their lengths, made once, and any of them as tokens and images."""
+"""Training data of reports: a table of all samples with their lengths, and any sample as tokens and images."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from maira.model.prompts import Task
 from maira.model.task_examples import Example, UnusedInputWarning, drop_inputs, make_example
 from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
-from maira.train.data.sources import ManifestSource, StudyHeader, StudySource, manifest_key, open_source
+from maira.train.data.sources import ManifestSource, StudySource, manifest_key, open_source
 from maira.train.data.workers import map_in_workers
 from radfact.doctor.machine import usable_cores
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import open_atomic, read_json, write_json
 
 FORMAT = 1
-"""Of the files of a table; another number when they, or what is counted in them, are made otherwise."""
+"""Version of the files of a table; increased when their layout or what they count changes."""
 
 BAD_IMAGES = "images-not-read.txt"
-"""In the folder of a run: images that are missing or cannot be read, a line each, if they are many."""
+"""File in the folder of a run that lists missing and unreadable images if there are many."""
 
-_NAMED = 10
+_MAX_LISTED = 10
 _CHUNK = 500
-_ALONE = 2000
-"""Studies up to which starting processes takes longer than the work."""
-_MOST_PROCESSES = 32
+_SINGLE_PROCESS = 2000
+"""Number of studies up to which starting processes takes longer than the work."""
+_MAX_PROCESSES = 32
 
 
 @dataclass(frozen=True)
 class Table:
-    """All answers that can be trained on.
+    """All samples that can be trained on.
 
     Attributes:
-        rows: (answers,) of `SAMPLE_LENGTHS`, by source, study, task and phrase.
-        offsets: where the lines of each manifest begin; None for shards.
-        kinds: of all labels, sorted.
-        notes: of how many answers something cannot be used, by what it is.
+        rows: (samples,) of `SAMPLE_LENGTHS`, sorted by source, study, task and phrase.
+        offsets: byte offsets of the lines of each manifest; None for shards.
+        kinds: kinds of all labels, sorted.
+        notes: number of samples by the input that cannot be used.
     """
 
     rows: npt.NDArray[Any]
@@ -60,7 +60,7 @@ class Table:
     notes: dict[str, int]
 
     def save(self, folder: Path) -> None:
-        """Write it; `about.json` comes last and says that the rest is whole."""
+        """Write the table; `about.json` comes last, so the table is complete if it exists."""
         arrays = {"rows": self.rows} | {f"lines-{i}": o for i, o in enumerate(self.offsets) if o is not None}
         for name, array in arrays.items():
             with open_atomic(folder / f"{name}.npy", "wb") as handle:
@@ -69,7 +69,7 @@ class Table:
 
     @classmethod
     def load(cls, folder: Path) -> Table:
-        """Read what `save` wrote; the processes of a machine share its memory."""
+        """Memory-map a table that `save` wrote."""
         about = read_json(folder / "about.json")
         lines = [folder / f"lines-{i}.npy" for i in range(about["sources"])]
         return cls(
@@ -81,19 +81,19 @@ class Table:
 
 
 class StudyDataset:
-    """Samples by their place in the table.
+    """Samples of studies by their row in the table.
 
     Args:
-        sources: the recipe's, opened, in their order.
-        table: of them.
+        sources: the sources of the configuration, opened, in their order.
+        table: of the sources.
         processor: of the model.
-        config: its preset and what it drops count.
+        config: its preset and dropped inputs.
         patch_grid: patches along a side of the encoder's image, for the auxiliary loss; None without it.
 
     Attributes:
-        table: (answers,) of `SAMPLE_LENGTHS`.
-        kinds: labelled kinds, which the auxiliary loss tells apart.
-        notes: of how many answers something cannot be used, by what it is.
+        table: (samples,) of `SAMPLE_LENGTHS`.
+        kinds: labeled kinds that the auxiliary loss predicts.
+        notes: number of samples by the input that cannot be used.
     """
 
     def __init__(
@@ -109,57 +109,55 @@ class StudyDataset:
 
     @property
     def pad_id(self) -> int:
-        """The token of padding."""
+        """Padding token."""
         pad_id: int = self.processor.tokenizer.pad_token_id
         return pad_id
 
-    def notices(self) -> list[str]:
-        """What of the answers cannot be used, a line each."""
-        return [f"{count} of {len(self.table)} answers: {note}" for note, count in self.notes.items()]
-
     def study(self, source: int, number: int) -> Study:
-        """A study by the place of its source and its number there."""
+        """Return a study by the index of its source and its number there."""
         return self.sources[source].read(number).study
 
     def sample_id(self, row: int) -> str:
-        """Name of the study of an answer."""
+        """Return the name of the study of a sample."""
         return self.study(int(self.table[row]["source"]), int(self.table[row]["number"])).sample_id
 
     def place(self, row: int) -> str:
-        """Where the study of an answer is read from, and its number there from 1."""
-        item = self.table[row]
-        return f"{self.sources[int(item['source'])].where} {item['number'] + 1}"
+        """Return where the study of a sample is read from, and its number there from 1."""
+        lengths = self.table[row]
+        return f"{self.sources[int(lengths['source'])].where} {lengths['number'] + 1}"
 
     def blank(self) -> EncodedSample:
-        """An empty image that nothing is asked about."""
+        """Return an empty image without an answer."""
         ids = [self.processor.image_token_id] * self.processor.image_seq_length
         size = self.processor.image_processor.size
         grid = self.patch_grid
-        cover = None if grid is None else np.zeros((grid**2, len(self.kinds)), np.float32)
-        return EncodedSample("", "findings", ids, len(ids), np.zeros((1, size, size), np.float32), cover)
+        coverage = None if grid is None else np.zeros((grid**2, len(self.kinds)), np.float32)
+        return EncodedSample("", "findings", ids, len(ids), np.zeros((1, size, size), np.float32), coverage)
 
     def encode(self, row: int) -> EncodedSample:
-        """An answer with its prompt as tokens, and its images prepared; each file is read once.
+        """Tokenize a sample and preprocess its images; each file is read once.
 
         Raises:
-            Unreadable: an image cannot be read.
-            InputError: the study is not as it was when the table was made.
+            UnreadableSample: an image cannot be read.
+            InputError: the study has changed since the table was made.
         """
-        item = self.table[row]
-        source, task = self.sources[int(item["source"])], TASKS[int(item["task"])]
-        sample = source.read(int(item["number"]))
+        lengths = self.table[row]
+        source, task = self.sources[int(lengths["source"])], TASKS[int(lengths["task"])]
+        sample = source.read(int(lengths["number"]))
         study = drop_inputs(sample.study, self.config.drop)
-        radiographs = [source.radiograph(sample, column) for column in _shown(study, task)]
+        columns = IMAGE_COLUMNS[:1] if task == "phrase" else IMAGE_COLUMNS
+        radiographs = [source.radiograph(sample, c) for c in columns if getattr(study, c) is not None]
         height, width = radiographs[0].shape
-        example = _example(study, task, int(item["phrase"]), self.config, (width, height))
+        example = _example(study, task, int(lengths["phrase"]), self.config, (width, height))
         ids, prompt_tokens = encode_example(example, self.processor)
-        if (prompt_tokens, len(ids)) != (item["prompt"], item["prompt"] + item["answer"]):
+        if (prompt_tokens, len(ids)) != (lengths["prompt"], lengths["prompt"] + lengths["answer"]):
             raise InputError(
-                f"sample '{study.sample_id}' has {len(ids)} tokens, and had {item['prompt'] + item['answer']} when the "
-                "run began; a run's data must stay as it is",
+                f"expected {lengths['prompt'] + lengths['answer']} tokens in sample '{study.sample_id}', as when the "
+                f"run began, found {len(ids)}; the data of a run must not change",
+                code=ErrorCode.MISMATCH,
                 file=source.where,
             )
-        # Three equal channels are one too many times three for the way to the accelerator.
+        # One of three equal channels, since images travel between processes and to the accelerator.
         images = self.processor.image_processor(radiographs)["pixel_values"][:, 0].numpy()
         coverage = None
         if self.patch_grid is not None:
@@ -176,61 +174,73 @@ def open_dataset(
     patch_grid: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> StudyDataset:
-    """The corpus of some sources; its table is read from a folder, or made by several processes and put there.
+    """Open the dataset of some sources; its table is read from a folder, or made by several processes and saved there.
 
-    Of the processes of a run the main one comes first, and the others find what it made.
+    Of the processes of a run, the main one comes first, and the others read the table that it made.
 
     Args:
-        config: its shares, preset and what it drops count.
+        config: its shares, preset and dropped inputs.
         sources: to train or validate on.
         processor: of the model.
-        folder: of the run's tables; each has a folder in it, named by a key of all that it depends on.
+        folder: of the run's tables; each has a folder in it, named by a key of everything that it depends on.
         patch_grid: as for `StudyDataset`.
         on_progress: called with (studies done, studies in all) while a table is made.
 
     Raises:
-        InputError: a study cannot be read or made a sample, or a source has no answer.
+        InputError: a study cannot be read or made a sample, or a source has no sample.
     """
-    place = folder / _key(config, sources, processor)
-    if not (place / "about.json").exists():
-        _make_table(config, sources, processor, on_progress, folder.with_name(BAD_IMAGES)).save(place)
-    table = Table.load(place)
+    key: list[Any] = [FORMAT, config.preset, sorted(config.drop), processor.image_seq_length]
+    key.append(processor.tokenizer.backend_tokenizer.to_str())
+    for source in sources:
+        name = manifest_key(source.manifest) if source.manifest is not None else open_source(source).key()
+        key.append([name, source.split, sorted(config.shares(source))])
+    path = folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+    if not (path / "about.json").exists():
+        _make_table(config, sources, processor, on_progress, folder.with_name(BAD_IMAGES)).save(path)
+    table = Table.load(path)
     opened = [open_source(source, offsets) for source, offsets in zip(sources, table.offsets, strict=True)]
     return StudyDataset(opened, table, processor, config, patch_grid)
 
 
-def texts(config: TrainConfig, limit: int) -> Iterator[str]:
-    """Prompts with their answers, findings and grounded, of the first studies of a recipe: a tokenizer's food.
+def iterate_texts(config: TrainConfig, limit: int) -> Iterator[str]:
+    """Yield prompts with answers, findings and grounded, of the first studies, to train a tokenizer on.
 
     Args:
-        config: its sources, preset and what it drops count.
-        limit: most studies.
+        config: its sources, preset and dropped inputs.
+        limit: maximum number of studies.
 
     Raises:
         InputError: a study cannot be read or made a sample.
     """
-    passed_over: list[InputError] = []  # the table names all of them
-    seen = (
-        (opened, *found)
+    ignored: list[InputError] = []  # reported when the table is made
+    headers = (
+        (opened, *header)
         for source in config.train
         for opened in (open_source(source),)
-        for found in opened.scan(0, opened.count, source.split, passed_over)
+        for header in opened.scan(0, opened.count, source.split, ignored)
     )
-    for opened, number, study, size in islice(seen, limit):
+    for opened, number, study, size in islice(headers, limit):
         for task in ("findings", "grounded"):
-            with _naming(opened, number):
+            with _locate_errors(opened, number):
                 example = _example(drop_inputs(study, config.drop), task, 0, config, size)
             yield example.prompt + (example.target or "")
 
 
 def encode_example(example: Example, processor: MairaProcessor) -> tuple[list[int], int]:
-    """The tokens of a sample, prompt and answer, and how many of them are the prompt's.
+    """Tokenize prompt and answer of a sample.
 
-    The model will be shown the prompt alone, so its tokens must be those that begin the whole text (specification,
-    "Prompt"), and each image must have its place.
+    In generation the model reads the prompt alone, so its tokens must be the first ones of the whole text, and each
+    image must have its placeholders.
+
+    Args:
+        example: with an answer.
+        processor: of the model.
+
+    Returns:
+        The tokens of prompt and answer, and the number of prompt tokens.
 
     Raises:
-        InputError: they do not line up.
+        InputError: the tokens of the prompt do not begin those of the whole, or placeholders and images do not match.
     """
     target, images = example.target or "", len(example.images)
     try:
@@ -245,30 +255,32 @@ def encode_example(example: Example, processor: MairaProcessor) -> tuple[list[in
         raise InputError(
             f"sample '{example.sample_id}' (task {example.task}): prompt and answer have {len(prompt)} + {len(answer)} "
             f"tokens, but the text of both has {len(whole)}, of which only the first {agree} are the same; the "
-            "tokenizer does not split it where the answer begins"
+            "tokenizer does not split it where the answer begins",
+            code=ErrorCode.MISMATCH,
         )
-    found, wanted = ids.count(processor.image_token_id), images * processor.image_seq_length
-    if found != wanted:
+    count, expected = ids.count(processor.image_token_id), images * processor.image_seq_length
+    if count != expected:
         raise InputError(
-            f"sample '{example.sample_id}' (task {example.task}): {found} image tokens for {images} images of "
-            f"{processor.image_seq_length} tokens, which are {wanted}"
+            f"sample '{example.sample_id}' (task {example.task}): expected {expected} image tokens for {images} images "
+            f"of {processor.image_seq_length} tokens, found {count}",
+            code=ErrorCode.MISMATCH,
         )
     return ids, len(prompt)
 
 
 def patch_coverage(study: Study, kinds: Sequence[str], grid: int, crop: CropMap) -> npt.NDArray[np.float32]:
-    """Share of each patch of the frontal's crop that the boxes of each kind cover.
+    """Compute the share of each patch of the frontal's crop that the boxes of each kind cover.
 
     Args:
         study: with labels.
-        kinds: all that there are.
+        kinds: all kinds.
         grid: patches along a side.
         crop: of the frontal.
 
     Returns:
         (grid * grid, kinds).
     """
-    cover = np.zeros((grid, grid, len(kinds)), np.float32)
+    coverage = np.zeros((grid, grid, len(kinds)), np.float32)
     edges = np.arange(grid + 1) / grid
     for label in study.labels or ():
         for box in label.boxes or ():
@@ -277,45 +289,25 @@ def patch_coverage(study: Study, kinds: Sequence[str], grid: int, crop: CropMap)
                 continue
             across = np.clip(np.minimum(edges[1:], inside.x_max) - np.maximum(edges[:-1], inside.x_min), 0, None)
             down = np.clip(np.minimum(edges[1:], inside.y_max) - np.maximum(edges[:-1], inside.y_min), 0, None)
-            part = np.outer(down, across).astype(np.float32) * grid * grid
+            share = np.outer(down, across).astype(np.float32) * grid * grid
             kind = kinds.index(label.kind)
-            cover[:, :, kind] = np.maximum(cover[:, :, kind], part)
-    return cover.reshape(grid * grid, len(kinds))
-
-
-def _shown(study: Study, task: Task) -> list[str]:
-    """Columns of the images that a prompt shows, in its order."""
-    columns = IMAGE_COLUMNS[:1] if task == "phrase" else IMAGE_COLUMNS
-    return [column for column in columns if getattr(study, column) is not None]
+            coverage[:, :, kind] = np.maximum(coverage[:, :, kind], share)
+    return coverage.reshape(grid * grid, len(kinds))
 
 
 def _example(study: Study, task: Task, phrase: int, config: TrainConfig, size: tuple[int, int]) -> Example:
-    asked = (study.phrases or [])[phrase] if task == "phrase" else None
+    text = (study.phrases or [])[phrase] if task == "phrase" else None
     with warnings.catch_warnings():
-        # Counted in the table, and said once for all.
+        # Counted in the table, and reported once for all samples.
         warnings.simplefilter("ignore", UnusedInputWarning)
-        return make_example(study, task, phrase=asked, preset=config.preset, frontal_size=size)
-
-
-def _key(config: TrainConfig, sources: Sequence[DataSource], processor: MairaProcessor) -> str:
-    """Of all that a table depends on."""
-    parts: list[Any] = [FORMAT, config.preset, sorted(config.drop), processor.image_seq_length]
-    parts.append(processor.tokenizer.backend_tokenizer.to_str())
-    parts += [[_source_key(source), source.split, sorted(config.shares(source))] for source in sources]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-def _source_key(source: DataSource) -> Any:
-    return manifest_key(source.manifest) if source.manifest is not None else open_source(source).key()
+        return make_example(study, task, phrase=text, preset=config.preset, frontal_size=size)
 
 
 def data_fingerprints(config: TrainConfig) -> dict[str, Any]:
-    """What lies on disk by now under the names in a recipe: the model to start from, and the sources; JSON values.
-
-    Of sources by their content, since a copy of a manifest is the same studies.
+    """Return fingerprints of the model to start from and of the content of the sources, as JSON values.
 
     Raises:
-        InputError: one of them is not there.
+        InputError: one of them does not exist.
     """
     model = fingerprint(config.model) if isinstance(config.model, Path) else None
     return {"model": model, "train": [_content_key(source) for source in config.train]}
@@ -328,23 +320,30 @@ def _content_key(source: DataSource) -> Any:
         with source.manifest.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=source.manifest) from None
+        raise InputError(
+            f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=source.manifest
+        ) from None
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What was found in some studies of a source: the answers, a fingerprint of every study's name, images that cannot
-    be read, and the rest as in `Table`."""
+class _TablePart:
+    """Rows of some studies of a source.
+
+    Attributes:
+        rows, kinds, notes: as in `Table`.
+        names: numbers of the studies by a hash of their names.
+        errors: of unreadable images.
+    """
 
     rows: npt.NDArray[Any]
     names: dict[bytes, int]
     kinds: set[str]
     notes: Counter[str]
-    faults: list[InputError]
+    errors: list[InputError]
 
 
-class _Measure:
-    """Looks through studies; a job is (place of the source, first number, end)."""
+class _TableMaker:
+    """Makes the table rows of a chunk, given as (index of the source, first number, end)."""
 
     def __init__(
         self,
@@ -355,38 +354,46 @@ class _Measure:
     ) -> None:
         self.config, self.sources, self.studies, self.processor = config, sources, studies, processor
 
-    def __call__(self, job: tuple[int, int, int]) -> _Part:
-        place, begin, end = job
+    def __call__(self, chunk: tuple[int, int, int]) -> _TablePart:
+        place, begin, end = chunk
         split, tasks = self.sources[place].split, [t for t in TASKS if t in self.config.shares(self.sources[place])]
         rows: list[tuple[int, ...]] = []
-        part = _Part(np.empty(0, SAMPLE_LENGTHS), {}, set(), Counter(), [])
-        for seen in self.studies[place].scan(begin, end, split, part.faults):
-            name = hashlib.blake2b(seen.study.sample_id.encode(), digest_size=8).digest()
-            self._check_unique(place, seen, part.names.setdefault(name, seen.number))
-            part.kinds.update(label.kind for label in seen.study.labels or ())
-            study = drop_inputs(seen.study, self.config.drop)
+        part = _TablePart(np.empty(0, SAMPLE_LENGTHS), {}, set(), Counter(), [])
+        source = self.studies[place]
+        for number, full_study, frontal_size in source.scan(begin, end, split, part.errors):
+            name = hashlib.blake2b(full_study.sample_id.encode(), digest_size=8).digest()
+            check_unique(source, full_study.sample_id, part.names.setdefault(name, number), number)
+            part.kinds.update(label.kind for label in full_study.labels or ())
+            study = drop_inputs(full_study, self.config.drop)
             for task, phrase in _answers(study, tasks):
-                with _naming(self.studies[place], seen.number):
-                    example = _example(study, task, phrase, self.config, seen.frontal_size)
+                with _locate_errors(source, number):
+                    example = _example(study, task, phrase, self.config, frontal_size)
                     ids, prompt = encode_example(example, self.processor)
                 lengths = (len(example.images), prompt, len(ids) - prompt)
-                rows.append((place, seen.number, TASKS.index(task), phrase, *lengths))
+                rows.append((place, number, TASKS.index(task), phrase, *lengths))
                 part.notes.update(set(example.notes))
         return replace(part, rows=np.array(rows, SAMPLE_LENGTHS))
 
-    def _check_unique(self, place: int, seen: StudyHeader, first: int) -> None:
-        check_unique(self.studies[place], seen.study.sample_id, first, seen.number)
-
 
 def check_unique(studies: StudySource, sample_id: str, first: int, number: int) -> None:
-    """Raise an InputError where two studies of a source have the same name."""
+    """Refuse two studies of a source with the same name.
+
+    Args:
+        studies: the source.
+        sample_id: the name.
+        first: number of the first study with the name.
+        number: number of the study.
+
+    Raises:
+        InputError: they are different studies.
+    """
     if first != number:
-        message = f"'{sample_id}' must be unique, but studies {first + 1} and {number + 1} have it"
-        raise InputError(message, file=studies.where, field="sample_id")
+        message = f"duplicate name '{sample_id}' of the studies {first + 1} and {number + 1}"
+        raise InputError(message, code=ErrorCode.DUPLICATE, file=studies.where, field="sample_id")
 
 
 def _answers(study: Study, tasks: Iterable[Task]) -> Iterator[tuple[Task, int]]:
-    """The tasks that a study has an answer for; each of its phrases is one."""
+    """Yield the tasks that a study has an answer for, and the indices of its phrases."""
     for task in tasks:
         if task == "phrase":
             yield from ((task, phrase) for phrase in range(len(study.phrases or ())))
@@ -395,32 +402,34 @@ def _answers(study: Study, tasks: Iterable[Task]) -> Iterator[tuple[Task, int]]:
 
 
 @contextmanager
-def _naming(studies: StudySource, number: int) -> Iterator[None]:
-    """Say of which study an error is that does not say it itself."""
+def _locate_errors(studies: StudySource, number: int) -> Iterator[None]:
+    """Add file and line of a study to errors without a file."""
     try:
         yield
     except InputError as error:
         if error.file is not None:
             raise
-        raise InputError(error.message, file=studies.where, line=studies.line(number), field=error.field) from None
+        raise InputError(
+            error.message, code=error.code, file=studies.where, line=studies.line(number), field=error.field
+        ) from None
 
 
-def all_of(faults: list[InputError], what: str, listed: Path) -> InputError:
-    """One error for all that cannot be read.
+def combine_errors(errors: list[InputError], summary: str, listed: Path) -> InputError:
+    """Return one error for several.
 
     Args:
-        faults: one each, at least one.
-        what: they are about, in the plural, and that they cannot be used.
-        listed: file that lists them where they are too many for a line.
+        errors: at least one.
+        summary: what they have in common, after their number ("images are missing").
+        listed: file that lists them if there are too many for a line.
     """
-    if len(faults) == 1:
-        return faults[0]
-    first = "; ".join(map(str, faults[:_NAMED]))
-    if len(faults) > _NAMED:
+    if len(errors) == 1:
+        return errors[0]
+    first = "; ".join(map(str, errors[:_MAX_LISTED]))
+    if len(errors) > _MAX_LISTED:
         with open_atomic(listed) as handle:
-            handle.writelines(f"{fault}\n" for fault in faults)
+            handle.writelines(f"{error}\n" for error in errors)
         first += f"; all are listed in {listed}"
-    return InputError(f"{len(faults)} {what}: {first}")
+    return InputError(f"{len(errors)} {summary}: {first}", code=errors[0].code)
 
 
 def _make_table(
@@ -431,39 +440,44 @@ def _make_table(
     bad_images: Path,
 ) -> Table:
     studies = [open_source(source) for source in sources]
-    # An ablation may leave a source without any task; its studies are of no interest then.
+    # An ablation may leave a source without any task.
     used = [place for place, source in enumerate(sources) if config.shares(source)]
-    jobs = [
+    chunks = [
         (i, begin, min(begin + _CHUNK, studies[i].count)) for i in used for begin in range(0, studies[i].count, _CHUNK)
     ]
-    measure, in_all = _Measure(config, sources, studies, processor), sum(studies[i].count for i in used)
-    processes = min(usable_cores(), _MOST_PROCESSES)
-    parts: Iterable[_Part] = (
-        map(measure, jobs) if in_all <= _ALONE or processes == 1 else map_in_workers(measure, jobs, processes)
+    make_rows, total = _TableMaker(config, sources, studies, processor), sum(studies[i].count for i in used)
+    processes = min(usable_cores(), _MAX_PROCESSES)
+    parts: Iterable[_TablePart] = (
+        map(make_rows, chunks)
+        if total <= _SINGLE_PROCESS or processes == 1
+        else map_in_workers(make_rows, chunks, processes)
     )
     rows, names, kinds, notes, done = [], [dict[bytes, int]() for _ in studies], set[str](), Counter[str](), 0
-    faults: list[InputError] = []
-    for (place, begin, end), part in zip(jobs, parts, strict=True):
+    errors: list[InputError] = []
+    for (place, begin, end), part in zip(chunks, parts, strict=True):
         rows.append(part.rows)
         for name in part.names.keys() & names[place].keys():
             number = part.names[name]
-            first = names[place][name]
-            check_unique(studies[place], studies[place].read(number).study.sample_id, first, number)
+            sample_id = studies[place].read(number).study.sample_id
+            check_unique(studies[place], sample_id, names[place][name], number)
         names[place].update(part.names)
         kinds |= part.kinds
         notes += part.notes
-        faults += part.faults
+        errors += part.errors
         done += end - begin
         if on_progress:
-            on_progress(done, in_all)
-    if faults:
-        raise all_of(faults, "images are missing or cannot be read", bad_images)
+            on_progress(done, total)
+    if errors:
+        raise combine_errors(errors, "images are missing or cannot be read", bad_images)
     table = np.concatenate([np.empty(0, SAMPLE_LENGTHS), *rows])
     for place in used:
         source = sources[place]
         if not (table["source"] == place).any():
             split = f" in the split '{source.split}'" if source.split is not None else ""
-            tasks = " or ".join(config.shares(source))
-            raise InputError(f"has no study{split} with an answer for the task {tasks}", file=studies[place].where)
+            raise InputError(
+                f"has no study{split} with an answer for the task {' or '.join(config.shares(source))}",
+                code=ErrorCode.EMPTY_INPUT,
+                file=studies[place].where,
+            )
     offsets = [s.offsets if isinstance(s, ManifestSource) else None for s in studies]
     return Table(table, offsets, sorted(kinds), dict(sorted(notes.items())))

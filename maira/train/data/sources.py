@@ -33,7 +33,7 @@ class StudyHeader(NamedTuple):
     frontal_size: tuple[int, int]
 
 
-class Unreadable(InputError):
+class UnreadableSample(InputError):
     """Something of a sample cannot be read, although it was there when the run began: an image's pixels, a line."""
 
 
@@ -73,7 +73,7 @@ class StudySource(Protocol):
         """One study; its images' bytes if they lie beside it.
 
         Raises:
-            Unreadable: they do, and are damaged.
+            UnreadableSample: they do, and are damaged.
             InputError: the study cannot be read.
         """
 
@@ -81,7 +81,7 @@ class StudySource(Protocol):
         """Grey levels of one image of a study, (height, width).
 
         Raises:
-            Unreadable: it cannot be read.
+            UnreadableSample: it cannot be read.
         """
 
 
@@ -197,7 +197,7 @@ class ShardSource:
         try:
             return self.shards[number]
         except InputError as error:
-            raise Unreadable(error.message, file=error.file) from None
+            raise UnreadableSample(error.message, file=error.file) from None
 
     def radiograph(self, sample: PackedSample, column: str) -> Gray:
         """As `StudySource` says."""
@@ -244,7 +244,7 @@ def manifest_key(path: Path) -> Any:
     return [str(path), status.st_size, status.st_mtime_ns]
 
 
-def check_images(study: Study) -> tuple[tuple[int, int] | None, list[Unreadable]]:
+def check_images(study: Study) -> tuple[tuple[int, int] | None, list[UnreadableSample]]:
     """(width, height) of the frontal in pixels, if it can be told, and what is wrong with any image; no pixel is read.
 
     Args:
@@ -254,9 +254,11 @@ def check_images(study: Study) -> tuple[tuple[int, int] | None, list[Unreadable]
     try:
         size = image_size(study.frontal)
     except InputError as error:
-        wrong.append(Unreadable(error.message, file=error.file))
+        wrong.append(UnreadableSample(error.message, file=error.file))
     others: list[Path | None] = [getattr(study, column) for column in IMAGE_COLUMNS[1:]]
-    wrong += [Unreadable("no such file", file=image) for image in others if image is not None and not image.is_file()]
+    wrong += [
+        UnreadableSample("no such file", file=image) for image in others if image is not None and not image.is_file()
+    ]
     return size, wrong
 
 
@@ -264,7 +266,7 @@ def _load(path: Path, content: io.BytesIO | None = None) -> Gray:
     try:
         return load_gray(path, content)
     except InputError as error:
-        raise Unreadable(error.message, file=error.file) from None
+        raise UnreadableSample(error.message, file=error.file) from None
 
 
 def line_offsets(path: Path) -> Offsets:

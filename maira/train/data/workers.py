@@ -1,179 +1,144 @@
-"""Work done ahead of time in other processes."""
+"""A map over worker processes that keeps the order of its items, by torch's DataLoader.
+
+Three things are added to the DataLoader. Errors travel as values, since it would rebuild them from their text and lose
+file and line. Workers ignore SIGINT and SIGTERM, which schedulers send to all processes of a job, because the main
+process still needs samples to finish its step. And they end at once when the main process is gone: the DataLoader's own
+workers would wait forever to hand over a result, and keep inherited connections to other training processes open.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import traceback
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import islice
+import warnings
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from multiprocessing import connection, util
-from multiprocessing.connection import Connection
-from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from multiprocessing.synchronize import Event
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+from torch.utils.data import DataLoader, Dataset
 
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 
-_NOTICES = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C and a scheduler's notice go to all processes; the main one still needs samples to end its step."""
+_TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-JobT = TypeVar("JobT")
+ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
 def map_in_workers(
-    work: Callable[[JobT], ResultT], jobs: Iterable[JobT], workers: int, *, ahead: int = 2
+    function: Callable[[ItemT], ResultT], items: Iterable[ItemT], workers: int, *, prefetch: int = 2
 ) -> Generator[ResultT]:
-    """Results of jobs in their order, from processes that live as long as the iterator and work ahead of it.
+    """Yield the results of a function in the order of its items, computed ahead of time by worker processes.
 
-    They end with the process that started them, whatever its end, and leave its signals to it. Results travel through
-    pipes and not through shared memory, of which containers have little: 64 MB by default in Docker.
+    Results are pickled through pipes, not shared memory, of which containers have little (64 MB in Docker).
 
     Args:
-        work: done for each job; its results are no tensors.
-        jobs: taken as they are needed.
-        workers: processes.
-        ahead: jobs for each of them that may be done before they are asked for.
+        function: applied to each item in a worker; its results hold no tensors.
+        items: taken one by one as they are needed.
+        workers: number of processes; they end with the generator.
+        prefetch: items per worker that may be computed ahead.
 
     Raises:
-        InputError: a job's.
-        RunError: a job's, or a worker process died.
+        InputError: raised by the function.
+        RunError: raised by the function, or a worker was killed.
     """
-    crew: list[_Worker[JobT, ResultT]] = []
-    # Also where nobody closes the iterator before the interpreter waits for its processes.
-    end = util.Finalize(None, _end, args=(crew,), exitpriority=0)
+    ended = multiprocessing.Event()
+    # Runs at the exit of the interpreter before multiprocessing waits for its processes.
+    end = util.Finalize(None, ended.set, exitpriority=0)
+    # Until a worker ignores the signals itself it inherits that they are blocked.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINATION_SIGNALS)
     try:
-        for _ in range(workers):
-            crew.append(_Worker(work))
-        upcoming, asked = iter(jobs), deque[_Worker[JobT, ResultT]]()
-
-        def ask(worker: _Worker[JobT, ResultT]) -> None:
-            for job in islice(upcoming, 1):
-                worker.ask(job)
-                asked.append(worker)
-
-        for worker in crew * ahead:
-            ask(worker)
-        while asked:
-            worker = asked.popleft()
-            result = worker.result()
-            ask(worker)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores, as configured
+            loader: Any = DataLoader(
+                _FunctionDataset(function),
+                batch_size=None,
+                sampler=items,
+                num_workers=workers,
+                collate_fn=_identity,
+                worker_init_fn=partial(_init_worker, ended),
+                prefetch_factor=prefetch,
+                # Its own, since the DataLoader draws a seed, which must not advance the generator of the training.
+                generator=torch.Generator(),
+            )
+            results = iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    try:
+        while True:
+            is_killed, result = False, None
+            try:
+                result = next(results)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                if not (is_killed := is_worker_killed(error)):
+                    raise
+            # Outside of the handler, whose traceback would keep the workers alive.
+            if is_killed:
+                raise worker_killed()
+            if isinstance(result, _Failed):
+                raise result.error
             yield result
     finally:
         end()
+        del results
 
 
-class _Worker(Generic[JobT, ResultT]):
-    """A process that does jobs one by one, and this end of the line to it.
-
-    Nobody but the process has the other end, so that whatever ends the process closes it, be it in the middle of a
-    result. That of a queue or pool of multiprocessing would stay open, and the rest of the result be waited for.
-    """
-
-    def __init__(self, work: Callable[[JobT], ResultT]) -> None:
-        self._line, theirs = multiprocessing.Pipe()
-        try:
-            self.process = multiprocessing.Process(target=_serve, args=(work, theirs), daemon=True)
-            with _unheard():
-                self.process.start()
-        finally:
-            theirs.close()
-
-    def ask(self, job: JobT) -> None:
-        """Give it a job."""
-        try:
-            self._line.send(job)
-        except OSError:
-            raise _killed() from None
-
-    def result(self) -> ResultT:
-        """The result of the job that has waited longest."""
-        try:
-            content = self._line.recv_bytes()
-        except (EOFError, OSError):
-            raise _killed() from None
-        outcome = pickle.loads(content)
-        if isinstance(outcome, Exception):
-            raise outcome
-        result: ResultT = outcome
-        return result
+def is_worker_killed(error: BaseException) -> bool:
+    """Whether an error is the DataLoader's for a worker that died; its signal handler raises it anywhere."""
+    return "DataLoader worker" in str(error)
 
 
-@contextmanager
-def _unheard() -> Iterator[None]:
-    """Let no notice reach this thread; a process that it starts has that from it until it can see to it itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOTICES)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end(crew: Sequence[_Worker[Any, Any]]) -> None:
-    # They hold nothing that would have to be put in order, and do not listen to SIGTERM.
-    for worker in crew:
-        worker.process.kill()
-    for worker in crew:
-        worker.process.join()
-
-
-def _killed() -> RunError:
+def worker_killed() -> RunError:
+    """Return the error for a worker process that died."""
     return RunError(
-        "a process that prepares samples was killed, most likely for want of memory; give the run more, or fewer "
-        "workers, and start the same command again"
+        "a process that prepares samples was killed, most likely because memory ran out; give the run more memory or "
+        "fewer workers, and start the same command again",
+        code=ErrorCode.OUT_OF_MEMORY,
     )
 
 
-def _serve(work: Callable[[Any], Any], line: Connection) -> None:
-    """Do jobs as they come in; a thread hands over what is done while the next one is at work."""
-    _settle()
-    done = SimpleQueue[bytes]()
-    threading.Thread(target=_hand_over, args=(done, line), daemon=True).start()
-    with suppress(EOFError, OSError):  # the main process is gone
-        while True:
-            done.put(_outcome(work, line.recv()))
+class _Failed(NamedTuple):
+    """An error of a worker; a named tuple, so that no result of the function can be mistaken for it."""
+
+    error: Exception
 
 
-def _hand_over(done: SimpleQueue[bytes], line: Connection) -> None:
-    with suppress(OSError):
-        while True:
-            line.send_bytes(done.get())
+class _FunctionDataset(Dataset[Any], Generic[ItemT, ResultT]):
+    def __init__(self, function: Callable[[ItemT], ResultT]) -> None:
+        self._function = function
+
+    def __getitem__(self, item: Any) -> ResultT | _Failed:
+        try:
+            return self._function(item)
+        except (InputError, RunError) as error:
+            return _Failed(error.with_traceback(None))
+        except Exception:  # as text: not every error can be pickled
+            return _Failed(RuntimeError(f"in a process that prepares samples:\n{traceback.format_exc()}"))
 
 
-def _outcome(work: Callable[[Any], Any], job: Any) -> bytes:
-    """The result of a job, or its error."""
-    try:
-        # Of this protocol on, arrays are copied once and not twice.
-        return pickle.dumps(work(job), 5)
-    except (InputError, RunError) as error:
-        return pickle.dumps(error)
-    except Exception:  # as text: a traceback does not travel, nor does every error
-        return pickle.dumps(RuntimeError(f"in a process that prepares samples:\n{traceback.format_exc()}"))
+def _identity(result: ResultT) -> ResultT:
+    return result
 
 
-def _settle() -> None:
+def _init_worker(ended: Event, _worker: int) -> None:
     if (parent := multiprocessing.parent_process()) is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    # Threads beside the other workers would be in their way, and those of a forked process's parent are not there.
-    torch.set_num_threads(1)
-    # One text at a time has no use for the tokenizer's threads, of which there would be one a core and worker.
+        threading.Thread(target=_exit_after, args=(parent.sentinel, ended), daemon=True).start()
+    # Texts come one at a time; the tokenizer would start a thread for each core in each worker.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    for notice in _NOTICES:
-        signal.signal(notice, signal.SIG_IGN)
+    for number in _TERMINATION_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
-def _end_with(parent: int) -> None:
-    """End this process as soon as its parent is gone.
-
-    Of itself it would wait for ever to hand over a result, and hold open what it inherited: by the connections to the
-    other processes of a run they would take the parent for alive.
-    """
-    connection.wait([parent])
-    os._exit(1)
+def _exit_after(parent: int, ended: Event) -> None:
+    """End this process when its parent is gone or needs no more results."""
+    while not connection.wait([parent], timeout=1) and not ended.is_set():
+        pass
+    os._exit(0)
