@@ -1,4 +1,4 @@
-"""Conversations as tokens, with the loss on the answer alone: the samples of a judge's training."""
+"""Training data of judges: conversations as tokens, with the loss on the answer only."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from maira.judge.samples import ChatSample, parse_sample
 from maira.train.data.dataset import combine_errors
 from maira.train.data.packing import ALL_TASKS, SAMPLE_LENGTHS, EncodedSample
 from maira.train.data.sources import UnreadableSample, line_offsets
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import parse_rows
 
 BAD_SAMPLES = "samples-not-read.txt"
-"""In the folder of a run: samples that cannot be trained on, a line each, if they are many."""
+"""File in the folder of a run that lists samples that cannot be trained on if there are many."""
 
 _NO_IMAGES: npt.NDArray[np.float32] = np.zeros((0, 1, 1), np.float32)
 
 
 class ChatFile:
-    """The lines of a file of conversations, by number from 0, without holding them in memory.
+    """The lines of a file of conversations by number from 0, read on demand.
 
     Args:
-        path: of the file.
+        path: JSON Lines file.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,10 +39,10 @@ class ChatFile:
         self.count = len(self.offsets) - 1
 
     def read(self, number: int) -> ChatSample | None:
-        """The sample of a line; None if the line is blank.
+        """Return the sample of a line, None for a blank line.
 
         Raises:
-            InputError: it is no sample; line and field are named.
+            InputError: the line is not a valid sample.
         """
         begin, end = (int(self.offsets[place]) for place in (number, number + 1))
         try:
@@ -50,22 +50,25 @@ class ChatFile:
                 handle.seek(begin)
                 text = handle.read(end - begin).decode("utf-8" if begin else "utf-8-sig")
         except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", file=self.path) from None
+            raise InputError(
+                f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=self.path
+            ) from None
         except UnicodeDecodeError as error:
-            raise InputError(f"not UTF-8 text (byte {begin + error.start})", file=self.path) from None
+            message = f"expected UTF-8 text (byte {begin + error.start})"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path) from None
         for line, row in parse_rows([text.removesuffix("\n")], self.path, number + 1):
             return parse_sample(row, self.path, line)
         return None
 
 
 class ChatDataset:
-    """Samples of a judge by their place in a table.
+    """Conversations by their row in a table.
 
     Args:
-        files: the recipe's, in their order.
-        table: (answers,) of `SAMPLE_LENGTHS`.
+        files: of the configuration, in order.
+        table: (samples,) of `SAMPLE_LENGTHS`.
         tokenizer: of the model, with a chat template.
-        ends: tokens at which the model stops to write.
+        ends: stop tokens of the model.
     """
 
     def __init__(
@@ -75,37 +78,38 @@ class ChatDataset:
 
     @property
     def pad_id(self) -> int:
-        """The token of padding, which nothing reads."""
+        """Padding token."""
         pad: int | None = self.tokenizer.pad_token_id
         return min(self.ends) if pad is None else pad
 
     def sample_id(self, row: int) -> str:
-        """Name of the sample of an answer."""
+        """Return the name of a sample."""
         return self._sample(row).sample_id
 
     def place(self, row: int) -> str:
-        """File and line of the sample of an answer."""
-        item = self.table[row]
-        return f"{self.files[int(item['source'])].path}:{item['number'] + 1}"
+        """Return file and line of a sample."""
+        lengths = self.table[row]
+        return f"{self.files[int(lengths['source'])].path}:{lengths['number'] + 1}"
 
     def blank(self) -> EncodedSample:
-        """A token that nothing is asked about."""
+        """Return a single token without an answer."""
         return EncodedSample("", ALL_TASKS[int(self.table["task"][0])], [self.pad_id], 1, _NO_IMAGES)
 
     def encode(self, row: int) -> EncodedSample:
-        """A conversation as tokens, the answer's behind the prompt's.
+        """Tokenize a conversation.
 
         Raises:
             UnreadableSample: its line cannot be read.
-            InputError: it is not as it was when the run began.
+            InputError: it has changed since the run began.
         """
-        item, sample = self.table[row], self._sample(row)
+        lengths, sample = self.table[row], self._sample(row)
         ids, prompt = encode_chat(sample, self.tokenizer, self.ends)
-        if (prompt, len(ids)) != (item["prompt"], item["prompt"] + item["answer"]):
+        if (prompt, len(ids)) != (lengths["prompt"], lengths["prompt"] + lengths["answer"]):
             raise InputError(
-                f"sample '{sample.sample_id}' has {len(ids)} tokens, and had {item['prompt'] + item['answer']} when "
-                "the run began; a run's data must stay as it is",
-                file=self.files[int(item["source"])].path,
+                f"expected {lengths['prompt'] + lengths['answer']} tokens in sample '{sample.sample_id}', as when the "
+                f"run began, found {len(ids)}; the data of a run must not change",
+                code=ErrorCode.MISMATCH,
+                file=self.files[int(lengths["source"])].path,
             )
         return EncodedSample(sample.sample_id, sample.task, ids, prompt, _NO_IMAGES)
 
@@ -114,9 +118,16 @@ class ChatDataset:
         try:
             sample = file.read(number)
         except InputError as error:
-            raise UnreadableSample(error.message, file=error.file, line=error.line, field=error.field) from None
+            raise UnreadableSample(
+                error.message, code=error.code, file=error.file, line=error.line, field=error.field
+            ) from None
         if sample is None:
-            raise InputError("has changed since it was read first: the line is blank", file=file.path, line=number + 1)
+            raise InputError(
+                "has changed since the run began: the line is blank",
+                code=ErrorCode.MISMATCH,
+                file=file.path,
+                line=number + 1,
+            )
         return sample
 
 
@@ -127,49 +138,51 @@ def open_chat_dataset(
     ends: frozenset[int],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ChatDataset:
-    """Read all conversations of some sources once: their lengths as tokens, and whether each can be trained on.
+    """Read all conversations of some sources, check that each can be trained on, and count their tokens.
 
     Args:
-        config: its shares count, and its folder takes the list of what cannot be trained on, if that is long.
+        config: its shares, and its folder for a list of samples that cannot be trained on.
         sources: to train or validate on.
         tokenizer: of the model.
-        ends: tokens at which the model stops to write.
-        on_progress: called with (lines done, lines in all).
+        ends: stop tokens of the model.
+        on_progress: called with (lines done, total).
 
     Raises:
-        InputError: a line is no sample, two have one name, the template does not fit, or a source has no answer.
+        InputError: a line is not a valid sample, two samples have the same name, the template fails, or a source has
+            no sample.
     """
     files = [ChatFile(source.file) for source in sources]
-    in_all, done = sum(file.count for file in files), 0
+    total, done = sum(file.count for file in files), 0
     rows: list[tuple[int, ...]] = []
-    faults: list[InputError] = []
+    errors: list[InputError] = []
     for place, (source, file) in enumerate(zip(sources, files, strict=True)):
-        shares, before = config.shares(source), len(rows) + len(faults)
-        for number, sample in _look(file, faults):
+        shares, before = config.shares(source), len(rows) + len(errors)
+        for number, sample in _read_samples(file, errors):
             done += 1
             if on_progress and done % 100 == 0:
-                on_progress(done, in_all)
+                on_progress(done, total)
             if sample is None or sample.task not in shares or source.split not in (None, sample.split):
                 continue
             try:
                 ids, prompt = encode_chat(sample, tokenizer, ends)
             except InputError as error:
-                faults.append(InputError(error.message, file=file.path, line=number + 1))
+                errors.append(InputError(error.message, code=error.code, file=file.path, line=number + 1))
                 continue
             rows.append((place, number, ALL_TASKS.index(sample.task), 0, 0, prompt, len(ids) - prompt))
-        if len(rows) + len(faults) == before:
+        if len(rows) + len(errors) == before:
             split = f" in the split '{source.split}'" if source.split is not None else ""
-            raise InputError(f"has no sample{split} of the task {' or '.join(shares)}", file=file.path)
-    if faults:
-        raise combine_errors(faults, "samples cannot be trained on", config.out / BAD_SAMPLES)
+            message = f"has no sample{split} of the task {' or '.join(shares)}"
+            raise InputError(message, code=ErrorCode.EMPTY_INPUT, file=file.path)
+    if errors:
+        raise combine_errors(errors, "samples cannot be trained on", config.out / BAD_SAMPLES)
     return ChatDataset(files, np.array(rows, SAMPLE_LENGTHS), tokenizer, ends)
 
 
-def _look(file: ChatFile, faults: list[InputError]) -> Iterator[tuple[int, ChatSample | None]]:
-    """Numbers and samples of a file; None for a blank line and for one that is no sample, which is added to `faults`.
+def _read_samples(file: ChatFile, errors: list[InputError]) -> Iterator[tuple[int, ChatSample | None]]:
+    """Yield numbers and samples of a file, None for blank and invalid lines; errors of the latter are collected.
 
     Raises:
-        InputError: two samples have one name.
+        InputError: two samples have the same name.
     """
     seen: dict[str, int] = {}
     for number in range(file.count):
@@ -177,32 +190,36 @@ def _look(file: ChatFile, faults: list[InputError]) -> Iterator[tuple[int, ChatS
         try:
             sample = file.read(number)
         except InputError as error:
-            faults.append(error)
+            errors.append(error)
         if sample and (first := seen.setdefault(sample.sample_id, number)) != number:
-            message = f"'{sample.sample_id}' must be unique, but lines {first + 1} and {number + 1} have it"
-            raise InputError(message, file=file.path, field="sample_id")
+            message = f"duplicate name '{sample.sample_id}' in the lines {first + 1} and {number + 1}"
+            raise InputError(message, code=ErrorCode.DUPLICATE, file=file.path, field="sample_id")
         yield number, sample
 
 
 def encode_chat(sample: ChatSample, tokenizer: Any, ends: frozenset[int]) -> tuple[list[int], int]:
-    """The tokens of a conversation with its answer, and how many of them are the prompt's.
+    """Tokenize a conversation with its answer.
 
-    The prompt is what a server makes of the messages by the model's chat template. What the template puts around the
-    answer up to the token at which the model stops is learnt with it; what follows that token is cut off.
+    The prompt is the same as a server's with the model's chat template. What the template writes from the answer up to
+    the stop token is trained on; what follows the stop token is cut off.
 
     Args:
         sample: messages and answer.
         tokenizer: with a chat template.
-        ends: tokens at which the model stops to write.
+        ends: stop tokens of the model.
+
+    Returns:
+        The tokens of prompt and answer, and the number of prompt tokens.
 
     Raises:
-        InputError: the template refuses the messages, the prompt is not the beginning of the whole, the answer is not
-            in it as it is, or nothing ends it; the sample is named.
+        InputError: the template fails, the whole text does not begin with the prompt, does not contain the answer, or
+            has no stop token.
     """
     messages = [message.model_dump() for message in sample.messages]
     try:
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        whole = tokenizer.apply_chat_template([*messages, _said(sample.answer)], tokenize=False)
+        answer = {"role": "assistant", "content": sample.answer}
+        whole = tokenizer.apply_chat_template([*messages, answer], tokenize=False)
     except (TemplateError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"sample '{sample.sample_id}': the chat template fails: {error}") from None
     if not whole.startswith(prompt):
@@ -230,11 +247,7 @@ def encode_chat(sample: ChatSample, tokenizer: Any, ends: frozenset[int]) -> tup
     return ids[: last + 1], len(begin)
 
 
-def _said(answer: str) -> dict[str, str]:
-    return {"role": "assistant", "content": answer}
-
-
 def _tokens(tokenizer: Any, text: str) -> list[int]:
-    # The template has written the special tokens.
+    # The template writes the special tokens.
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids

@@ -1,4 +1,4 @@
-"""Recipes of judges: what a language model is trained on, and how."""
+"""Training configurations of judges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import field_validator
 from maira.train.config.files import read_config_values
 from maira.train.config.run_config import BaseTrainConfig, LossValidationConfig, NonNegative
 from maira.train.data.packing import JudgeTask
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Record
 
 
@@ -20,7 +20,7 @@ class ChatSource(Record):
     Attributes:
         file: `samples.jsonl`; a relative path is relative to the working directory.
         split: only the samples of this split; None for all.
-        tasks: shares of the source, times the recipe's; a task that is not named has none. None: the recipe's.
+        tasks: factors of the configuration's shares; a task that is not named is omitted. None: all factors are 1.
     """
 
     file: Path
@@ -29,17 +29,17 @@ class ChatSource(Record):
 
 
 class JudgeValidationConfig(LossValidationConfig):
-    """Which losses are measured while a run goes on: "loss/all" and those of the tasks, such as "loss/green"."""
+    """Losses that are computed during a run: "loss/all" and those of the tasks, such as "loss/green"."""
 
     sources: list[ChatSource] = []  # noqa: RUF012
 
 
 class JudgeTrainConfig(BaseTrainConfig):
-    """Everything that decides the training of a judge; its language model is trained whole, or by adapters.
+    """Options of the training of a judge, a language model that is trained entirely or by adapters.
 
     Attributes:
         model: folder of a causal language model with its tokenizer and chat template.
-        train: what to train on; the path of one file stands for a list with its split `train` alone.
+        train: training data; the path of a file stands for a list with its split `train`.
     """
 
     model: Path
@@ -54,20 +54,22 @@ class JudgeTrainConfig(BaseTrainConfig):
 
 
 def read_judge_config(path: Path, overrides: list[str] | None = None) -> JudgeTrainConfig:
-    """Read a recipe of a judge; `base` and overrides are as in `maira.train.config.run_config.read_train_config`.
+    """Read the configuration of a judge; `base` and overrides as in `read_train_config`.
+
+    Args:
+        path: YAML file.
+        overrides: `key=value`.
 
     Raises:
-        InputError: a file is no YAML mapping, bases form a circle, a key is unknown or a value is wrong.
+        InputError: a file is not a YAML mapping, bases form a circle, a key is unknown or a value is wrong.
     """
-    said = read_config_values(path, overrides)
-    return said.checked(JudgeTrainConfig, said.values)
+    source = read_config_values(path, overrides)
+    return source.validate(JudgeTrainConfig, source.values)
 
 
 def check_folder(folder: Path) -> None:
-    """See to it that a model's folder has what a judge starts from.
-
-    Raises:
-        InputError: the configuration or the weights are missing.
-    """
+    """Raise an InputError unless a folder has the configuration of a model."""
     if not (folder / "config.json").is_file():
-        raise InputError("no model here (config.json is missing)", file=folder, field="model")
+        raise InputError(
+            "no model here (config.json is missing)", code=ErrorCode.FILE_NOT_FOUND, file=folder, field="model"
+        )

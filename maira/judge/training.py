@@ -1,9 +1,8 @@
-"""A causal language model trained as a judge, by the loop of `maira.train`."""
+"""Training of a causal language model as a judge, by the loop of `maira.train`."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,53 +22,62 @@ from maira.train.loop import TrainingSetup, attention_kernel, main_process_first
 from maira.train.loss import Losses, PackedLossModel, answer_losses
 from maira.train.parallel import DistributedContext, sharding
 from maira.train.validation import Validator
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 
 _LAYOUT = ("intermediate_size", "num_key_value_heads", "max_position_embeddings", "rope_parameters")
-"""Of the configuration of a Llama, what that of other causal language models may lack."""
-_ALIKE = 2e-2
-"""Most difference of logits that two ways to the same sum may have, as a share of their spread."""
+"""Fields of a Llama's configuration that those of other causal language models may lack."""
+_TOLERANCE = 2e-2
+"""Maximum difference of the same hidden states computed in two ways, as a share of their standard deviation."""
 
 
 class JudgeLossModel(PackedLossModel):
-    """A causal language model that reads packed rows of conversations and returns the losses of their answers.
+    """A causal language model with its training losses.
 
     Args:
         model: `AutoModelForCausalLM`.
-        kernel: name of the attention within samples (`attention.choose`).
+        kernel: name of the attention kernel (`attention.select_kernel`).
     """
 
     def __init__(self, model: Any, kernel: str = attention.SAMPLES) -> None:
         super().__init__()
         self.model, self.kernel = model, kernel
-        attention.register()
+        attention.register_kernels()
         model.set_attn_implementation(kernel)
 
     def forward(self, batch: PackedBatch) -> Losses:
-        """Losses of a packed row."""
+        """Return the losses of a packed row."""
         # (1, tokens, width)
         hidden = self.model.base_model(
             input_ids=batch.input_ids,
             position_ids=batch.position_ids,
             use_cache=False,
-            **attention.packed(self.kernel, batch),
+            **attention.packed_kwargs(self.kernel, batch),
         ).last_hidden_state
         return answer_losses(hidden, self.model.get_output_embeddings(), batch)
 
 
 def train_judge(config: JudgeTrainConfig, console: Console | None = None) -> Path:
-    """Run a recipe of a judge to its end, from where it stopped if it was started before; returns the model's folder.
+    """Train a judge to the end, resuming an interrupted run, and return the folder of the model.
+
+    Args:
+        config: of the run.
+        console: for messages; the standard output by default.
 
     Raises:
-        InputError: the recipe, the model or a sample cannot be used, or the folder holds a run of another recipe.
-        RunError: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
-            saved.
+        InputError: the configuration, the model or a sample cannot be used, or the folder holds a run of another
+            configuration.
+        RunError: an anomaly ended the run, it was terminated (SIGTERM, Ctrl-C), or its end could not be saved.
     """
     return run_training(config, setup_judge_training, console)
 
 
 def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, console: Console) -> TrainingSetup:
-    """What a run of a judge begins with.
+    """Make model, data and the rest of a judge's run.
+
+    Args:
+        config: of the run.
+        context: processes of the run.
+        console: unused.
 
     Raises:
         InputError: the model or a sample cannot be used.
@@ -108,44 +116,47 @@ def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, 
 
 
 def stops(model: Any, tokenizer: Any) -> frozenset[int]:
-    """The tokens at which a model stops to write, as servers read them from its folder."""
-    known = getattr(model.generation_config, "eos_token_id", None)
-    listed = known if isinstance(known, list) else [known]
-    return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)
+    """Return the stop tokens of a model, as servers read them from its folder."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    tokens = configured if isinstance(configured, list) else [configured]
+    return frozenset(token for token in (*tokens, tokenizer.eos_token_id) if token is not None)
 
 
 def write_judge(model: Any, config: JudgeTrainConfig, context: DistributedContext, folder: Path) -> None:
     """Write a judge as a folder that transformers and vLLM read; all processes call this.
 
-    Low-rank adapters are merged into the weights that the run started from, read anew in float32, and stand in `lora/`
-    by themselves too.
+    Low-rank adapters are merged into the weights that the run started from, read again in float32, and are also saved
+    to `lora/`.
 
     Args:
-        model: in training, perhaps sharded.
+        model: in training, possibly sharded.
         config: of the run.
-        context: of the run.
-        folder: to write to; one that is there is replaced.
+        context: processes of the run.
+        folder: to write to; an existing one is replaced.
 
     Raises:
-        RunError: a trained weight has no place in the model.
+        RunError: the model has no place for a trained weight.
     """
     weights = gather_weights(model, only_trained=True)
     if context.is_main:
-        with atomic_folder(folder) as fresh:
-            _write(config, weights, fresh)
+        with atomic_folder(folder) as temporary:
+            _write(config, weights, temporary)
     context.wait()
 
 
 def _write(config: JudgeTrainConfig, weights: dict[str, Tensor], folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    whole = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
-    own = dict(lora.merged(whole.state_dict().items(), weights, config.lora)) if config.lora else weights
-    _check_places(lora.low_rank(weights) if config.lora else weights, whole)
-    whole.load_state_dict(own, strict=False)
-    whole.to(getattr(torch, config.checkpoint_dtype))
-    whole.save_pretrained(folder)
-    # The tokenizer's files as they are: with them the template, and all that a server reads.
+    model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+    merged = dict(lora.merged(model.state_dict().items(), weights, config.lora)) if config.lora else weights
+    layers = {name.removesuffix(".weight") for name in model.state_dict()}
+    trained = lora.low_rank(weights) if config.lora else weights
+    if unknown := [name for name in trained if name.removesuffix(".weight") not in layers]:
+        raise RunError(f"the model has no weight {unknown[0]}; {len(unknown)} trained weights would be lost")
+    model.load_state_dict(merged, strict=False)
+    model.to(getattr(torch, config.checkpoint_dtype))
+    model.save_pretrained(folder)
+    # The tokenizer's files with the chat template, and all that a server reads.
     for file in sorted(config.model.iterdir()):
         if (
             file.is_file()
@@ -159,31 +170,29 @@ def _write(config: JudgeTrainConfig, weights: dict[str, Tensor], folder: Path) -
         lora.save_adapter(weights, config.lora, folder / "lora")
 
 
-def _check_places(trained: Iterable[str], whole: Any) -> None:
-    """See to it that a model has all weights, or layers with adapters, that were trained: others would be lost."""
-    there = {name.removesuffix(".weight") for name in whole.state_dict()}
-    strange = [name for name in trained if name.removesuffix(".weight") not in there]
-    if strange:
-        raise RunError(f"the model read anew has no {strange[0]}; {len(strange)} trained weights would be lost")
-
-
 def _tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
-        raise InputError(f"its tokenizer cannot be read: {_first_line(error)}", file=folder, field="model") from None
+        message = f"the tokenizer cannot be read: {_first_line(error)}"
+        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=folder, field="model") from None
     if not tokenizer.chat_template:
-        raise InputError("the tokenizer has no chat template; give a model tuned to chat", file=folder, field="model")
+        raise InputError(
+            "the tokenizer has no chat template; use a chat model",
+            code=ErrorCode.MISSING_REQUIREMENT,
+            file=folder,
+            field="model",
+        )
     return tokenizer
 
 
 def _load(config: JudgeTrainConfig, *, empty: bool) -> Any:
-    """The model in the type that it is held in; of an `empty` one names and shapes alone.
+    """Load a model in the type of its weights; an `empty` one has only names and shapes.
 
     Raises:
-        InputError: it is no causal language model, or does not keep the samples of a row apart.
+        InputError: it is not a causal language model, or does not keep the samples of a row apart.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -194,52 +203,61 @@ def _load(config: JudgeTrainConfig, *, empty: bool) -> Any:
                 return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model), dtype=dtype)
         model = AutoModelForCausalLM.from_pretrained(config.model, dtype=dtype)
     except (OSError, ValueError) as error:
-        raise InputError(f"no causal language model: {_first_line(error)}", file=config.model, field="model") from None
+        message = f"not a causal language model: {_first_line(error)}"
+        raise InputError(message, file=config.model, field="model") from None
     check_packing(model, config.model)
     return model
 
 
 def _check_layout(model: Any, folder: Path) -> None:
-    """See to it that a configuration says what a Llama's does: the costs and the longest sample are taken from it."""
+    """Check that a configuration has a Llama's fields, from which FLOPs and the context window are computed."""
     if missing := [name for name in _LAYOUT if not hasattr(model.config, name)]:
         raise InputError(
-            f"a {type(model).__name__} is not laid out as Llama: its configuration has no {' and no '.join(missing)}",
+            f"expected a model with a Llama's configuration, found a {type(model).__name__} with no "
+            f"{' and no '.join(missing)}",
             file=folder,
             field="model",
         )
 
 
 def check_packing(model: Any, folder: Path) -> None:
-    """See to it that a model keeps the samples of a packed row apart, by running two short ones both ways.
+    """Check that a model keeps the samples of a packed row apart, by computing two short ones together and separately.
+
+    Args:
+        model: a causal language model.
+        folder: of the model, for messages.
 
     Raises:
-        InputError: it does not.
+        InputError: the model cannot read packed rows, or mixes the samples.
     """
     lengths = torch.tensor([0, 5, 12], dtype=torch.int32)
     ids = (torch.arange(12) % model.config.vocab_size)[None]
     positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
-    nothing = torch.zeros(0, dtype=torch.long)
-    row: Any = PackedBatch(
-        ids,
-        positions,
-        lengths,
-        7,
-        nothing,
-        nothing,
-        nothing,
-        torch.zeros(0),
-        nothing,
-        None,
-        (),
-        (),
+    empty = torch.zeros(0, dtype=torch.long)
+    row = PackedBatch(
+        input_ids=ids,
+        position_ids=positions,
+        starts=lengths,
+        longest=7,
+        answers=empty,
+        targets=empty,
+        answer_samples=empty,
+        pixel_values=torch.zeros(0),
+        frontal_rows=empty,
+        coverage=None,
+        sample_ids=(),
+        tasks=(),
         totals=StepTotals(0, 0),
     )
     before = model.config._attn_implementation
     judge = JudgeLossModel(model.eval(), attention.SAMPLES)
     try:
         with torch.no_grad():
-            collective_section = judge.model.base_model(
-                input_ids=ids, position_ids=positions, use_cache=False, **attention.packed(attention.SAMPLES, row)
+            together = judge.model.base_model(
+                input_ids=ids,
+                position_ids=positions,
+                use_cache=False,
+                **attention.packed_kwargs(attention.SAMPLES, row),
             ).last_hidden_state[0]
             apart = [judge.model.base_model(input_ids=part).last_hidden_state[0] for part in (ids[:, :5], ids[:, 5:])]
     except (TypeError, ValueError, RuntimeError) as error:
@@ -249,14 +267,14 @@ def check_packing(model: Any, folder: Path) -> None:
     finally:
         model.set_attn_implementation(before)
     alone = torch.cat(apart).float()
-    if not (collective_section.float() - alone).abs().max() <= _ALIKE * alone.std():
+    if not (together.float() - alone).abs().max() <= _TOLERANCE * alone.std():
         raise InputError(
             f"a {type(model).__name__} does not keep the samples of a packed row apart", file=folder, field="model"
         )
 
 
 def _check_window(model_config: Any, dataset: ChatDataset) -> None:
-    """Attention within samples is causal and sees all of a sample; a model with a sliding window must not need it."""
+    """Refuse samples longer than a model's sliding window, since the kernels attend to all of a sample."""
     layers = getattr(model_config, "layer_types", None) or ()
     window = getattr(model_config, "sliding_window", None)
     if window is None or (layers and "sliding_attention" not in layers):
@@ -264,7 +282,8 @@ def _check_window(model_config: Any, dataset: ChatDataset) -> None:
     longest = int((dataset.table["prompt"].astype(int) + dataset.table["answer"]).max())
     if longest > window:
         raise InputError(
-            f"the model looks back {window} tokens, but the longest sample has {longest}; leave out what is longer",
+            f"the model has a sliding window of {window} tokens, but the longest sample has {longest}; exclude longer "
+            "samples",
             field="model",
         )
 

@@ -1,7 +1,7 @@
-"""Attention within the samples of a packed row, as kernels that transformers' models can be told to use.
+"""Attention kernels for packed rows, registered with transformers.
 
-A row holds samples one behind the other, and no token may see one of another sample. Neither kernel makes a mask of
-the row's length squared: `varlen` is told where samples begin, `samples` puts them side by side.
+A row concatenates samples, and no token attends to another sample. Neither kernel makes a mask of the squared length
+of the row: `varlen` takes the offsets of the samples, `samples` arranges them as a padded batch.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from transformers.masking_utils import sdpa_mask
 
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.train.data.packing import PackedBatch
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 _PLACE = "torch.nn.attention.varlen"
 varlen_attn: Any = import_module(_PLACE).varlen_attn if find_spec(_PLACE) else None
 _VARLEN_OPTIONS = frozenset(inspect.signature(varlen_attn).parameters if varlen_attn else ())
-"""What the kernel for sequences of any length understands: torch 2.11 has windows, and no shared heads yet."""
+"""Options of the kernel for variable lengths: torch 2.11 has windows, but no grouped queries yet."""
 VARLEN, SAMPLES = "maira_varlen", "maira_samples"
-"""Names under which transformers knows the kernels."""
+"""Names of the kernels in transformers."""
 
 
-class Row(NamedTuple):
-    """Where the samples of a packed row are; reaches the kernels as the language model's argument `row`.
+class PackedRow(NamedTuple):
+    """The positions of the samples of a packed row; reaches the kernels as the language model's argument `row`.
 
     Attributes:
         starts: (samples + 1,) int32, the first token of each sample, and the end of the row; padding is a sample.
         longest: tokens of the longest sample.
-        places: (samples, longest), the token of each place where samples lie side by side, padding left out; what
-            lies behind a sample's end is any token. Empty for `varlen`.
-        back: (tokens,), the place of each token, counted through `places`; empty for `varlen`.
+        places: (samples, longest), the token at each position of the padded batch, without the row's padding; beyond
+            the end of a sample any token. Empty for `varlen`.
+        back: (tokens,), the index of each token in the flattened `places`; empty for `varlen`.
     """
 
     starts: Tensor
@@ -47,37 +47,43 @@ class Row(NamedTuple):
     back: Tensor
 
 
-def register() -> None:
-    """Make the kernels known to transformers."""
+def register_kernels() -> None:
+    """Register the kernels with transformers."""
     for name, kernel in ((VARLEN, _varlen), (SAMPLES, _samples)):
         AttentionInterface.register(name, kernel)
         AttentionMaskInterface.register(name, _mask)
 
 
-def choose(wanted: Literal["auto", "varlen", "samples"], device: torch.device, dtype: torch.dtype) -> str:
-    """The name of the kernel to use.
+def select_kernel(option: Literal["auto", "varlen", "samples"], device: torch.device, dtype: torch.dtype) -> str:
+    """Return the name of the kernel to use.
 
     Args:
-        wanted: as in a recipe; "auto" takes `varlen` where it runs.
-        device, dtype: of the computation.
+        option: of the configuration; "auto" selects `varlen` if it is available.
+        device: of the computation.
+        dtype: of the computation.
 
     Raises:
-        InputError: `varlen` is wanted and does not run here.
+        InputError: the option is `varlen`, which is not available.
     """
     missing = _missing_for_varlen(device, dtype)
-    if wanted == "varlen" and missing:
-        raise InputError(f"varlen needs {missing}; 'auto' takes what runs", field="attention")
-    return SAMPLES if wanted == "samples" or missing else VARLEN
+    if option == "varlen" and missing:
+        raise InputError(f"varlen needs {missing}; use 'auto'", code=ErrorCode.MISSING_REQUIREMENT, field="attention")
+    return SAMPLES if option == "samples" or missing else VARLEN
 
 
-def use(model: MairaForConditionalGeneration, name: str) -> None:
-    """Let a MAIRA's language model use a kernel; without a `row` (as in generation) it is transformers' own SDPA."""
-    register()
+def set_kernel(model: MairaForConditionalGeneration, name: str) -> None:
+    """Set the kernel of a MAIRA-2's language model; without a `row` (in generation) it is transformers' SDPA.
+
+    Args:
+        model: to change in place.
+        name: of the kernel.
+    """
+    register_kernels()
     model.language_model.set_attn_implementation(name)
 
 
-def packed(name: str, batch: PackedBatch) -> dict[str, Row]:
-    """The keyword arguments with which the language model reads a packed row.
+def packed_kwargs(name: str, batch: PackedBatch) -> dict[str, PackedRow]:
+    """Return the keyword arguments of the language model for a packed row.
 
     Args:
         name: of the kernel.
@@ -88,20 +94,20 @@ def packed(name: str, batch: PackedBatch) -> dict[str, Row]:
     if len(starts) == 1 or (name == VARLEN and end < tokens):
         starts = F.pad(starts, (0, 1), value=tokens)
     if name == VARLEN:
-        nowhere = starts.new_empty(0)
-        return {"row": Row(starts, max(batch.longest, tokens - end), nowhere, nowhere)}
+        empty = starts.new_empty(0)
+        return {"row": PackedRow(starts, max(batch.longest, tokens - end), empty, empty)}
     longest = int(starts.diff().max())
     within = torch.arange(longest, device=starts.device, dtype=starts.dtype)
     places = (starts[:-1, None] + within).clamp(max=tokens - 1)
     token = torch.arange(tokens, device=starts.device, dtype=starts.dtype)
-    # Padding has no place of its own: it reads the first one's outcome, and nothing reads what becomes of it.
+    # Padding has no place of its own: it takes the output of the first token, and nothing reads it.
     sample = torch.searchsorted(starts[1:], token, right=True).clamp(max=len(starts) - 2)
     back = torch.where(token < starts[-1], sample * longest + token - starts[sample], 0)
-    return {"row": Row(starts, longest, places, back)}
+    return {"row": PackedRow(starts, longest, places, back)}
 
 
 def _missing_for_varlen(device: torch.device, dtype: torch.dtype) -> str | None:
-    """What is missing for the kernel for samples of any length, in words; None if nothing is."""
+    """Return what is missing for the kernel `varlen`; None if nothing is."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         return "a GPU with FlashAttention (Ampere or later)"
     if dtype not in (torch.bfloat16, torch.float16):
@@ -117,28 +123,33 @@ def _varlen(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    row: Row | None = None,
+    row: PackedRow | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention in one call of torch's kernel for sequences of any length, each as long as it is.
+    """Compute causal attention in one call of torch's kernel for variable lengths.
 
     Args:
         module: the attention layer.
         query: (1, heads, tokens, width).
-        key, value: (1, key heads, tokens, width).
+        key: (1, key heads, tokens, width).
+        value: (1, key heads, tokens, width).
         attention_mask: of a batch that is not packed.
         scaling: of the scores.
-        dropout: of the attention weights, which the kernel does not have.
-        row: of a batch that is packed.
+        dropout: of the attention weights; not supported.
+        row: of a packed batch.
+        **options: of transformers' SDPA, for a batch that is not packed.
+
+    Returns:
+        (1, tokens, heads, width), and no attention weights.
 
     Raises:
-        ValueError: dropout is asked for.
+        ValueError: `dropout` is not 0.
     """
     if row is None:
         return _unpacked(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
     if dropout:
         raise ValueError("the kernel 'varlen' has no dropout of attention weights; leave attention_dropout at 0")
-    # Rotation leaves queries and keys in float32 where autocast keeps the residual stream so.
+    # The rotary embedding leaves queries and keys in float32 if autocast keeps the residual stream so.
     q, k, v = (states[0].transpose(0, 1).to(value.dtype) for states in (query, key, value))
     grouped: dict[str, Any] = {}
     if (groups := q.shape[1] // k.shape[1]) > 1:
@@ -160,12 +171,12 @@ def _samples(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    row: Row | None = None,
+    row: PackedRow | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention over samples laid side by side; arguments as for `_varlen`.
+    """Compute causal attention over the samples as a padded batch; arguments as for `_varlen`.
 
-    What lies behind a sample's end is later than all of it, so causality alone keeps it out of sight.
+    What follows a sample's end is later than all its tokens, so the causal mask suffices.
     """
     if row is None:
         return _unpacked(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
@@ -177,13 +188,13 @@ def _samples(
 
 
 def _unpacked(*states: Any, **options: Any) -> tuple[Tensor, None]:
-    """Attention of a batch that is not packed, such as generation's."""
+    """Compute the attention of a batch that is not packed, as in generation."""
     attended: tuple[Tensor, None] = sdpa_attention_forward(*states, **options)
     return attended
 
 
 def _mask(*, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
-    """The mask of a batch that is not packed; none for a row, whose mask would have its length squared."""
+    """Return the mask of a batch that is not packed; None for a packed row."""
     if attention_mask is None and q_length == kv_length:
         return None
     mask: Tensor | None = sdpa_mask(q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, **options)

@@ -22,7 +22,7 @@ from maira.train import lora
 from maira.train.config.run_config import BaseTrainConfig, Component, FromScratch, TrainConfig
 from maira.train.data.packing import ALL_TASKS
 from maira.train.data.tokenizer import train_tokenizer, words_of
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 TOKENIZER_STUDIES = 4000
 """Studies whose texts shape the vocabulary of a tokenizer trained from scratch."""
@@ -177,7 +177,11 @@ def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> 
         unused.requires_grad_(False)
     if config.lora:
         if config.lora.quantize and isinstance(config.model, FromScratch):
-            raise InputError("weights in 4 bits need a checkpoint that they are read from", field="lora.quantize")
+            raise InputError(
+                "weights in 4 bits need a checkpoint to read them from",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field="lora.quantize",
+            )
         dtype = torch.bfloat16 if config.weights == "bfloat16" else torch.float32
         lora.add(model.language_model, config.lora, dtype, lora.added_rows(config.lora, model.config))
 

@@ -1,4 +1,4 @@
-"""Reports and boxes that a model in training writes for a fixed draw of studies, and what they score."""
+"""Scores of the reports and boxes that a model in training writes for a fixed draw of studies."""
 
 from __future__ import annotations
 
@@ -38,52 +38,52 @@ from radfact.records import Pair, Report, Sentence
 from radfact.scoring.radfact import SCORES
 
 BOXES = {"precision": "precision", "recall": "recall", "mean_iou": "iou"}
-"""Figures of box completion, and what they are called while a model is trained."""
-_DRAW = (0, 1)
-"""Sets the draw apart from the others of a run's seed."""
+"""Scores of box completion, and their names in the metrics of a run."""
+_SEED_KEY = (0, 1)
+"""Distinguishes this draw from others with a run's seed."""
 
 
 class DraftRound(NamedTuple):
-    """What came of one round of drafts.
+    """Result of one round of drafts.
 
     Attributes:
-        figures: `drafts/...` by RadFact with the offline judge, `boxes/...` by box completion; None has no value.
-        unanswered: why questions had no answer.
+        scores: `drafts/...` by RadFact with the offline judge, `boxes/...` by box completion; None if undefined.
+        failures: reasons why requests have no response.
     """
 
-    figures: dict[str, float | None]
-    unanswered: list[str]
+    scores: dict[str, float | None]
+    failures: list[str]
 
 
 class DraftEvaluator:
-    """Asks a model in training for the reports of some studies, and for the boxes of their reference reports.
+    """Drafts the reports of some studies, and completes the boxes of their reference reports.
 
-    Each process asks its share with the whole weights at hand, which sharded ones are gathered to once for the round,
-    in the type of the computation: 14 GB of a 7B model, while no activations are held. To gather them block by block
-    would send all of them over the network for every token, and tie the processes together step by step.
+    Each process handles its share with all weights: sharded ones are gathered once for the round, in the type of the
+    computation (14 GB of a 7B model, while no activations are held). Gathering them block by block would send all
+    weights over the network for every token, and synchronize the processes at every step.
 
     Args:
-        config: its draw, seed and preset, and what it drops count.
-        dataset: of the recipe's sources to validate on.
+        config: of the run.
+        dataset: validation data.
         processor: of the model.
-        context: of the run.
+        context: processes of the run.
 
     Raises:
-        InputError: a source cannot be read, or a sample, and the recipe does not say that it may be left out.
+        InputError: a source cannot be read, or a sample, and the configuration does not skip it.
     """
 
     def __init__(
         self, config: TrainConfig, dataset: StudyDataset, processor: MairaProcessor, context: DistributedContext
     ) -> None:
-        self._recipe, self._processor, self._context = config, processor, context
+        self._config, self._processor, self._context = config, processor, context
         self.every = config.validation.drafts_every
-        self._unread: list[str] = []
+        self._failures: list[str] = []
         drawn = sample_studies(dataset, config)
         studies: list[Study] = []
         for source, number, task in drawn:
             with self._reading():
                 studies.append(_with_answer(dataset.study(source, number), task))
-        self._unread.clear()  # the process that is to ask about it says so
+        self._failures.clear()  # reported by the process that drafts the study
         self._references: dict[str, Report] = {
             study.sample_id: study.grounded_findings or study.findings or "" for study in studies
         }
@@ -96,94 +96,98 @@ class DraftEvaluator:
             with self._reading():
                 study = _on_disk(dataset.sources[source].read(number), Path(self._radiographs.name) / str(source))
                 shown = drop_inputs(_with_answer(study, task), config.drop)
-                if wrong := check_images(shown)[1]:
-                    raise wrong[0]
-                self._items += list(_questions(shown, task, config))
+                if errors := check_images(shown)[1]:
+                    raise errors[0]
+                self._items += list(_requests(shown, task, config))
         self._items.sort(key=lambda item: length_key(item.request))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Where a study is read that the recipe may let a round go without, like those whose pixels turn out bad."""
+        """Context for reading a study, which is skipped if it is unreadable and the configuration says so."""
         try:
             yield
         except UnreadableSample as error:
-            if self._recipe.faults.unreadable == "stop":
+            if self._config.faults.unreadable == "stop":
                 raise unreadable_sample_error(error, "a sample of the drafts") from None
-            self._unread.append(str(error))
+            self._failures.append(str(error))
 
-    def ask(self, model: ParallelModel, step: int) -> DraftRound:
-        """One round with the weights as they are; the drafts are kept in `drafts/step-N.jsonl` of the run's folder.
+    def evaluate(self, model: ParallelModel, step: int) -> DraftRound:
+        """Draft with the current weights and score the drafts, which are saved to `drafts/step-N.jsonl`.
 
         All processes call this.
 
         Args:
-            model: in training; whoever calls puts it into evaluation mode.
-            step: optimiser steps done.
+            model: in training, set to evaluation mode by the caller.
+            step: optimizer steps done.
         """
         maira: Any = model.training.model
-        half = torch.autocast(self._context.device.type, torch.bfloat16, enabled=model.autocast)
-        # Compiled blocks know packed rows; for prompts, caches and single tokens they would be compiled over and over.
-        with gathered_weights(model), half, torch.compiler.set_stance("force_eager"):
+        autocast = torch.autocast(self._context.device.type, torch.bfloat16, enabled=model.autocast)
+        # Blocks are compiled for packed rows; prompts, caches and single tokens would compile them again and again.
+        with gathered_weights(model), autocast, torch.compiler.set_stance("force_eager"):
             engine = TransformersEngine.from_model(maira, self._processor, EngineOptions())
-            drafts, boxes, unanswered = self._answers(engine, f"step-{step}")
+            drafts, boxes, failures = self._generate(engine, f"step-{step}")
         if self._context.device.type == "cuda":
-            torch.cuda.empty_cache()  # the cache of keys and values is no use to training
-        parts = self._context.gather((drafts, boxes, unanswered))
-        figures: dict[str, float | None] = {}
+            torch.cuda.empty_cache()  # the memory of the key-value cache
+        parts = self._context.gather((drafts, boxes, failures))
+        scores: dict[str, float | None] = {}
         if self._context.is_main:
             by_id = {row["sample_id"]: row for part in parts for row in part[0]}
             ordered = [by_id[sample_id] for sample_id in self._references if sample_id in by_id]
-            write_jsonl(self._recipe.out / "drafts" / f"step-{step:06}.jsonl", ordered)
-            figures = self._score(ordered, [row for part in parts for row in part[1]])
-        return DraftRound(self._context.gather(figures)[0], [reason for part in parts for reason in part[2]])
+            write_jsonl(self._config.out / "drafts" / f"step-{step:06}.jsonl", ordered)
+            scores = self._score(ordered, [row for part in parts for row in part[1]])
+        return DraftRound(self._context.gather(scores)[0], [reason for part in parts for reason in part[2]])
 
-    def _answers(self, engine: TransformersEngine, name: str) -> tuple[list[Row], list[Row], list[str]]:
+    def _generate(self, engine: TransformersEngine, name: str) -> tuple[list[Row], list[Row], list[str]]:
         drafts: list[Row] = []
         boxes: list[Row] = []
-        unanswered = [*self._unread]
-        for index, answer in engine.generate([item.request for item in self._items]):
+        failures = [*self._failures]
+        for index, response in engine.generate([item.request for item in self._items]):
             item = self._items[index]
-            if isinstance(answer, FailedRequest):
-                unanswered.append(f"{item.sample_id}: {answer.reason}")
+            if isinstance(response, FailedRequest):
+                failures.append(f"{item.sample_id}: {response.reason}")
             else:
-                (boxes if item.request.form == "boxes" else drafts).append(item.row(answer, name))
-        return drafts, boxes, unanswered
+                (boxes if item.request.form == "boxes" else drafts).append(item.row(response, name))
+        return drafts, boxes, failures
 
     def _score(self, drafts: Sequence[Row], boxes: Sequence[Row]) -> dict[str, float | None]:
         from radfact.judges.offline.judge import OfflineJudge
 
         pairs = [Pair(row["sample_id"], _report(row["report"]), self._references[row["sample_id"]]) for row in drafts]
         scored = RadFact(OfflineJudge(), bootstrap=0).score(pairs).scores
-        figures = {f"drafts/{name}": scored[name].point if name in scored else None for name in SCORES}
+        scores = {f"drafts/{name}": scored[name].point if name in scored else None for name in SCORES}
         overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in boxes if row["iou"] is not None]
         if f"boxes/{BOXES['mean_iou']}" in self.names:
-            of_boxes = summarize_overlaps(overlaps, replicates=0)
-            figures |= {f"boxes/{ours}": of_boxes[name].point for name, ours in BOXES.items()}
-        return {name: None if value is None or math.isnan(value) else value for name, value in figures.items()}
+            box_scores = summarize_overlaps(overlaps, replicates=0)
+            scores |= {f"boxes/{ours}": box_scores[name].point for name, ours in BOXES.items()}
+        return {name: None if value is None or math.isnan(value) else value for name, value in scores.items()}
 
 
 def sample_studies(dataset: StudyDataset, config: TrainConfig) -> list[tuple[int, int, Task]]:
-    """The studies that are drafted, a function of the seed and the data.
+    """Draw the studies to draft, as a function of the seed and the data.
+
+    Args:
+        dataset: validation data.
+        config: of the run.
 
     Returns:
-        Of each the place of its source, its number there, and what is asked: the grounded report where the recipe
-        trains such, and the study has one.
+        For each study the index of its source, its number there, and the task: the grounded report if the
+        configuration trains it and the study has one.
     """
     tasks: dict[tuple[int, int], Task] = {}
     for task in ("findings", "grounded"):
         rows = dataset.table[dataset.table["task"] == TASKS.index(task)]
         tasks |= dict.fromkeys(zip(rows["source"].tolist(), rows["number"].tolist(), strict=True), task)
     places = sorted(tasks)
-    rng = np.random.default_rng(np.random.SeedSequence((config.seed, *_DRAW)))
+    rng = np.random.default_rng(np.random.SeedSequence((config.seed, *_SEED_KEY)))
     chosen = rng.choice(len(places), min(config.validation.drafts, len(places)), replace=False)
     return [(*places[i], tasks[places[i]]) for i in sorted(chosen.tolist())]
 
 
 @contextmanager
 def gathered_weights(model: ParallelModel) -> Iterator[None]:
-    """Keep the weights of a sharded model together, on every process, in the type of its computation.
+    """Context with all weights of a sharded model on every process, in the type of the computation.
 
-    All processes call this; what they compute in between is each one's own.
+    All processes enter it; inside, they compute independently.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -197,12 +201,12 @@ def gathered_weights(model: ParallelModel) -> Iterator[None]:
     finally:
         for name, part in sharded.items():
             part.reshard()
-            # The outermost keeps its weights after a forward pass anyway: the backward pass begins with them.
+            # The root module keeps its weights after a forward pass, since the backward pass begins with them.
             part.set_reshard_after_forward(name != "", recurse=False)
 
 
 def _on_disk(sample: PackedSample, folder: Path) -> Study:
-    """The study with its images as files, which are written if they came with it."""
+    """Return the study with its images as files; images of shards are written to a folder."""
     paths = {}
     for column, content in sample.images.items():
         folder.mkdir(exist_ok=True)
@@ -212,12 +216,12 @@ def _on_disk(sample: PackedSample, folder: Path) -> Study:
 
 
 def _with_answer(study: Study, task: Task) -> Study:
-    """The study with the report of one task alone."""
+    """Return the study with the report of one task only."""
     return study.model_copy(update={"grounded_findings": None} if task == "findings" else {"findings": None})
 
 
-def _questions(study: Study, task: Task, config: TrainConfig) -> Iterator[GenerationItem]:
-    """The report of a study, and the boxes of each sentence of a grounded reference."""
+def _requests(study: Study, task: Task, config: TrainConfig) -> Iterator[GenerationItem]:
+    """Yield the requests for the report of a study and for the boxes of each sentence of a grounded reference."""
     with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
         example = make_example(without_references(study), task, preset=config.preset)
         yield GenerationItem((study.sample_id,), study.sample_id, report_request(example), partial(make_draft, example))

@@ -1,4 +1,4 @@
-"""What a run says of itself: a line on the console, `metrics.jsonl`, trackers; rates, and how near to the hardware."""
+"""Metrics of a run on the console, in `metrics.jsonl` and in trackers, with throughput and MFU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from maira.train.config.run_config import BaseTrainConfig
 from maira.train.cost.accelerators import find_accelerator
 from maira.train.cost.flops import make_rates
 from maira.train.data.packing import PackedBatch
-from maira.train.trackers import Tracker, places, start_trackers
+from maira.train.trackers import Tracker, metric_targets, start_trackers
 from radfact.io.jsonl import dumps, open_atomic
 
 if TYPE_CHECKING:
@@ -31,33 +31,33 @@ if TYPE_CHECKING:
 
 MetricValues = Mapping[str, float | None]
 _WINDOW = 30
-"""Log lines over which the pace is taken that the time left is reckoned by."""
+"""Log lines over which the pace is averaged for the remaining time."""
 
 
 _RESIDENT_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes in which the system counts the memory of a process."""
+"""Unit of `ru_maxrss` in bytes."""
 
 
 class MetricsFile:
-    """`metrics.jsonl`: one object a line, with its `step`. What cannot be written waits for the next line.
+    """`metrics.jsonl`, one object with its `step` per line; lines that cannot be written wait for the next one.
 
     Args:
         path: of the file.
-        step: where the run goes on; lines of later steps are dropped, and a last one that was cut off.
+        step: step from which the run resumes; later and incomplete lines are removed.
 
     Attributes:
-        validated: step of the last line about a validation that was there; 0 without any.
+        validated: step of the last validation in the file; 0 without any.
     """
 
     def __init__(self, path: Path, step: int) -> None:
-        self._path, self._waiting, self.validated = path, "", 0
+        self._path, self._pending, self.validated = path, "", 0
         if path.exists():
-            read = ((line, _row(line)) for line in path.read_text(encoding="utf-8").splitlines())
-            kept = [(line, row) for line, row in read if row is not None and row["step"] <= step]
-            # Lines of steps alone have an epoch.
-            self.validated = max((row["step"] for _, row in kept if "epoch" not in row), default=0)
+            rows = ((line, _parse_row(line)) for line in path.read_text(encoding="utf-8").splitlines())
+            valid = [(line, row) for line, row in rows if row is not None and row["step"] <= step]
+            # Only lines of steps have an epoch.
+            self.validated = max((row["step"] for _, row in valid if "epoch" not in row), default=0)
             with open_atomic(path) as handle:
-                handle.writelines(f"{line}\n" for line, _ in kept)
+                handle.writelines(f"{line}\n" for line, _ in valid)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a line.
@@ -65,21 +65,21 @@ class MetricsFile:
         Raises:
             OSError: it cannot be written now.
         """
-        self._waiting += dumps(dict(row)) + "\n"
+        self._pending += dumps(dict(row)) + "\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         size = self._path.stat().st_size if self._path.exists() else 0
         try:
             with self._path.open("a", encoding="utf-8") as handle:
-                handle.write(self._waiting)
+                handle.write(self._pending)
         except OSError:
             with suppress(OSError), self._path.open("r+b") as handle:
                 handle.truncate(size)
             raise
-        self._waiting = ""
+        self._pending = ""
 
 
-def _row(line: str) -> dict[str, Any] | None:
-    """What a line holds; None where it is not whole."""
+def _parse_row(line: str) -> dict[str, Any] | None:
+    """Return the object of a line; None if the line is incomplete."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -89,7 +89,7 @@ def _row(line: str) -> dict[str, Any] | None:
 
 @dataclass
 class _Counts:
-    """What this process did since the last line; `waited` for data, seconds."""
+    """Counts of this process since the last line; `waited` is the time spent waiting for data, in seconds."""
 
     started: float
     tokens: int = 0
@@ -100,28 +100,28 @@ class _Counts:
 
 
 class MetricsLogger:
-    """What a run says of its steps, each `log_every` of them, and of what is validated.
+    """Logs the steps of a run, every `log_every`, and its validations.
 
-    All processes call it alike, `start` first: counts are kept by each and added up when a line is due, so that no step
-    waits for the device or for other processes. The main process alone writes. A tracker or file that cannot be written
-    while the run goes on is said once and does not end it.
+    All processes call it alike, `start` first. Each keeps its own counts, which are summed when a line is due, so that
+    no step waits for the device or for other processes. Only the main process writes. A tracker or file that cannot be
+    written during the run is reported once and does not end the run.
 
     Args:
-        config: its folder, trackers and `log_every` count, and what it trains.
-        model_config: of the model; what is executed is reckoned from it (`maira.train.cost.flops`).
-        context: the processes of the run.
-        console: where lines go.
+        config: of the run.
+        model_config: of the model, for its FLOPs (`maira.train.cost.flops`).
+        context: processes of the run.
+        console: for lines of text.
         steps: of the whole run.
 
     Attributes:
-        validated: step of the last validation that is written down, known to the main process; 0 before the first.
+        validated: step of the last validation that is logged, known to the main process; 0 before the first.
     """
 
     def __init__(
         self, config: BaseTrainConfig, model_config: Any, context: DistributedContext, console: Console, steps: int
     ) -> None:
         self.validated = 0
-        self._recipe, self._context, self._console, self._steps = config, context, console, steps
+        self._config, self._context, self._console, self._steps = config, context, console, steps
         self._costs = make_rates(model_config, config)
         self._peak = _peak(context.device)
         self._trackers: dict[str, Tracker] = {}
@@ -132,49 +132,49 @@ class MetricsLogger:
         self._counts = _Counts(time.perf_counter())
 
     def start(self, step: int) -> None:
-        """Begin, with so many optimiser steps done; what files hold of later ones is dropped.
+        """Start after a number of optimizer steps; files lose what they hold of later steps.
 
         Raises:
             InputError: a tracker cannot be started, in the main process.
         """
         if self._context.is_main:
-            self._trackers = start_trackers(self._recipe, step)
-            self._metrics = MetricsFile(self._recipe.out / "metrics.jsonl", step)
+            self._trackers = start_trackers(self._config, step)
+            self._metrics = MetricsFile(self._config.out / "metrics.jsonl", step)
             self.validated = self._metrics.validated
         self._counts = _Counts(time.perf_counter())
         self._pace = deque([(step, self._counts.started)], maxlen=_WINDOW + 1)
 
-    def log_setup(self, schedule: DataSchedule, model: nn.Module, sharing: str, kernel: str) -> None:
-        """Say what the run is about to do, and how.
+    def log_setup(self, schedule: DataSchedule, model: nn.Module, sharding: str, kernel: str) -> None:
+        """Print what the run does and how.
 
         Args:
-            schedule: its course.
-            model: what is trained told from what is frozen; on this process's device.
-            sharing: how the processes share it ("none", "ddp", "fsdp").
+            schedule: of the run.
+            model: with trained and frozen parameters.
+            sharding: how the processes share the model ("none", "ddp", "fsdp").
             kernel: of attention.
         """
-        config, context = self._recipe, self._context
+        config, context = self._config, self._context
         parameters = [(_numel(parameter), parameter.requires_grad) for parameter in model.parameters()]
         trained = sum(count for count, is_trained in parameters if is_trained)
-        every = sum(count for count, _ in parameters)
-        alike = f"{context.size} processes"
-        processes = {"none": "1 process", "ddp": f"{alike} (DDP)", "fsdp": f"{alike} (FSDP2)"}
+        total = sum(count for count, _ in parameters)
+        size = f"{context.size} processes"
+        processes = {"none": "1 process", "ddp": f"{size} (DDP)", "fsdp": f"{size} (FSDP2)"}
         self.info(
-            f"{len(schedule.table):,} answers, {schedule.samples_per_epoch:,} samples an epoch, {schedule.steps:,} steps of "
+            f"{len(schedule.table):,} samples, {schedule.samples_per_epoch:,} per epoch, {schedule.steps:,} steps of "
             f"{config.global_batch}",
-            f"{_short(trained)} of {_short(every)} parameters trained",
-            f"{processes[sharing]} on {context.device.type}, attention {kernel.removeprefix('maira_')}",
-            f"figures in {', '.join(places(config))}",
+            f"{_short(trained)} of {_short(total)} parameters trained",
+            f"{processes[sharding]} on {context.device.type}, attention {kernel.removeprefix('maira_')}",
+            f"metrics in {', '.join(metric_targets(config))}",
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next line needs of the steps before, as JSON values; the same in every process."""
+        """Return what the next line needs of previous steps, as JSON values, the same in every process."""
         losses = {name: float(value) for name, value in self._losses.items()}
         seconds = self._seconds + time.perf_counter() - self._counts.started
         return {"losses": losses, "count": self._count, "seconds": seconds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore what `state_dict` returned."""
         self._losses, self._count = dict(state["losses"]), int(state["count"])
         self._seconds = float(state["seconds"])
 
@@ -182,8 +182,8 @@ class MetricsLogger:
         """Count a packed row of this process.
 
         Args:
-            batch: still on the CPU; padding is not counted.
-            waited: time for which it was waited, seconds.
+            batch: on the CPU; padding is not counted.
+            waited: seconds that the process has waited for it.
         """
         lengths = batch.starts.diff()[: len(batch.sample_ids)].numpy()
         counts = self._counts
@@ -194,46 +194,46 @@ class MetricsLogger:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Keep what is done in the block (validation, say) out of the rates; the time left counts it."""
+        """Context whose time (of a validation, say) is excluded from the rates, but not from the remaining time."""
         started = time.perf_counter()
         yield
         self._counts.paused += time.perf_counter() - started
 
     def log_step(self, step: int, epoch: int, losses: Mapping[str, Tensor | float], **last: Tensor | float) -> None:
-        """Take an optimiser step, and say how it goes if a line is due.
+        """Count an optimizer step, and log if a line is due.
 
         Args:
-            step: how many are done now.
+            step: optimizer steps done.
             epoch: from 0.
-            losses: of the step, over all processes; a line has their mean over its steps. Tensors are not read before.
-            **last: what a line has as it is (`lr`, `grad_norm`).
+            losses: of the step, over all processes; a line has their mean over its steps. Tensors are read only then.
+            **last: values of the last step for the line (`lr`, `grad_norm`).
         """
         for name, value in losses.items():
             detached = value.detach() if isinstance(value, Tensor) else value
             self._losses[name] = self._losses.get(name, 0.0) + detached
         self._count += 1
-        if step % self._recipe.log_every and step != self._steps:
+        if step % self._config.log_every and step != self._steps:
             return
-        figures = {name: float(value) / self._count for name, value in self._losses.items()}
-        figures |= {name: float(value) for name, value in last.items()}
+        metrics = {name: float(value) / self._count for name, value in self._losses.items()}
+        metrics |= {name: float(value) for name, value in last.items()}
         rates = self._read_rates()
         self._losses, self._count = {}, 0
         self._pace.append((step, time.perf_counter()))
         left = _time_left(self._pace, self._steps)
         if self._context.is_main:
             head = {"step": step, "epoch": epoch, "seconds": round(self._seconds, 1)}
-            self._write(head, figures | rates)
-            self.info(f"step {step}/{self._steps}", *_line(figures, rates, left))
+            self._write(head, metrics | rates)
+            self.info(f"step {step}/{self._steps}", *_line(metrics, rates, left))
 
-    def log_validation(self, step: int, figures: MetricValues) -> None:
-        """Take what was validated after a step."""
+    def log_validation(self, step: int, metrics: MetricValues) -> None:
+        """Log the metrics of a validation after a step."""
         if self._context.is_main:
             self.validated = step
-            self._write({"step": step}, figures)
-            self.info(f"step {step}/{self._steps}", *_validated(figures))
+            self._write({"step": step}, metrics)
+            self.info(f"step {step}/{self._steps}", *_validated(metrics))
 
     def info(self, *parts: str) -> None:
-        """A line of several parts; on a narrow terminal it is broken between them."""
+        """Print a line of several parts; on a narrow terminal it is broken between them."""
         if not self._context.is_main:
             return
         width = self._console.width if self._console.is_terminal else math.inf
@@ -241,22 +241,22 @@ class MetricsLogger:
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Have all trackers write what they hold."""
+        """Close all trackers."""
         for name in list(self._trackers):
             self._guarded(name, lambda tracker: tracker.close())
         self._trackers = {}
 
     def _read_rates(self) -> dict[str, float]:
-        """Rates since the last line, over all processes, and the memory that the fullest device held meanwhile."""
+        """Return the rates since the last line, over all processes, and the peak memory of the fullest device."""
         counts, context, now = self._counts, self._context, time.perf_counter()
-        mine = [counts.tokens, counts.samples, counts.flops / 1e12, counts.waited]
+        local = [counts.tokens, counts.samples, counts.flops / 1e12, counts.waited]
         memory = [0.0] * context.size
         memory[context.rank] = _memory(context.device)
-        collective_section = torch.tensor([*mine, *memory], dtype=torch.float64, device=context.device)
-        tokens, samples, tflop, waited, *held = context.sum(collective_section).tolist()
-        whole = now - counts.started
-        seconds = max(whole - counts.paused, 1e-9)
-        self._seconds += whole
+        collective_section = torch.tensor([*local, *memory], dtype=torch.float64, device=context.device)
+        tokens, samples, tflop, waited, *peaks = context.sum(collective_section).tolist()
+        elapsed = now - counts.started
+        seconds = max(elapsed - counts.paused, 1e-9)
+        self._seconds += elapsed
         self._counts = _Counts(now)
         rates = {
             "tokens_per_second": tokens / seconds,
@@ -266,16 +266,16 @@ class MetricsLogger:
         }
         if self._peak is not None:
             rates["mfu"] = rates["tflops_per_device"] * 1e12 / self._peak
-        return rates | ({"memory_gb": max(held)} if max(held) else {})
+        return rates | ({"memory_gb": max(peaks)} if max(peaks) else {})
 
-    def _write(self, head: Mapping[str, float], figures: MetricValues) -> None:
-        rounded = {name: _nine_digits(value) for name, value in figures.items()}
+    def _write(self, head: Mapping[str, float], metrics: MetricValues) -> None:
+        rounded = {name: _nine_digits(value) for name, value in metrics.items()}
         try:
             self._metrics.add({**head, **rounded})
             self._can_write = True
         except OSError as error:
             if self._can_write:
-                self.info(f"metrics.jsonl cannot be written: {error.strerror}; training goes on")
+                self.info(f"metrics.jsonl cannot be written: {error.strerror}; training continues")
             self._can_write = False
         known = {name: value for name, value in rounded.items() if value is not None}
         for name in list(self._trackers):
@@ -284,67 +284,67 @@ class MetricsLogger:
     def _guarded(self, name: str, act: Any) -> None:
         try:
             act(self._trackers[name])
-        except Exception as error:  # whatever a tracker's disk or network fails with, the training is worth more
-            said = " ".join(str(error).split()) or type(error).__name__
-            self.info(f"{name} is left out from here on: {said}")
+        except Exception as error:  # whatever its disk or network fails with, training continues
+            reason = " ".join(str(error).split()) or type(error).__name__
+            self.info(f"{name} is disabled: {reason}")
             del self._trackers[name]
 
 
 def _numel(parameter: nn.Parameter) -> int:
-    """Numbers of a parameter, also of one that is packed in 4 bits."""
+    """Return the number of elements of a parameter, also of one that is packed in 4 bits."""
     state = getattr(parameter, "quant_state", None)
     return math.prod(state.shape) if state is not None else parameter.numel()
 
 
 def _peak(device: torch.device) -> float | None:
-    """Operations a second that the device's maker claims; None for a CPU or one that is not known."""
+    """Return the peak FLOP/s of a device by its data sheet; None for a CPU or an unknown device."""
     if device.type != "cuda":
         return None
-    known = find_accelerator(torch.cuda.get_device_name(device))
-    return known.peak if known else None
+    accelerator = find_accelerator(torch.cuda.get_device_name(device))
+    return accelerator.peak if accelerator else None
 
 
 def _memory(device: torch.device) -> float:
-    """Most memory that tensors took on the device since this was last asked, or on a CPU the process so far, GB."""
+    """Return the peak memory of tensors on the device since the last call, or of the process on a CPU, in GB."""
     if device.type != "cuda":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RESIDENT_UNIT / 1e9
-    held = torch.cuda.max_memory_allocated(device) / 1e9
+    peak = torch.cuda.max_memory_allocated(device) / 1e9
     torch.cuda.reset_peak_memory_stats(device)
-    return held
+    return peak
 
 
 def _time_left(pace: deque[tuple[int, float]], steps: int) -> float:
-    """Seconds, at the pace of the last lines; nothing of a resumed run's past is in it."""
+    """Return the remaining seconds at the pace of the last lines since the start or the resumption."""
     (first, since), (last, now) = pace[0], pace[-1]
     return (steps - last) * (now - since) / max(1, last - first)
 
 
 def _nine_digits(value: float | None) -> float | None:
-    """Enough to tell any two numbers of float32 apart; None where it is not finite."""
+    """Round to nine digits, which distinguish all float32 numbers; None if not finite."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.9g}")
 
 
-def _line(figures: MetricValues, rates: Mapping[str, float], left: float) -> list[str]:
-    parts = [f"{name} {value:.4f}" for name, value in figures.items() if name not in ("lr", "grad_norm")]
-    parts += [f"lr {figures['lr']:.2e}"] if "lr" in figures else []
-    parts += [f"norm {figures['grad_norm']:.2f}"] if "grad_norm" in figures else []
+def _line(metrics: MetricValues, rates: Mapping[str, float], left: float) -> list[str]:
+    parts = [f"{name} {value:.4f}" for name, value in metrics.items() if name not in ("lr", "grad_norm")]
+    parts += [f"lr {metrics['lr']:.2e}"] if "lr" in metrics else []
+    parts += [f"norm {metrics['grad_norm']:.2f}"] if "grad_norm" in metrics else []
     parts += [f"{_short(rates['tokens_per_second'])} tokens/s", f"{_short(rates['samples_per_second'])} samples/s"]
     parts += [f"MFU {rates['mfu']:.0%}" if "mfu" in rates else f"{rates['tflops_per_device']:.2g} TFLOP/s"]
     parts += [f"{rates['memory_gb']:.1f} GB"] if "memory_gb" in rates else []
     return [*parts, f"data wait {rates['data_wait']:.0%}", f"{_duration(left)} left"]
 
 
-def _validated(figures: MetricValues) -> Iterator[str]:
-    """Losses one by one; of other figures those that belong together (precision, recall, F1) side by side."""
-    beside: dict[str, dict[str, str]] = {}
-    for name, value in figures.items():
-        said = "-" if value is None else f"{value:.3f}"
+def _validated(metrics: MetricValues) -> Iterator[str]:
+    """Yield losses one by one, and groups of other metrics (precision, recall, F1) together."""
+    groups: dict[str, dict[str, str]] = {}
+    for name, value in metrics.items():
+        text = "-" if value is None else f"{value:.3f}"
         if name.startswith("loss/"):
-            yield f"{name} {said}"
+            yield f"{name} {text}"
         else:
             group, _, part = name.replace("/", "_" if name.startswith("boxes/") else "/").rpartition("_")
-            beside.setdefault(group, {})[part] = said
-    for group, parts in beside.items():
+            groups.setdefault(group, {})[part] = text
+    for group, parts in groups.items():
         if set(parts.values()) != {"-"}:
             yield f"{group} {'/'.join(parts)} {'/'.join(parts.values())}"
 
@@ -364,7 +364,7 @@ def _duration(seconds: float) -> str:
 
 
 def _fold(parts: tuple[str, ...], width: float) -> Iterator[str]:
-    """Lines of parts, none broken; all but the first are indented."""
+    """Yield lines of whole parts; all but the first are indented."""
     line = ""
     for part in parts:
         if line and len(line) + 2 + len(part) > width:

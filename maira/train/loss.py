@@ -1,4 +1,7 @@
-"""What training minimises: cross-entropy of answers (paper 004, B.2), and an auxiliary loss of a trained encoder."""
+"""Training losses: cross-entropy of the answers, and an auxiliary loss of a trained encoder.
+
+Source: MAIRA-2, appendix B.2 (cross-entropy).
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from maira.train.data.packing import PackedBatch, StepTotals
 
 
 class Losses(NamedTuple):
-    """Losses of one packed row, summed, so that those of a step add up however it was packed.
+    """Losses of one packed row as sums, so that those of a step add up however it was packed.
 
     Attributes:
-        answer: cross-entropy, summed over answer tokens.
-        patches: auxiliary loss, summed over samples; 0 without.
-        per_sample: (samples,), cross-entropy summed over each sample's answer, without a gradient.
-        tokens: (samples,), answer tokens of each.
+        answer: () cross-entropy, summed over answer tokens.
+        patches: () auxiliary loss, summed over samples; 0 without.
+        per_sample: (samples,) cross-entropy, summed over each sample's answer, without a gradient.
+        tokens: (samples,) answer tokens of each sample.
     """
 
     answer: Tensor
@@ -29,11 +32,11 @@ class Losses(NamedTuple):
     tokens: Tensor
 
     def total(self, totals: StepTotals, patch_weight: float) -> Tensor:
-        """This row's part of the loss of its optimiser step.
+        """Return this row's part of the loss of its optimizer step.
 
         Args:
-            totals: answer tokens and samples of the whole step, over all processes.
-            patch_weight: of the auxiliary loss.
+            totals: answer tokens and samples of the step, over all processes.
+            patch_weight: weight of the auxiliary loss.
         """
         answer = self.answer / totals.answer_tokens
         return answer + patch_weight * self.patches / totals.samples if patch_weight else answer
@@ -44,7 +47,7 @@ class PackedLossModel(nn.Module):
 
     Attributes:
         model: what is trained.
-        kernel: name of the attention within samples (`attention.choose`).
+        kernel: name of the attention within samples (`attention.select_kernel`).
         patch_weight: weight of the auxiliary loss; 0 for none.
     """
 
@@ -54,33 +57,34 @@ class PackedLossModel(nn.Module):
 
 
 def answer_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:
-    """Cross-entropy of a row's answers; logits are computed where the next token is an answer's, and nowhere else.
+    """Compute the cross-entropy of a row's answers; logits are computed only where the next token is an answer's.
 
     Args:
-        hidden: (1, tokens, width), what the language model's last layer gives.
-        head: from there to logits.
+        hidden: (1, tokens, width), output of the language model's last layer.
+        head: layer that computes logits.
         batch: the row.
     """
-    scores = head(hidden[0].index_select(0, batch.answers)).float()
+    # (answer tokens, vocabulary)
+    logits = head(hidden[0].index_select(0, batch.answers)).float()
     # (answer tokens,)
-    losses = F.cross_entropy(scores, batch.targets, reduction="none")
-    none = torch.zeros(len(batch.sample_ids), device=losses.device)
+    losses = F.cross_entropy(logits, batch.targets, reduction="none")
+    zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
     return Losses(
         answer=losses.sum(),
         patches=losses.new_zeros(()),
-        per_sample=none.index_add(0, batch.answer_samples, losses.detach()),
-        tokens=none.index_add(0, batch.answer_samples, torch.ones_like(losses)),
+        per_sample=zeros.index_add(0, batch.answer_samples, losses.detach()),
+        tokens=zeros.index_add(0, batch.answer_samples, torch.ones_like(losses)),
     )
 
 
 class MairaLossModel(PackedLossModel):
-    """A MAIRA-2 that reads packed rows and returns their losses, with the auxiliary loss's head beside it.
+    """MAIRA-2 with its training losses and the head of the auxiliary loss.
 
     Args:
-        model: what is trained.
-        kinds: findings that the auxiliary loss knows.
+        model: the trained model.
+        kinds: number of kinds of findings that the auxiliary loss predicts.
         patch_weight: weight of the auxiliary loss; 0 for none.
-        kernel: name of the attention within samples (`attention.choose`).
+        kernel: name of the attention kernel (`attention.select_kernel`).
     """
 
     def __init__(
@@ -94,10 +98,10 @@ class MairaLossModel(PackedLossModel):
         self.model: MairaForConditionalGeneration = model
         self.kernel, self.patch_weight = kernel, patch_weight
         self.patch_head = nn.Linear(model.config.vision_config.hidden_size, kinds) if patch_weight else None
-        attention.use(model, kernel)
+        attention.set_kernel(model, kernel)
 
     def forward(self, batch: PackedBatch) -> Losses:
-        """Losses of a packed row.
+        """Return the losses of a packed row.
 
         All images go through the encoder in one call: under FSDP every process must make the same calls, and rows have
         different numbers of images.
@@ -110,7 +114,7 @@ class MairaLossModel(PackedLossModel):
             embeddings,
             position_ids=batch.position_ids,
             use_cache=False,
-            **attention.packed(self.kernel, batch),
+            **attention.packed_kwargs(self.kernel, batch),
         ).last_hidden_state
         losses = answer_losses(hidden, self.model.language_model.lm_head, batch)
         return losses._replace(patches=self._patch_loss(patches, batch))
@@ -118,6 +122,7 @@ class MairaLossModel(PackedLossModel):
     def _patch_loss(self, patches: Tensor, batch: PackedBatch) -> Tensor:
         if self.patch_head is None or batch.coverage is None:
             return patches.new_zeros((), dtype=torch.float32)
-        scores = self.patch_head(patches[batch.frontal_rows]).float()
-        # Summed over kinds, averaged over patches: the weight then means the same for any number of kinds.
-        return F.binary_cross_entropy_with_logits(scores, batch.coverage, reduction="none").sum(-1).mean(-1).sum()
+        # (samples, patches, kinds)
+        logits = self.patch_head(patches[batch.frontal_rows]).float()
+        # Summed over kinds and averaged over patches, so that the weight means the same for any number of kinds.
+        return F.binary_cross_entropy_with_logits(logits, batch.coverage, reduction="none").sum(-1).mean(-1).sum()

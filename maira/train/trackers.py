@@ -1,7 +1,7 @@
-"""Where figures go beside the console and `metrics.jsonl`: TensorBoard, Weights & Biases.
+"""Trackers of metrics: TensorBoard and Weights & Biases.
 
-Both are spoken to directly: accelerate's wrappers need its state, and know nothing of a run that goes on from an
-earlier step (TensorBoard's `purge_step`, the id of a run of Weights & Biases).
+Both are called directly: accelerate's wrappers need its state, and do not support a run that resumes from an earlier
+step (TensorBoard's `purge_step`, the id of a run of Weights & Biases).
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from maira.train.config.run_config import BaseTrainConfig
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_text
 
 WANDB_PROJECT = "maira"
-"""Unless WANDB_PROJECT in the environment says otherwise."""
+"""Default of the environment variable WANDB_PROJECT."""
 
 
 class Tracker(Protocol):
-    """One place for figures."""
+    """A target of metrics."""
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Take the figures of a step."""
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step."""
 
     def close(self) -> None:
-        """Have everything written."""
+        """Write everything and close."""
 
 
 class TensorBoard:
     """Event files in `tensorboard/` of the run's folder.
 
     Args:
-        config: its folder counts.
-        first_step: where the run goes on; what was written of later steps is dropped.
+        config: of the run.
+        first_step: step from which the run resumes; later steps are removed.
 
     Raises:
         InputError: TensorBoard is not installed.
@@ -46,29 +46,31 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise InputError(_missing("tensorboard", "tensorboard"), field="trackers") from None
+            raise InputError(
+                _missing("tensorboard", "tensorboard"), code=ErrorCode.MISSING_REQUIREMENT, field="trackers"
+            ) from None
         writer: Any = SummaryWriter
         self._writer = writer(str(config.out / "tensorboard"), purge_step=first_step + 1 if first_step else None)
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Take the figures of a step."""
-        for name, value in figures.items():
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step."""
+        for name, value in metrics.items():
             self._writer.add_scalar(name if "/" in name else f"train/{name}", value, step)
 
     def close(self) -> None:
-        """Have everything written."""
+        """Write everything and close."""
         self._writer.close()
 
 
 class Wandb:
-    """A run of Weights & Biases, the same one when the training goes on; its id is kept in the run's folder.
+    """A run of Weights & Biases, the same one after resumption; its id is saved in the run's folder.
 
-    `WANDB_MODE=offline`, `WANDB_PROJECT`, `WANDB_ENTITY` and whatever else its documentation names count as ever.
-    Figures are drawn over `step`, which is one of them: its own count of steps could not go back to a saved state.
+    Its environment variables (`WANDB_MODE=offline`, `WANDB_PROJECT`, `WANDB_ENTITY`, ...) apply. Metrics are plotted
+    over `step`, which is one of them, since its own step counter could not go back to a saved state.
 
     Args:
-        config: whole, it is the configuration of the run.
-        first_step: where the run goes on; 0 starts another one.
+        config: of the run, recorded with it.
+        first_step: step from which the run resumes; 0 starts a new run.
 
     Raises:
         InputError: the package is not installed, there is no key, or the service refuses.
@@ -78,37 +80,41 @@ class Wandb:
         try:
             import wandb
         except ImportError:
-            raise InputError(_missing("wandb", "maira-radfact[wandb]"), field="trackers") from None
+            raise InputError(
+                _missing("wandb", "maira-radfact[wandb]"), code=ErrorCode.MISSING_REQUIREMENT, field="trackers"
+            ) from None
         library: Any = wandb
-        # Asked for here, since the library would wait for somebody to type one.
+        # Checked here, since the library would wait for the user to type one.
         if os.environ.get("WANDB_MODE", "online") == "online" and not _has_key():
             raise InputError(
-                "wandb has no key: say `wandb login`, set WANDB_API_KEY, or WANDB_MODE=offline", field="trackers"
+                "wandb has no key: run `wandb login`, set WANDB_API_KEY, or WANDB_MODE=offline",
+                code=ErrorCode.MISSING_REQUIREMENT,
+                field="trackers",
             )
-        kept = config.out / "wandb-id.txt"
-        known = read_text(kept).strip() if first_step and kept.exists() else None
+        id_file = config.out / "wandb-id.txt"
+        run_id = read_text(id_file).strip() if first_step and id_file.exists() else None
         config.out.mkdir(parents=True, exist_ok=True)
         try:
             self._run = library.init(
                 project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
                 name=config.out.name,
                 dir=str(config.out),
-                id=known,
-                resume="allow" if known else None,
+                id=run_id,
+                resume="allow" if run_id else None,
                 config=config.model_dump(mode="json"),
             )
         except library.Error as error:
             raise InputError(f"wandb does not start: {' '.join(str(error).split())}", field="trackers") from None
-        kept.write_text(f"{self._run.id}\n", encoding="utf-8")
+        id_file.write_text(f"{self._run.id}\n", encoding="utf-8")
         self._run.define_metric("*", step_metric="step")
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Take the figures of a step."""
-        named = {name if "/" in name else f"train/{name}": value for name, value in figures.items()}
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step."""
+        named = {name if "/" in name else f"train/{name}": value for name, value in metrics.items()}
         self._run.log({"step": step, **named})
 
     def close(self) -> None:
-        """Have everything written."""
+        """Write everything and close."""
         self._run.finish()
 
 
@@ -116,33 +122,37 @@ _TRACKERS: dict[str, Callable[[BaseTrainConfig, int], Tracker]] = {"tensorboard"
 
 
 def start_trackers(config: BaseTrainConfig, first_step: int) -> dict[str, Tracker]:
-    """The trackers of a recipe by name.
+    """Start the trackers of a run and return them by name.
+
+    Args:
+        config: of the run.
+        first_step: step from which the run resumes.
 
     Raises:
-        InputError: one cannot be started; what is missing is named.
+        InputError: one cannot be started.
     """
-    return {name: _TRACKERS[name](config, first_step) for name in wanted(config)}
+    return {name: _TRACKERS[name](config, first_step) for name in tracker_names(config)}
 
 
-def wanted(config: BaseTrainConfig) -> list[str]:
-    """The trackers of a recipe; one that it does not name itself is left out where its package is not installed."""
+def tracker_names(config: BaseTrainConfig) -> list[str]:
+    """Return the names of the trackers, without default ones whose package is not installed."""
     names: list[str] = list(dict.fromkeys(config.trackers))
     if "trackers" not in config.model_fields_set:
         names = [name for name in names if find_spec(name)]
     return names
 
 
-def places(config: BaseTrainConfig) -> list[str]:
-    """Where the figures of a run are to be found, in words."""
+def metric_targets(config: BaseTrainConfig) -> list[str]:
+    """Return where the metrics of a run are written, for a message."""
     where = {
         "tensorboard": f"TensorBoard: {config.out / 'tensorboard'}",
         "wandb": f"Weights & Biases: project {os.environ.get('WANDB_PROJECT', WANDB_PROJECT)}",
     }
-    return [str(config.out / "metrics.jsonl"), *(where[name] for name in wanted(config))]
+    return [str(config.out / "metrics.jsonl"), *(where[name] for name in tracker_names(config))]
 
 
 def _has_key() -> bool:
-    """Whether Weights & Biases will find credentials: in the environment, or in the file that `wandb login` writes."""
+    """Whether Weights & Biases finds credentials in the environment or in the file that `wandb login` writes."""
     if os.environ.keys() & {"WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"}:
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
@@ -153,4 +163,4 @@ def _has_key() -> bool:
 
 
 def _missing(package: str, install: str) -> str:
-    return f"{package} is not installed: pip install '{install}', or leave it out of trackers"
+    return f"{package} is not installed: pip install '{install}', or remove it from trackers"

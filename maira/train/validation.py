@@ -1,4 +1,4 @@
-"""How good a model in training is by now: losses on answers that it does not learn from, drafts, the best so far."""
+"""Validation during training: losses on held-out samples, scores of drafts, and the best checkpoint."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ from torch import nn
 from maira.model.processor import MairaProcessor
 from maira.train.config.run_config import BaseTrainConfig, TrainConfig
 from maira.train.data.batches import SkippedSample, collate_row, encode_row
-from maira.train.data.dataset import StudyDataset, open_dataset
+from maira.train.data.dataset import open_dataset
 from maira.train.data.packing import ALL_TASKS, PackedBatch, SampleDataset, StepTotals, pack
 from maira.train.data.workers import map_in_workers
 from maira.train.draft_validation import DraftEvaluator
 from maira.train.logging import MetricsLogger, MetricValues
 from maira.train.parallel import DistributedContext, ParallelModel
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
 
-_DRAW = (0, 0)
-"""Sets the draw apart from the others of a run's seed."""
+_SEED_KEY = (0, 0)
+"""Distinguishes this draw from others with a run's seed."""
 
 
 class Validator:
-    """What a recipe wants measured while a run goes on.
+    """Validates a model during a run; all processes make and call it alike.
 
-    All processes make and call it alike. Nothing of the training is touched: the model comes back in the modes that it
-    was in, and random numbers go on as if nothing had been drawn.
+    The training is not affected: the modes of the modules and the states of random number generators are restored.
 
     Args:
-        config: its `validation` counts.
-        dataset: of its sources.
-        context: of the run.
-        log: takes the figures.
-        steps: of the run; the last one is always measured.
-        drafter: drafts reports every so often.
+        config: of the run.
+        dataset: validation data.
+        context: processes of the run.
+        log: receives the metrics.
+        steps: of the run; the last one is always validated.
+        drafter: evaluates drafts; None for losses only.
 
     Attributes:
-        samples: of the draw.
+        samples: number of samples in the draw.
 
     Raises:
-        InputError: a sample does not fit in a row, or there is no figure of the name `best_by`.
+        InputError: a sample does not fit in a row, or there is no metric of the name `best_by`.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Validator:
         steps: int,
         drafter: DraftEvaluator | None = None,
     ) -> None:
-        self._recipe, self._context, self._log, self._steps = config, context, log, steps
+        self._config, self._context, self._log, self._steps = config, context, log, steps
         self._corpus, self._drafter = dataset, drafter
         drawn = sample_answers(self._corpus, config)
         self.samples = len(drawn)
@@ -72,17 +71,17 @@ class Validator:
         measured_on = _validation_fingerprint(self._corpus, drawn, config)
         self._best = BestCheckpoint(config, self.names, {f"loss/{ALL_TASKS[task]}" for task in undrawn}, measured_on)
         if self._best.is_reset:
-            log.info("what is validated on has changed: the next checkpoint that is measured is the best so far")
+            log.info("the validation data has changed: the next checkpoint that is validated becomes the best")
 
     @property
     def names(self) -> list[str]:
-        """The figures that there are, in their order."""
+        """Names of all metrics, in order."""
         losses = [f"loss/{name}" for name in ("all", *self._tasks)]
         return losses + (self._drafter.names if self._drafter else [])
 
     def is_due(self, step: int) -> bool:
-        """Whether anything is to be measured after a step."""
-        return self._measures_losses(step) or self._drafts(step)
+        """Whether the model is validated after a step."""
+        return self._is_loss_due(step) or self._is_draft_due(step)
 
     def after_step(
         self,
@@ -91,41 +90,41 @@ class Validator:
         write: Callable[[Path], None],
         record_skipped: Callable[[list[SkippedSample]], None],
     ) -> None:
-        """Measure what is due after a step, if that is not done; the checkpoint is written if it is the best so far.
+        """Validate if that is due after a step, and write the checkpoint if it is the best one.
 
         Args:
-            step: optimiser steps done.
+            step: optimizer steps done.
             model: in training.
-            write: writes the model as a checkpoint into a folder; all processes call it.
-            record_skipped: takes the samples of all processes that cannot be read, if any, and may end the run for them,
-                before any figure that lacks them stands anywhere.
+            write: writes the model as a checkpoint to a folder; all processes call it.
+            record_skipped: takes the unreadable samples of all processes, if any, and may end the run before metrics
+                without them are written.
 
         Raises:
-            InputError: a sample cannot be read, and the recipe does not say that it may be left out.
+            InputError: a sample cannot be read, and the configuration does not skip it.
         """
         if not self.is_due(step) or step == self._context.gather(self._log.validated)[0]:
             return
-        figures = dict[str, float | None]()
+        metrics = dict[str, float | None]()
         with self._log.pause():
-            if self._measures_losses(step):
-                figures, skipped = self.losses(model)
+            if self._is_loss_due(step):
+                metrics, skipped = self.losses(model)
                 if skipped:
                     record_skipped(skipped)
-            if self._drafts(step):
-                figures |= self.drafts(model, step)
-            figures = self._finite(step, figures)
-            # One process decides for all: others may see the folder as it was, and writing takes all of them.
-            best = self._context.gather(self._best.is_beaten_by(figures))[0]
-            if best and (reason := self._best.keep(step, figures, write, self._context)):
-                self._log.info(f"the best checkpoint could not be written, the run goes on: {reason}")
-            # Last, since it says that all of this is done.
-            self._log.log_validation(step, figures)
+            if self._is_draft_due(step):
+                metrics |= self.drafts(model, step)
+            metrics = self._finite(step, metrics)
+            # One process decides for all, since others may read an outdated folder.
+            is_best = self._context.gather(self._best.is_beaten_by(metrics))[0]
+            if is_best and (reason := self._best.replace(step, metrics, write, self._context)):
+                self._log.info(f"the best checkpoint could not be written, the run continues: {reason}")
+            # Last, since it marks the validation as complete.
+            self._log.log_validation(step, metrics)
 
     def losses(self, model: ParallelModel) -> tuple[dict[str, float | None], list[SkippedSample]]:
-        """Mean cross-entropy over the answer tokens of the draw, over all of it and by task: `loss/all`, ...
+        """Compute the mean cross-entropy over answer tokens, of all samples and by task: `loss/all`, ...
 
         Returns:
-            The figures, None where all samples are left out, and the samples of all processes that are.
+            The losses, None if all samples are skipped, and the skipped samples of all processes.
 
         Raises:
             InputError: as `after_step`.
@@ -135,14 +134,14 @@ class Validator:
         sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self._context.device)
         with evaluation_mode(model.wrapped), torch.no_grad():
             for batch, unread, counts in self._batches():
-                # Here those processes that could not read a row say so, while no other waits for their tensors.
+                # Processes that could not read a row report it here, where no other process waits for their tensors.
                 skipped += [sample for part in self._context.gather(unread if counts else []) for sample in part]
                 with self._context.collective_section():
-                    found = model(batch.to(self._context.device))
+                    batch_losses = model(batch.to(self._context.device))
                 if counts:
                     numbers = [ALL_TASKS.index(task) for task in batch.tasks]
                     tasks = torch.tensor(numbers, dtype=torch.long, device=sums.device)
-                    sums.index_add_(1, tasks, torch.stack([found.per_sample, found.tokens]).double())
+                    sums.index_add_(1, tasks, torch.stack([batch_losses.per_sample, batch_losses.tokens]).double())
         with self._context.collective_section():
             losses, tokens = self._context.sum(sums).tolist()
         by_name = {"all": (sum(losses), sum(tokens))} | dict(
@@ -152,54 +151,54 @@ class Validator:
         return {f"loss/{name}": means[name] for name in ("all", *self._tasks)}, skipped
 
     def drafts(self, model: ParallelModel, step: int) -> dict[str, float | None]:
-        """What drafts and box completions of the draw of studies score: `drafts/...`, `boxes/...`."""
+        """Return the scores of drafts and box completions: `drafts/...`, `boxes/...`."""
         if self._drafter is None:
             return {}
         with evaluation_mode(model.training):
-            made = self._drafter.ask(model, step)
-        if made.unanswered:
-            self._log.info(f"questions without an answer: {len(made.unanswered)}; the first: {made.unanswered[0]}")
-        return made.figures
+            result = self._drafter.evaluate(model, step)
+        if result.failures:
+            self._log.info(f"requests without a response: {len(result.failures)}; the first: {result.failures[0]}")
+        return result.scores
 
-    def _measures_losses(self, step: int) -> bool:
-        return self._is_time(step, self._recipe.validation.every)
+    def _is_loss_due(self, step: int) -> bool:
+        return self._is_time(step, self._config.validation.every)
 
-    def _drafts(self, step: int) -> bool:
+    def _is_draft_due(self, step: int) -> bool:
         return self._drafter is not None and self._is_time(step, self._drafter.every)
 
     def _is_time(self, step: int, every: int | None) -> bool:
         return every is not None and step > 0 and (step % every == 0 or step == self._steps)
 
-    def _finite(self, step: int, figures: MetricValues) -> dict[str, float | None]:
-        """Figures with None in the place of what is no number to compare others with, which is said."""
-        lost = [name for name, value in figures.items() if value is not None and not math.isfinite(value)]
-        if lost:
-            self._log.info(f"{', '.join(lost)} after step {step}: not finite, and no value to choose a checkpoint by")
-        return {name: None if name in lost else value for name, value in figures.items()}
+    def _finite(self, step: int, metrics: MetricValues) -> dict[str, float | None]:
+        """Replace metrics that are not finite by None, and report them."""
+        invalid = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
+        if invalid:
+            self._log.info(f"{', '.join(invalid)} after step {step}: not finite, not used to choose a checkpoint")
+        return {name: None if name in invalid else value for name, value in metrics.items()}
 
     def _batches(self) -> Iterator[tuple[PackedBatch, list[SkippedSample], bool]]:
-        """The rows of this process, what each goes without, and whether it counts."""
-        none, skips = StepTotals(1, 1), self._recipe.faults.unreadable == "skip"
+        """Yield the rows of this process with their skipped samples, and whether the row counts."""
+        none, skips = StepTotals(1, 1), self._config.faults.unreadable == "skip"
         work = partial(encode_row, self._corpus, skips, "validation")
-        with closing(map_in_workers(work, self._rows, self._recipe.workers)) as encoded:
+        with closing(map_in_workers(work, self._rows, self._config.workers)) as encoded:
             for number, row in enumerate(encoded):
                 yield collate_row(row, none, self._corpus), row.skipped, number < self._own
 
 
 class BestCheckpoint:
-    """The best checkpoint by a figure, in `checkpoint-best/` of the run's folder with `best.json` beside its files.
+    """The best checkpoint by a metric, in `checkpoint-best/` of the run's folder, with `best.json` in it.
 
     Args:
-        config: its `validation.best_by` and folder count.
-        names: figures that there are.
-        undrawn: figures that there would be if more samples were drawn.
-        measured_on: names what the figures are of; those of something else are nothing to compare with.
+        config: its `validation.best_by` and folder.
+        names: existing metrics.
+        undrawn: metrics that would exist if more samples were drawn.
+        measured_on: fingerprint of the validation data; values on other data are not compared.
 
     Attributes:
-        is_reset: whether there is a best checkpoint by this figure, but of something else.
+        is_reset: whether there is a best checkpoint by this metric, but on other data.
 
     Raises:
-        InputError: there is no such figure.
+        InputError: there is no such metric.
     """
 
     def __init__(
@@ -209,41 +208,50 @@ class BestCheckpoint:
         self._value: float | None = None
         if self._name in undrawn:
             raise InputError(
-                f"there is no figure '{self._name}', since none of its samples is among the "
-                f"{config.validation.samples} drawn; raise validation.samples",
+                f"no metric '{self._name}', since none of its samples is among the {config.validation.samples} drawn; "
+                "raise validation.samples",
+                code=ErrorCode.UNKNOWN_NAME,
                 field="validation.best_by",
             )
         if self._name is not None and self._name not in names:
             raise InputError(
-                f"there is no figure '{self._name}'; there are {', '.join(names)}", field="validation.best_by"
+                f"unknown metric '{self._name}'; known metrics are {', '.join(names)}",
+                code=ErrorCode.UNKNOWN_NAME,
+                field="validation.best_by",
             )
         self._validation_fingerprint, self.is_reset = measured_on, False
         file = self._folder / "best.json"
-        if file.exists() and (held := read_json(file)).get("figure") == self._name:
-            self.is_reset = held.get("measured_on") != measured_on
-            self._value = None if self.is_reset else held["value"]
+        if file.exists() and (record := read_json(file)).get("figure") == self._name:
+            self.is_reset = record.get("measured_on") != measured_on
+            self._value = None if self.is_reset else record["value"]
 
-    def is_beaten_by(self, figures: MetricValues) -> bool:
-        """Whether figures are better than those of the checkpoint kept; equal ones are not."""
-        value = figures.get(self._name) if self._name is not None else None
+    def is_beaten_by(self, metrics: MetricValues) -> bool:
+        """Whether metrics are better, and not equal, to those of the best checkpoint."""
+        value = metrics.get(self._name) if self._name is not None else None
         if self._name is None or value is None:
             return False
         return self._value is None or (value < self._value if self._name.startswith("loss/") else value > self._value)
 
-    def keep(
-        self, step: int, figures: MetricValues, write: Callable[[Path], None], context: DistributedContext
+    def replace(
+        self, step: int, metrics: MetricValues, write: Callable[[Path], None], context: DistributedContext
     ) -> str | None:
-        """Let the model take the place of the checkpoint kept; all processes call this.
+        """Replace the best checkpoint by the current model; all processes call this.
+
+        Args:
+            step: optimizer steps done.
+            metrics: of the model.
+            write: writes the model as a checkpoint to a folder.
+            context: processes of the run.
 
         Returns:
-            Why it could not be written, if so: the one before stays.
+            Why the checkpoint could not be written, if so; the previous one then stays.
         """
-        value, reason = figures[self._name or ""], None
+        value, reason = metrics[self._name or ""], None
         try:
             write(self._folder)
         except OSError as error:
             reason = str(error)
-            context.wait()  # where the others, in `write`, wait for the one that writes
+            context.wait()  # the other processes wait in `write`
         if context.is_main and reason is None:
             try:
                 record = {
@@ -255,7 +263,7 @@ class BestCheckpoint:
                 write_json(self._folder / "best.json", record)
             except OSError as error:
                 reason = str(error)
-        reasons = [one for one in context.gather(reason) if one]
+        reasons = [text for text in context.gather(reason) if text]
         if not reasons:
             self._value = value
         return reasons[0] if reasons else None
@@ -263,8 +271,7 @@ class BestCheckpoint:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; afterwards its modules are in the modes that they were in, and so are the
-    generators of random numbers."""
+    """Context with a model in evaluation mode; then restores the modes of its modules and all random generators."""
     modes = [(module, module.training) for module in model.modules()]
     python, numpy = random.getstate(), np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
@@ -282,45 +289,50 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def make_report_validator(
     config: TrainConfig, processor: MairaProcessor, context: DistributedContext, log: MetricsLogger, steps: int
 ) -> Validator:
-    """What measures a MAIRA-2 in training: losses, and drafts where the recipe wants them.
+    """Make the validator of a MAIRA-2: losses, and drafts if the configuration has them.
+
+    Args:
+        config: of the run.
+        processor: of the model.
+        context: processes of the run.
+        log: receives the metrics.
+        steps: of the run.
 
     Raises:
-        InputError: a source cannot be read or has no answers, or as `Validator`.
+        InputError: a source cannot be read or has no samples, or as `Validator`.
     """
-    dataset = _open(config, processor, context)
-    wants_drafts = config.validation.drafts_every is not None
-    drafter = DraftEvaluator(config, dataset, processor, context) if wants_drafts else None
+    # The main process makes the table, which the others then read.
+    if not context.is_main:
+        context.wait()
+    dataset = open_dataset(config, config.validation.sources, processor, config.out / "tables")
+    if context.is_main:
+        context.wait()
+    has_drafts = config.validation.drafts_every is not None
+    drafter = DraftEvaluator(config, dataset, processor, context) if has_drafts else None
     return Validator(config, dataset, context, log, steps, drafter)
 
 
-def _open(config: TrainConfig, processor: MairaProcessor, context: DistributedContext) -> StudyDataset:
-    """The corpus; the main process makes its table while the others wait."""
-    folder, sources = config.out / "tables", config.validation.sources
-    if not context.is_main:
-        context.wait()
-    dataset = open_dataset(config, sources, processor, folder)
-    if context.is_main:
-        context.wait()
-    return dataset
-
-
 def sample_answers(dataset: SampleDataset, config: BaseTrainConfig) -> npt.NDArray[np.int64]:
-    """The answers whose losses are taken, as places in the table; a function of the seed and the data.
+    """Draw the validation samples, rows of the table, as a function of the seed and the data.
 
-    They are drawn by their shares, so that the loss over all is that of the mix that is trained.
+    They are drawn by their shares, so that the total loss is that of the mix that is trained on.
+
+    Args:
+        dataset: validation data.
+        config: of the run.
     """
     table = dataset.table
     shares = np.zeros(len(table))
     for place, source in enumerate(config.validation.sources):
         for task, share in config.shares(source).items():
             shares[(table["source"] == place) & (table["task"] == ALL_TASKS.index(task))] = share
-    rng = np.random.default_rng(np.random.SeedSequence((config.seed, *_DRAW)))
+    rng = np.random.default_rng(np.random.SeedSequence((config.seed, *_SEED_KEY)))
     count = min(config.validation.samples, len(table))
     return np.sort(rng.choice(len(table), count, replace=False, p=shares / shares.sum()))
 
 
 def _validation_fingerprint(dataset: SampleDataset, drawn: npt.NDArray[np.int64], config: BaseTrainConfig) -> str:
-    """A short hash of the answers whose losses are taken and of the draw of studies that are drafted."""
+    """Return a short hash of the samples and of the number of studies to draft."""
     digest = hashlib.sha256(dataset.table.tobytes())
     digest.update(json.dumps([dataset.sample_id(int(row)) for row in drawn]).encode())
     digest.update(str(getattr(config.validation, "drafts", None)).encode())
@@ -330,13 +342,13 @@ def _validation_fingerprint(dataset: SampleDataset, drawn: npt.NDArray[np.int64]
 def _shard_rows(
     dataset: SampleDataset, drawn: npt.NDArray[np.int64], config: BaseTrainConfig, context: DistributedContext
 ) -> tuple[list[list[int]], int]:
-    """The packed rows of this process, as many for each, and how many of them count; the rest keep step with others."""
+    """Return the packed rows of this process and how many of them count; the rest keep it in step with the others."""
     lengths = dataset.table["prompt"][drawn].astype(np.int64) + dataset.table["answer"][drawn]
     longest = int(lengths.argmax())
     if lengths[longest] > config.token_budget:
         raise InputError(
             f"sample '{dataset.sample_id(int(drawn[longest]))}' of the validation has {lengths[longest]} tokens, more "
-            f"than the {config.token_budget} of a row; raise it, or leave the sample out",
+            f"than the {config.token_budget} of a row; raise it, or exclude the sample",
             field="token_budget",
         )
     packed = [[int(drawn[i]) for i in row] for row in pack(lengths.tolist(), config.token_budget)]

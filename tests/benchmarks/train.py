@@ -40,7 +40,7 @@ from maira.train.components import MODULES, set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
 from maira.train.cost.accelerators import find_accelerator
 from maira.train.cost.flops import make_rates
-from maira.train.cost.memory import ParallelSetup, Row, build_shapes, estimate_memory
+from maira.train.cost.memory import ParallelSetup, RowShape, build_shapes, estimate_memory
 from maira.train.cost.workload import paper_workload
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate, pack
 from maira.train.loss import MairaLossModel
@@ -142,7 +142,7 @@ def train_ours(
     """Seconds of the steps after the first, which warms up, and the peak that is estimated."""
     device = next(model.parameters()).device
     half = train_config.precision == "bf16"
-    kernel = attention.choose(train_config.attention, device, torch.bfloat16 if half else torch.float32)
+    kernel = attention.select_kernel(train_config.attention, device, torch.bfloat16 if half else torch.float32)
     training = MairaLossModel(model, 0, 0.0, kernel)
     prepare_blocks(training, train_config)
     optimizer = make_optimizer(training, train_config)
@@ -161,7 +161,7 @@ def train_ours(
     seconds = clock(device) - started
     flat = [batch for rows in steps for batch in rows]
     fullest = max(flat, key=lambda batch: batch.input_ids.shape[1])
-    row = Row(tuple(fullest.starts.diff().tolist()), len(fullest.pixel_values), len(fullest.targets))
+    row = RowShape(tuple(fullest.starts.diff().tolist()), len(fullest.pixel_values), len(fullest.targets))
     setting = ParallelSetup(kernel=kernel, holds=max(map(len, steps)) > 1)
     shapes = build_shapes(model.config, train_config)
     filled = sum(len(s.input_ids) for s in samples) / (len(flat) * train_config.token_budget)

@@ -15,7 +15,7 @@ norms = st.floats(0.1, 10, allow_nan=False)
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
 def test_what_is_not_finite_is_a_fault(loss: float, norm: float) -> None:
-    assert AnomalyDetector(AnomalyConfig()).judge(loss, norm) == "not_finite"
+    assert AnomalyDetector(AnomalyConfig()).check(loss, norm) == "not_finite"
 
 
 @settings(deadline=None)

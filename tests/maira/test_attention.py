@@ -84,7 +84,7 @@ def test_the_kernel_for_any_length_is_called_as_torch_has_it(monkeypatch: pytest
         torch.empty(1, heads, 100, 64, device="meta", dtype=torch.bfloat16, requires_grad=True) for heads in (4, 2, 2)
     )
     starts = torch.empty(4, dtype=torch.int32, device="meta")
-    row = attention.Row(starts, 60, starts.new_empty(0), starts.new_empty(0))
+    row = attention.PackedRow(starts, 60, starts.new_empty(0), starts.new_empty(0))
     out, _ = attention._varlen(torch.nn.Identity(), query, key, value, None, scaling=0.125, row=row)
     out.sum().backward()
     assert out.shape == (1, 100, 4, 64)
@@ -95,9 +95,9 @@ def test_the_kernel_for_any_length_is_called_as_torch_has_it(monkeypatch: pytest
 
 def test_no_mask_is_made_for_a_row(config: MairaConfig) -> None:
     """It would have the square of the row's length."""
-    attention.register()
+    attention.register_kernels()
     model = trainable(config)
-    attention.use(model, attention.SAMPLES)
+    attention.set_kernel(model, attention.SAMPLES)
     row = torch.zeros(1, 64, 32)
     mask = create_causal_mask(
         config=model.language_model.config,
@@ -124,16 +124,16 @@ def test_generation_is_as_with_transformers_own_attention(config: MairaConfig) -
         "do_sample": False,
     }
     before = model.generate(**inputs).tolist()
-    attention.use(model, attention.SAMPLES)
+    attention.set_kernel(model, attention.SAMPLES)
     assert model.generate(**inputs).tolist() == before
 
 
 def test_what_is_chosen_runs_here() -> None:
     """Without a GPU, the kernel that needs none."""
-    assert attention.choose("auto", torch.device("cpu"), torch.bfloat16) == attention.SAMPLES
+    assert attention.select_kernel("auto", torch.device("cpu"), torch.bfloat16) == attention.SAMPLES
 
 
 def test_a_kernel_that_does_not_run_here_is_refused() -> None:
     """With what it needs."""
     with pytest.raises(InputError, match="needs a GPU"):
-        attention.choose("varlen", torch.device("cpu"), torch.bfloat16)
+        attention.select_kernel("varlen", torch.device("cpu"), torch.bfloat16)

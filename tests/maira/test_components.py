@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from packed_rows import gradients, make_sample, pack
+from raising import raises
 from safetensors.torch import load_file
 
 from maira.model.config import MairaConfig, read_config
@@ -129,16 +130,17 @@ def test_parts_of_different_types_compute_together(make_recipe: MakeRecipe, conf
 
 def test_nothing_to_train_is_an_error(make_recipe: MakeRecipe) -> None:
     """Before anything else."""
-    with pytest.raises(InputError, match="nothing to train"):
+    with raises("trained: invalid-value"):
         prepared(make_recipe(trained=[]))
 
 
 def test_what_a_library_says_of_a_wrong_part_is_said_without_its_exception(make_recipe: MakeRecipe) -> None:
     """A key that only transformers knows of."""
     fresh = {"vision_config": {"image_size": 56}, "text_config": {"hidden_size": 32, "rms_norm_eps": "small"}}
-    with pytest.raises(InputError, match=r"^field 'model': Field 'rms_norm_eps' expected") as caught:
+    with raises("model: invalid-value") as caught:
         load_model(make_recipe(model=fresh), ["some text"])
-    assert "Error" not in str(caught.value)
+    assert "rms_norm_eps" in caught.value.message
+    assert "Error" not in caught.value.message
 
 
 def test_a_sample_longer_than_the_language_model_s_context_is_named() -> None:
@@ -148,7 +150,7 @@ def test_a_sample_longer_than_the_language_model_s_context_is_named() -> None:
     table["prompt"], table["answer"] = [100, 6000, 50], 144
     check_context(table, config, str)
     table["answer"][1] += 1
-    with pytest.raises(InputError, match=r"sample '1' has 6145 tokens .* than the 6144 positions"):
+    with pytest.raises(InputError, match=r"sample '1' .*6145.*6144"):
         check_context(table, config, str)
 
 
@@ -158,5 +160,5 @@ def test_4_bits_of_a_fresh_model_are_an_error(make_recipe: MakeRecipe) -> None:
     fresh = parts | {"text_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}}
     train_config = make_recipe(model=fresh, lora={"quantize": "nf4"})
     model, _ = load_model(train_config, ["some text"])
-    with pytest.raises(InputError, match="need a checkpoint"):
+    with raises("lora.quantize: conflicting-options"):
         set_trainable(model, train_config)

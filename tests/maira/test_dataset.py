@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from raising import raises
 
 import maira.train.data.dataset as module
 from data.images import CropMap, load_gray
@@ -22,7 +23,7 @@ from maira.model.processor import MairaProcessor
 from maira.model.task_examples import BOX_CLIPPED, PRIOR_REPORT_UNUSED, drop_inputs, make_example
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.batches import LENGTH_MULTIPLE, iterate_steps
-from maira.train.data.dataset import StudyDataset, encode_example, open_dataset, patch_coverage, iterate_texts
+from maira.train.data.dataset import StudyDataset, encode_example, iterate_texts, open_dataset, patch_coverage
 from maira.train.data.packing import TASKS
 from maira.train.data.schedule import DataSchedule
 from radfact.errors import InputError
@@ -126,7 +127,7 @@ def test_only_studies_of_the_split_are_taken(
     for source in ({"manifest": mixed}, {"shards": str(tmp_path / "shards")}):
         taken = opened([source | {"split": "train"}]).table["number"]
         assert set(taken.tolist()) == set(range(0, len(studies), 3))
-        with pytest.raises(InputError, match="has no study in the split 'test' with an answer"):
+        with raises(f"{Path(str(*source.values())).name}: empty-input"):
             opened([source | {"split": "test"}])
 
 
@@ -135,7 +136,7 @@ def test_a_study_without_an_answer_is_no_item(
 ) -> None:
     bare = changed(phantoms, tmp_path, grounded_findings=None, phrases=None)
     assert set(opened(bare).table["task"].tolist()) == {TASKS.index("findings")}
-    with pytest.raises(InputError, match="has no study with an answer for the task grounded or phrase"):
+    with raises("changed.jsonl: empty-input"):
         opened(bare, tasks={"grounded": 1, "phrase": 1})
 
 
@@ -227,8 +228,9 @@ def test_a_name_that_two_studies_have_is_refused(
         monkeypatch.setattr(module, "_CHUNK", 5)
     lines = phantoms.read_text(encoding="utf-8").splitlines()
     (phantoms.parent / "twice.jsonl").write_text("\n".join([*lines[:8], lines[1]]), encoding="utf-8")
-    with pytest.raises(InputError, match=r"twice\.jsonl.*'phantom-7-000001' must be unique, but .* 2 and 9 have it"):
+    with raises("twice.jsonl: sample_id: duplicate") as caught:
         opened(phantoms.parent / "twice.jsonl")
+    assert "2 and 9" in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -236,8 +238,8 @@ def test_a_name_that_two_studies_have_is_refused(
     [
         ({"lateral": Path("gone.png")}, r"gone\.png: no such file"),
         ({"frontal": Path("gone.png")}, r"gone\.png: no such file"),
-        ({"indication": "Cough <image>"}, r"sample 'phantom-7-000000' holds <image>"),
-        ({"findings": "A <box> mass."}, r"the findings of sample 'phantom-7-000000' hold <box>"),
+        ({"indication": "Cough <image>"}, "phantom-7-000000.* <image>"),
+        ({"findings": "A <box> mass."}, "phantom-7-000000.* <box>"),
     ],
 )
 def test_what_is_no_sample_is_named_when_the_table_is_made(
@@ -263,7 +265,7 @@ def test_a_study_that_changed_under_the_run_is_refused(
     lines = manifest.read_text(encoding="utf-8").splitlines(keepends=True)
     lines[0] = lines[0].replace('"indication": "', '"indication": "Now ')
     manifest.write_text("".join([lines[0], *lines[1:]]), encoding="utf-8")
-    with pytest.raises(InputError, match=r"a run's data must stay as it is|not JSON"):
+    with pytest.raises(InputError, match=manifest.name):
         [dataset.encode(row) for row in range(3)]
 
 
@@ -290,10 +292,8 @@ def test_prompt_and_answer_that_do_not_line_up_are_an_error_with_both_numbers(
     example = make_example(studies[0], "findings")
     ids, prompt = encode_example(example, processor)
     bad = Joining(processor.image_processor, processor.tokenizer, 16)
-    message = (
-        rf"sample 'phantom-7-000000' \(task findings\): prompt and answer have {prompt} \+ {len(ids) - prompt} tokens"
-    )
-    with pytest.raises(InputError, match=rf"{message}.* has {len(ids)}, of which only the first {len(ids) - 4} are"):
+    numbers = rf"{prompt} \+ {len(ids) - prompt}.* {len(ids)}, .* {len(ids) - 4} "
+    with pytest.raises(InputError, match=rf"sample 'phantom-7-000000' \(task findings\): .*{numbers}"):
         encode_example(example, bad)
 
 
@@ -303,7 +303,7 @@ def test_image_tokens_that_do_not_fit_the_images_are_an_error_with_both_numbers(
     example = make_example(studies[0], "findings")
     wanted = 16 * len(example.images)
     bad = Forgetful(processor.image_processor, processor.tokenizer, 16)
-    with pytest.raises(InputError, match=rf"sample 'phantom-7-000000'.*: {wanted - 1} image tokens .* are {wanted}"):
+    with pytest.raises(InputError, match=rf"sample 'phantom-7-000000'.*: .* {wanted} .* {wanted - 1}"):
         encode_example(example, bad)
 
 
@@ -377,8 +377,7 @@ def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
     Image.fromarray(np.eye(64, dtype=np.uint8)).save(radiograph)
     dataset = opened(changed(phantoms, tmp_path, lateral=radiograph))
     radiograph.unlink()
-    said = r"radiograph\.png: no such file, in a sample of the training\. Mend it, or set faults\.unreadable=skip"
-    with pytest.raises(InputError, match=said):
+    with raises("radiograph.png: file-unreadable"):
         list(iterate_steps(dataset, DataSchedule(dataset.table, dataset.config)))
 
 
@@ -410,8 +409,7 @@ def test_all_images_that_are_missing_are_named_at_once(
     studies = read_manifest(phantoms)
     gone = [study.model_copy(update={"lateral": tmp_path / f"gone-{i}.png"}) for i, study in enumerate(studies)]
     write_manifest(tmp_path / "manifest.jsonl", gone)
-    first = r"14 images are missing.*gone-0\.png: no such file; .*gone-9\.png: no such file"
-    with pytest.raises(InputError, match=first) as error:
+    with pytest.raises(InputError, match=r"14 .*gone-0\.png: .*gone-9\.png: ") as error:
         opened(tmp_path / "manifest.jsonl")
     assert "gone-10.png" not in str(error.value)
     listed = (tmp_path / "images-not-read.txt").read_text(encoding="utf-8").splitlines()
@@ -424,7 +422,7 @@ def test_a_text_that_is_none_for_the_model_is_named_by_its_line(
 ) -> None:
     studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
     write_manifest(manifest, [*studies[:3], studies[3].model_copy(update={"findings": "Clear.</s>"}), *studies[4:]])
-    with pytest.raises(InputError, match=r"manifest\.jsonl:4: the findings of sample .* hold </s>"):
+    with pytest.raises(InputError, match=r"manifest\.jsonl:4: .*</s>"):
         opened(manifest)
 
 

@@ -17,7 +17,7 @@ from maira.model.config import MairaConfig
 from maira.train.config.run_config import TrainConfig, read_train_config
 from maira.train.cost.accelerators import Accelerator, find_accelerator
 from maira.train.cost.estimate import GIB, RESERVED, estimate
-from maira.train.cost.memory import ParallelSetup, Row, build_shapes, estimate_memory
+from maira.train.cost.memory import ParallelSetup, RowShape, build_shapes, estimate_memory
 from maira.train.cost.workload import measure_workload
 from radfact.errors import InputError
 
@@ -136,7 +136,7 @@ def test_states_in_8_bits_are_as_large_as_torchao_s() -> None:
     optim = pytest.importorskip("torchao.optim")
     train_config = make_recipe(trained=["adapter"], optimizer="adamw_8bit", weights="bfloat16")
     model = build_shapes(room.resolve_model_config(train_config)[0], train_config)
-    made = estimate_memory(model, train_config, Row((200,), 1, 10), ParallelSetup())
+    made = estimate_memory(model, train_config, RowShape((200,), 1, 10), ParallelSetup())
     trained = [torch.empty(p.shape, dtype=p.dtype) for p in model.parameters() if p.requires_grad]
     optimizer = optim.AdamW8bit([torch.nn.Parameter(torch.zeros(1))])
     size = 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from raising import raises
 from tiny_judge import TEMPLATE, ask_folder, lesson, samples, texts, train_config, train_tiny_judge, write_tiny_model
 from tiny_runs import Command, metrics, quiet
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
@@ -20,7 +21,7 @@ from maira.judge.training_examples import TrainingExample
 from maira.train.data.packing import StepTotals, collate
 from maira.train.export import gather_weights
 from maira.train.loop import Trainer
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_jsonl
 from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
@@ -177,8 +178,8 @@ def test_losses_do_not_depend_on_how_samples_are_packed(model: Path, taught: lis
 def test_a_model_that_mixes_samples_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network: Any = AutoModelForCausalLM.from_pretrained(model)
     check_packing(network, model)
-    monkeypatch.setattr("maira.train.attention.packed", lambda *_: {})
-    with pytest.raises(InputError, match="does not keep the samples of a packed row apart"):
+    monkeypatch.setattr("maira.train.attention.packed_kwargs", lambda *_: {})
+    with pytest.raises(InputError, match="packed row"):
         check_packing(network, model)
 
 
@@ -204,11 +205,11 @@ def test_what_cannot_be_trained_on_is_said_and_leaves_no_folder(model: Path, dat
     other.save_pretrained(tmp_path / "gpt2")
     refusals: list[tuple[dict[str, Any], str]] = [
         ({"model": tmp_path}, "config.json is missing"),
-        ({"model": tmp_path / "gpt2"}, "is not laid out as Llama: its configuration has no intermediate_size"),
+        ({"model": tmp_path / "gpt2"}, "no intermediate_size"),
         ({"model": short}, r"tokens \(task entailment\), more than the 16 positions of the language model"),
-        ({"tasks": {"green": 1}}, "has no sample in the split 'train' of the task green"),
-        ({"train": tmp_path / "twice.jsonl"}, "'one' must be unique"),
-        ({"train": tmp_path / "damaged.jsonl"}, r"2 samples cannot be trained on: .*line 2: .*; .*line 4: "),
+        ({"tasks": {"green": 1}}, "'train' .* green"),
+        ({"train": tmp_path / "twice.jsonl"}, r"twice\.jsonl: sample_id: duplicate"),
+        ({"train": tmp_path / "damaged.jsonl"}, r"^2 .*jsonl:2: .*; .*jsonl:4: "),
         ({"token_budget": 20}, "more than the 20 of a row"),
     ]
     for changes, wrong in refusals:
@@ -233,8 +234,9 @@ def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
 
     monkeypatch.setattr("maira.judge.training.open_chat_dataset", damage)
     changes: dict[str, Any] = {"passes": None, "epochs": 1, "global_batch": 32}
-    with pytest.raises(InputError, match=r"samples\.jsonl:\d+: .*faults\.unreadable=skip"):
+    with pytest.raises(InputError, match=r"samples\.jsonl:\d+: ") as caught:
         train_judge(train_config(model, path, tmp_path / "stops", **changes), quiet())
+    assert caught.value.code is ErrorCode.FILE_UNREADABLE
     train_judge(train_config(model, path, tmp_path / "run", faults={"unreadable": "skip"}, **changes), quiet())
     (fault,) = [row for _, row in read_jsonl(tmp_path / "run" / "faults.jsonl")]
     assert fault["fault"] == "unreadable"
@@ -242,5 +244,5 @@ def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
 
 
 def test_what_only_a_maira_has_is_no_part_of_a_judges_adapters() -> None:
-    with pytest.raises(InputError, match=r"lora\.added_tokens"):
+    with raises("the command line: lora.added_tokens: invalid-value"):
         read_judge_config(CONFIGS / "vert.yaml", ["lora.added_tokens=true"])

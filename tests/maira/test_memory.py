@@ -15,12 +15,12 @@ from maira.model.modeling import MairaForConditionalGeneration
 from maira.train.blocks import prepare_blocks
 from maira.train.components import MODULES, set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
-from maira.train.cost.memory import Memory, ParallelSetup, Row, build_shapes, estimate_memory
+from maira.train.cost.memory import Memory, ParallelSetup, RowShape, build_shapes, estimate_memory
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
 
-ROW = Row((220, 150, 130), 4, 40)
+ROW = RowShape((220, 150, 130), 4, 40)
 IMAGE = 300
 VISION = {"image_size": 56, "patch_size": 7, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
 TEXT = VICUNA_7B | {

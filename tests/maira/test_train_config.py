@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from raising import raises, summary
 
 from maira.judge.run_config import read_judge_config
 from maira.train.config.run_config import AnomalyConfig, DataSource, FromScratch, read_train_config
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SMALLEST = {"model": "checkpoint", "train": "manifest.jsonl", "out": "run", "passes": 1000}
@@ -59,15 +60,10 @@ def test_a_recipe_says_only_what_it_does_otherwise_than_its_base(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("base", "message"),
-    [
-        ("recipe.yaml", "base: a recipe cannot be its own base"),
-        ("none.yaml", r"recipe\.yaml: base: .*none\.yaml: no such file"),
-        (3, "base: expected the path of a recipe"),
-    ],
+    ("base", "code"), [("recipe.yaml", "invalid-value"), ("none.yaml", "file-not-found"), (3, "invalid-value")]
 )
-def test_a_base_that_is_none_is_refused(tmp_path: Path, base: object, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_an_invalid_base_is_refused(tmp_path: Path, base: object, code: str) -> None:
+    with raises(f"recipe.yaml: base: {code}"):
         read_train_config(write(tmp_path, base=base))
 
 
@@ -113,148 +109,149 @@ def test_an_override_can_hold_an_equals_sign(tmp_path: Path) -> None:
         ({"learning_rate": 0}, "learning_rate"),
         ({"learning_rate": float("inf")}, "learning_rate"),
         ({"warmup": 1.5}, "warmup"),
-        ({"betas": [0.9, 1.0]}, r"betas\[1\]"),
+        ({"betas": [0.9, 1.0]}, "betas[1]"),
         ({"precision": "fp8"}, "precision"),
         ({"tasks": {"phrases": 1}}, "tasks.phrases"),
         ({"tasks": {"phrase": -1}}, "tasks.phrase"),
         ({"seed": -1}, "seed"),
-        ({"drop": ["history"]}, r"drop\[0\]"),
-        ({"trained": ["decoder"]}, r"trained\[0\]"),
-        ({"lora": {"rank": 0}}, r"lora\.rank"),
-        ({"faults": {"spike": 1.0}}, r"faults\.spike"),
-        ({"train": [{"manifest": "m", "tasks": {"phrases": 1}}]}, r"train\[0\]\.tasks\.phrases"),
+        ({"drop": ["history"]}, "drop[0]"),
+        ({"trained": ["decoder"]}, "trained[0]"),
+        ({"lora": {"rank": 0}}, "lora.rank"),
+        ({"faults": {"spike": 1.0}}, "faults.spike"),
+        ({"train": [{"manifest": "m", "tasks": {"phrases": 1}}]}, "train[0].tasks.phrases"),
         ({"preset": "mine"}, "preset"),
         ({"model": 3}, "model"),
-        ({"model": {"vision_config": {}}}, r"model\.text_config"),
-        ({"model": {"vision_config": {"patch_sise": 16}, "text_config": {}}}, r"model\.vision_config\.patch_sise"),
-        ({"model": {"vision_config": {"stem": "mlp"}, "text_config": {}}}, r"model\.vision_config\.stem"),
+        ({"model": {"vision_config": {}}}, "model.text_config"),
+        ({"model": {"vision_config": {"patch_sise": 16}, "text_config": {}}}, "model.vision_config.patch_sise"),
+        ({"model": {"vision_config": {"stem": "mlp"}, "text_config": {}}}, "model.vision_config.stem"),
     ],
 )
 def test_a_wrong_value_is_named_by_file_and_field(tmp_path: Path, changes: dict[str, object], field: str) -> None:
-    with pytest.raises(InputError, match=rf"recipe\.yaml, field '{field}") as caught:
+    with raises(f"recipe.yaml: {field}: invalid-value"):
         read_train_config(write(tmp_path, **changes))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tasks": {}}, "at least one task needs a share above 0"),
-        ({"tasks": {"grounded": 0}}, "at least one task needs a share above 0"),
-        ({"tasks": {"grounded": 1}, "train": [{"shards": "s3://b", "tasks": {"phrase": 1}}]}, "needs a share above 0"),
-        ({"train": []}, "train: give at least one source"),
-        ({"train": [{"split": "train"}]}, "give a manifest or shards, one of the two"),
-        ({"train": [{"manifest": "m.jsonl", "shards": "s3://b"}]}, "give a manifest or shards, one of the two"),
-        ({"passes": 127}, "127 samples are less than one global_batch of 128"),
-        ({"passes": None}, "give epochs or passes, one of the two"),
-        ({"epochs": 3}, "give epochs or passes, one of the two"),
-        ({"weights": "bfloat16"}, "bfloat16 needs the optimizer adamw_8bit"),
-        ({"patch_loss": 1.0}, "the encoder is not trained"),
-        ({"trained": ["encoder"], "lora": {}}, "lora: the language model is not trained"),
-        ({"model": fresh(vision_config={"image_size": 60, "patch_size": 16})}, "image_size: 60 .*; 48 or 64 would be"),
-        ({"model": fresh(vision_config={"num_attention_heads": 7})}, "hidden_size: 768 is no multiple of num_att"),
-        ({"model": fresh(text_config={"hidden_size": "big"})}, "hidden_size: expected a whole number above 0, found"),
-        ({"model": fresh(text_config={"hidden_size": 32, "num_attention_heads": 7})}, "28 or 35 would be"),
-        ({"model": fresh(image_merge=5)}, "image_merge, which is 5; 35 or 40 would be"),
-        ({"out": None}, r"recipe\.yaml: out: expected a path, found None"),
+        ({"tasks": {}}, "tasks: .* share above 0"),
+        ({"tasks": {"grounded": 0}}, "tasks: .* share above 0"),
+        (
+            {"tasks": {"grounded": 1}, "train": [{"shards": "s3://b", "tasks": {"phrase": 1}}]},
+            "tasks: .* share above 0",
+        ),
+        ({"train": []}, "train: "),
+        ({"train": [{"split": "train"}]}, r"train\[0\]: "),
+        ({"train": [{"manifest": "m.jsonl", "shards": "s3://b"}]}, r"train\[0\]: "),
+        ({"passes": 127}, "passes: .* 128, found 127"),
+        ({"passes": None}, "epochs: "),
+        ({"epochs": 3}, "epochs: "),
+        ({"weights": "bfloat16"}, "weights: .* adamw_8bit"),
+        ({"patch_loss": 1.0}, "patch_loss: "),
+        ({"trained": ["encoder"], "lora": {}}, "lora: "),
+        ({"model": fresh(vision_config={"image_size": 60, "patch_size": 16})}, "image_size: .* 48 or 64, found 60"),
+        ({"model": fresh(vision_config={"num_attention_heads": 7})}, "hidden_size: .* num_attention_heads"),
+        ({"model": fresh(text_config={"hidden_size": "big"})}, "hidden_size: .* found 'big'"),
+        ({"model": fresh(text_config={"hidden_size": 32, "num_attention_heads": 7})}, "28 or 35"),
+        ({"model": fresh(image_merge=5)}, "image_merge, which is 5, such as 35 or 40"),
+        ({"out": None}, "out: "),
     ],
 )
-def test_a_recipe_whose_values_do_not_fit_together_is_refused(
+def test_values_that_contradict_each_other_are_refused(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=rf"recipe\.yaml: .*{message}") as caught:
         read_train_config(write(tmp_path, **changes))
+    assert caught.value.code is ErrorCode.INVALID_VALUE
 
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("model: checkpoint\nout: run\npasses: 1000\n", encoding="utf-8")
-    with pytest.raises(InputError, match="field 'train'"):
+    with raises("recipe.yaml: train: invalid-value"):
         read_train_config(path)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "error"),
     [
-        ("a: [1\nb: 2", "line 2: not YAML"),
-        ("- a", "keys and values"),
-        ("", "keys and values"),
-        ("seed: 1\nfaults:\n  spike: 2\n  spike: 3\n", "line 4: the key 'spike' is given twice"),
+        ("a: [1\nb: 2", "recipe.yaml:2: invalid-format"),
+        ("- a", "recipe.yaml: invalid-format"),
+        ("", "recipe.yaml: invalid-format"),
+        ("seed: 1\nfaults:\n  spike: 2\n  spike: 3\n", "recipe.yaml:4: duplicate"),
     ],
 )
-def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str, error: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=message):
+    with raises(error):
         read_train_config(path)
 
 
 def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.yaml: no such file"):
+    with raises("none.yaml: file-not-found"):
         read_train_config(tmp_path / "none.yaml")
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "error"),
     [
-        ("passes", "the command line: expected key=value, got 'passes'"),
-        ("=3", "the command line: expected key=value, got '=3'"),
-        ("validaton.every=3", "the command line: validaton: unknown field; did you mean 'validation'?"),
-        ("faults.spik.x=5", "the command line: faults.spik: unknown field; did you mean 'spike'?"),
-        ("passes.more=3", "the command line: passes.more: 'passes' has no keys of its own: it is 1000"),
-        ("tasks=[", "the command line: tasks: not a YAML value: '['"),
-        ("pases=3", "the command line: pases: unknown field; did you mean 'passes'?"),
-        ("passes=0", "the command line: passes: input should be greater than 0, found 0"),
-        ("faults.spiek=3", "the command line: faults.spiek: unknown field; did you mean 'spike'?"),
-        ("faults={spiek: 3}", "the command line: faults.spiek: unknown field; did you mean 'spike'?"),
-        ("train.0.splitt=a", "the command line: train[0].splitt: unknown field; did you mean 'split'?"),
-        ("xyz=1", "the command line: xyz: unknown field; leave it out or mend its name"),
-        ("betas.2=0.9", "the command line: betas.2: '2' is no item of a list of 2, which are numbered from 0"),
+        ("passes", "invalid-option"),
+        ("=3", "invalid-option"),
+        ("validaton.every=3", "validaton: invalid-value"),
+        ("faults.spik.x=5", "faults.spik: invalid-value"),
+        ("passes.more=3", "passes.more: unknown-field"),
+        ("tasks=[", "tasks: invalid-value"),
+        ("pases=3", "pases: invalid-value"),
+        ("passes=0", "passes: invalid-value"),
+        ("faults.spiek=3", "faults.spiek: invalid-value"),
+        ("faults={spiek: 3}", "faults.spiek: invalid-value"),
+        ("train.0.splitt=a", "train[0].splitt: invalid-value"),
+        ("xyz=1", "xyz: invalid-value"),
+        ("betas.2=0.9", "betas.2: unknown-field"),
     ],
 )
-def test_a_wrong_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_a_wrong_override_is_refused(tmp_path: Path, override: str, error: str) -> None:
+    with raises(f"the command line: {error}"):
         read_train_config(write(tmp_path, betas=[0.9, 0.95], train=[{"shards": "a"}]), [override])
-    assert str(caught.value) == message
 
 
 def test_a_fault_is_looked_for_in_the_file_that_says_it(tmp_path: Path) -> None:
     write(tmp_path, pases=3, faults={"spike": 1.0}, train=[{"manifest": "m", "splitt": "a"}])
     top = tmp_path / "top.yaml"
 
-    def said(text: str, *overrides: str) -> str:
+    def error(text: str, *overrides: str) -> str:
         top.write_text(f"base: recipe.yaml\n{text}\n", encoding="utf-8")
         with pytest.raises(InputError) as caught:
             read_train_config(top, list(overrides))
-        return str(caught.value).replace(f"{tmp_path}/", "")
+        return summary(caught.value)
 
-    assert said("").startswith("recipe.yaml: train[0].splitt: unknown field; did you mean 'split'?")
-    own = "train: [{manifest: m, spilt: a}]"
-    assert said(own).startswith("top.yaml: train[0].spilt: unknown field")
-    assert said("train: m").startswith("recipe.yaml: faults.spike: input should be greater than 1")
-    assert said("train: m\nfaults: {spike: 0.5}").startswith("top.yaml: faults.spike")
-    assert said("train: m", "faults.spike=3").startswith("recipe.yaml: pases: unknown field")
+    assert error("") == "recipe.yaml: train[0].splitt: invalid-value"
+    assert error("train: [{manifest: m, spilt: a}]") == "top.yaml: train[0].spilt: invalid-value"
+    assert error("train: m") == "recipe.yaml: faults.spike: invalid-value"
+    assert error("train: m\nfaults: {spike: 0.5}") == "top.yaml: faults.spike: invalid-value"
+    assert error("train: m", "faults.spike=3") == "recipe.yaml: pases: invalid-value"
 
 
 def test_a_misspelt_key_that_is_needed_is_named_and_not_the_missing_one(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("model: checkpoint\ntrian: m.jsonl\nout: run\npasses: 1000\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"trian: unknown field; did you mean 'train'\?$"):
+    with raises("recipe.yaml: trian: invalid-value"):
         read_train_config(path)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "none.jsonl: no such file; it is the recipe's 'train', and train=FILE names another"),
+        ({}, "none.jsonl: no such file; it is the configuration's 'train', and train=FILE names another"),
         (
             {"train": [{"manifest": "none.jsonl", "split": "train"}]},
-            "none.jsonl: no such file; it is the recipe's 'train.0.manifest', and train.0.manifest=FILE names another",
+            "none.jsonl: no such file; it is the configuration's 'train.0.manifest', and train.0.manifest=FILE names another",
         ),
         (
             {"train": "there.jsonl", "validation": {"sources": [{"manifest": "none.jsonl"}]}},
-            "none.jsonl: no such file; it is the recipe's 'validation.sources.0.manifest', and "
-            'validation.sources.0.manifest=FILE names another, and "validation.sources=[]" validates on nothing',
+            "none.jsonl: no such file; it is the configuration's 'validation.sources.0.manifest', and "
+            'validation.sources.0.manifest=FILE names another, and "validation.sources=[]" turns validation off',
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Training recipes: one YAML file a run that somebody would want to repeat."""
+"""Training configurations, one YAML file for each run that somebody would want to repeat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from maira.model.prompts import Preset, Task
 from maira.model.task_examples import Input
 from maira.train.config.files import read_config_values
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Record
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -27,11 +27,11 @@ _WHOLE = (
     "num_key_value_heads",
     "max_position_embeddings",
 )
-"""Arguments of LlamaConfig that are whole numbers above 0."""
+"""Arguments of LlamaConfig that are positive integers."""
 
 
 class VisionOptions(Record):
-    """The arguments of `encoders.Encoder`; what is left out is RAD-DINO's."""
+    """Arguments of `encoders.Encoder`; the defaults are RAD-DINO's."""
 
     image_size: PositiveInt = 518
     patch_size: PositiveInt = 14
@@ -48,9 +48,14 @@ class VisionOptions(Record):
 
 
 class FromScratch(Record):
-    """A model with random weights: configurations of its parts, and the size of the tokenizer trained with it.
+    """A model with random weights and a tokenizer trained with it.
 
-    `text_config` holds arguments of transformers' LlamaConfig; the tokenizer decides those about the vocabulary.
+    Attributes:
+        vision_config: arguments of the encoder.
+        text_config: arguments of transformers' LlamaConfig, except those that the tokenizer determines.
+        image_merge: side of the square of patches that becomes one image token.
+        projector_n_layers: linear layers of the adapter.
+        vocab_size: size of the tokenizer's vocabulary.
     """
 
     vision_config: VisionOptions
@@ -63,9 +68,9 @@ class FromScratch(Record):
     @classmethod
     def _is_of_a_llama(cls, value: dict[str, Any]) -> dict[str, Any]:
         for key in _WHOLE:
-            given = value.get(key)
-            if key in value and (not isinstance(given, int) or isinstance(given, bool) or given <= 0):
-                raise ValueError(f"{key}: expected a whole number above 0, found {given!r:.80}")
+            number = value.get(key)
+            if key in value and (not isinstance(number, int) or isinstance(number, bool) or number <= 0):
+                raise ValueError(f"{key}: expected a positive integer, found {number!r:.80}")
         heads = value.get("num_attention_heads")
         if heads and "hidden_size" in value and value.get("head_dim") is None:
             _check_multiple("hidden_size", value["hidden_size"], "num_attention_heads", heads)
@@ -87,7 +92,7 @@ class DataSource(Record):
         manifest: `manifest.jsonl`; a relative path is relative to the working directory.
         shards: instead, the folder or URL of shards (`maira pack`).
         split: only the studies of this split; None for all.
-        tasks: shares of the source, times the recipe's; a task that is not named has none. None: the recipe's.
+        tasks: factors of the configuration's shares; a task that is not named is omitted. None: all factors are 1.
     """
 
     manifest: Path | None = None
@@ -98,17 +103,17 @@ class DataSource(Record):
     @model_validator(mode="after")
     def _is_one_of_two(self) -> DataSource:
         if (self.manifest is None) == (self.shards is None):
-            raise ValueError("give a manifest or shards, one of the two")
+            raise ValueError("expected either a manifest or shards")
         return self
 
 
 class LoraOptions(Record):
-    """Low-rank adapters in the language model instead of its own weights (peft).
+    """Options of low-rank adapters (LoRA) in the language model.
 
     Attributes:
         rank, alpha, dropout: as in peft's LoraConfig.
-        targets: the linear layers of each block that get one.
-        quantize: keep the weights below them in 4 bits (QLoRA; needs bitsandbytes).
+        targets: linear layers of each block that get an adapter.
+        quantize: hold the frozen weights in 4 bits (QLoRA; needs bitsandbytes).
     """
 
     rank: PositiveInt = 64
@@ -119,24 +124,24 @@ class LoraOptions(Record):
 
 
 class MairaLoraOptions(LoraOptions):
-    """Low-rank adapters in a MAIRA-2's language model.
+    """Options of low-rank adapters in a MAIRA-2's language model.
 
     Attributes:
-        added_tokens: train the rows of MAIRA-2's own tokens in the embeddings and the head beside the adapters; a
-            freshly assembled model has the same for all of them and could not learn to write boxes without.
+        added_tokens: also train the rows of MAIRA-2's added tokens in the embeddings and the head. In a freshly
+            assembled model these rows are all the same, so without it the model cannot learn to write boxes.
     """
 
     added_tokens: bool = True
 
 
 class LossValidationConfig(Record):
-    """Which losses are measured while a run goes on.
+    """Losses that are computed during a run.
 
     Attributes:
-        sources: of the samples; none, and nothing is validated.
-        every: optimiser steps from one measurement of the losses to the next; the last step is always measured.
-        samples: most samples whose losses are taken, a fixed draw.
-        best_by: the figure by which the best checkpoint is kept, such as "loss/all"; None keeps none.
+        sources: validation data; empty for no validation.
+        every: optimizer steps between two validations; the last step is always validated.
+        samples: maximum number of samples, a fixed draw.
+        best_by: metric by which the best checkpoint is kept, such as "loss/all"; None keeps none.
     """
 
     sources: list[Any] = []  # noqa: RUF012
@@ -146,13 +151,13 @@ class LossValidationConfig(Record):
 
 
 class ValidationConfig(LossValidationConfig):
-    """What is measured while a run goes on: losses, and perhaps drafts.
+    """Losses and scores of drafts that are computed during a run.
 
     Attributes:
-        drafts_every: optimiser steps from one round of drafts and box completions to the next; None for none.
-        drafts: studies that are drafted, a fixed draw.
-        best_by: a loss ("loss/all", "loss/grounded", ...) or a figure of a round of drafts ("drafts/logical_f1",
-            "boxes/iou", ...).
+        drafts_every: optimizer steps between two rounds of drafts and box completions; None for none.
+        drafts: number of studies to draft, a fixed draw.
+        best_by: a loss ("loss/all", "loss/grounded", ...) or a score of the drafts ("drafts/logical_f1", "boxes/iou",
+            ...).
     """
 
     sources: list[DataSource] = []  # noqa: RUF012
@@ -161,15 +166,15 @@ class ValidationConfig(LossValidationConfig):
 
 
 class AnomalyConfig(Record):
-    """What becomes of a step that is not as it should be, and of a sample of which an image or a line cannot be read.
+    """Actions for anomalous steps and unreadable samples.
 
     Attributes:
-        not_finite: a loss or gradient norm that is not finite ends the run, or the step is skipped.
-        spike: a gradient norm this many times the running mean of the last is a spike; None looks for none.
-        on_spike: as `not_finite`.
-        most_skipped: a run ends when more steps than this are skipped in a row.
-        unreadable: a sample that cannot be read ends the run, or is left out of its step or of what is validated.
-        most_unreadable: a run ends when more samples than this cannot be read, each counted once.
+        not_finite: action for a loss or gradient norm that is not finite: end the run, or skip the step.
+        spike: a gradient norm this many times its running mean is a spike; None detects none.
+        on_spike: action for a spike.
+        most_skipped: the run ends when more steps than this are skipped in a row.
+        unreadable: action for a sample that cannot be read: end the run, or skip the sample.
+        most_unreadable: the run ends when more different samples than this cannot be read.
     """
 
     not_finite: Literal["stop", "skip"] = "stop"
@@ -181,34 +186,37 @@ class AnomalyConfig(Record):
 
 
 class BaseTrainConfig(Record):
-    """What decides a training run, whatever is trained.
+    """Options of a training run that all models share.
 
     Attributes:
-        model: a folder with a checkpoint to start from.
+        model: folder of the checkpoint to start from.
         lora: train low-rank adapters in the language model.
-        train: what to train on.
-        validation: what is measured meanwhile.
-        tasks: how often each answer of a task is seen in an epoch; 0.5 is every second answer, drawn anew each epoch.
+        train: training data.
+        validation: validation during the run.
+        tasks: how often each sample of a task is seen in an epoch; 0.5 is every second one, drawn anew each epoch.
         out: folder of the run: `states/` to resume from, `checkpoint/` when done, `metrics.jsonl` always.
-        epochs, passes: the length of the run; give one: rounds through `train`, or samples in all, repeats counted.
-        global_batch: samples of one optimiser step over all processes.
-        token_budget: most tokens of one packed row, which is one pass through the model on one process.
-        learning_rate, warmup, weight_decay, betas, clip: AdamW with cosine decay after linear warm-up (paper B.2).
+        epochs, passes: length of the run, one of the two: epochs, or number of samples with repetitions.
+        global_batch: samples of one optimizer step over all processes.
+        token_budget: maximum tokens of one packed row, which is one forward pass on one process.
+        learning_rate, warmup, weight_decay, betas, clip: AdamW with cosine decay after linear warm-up (MAIRA-2,
+            appendix B.2).
         optimizer: "adamw", or "adamw_8bit" (torchao) with its states in 8 bits.
         precision: of the computation, "bf16" or "no" (float32).
-        weights: type in which trained weights and their gradients are held; "bfloat16" rounds stochastically and needs
-            "adamw_8bit".
-        parallel: how several processes share the work: FSDP2, DDP, or "auto": FSDP2 on accelerators, DDP on CPUs.
-        activation_checkpointing: recompute in the backward pass nothing, all but the matrix products of a block
+        weights: type of trained weights and their gradients; "bfloat16" rounds stochastically and needs "adamw_8bit".
+        parallel: FSDP2, DDP, or "auto": FSDP2 on accelerators, DDP on CPUs.
+        activation_checkpointing: recompute in the backward pass nothing, everything in a block but the matrix products
             ("selective"), or each block ("full").
-        compile: torch.compile for each block of the language model.
-        attention: kernel for packed rows ("varlen": one call of the variable-length kernel; "samples": one causal
-            call over the samples side by side); "auto" takes the first that runs here.
+        compile: compile each block of the language model with torch.compile.
+        attention: kernel for packed rows ("varlen": the variable-length kernel; "samples": the samples as a padded
+            batch); "auto" selects the first that is available.
         workers: processes that prepare samples for one training process.
-        checkpoint_dtype: of the weights of the finished checkpoint.
-        save_every, log_every: in optimiser steps; a state is saved before each validation as well.
-        keep: states kept, the last ones.
-        trackers: where figures go beside the console and `metrics.jsonl`.
+        checkpoint_dtype: type of the weights of the finished checkpoint.
+        seed: of all random numbers.
+        save_every: optimizer steps between two training states; one is saved before each validation as well.
+        log_every: optimizer steps between two lines of metrics.
+        keep: number of training states kept.
+        faults: actions for anomalous steps and unreadable samples.
+        trackers: targets of metrics in addition to the console and `metrics.jsonl`.
     """
 
     model: Any
@@ -244,66 +252,66 @@ class BaseTrainConfig(Record):
 
     @property
     def trains(self) -> tuple[Component, ...]:
-        """The parts of the model that are trained; with `lora` the language model's adapters stand for it."""
+        """Trained components of the model; with `lora`, of the language model only its adapters."""
         return ("language_model",)
 
     @field_validator("precision", mode="before")
     @classmethod
     def _no_is_a_word(cls, value: Any) -> Any:
-        # In YAML 1.1 it is a truth value.
+        # In YAML 1.1 it is a Boolean.
         return "no" if value is False else value
 
     @model_validator(mode="after")
     def _fits_together(self) -> BaseTrainConfig:
         if not self.train:
-            raise ValueError("train: give at least one source")
+            raise ValueError("train: expected at least one source")
         if not any(any(self.shares(source).values()) for source in self.train):
             raise ValueError("tasks: at least one task needs a share above 0")
         if (self.epochs is None) == (self.passes is None):
-            raise ValueError("epochs: give epochs or passes, one of the two")
+            raise ValueError("epochs: expected either epochs or passes")
         if self.passes is not None and self.passes < self.global_batch:
-            raise ValueError(f"passes: {self.passes} samples are less than one global_batch of {self.global_batch}")
+            raise ValueError(f"passes: expected at least one global_batch of {self.global_batch}, found {self.passes}")
         if self.weights == "bfloat16" and self.optimizer != "adamw_8bit":
             raise ValueError("weights: bfloat16 needs the optimizer adamw_8bit, which rounds stochastically")
         return self
 
     def check_sources(self) -> None:
-        """See to it that the files to train and validate on are there, before a model is read.
+        """Check that the training and validation files exist, before a model is read.
 
         Raises:
-            InputError: one is not, with the key that names it.
+            InputError: a file does not exist; its key is named.
         """
         for name, sources in (("train", self.train), ("validation.sources", self.validation.sources)):
             for place, source in enumerate(sources):
                 for field, path in source:
                     if not isinstance(path, Path) or path.exists():
                         continue
-                    # A path by itself, as it may stand in the recipe, has no keys that could be changed.
-                    alone = name == "train" and self.train == [type(source).model_validate({field: path})]
-                    key = name if alone else f"{name}.{place}.{field}"
-                    without = ', and "validation.sources=[]" validates on nothing' if name != "train" else ""
-                    message = f"no such file; it is the recipe's '{key}', and {key}=FILE names another{without}"
-                    raise InputError(message, file=path)
+                    # `train` may be a path instead of a list, and then has no keys in it.
+                    is_path = name == "train" and self.train == [type(source).model_validate({field: path})]
+                    key = name if is_path else f"{name}.{place}.{field}"
+                    hint = ', and "validation.sources=[]" turns validation off' if name != "train" else ""
+                    message = f"no such file; it is the configuration's '{key}', and {key}=FILE names another{hint}"
+                    raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
 
     def shares(self, source: Any) -> dict[Any, float]:
-        """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
+        """Return how often each sample of a source is seen in an epoch, by task, without tasks that are never seen."""
         own = self.tasks if source.tasks is None else {t: w * self.tasks.get(t, 0.0) for t, w in source.tasks.items()}
         return {task: share for task, share in own.items() if share > 0}
 
 
 class TrainConfig(BaseTrainConfig):
-    """Everything that decides a training run of a MAIRA-2.
+    """Options of a training run of a MAIRA-2.
 
     Attributes:
-        model: a folder with a checkpoint to start from, or the parts of a fresh model.
-        trained: the parts whose weights are trained; with `lora` the language model's adapters stand for it.
-        lora: train low-rank adapters in the language model, and the rows of MAIRA-2's own tokens beside them.
-        train: what to train on; the path of one manifest stands for a list with it alone.
-        tasks: as of any course; each answer is seen once where nothing is said (paper 004, table 1).
-        drop: inputs that the model is never shown, in training and validation (paper 004, D.6).
+        model: folder of the checkpoint to start from, or the options of a fresh model.
+        trained: trained components; with `lora`, of the language model only its adapters.
+        lora: train low-rank adapters in the language model, and the rows of MAIRA-2's added tokens.
+        train: training data; the path of a manifest stands for a list with one source.
+        tasks: by default each sample is seen once in an epoch (MAIRA-2, table 1).
+        drop: inputs that are removed in training and validation (MAIRA-2, appendix D.6).
         preset: wording of the prompts.
-        patch_loss: weight of an auxiliary loss that asks every patch of a trained encoder which labelled findings
-            cover it; 0 for none. The head for it is dropped with the training state.
+        patch_loss: weight of an auxiliary loss that predicts for every patch of a trained encoder which labeled
+            findings cover it; 0 for none. Its head is not part of the checkpoint.
     """
 
     model: Path | FromScratch
@@ -324,43 +332,47 @@ class TrainConfig(BaseTrainConfig):
     @model_validator(mode="after")
     def _trains_what_it_asks_for(self) -> TrainConfig:
         if self.lora is not None and "language_model" not in self.trained:
-            raise ValueError(
-                "lora: the language model is not trained; add language_model to trained, or leave lora out"
-            )
+            raise ValueError("lora: the language model is not trained; add language_model to trained, or remove lora")
         if self.patch_loss and "encoder" not in self.trained:
-            raise ValueError("patch_loss: the encoder is not trained; add it to trained, or leave patch_loss out")
+            raise ValueError("patch_loss: the encoder is not trained; add it to trained, or remove patch_loss")
         return self
 
     @property
     def trains(self) -> tuple[Component, ...]:
-        """The parts of the model that are trained."""
+        """Trained components of the model."""
         return self.trained
 
 
 def _check_multiple(name: str, value: int, divisor_name: str, divisor: int) -> None:
-    """Raise a ValueError that names the nearest values that fit, unless one number is a multiple of another."""
+    """Raise a ValueError that names the nearest valid values unless a number is a multiple of another."""
     if value % divisor:
-        fitting = [str(times * divisor) for times in (value // divisor, value // divisor + 1) if times]
+        multiples = [str(times * divisor) for times in (value // divisor, value // divisor + 1) if times]
         raise ValueError(
-            f"{name}: {value} is no multiple of {divisor_name}, which is {divisor}; {' or '.join(fitting)} would be"
+            f"{name}: expected a multiple of {divisor_name}, which is {divisor}, such as {' or '.join(multiples)}, "
+            f"found {value}"
         )
 
 
 def read_train_config(path: Path, overrides: list[str] | None = None) -> TrainConfig:
-    """Read a recipe, with `key=value` overrides (values as in YAML, nested keys with dots, items of lists by number).
+    """Read a configuration.
 
-    A recipe may name another, `base: other.yaml` (relative to itself), and give only what it does otherwise: mappings
-    are merged, everything else takes the place of what the base says.
+    A configuration may name another one, `base: other.yaml` (relative to itself), and hold only the differences:
+    mappings are merged, all other values replace those of the base.
+
+    Args:
+        path: YAML file.
+        overrides: `key=value`, with values as in YAML, dots between nested keys, and indices of lists.
 
     Raises:
-        InputError: a file is no YAML mapping, bases form a circle, a key is unknown or given twice, a value wrong.
+        InputError: a file is not a YAML mapping, bases form a circle, a key is unknown or duplicated, or a value is
+            wrong.
     """
-    said = read_config_values(path, overrides)
-    # By itself, since pydantic reports a fault of a union as faults of all of its members.
-    model = said.values.get("model")
-    if "model" in said.values and not isinstance(model, str | dict):
-        message = f"expected a folder or the parts of a model, found {model!r:.80}"
-        raise InputError(message, file=said.source_of("model"), field="model")
+    source = read_config_values(path, overrides)
+    # Separately, since pydantic reports an error in a union as errors of all of its members.
+    model = source.values.get("model")
+    if "model" in source.values and not isinstance(model, str | dict):
+        message = f"expected a folder or the options of a model, found {model!r:.80}"
+        raise InputError(message, file=source.source_of("model"), field="model")
     if isinstance(model, dict):
-        said.values["model"] = said.checked(FromScratch, model, field="model")
-    return said.checked(TrainConfig, said.values)
+        source.values["model"] = source.validate(FromScratch, model, field="model")
+    return source.validate(TrainConfig, source.values)

@@ -18,7 +18,7 @@ from maira.train.components import MODULES, invalid_model_config
 from maira.train.config.run_config import FromScratch, MairaLoraOptions, TrainConfig
 from maira.train.cost.accelerators import ACCELERATORS, Accelerator
 from maira.train.cost.flops import Flops, step_flops
-from maira.train.cost.memory import Memory, ParallelSetup, Row, build_shapes, estimate_memory
+from maira.train.cost.memory import Memory, ParallelSetup, RowShape, build_shapes, estimate_memory
 from maira.train.cost.workload import Workload, measure_workload
 from maira.train.data.batches import LENGTH_MULTIPLE
 from maira.train.data.packing import pack
@@ -40,7 +40,7 @@ class Packing:
 
     rows: float
     filled: float
-    fullest: Row
+    fullest: RowShape
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def pack_steps(config: TrainConfig, workload: Workload, processes: int) -> Packi
         InputError: a sample is longer than a row, or a step has too few samples for that many processes.
     """
     rng, tokens = np.random.default_rng(0), workload.tokens
-    counts, filled, fullest, most = [], [], Row((1,), 1, 1), 0
+    counts, filled, fullest, most = [], [], RowShape((1,), 1, 1), 0
     for _ in range(_STEPS):
         drawn = rng.integers(len(tokens), size=config.global_batch)
         packed = pack(tokens[drawn].tolist(), config.token_budget, processes)
@@ -215,7 +215,7 @@ def pack_steps(config: TrainConfig, workload: Workload, processes: int) -> Packi
         picked = drawn[packed[0]]
         if (total := int(tokens[picked].sum())) > most:
             images, answers = (int(workload.rows[name][picked].sum()) for name in ("images", "answer"))
-            most, fullest = total, Row(tuple(tokens[picked].tolist()), images, answers)
+            most, fullest = total, RowShape(tuple(tokens[picked].tolist()), images, answers)
     return Packing(float(np.mean(counts)), float(np.mean(filled)), fullest)
 
 

@@ -44,7 +44,7 @@ PASSES = ("encoder", "adapter", "activations", "logits")
 
 
 @dataclass(frozen=True)
-class Row:
+class RowShape:
     """A packed row: the tokens of each of its samples, and the images and answer tokens of all."""
 
     samples: tuple[int, ...]
@@ -113,7 +113,7 @@ def build_shapes(model_config: MairaConfig, config: TrainConfig) -> MairaForCond
 
 
 def estimate_memory(
-    model: MairaForConditionalGeneration, config: TrainConfig, row: Row, setting: ParallelSetup
+    model: MairaForConditionalGeneration, config: TrainConfig, row: RowShape, setting: ParallelSetup
 ) -> Memory:
     """What the fullest moment of training takes on one GPU.
 
@@ -219,7 +219,7 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _run_passes(
-    model: MairaForConditionalGeneration, config: TrainConfig, row: Row, setting: ParallelSetup
+    model: MairaForConditionalGeneration, config: TrainConfig, row: RowShape, setting: ParallelSetup
 ) -> Counter[str]:
     """Bytes by label at the fullest moment of a forward and backward pass; gradients only where none were held."""
     is_sharded = setting.sharding == "fsdp"
@@ -227,7 +227,7 @@ def _run_passes(
     place = _place(row, setting.kernel)
     with torch.device("meta"):
         shapes = copy.deepcopy(model).to("meta")
-    attention.use(shapes, setting.kernel)
+    attention.set_kernel(shapes, setting.kernel)
     prepare_blocks(shapes, config.model_copy(update={"compile": False}))
     if is_sharded and half:
         shapes.to(torch.bfloat16)
@@ -244,7 +244,7 @@ def _run_passes(
             else:
                 parameter.register_post_accumulate_grad_hook(lambda p: usage_counter.relabel(p.grad, "gradients"))
         inputs = _inputs(shapes, row)
-        where = attention.Row(
+        where = attention.PackedRow(
             mode.from_tensor(place.starts), place.longest, mode.from_tensor(place.places), mode.from_tensor(place.back)
         )
         with usage_counter:
@@ -255,16 +255,16 @@ def _run_passes(
     return usage_counter.fullest
 
 
-def _place(row: Row, kernel: str) -> attention.Row:
+def _place(row: RowShape, kernel: str) -> attention.PackedRow:
     """Where the samples of a row are, on the CPU: no shape can be read off what has no values."""
     starts = torch.tensor([0, *row.samples]).cumsum(0).int()
     batch: Any = SimpleNamespace(
         input_ids=torch.empty(1, sum(row.samples), device="meta"), starts=starts, longest=max(row.samples)
     )
-    return attention.packed(kernel, batch)["row"]
+    return attention.packed_kwargs(kernel, batch)["row"]
 
 
-def _inputs(model: MairaForConditionalGeneration, row: Row) -> SimpleNamespace:
+def _inputs(model: MairaForConditionalGeneration, row: RowShape) -> SimpleNamespace:
     side, tokens = model.config.vision_config.image_size, sum(row.samples)
     dtype = next(model.vision_tower.parameters()).dtype
     return SimpleNamespace(
@@ -276,7 +276,7 @@ def _inputs(model: MairaForConditionalGeneration, row: Row) -> SimpleNamespace:
 
 
 def _forward(
-    model: MairaForConditionalGeneration, inputs: SimpleNamespace, where: attention.Row, usage_counter: _Ledger
+    model: MairaForConditionalGeneration, inputs: SimpleNamespace, where: attention.PackedRow, usage_counter: _Ledger
 ) -> Tensor:
     """What `MairaLossModel` computes, without what looks at values."""
     usage_counter.label = "encoder"

@@ -72,7 +72,8 @@ def map_in_workers(
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     try:
         while True:
-            is_killed, result = False, None
+            is_killed = False
+            result: Any = None
             try:
                 result = next(results)
             except StopIteration:
