@@ -178,25 +178,15 @@ class Labeler:
         bert = {name.removeprefix("bert."): value for name, value in weights.items() if name.startswith("bert.")}
         bert.pop("embeddings.position_ids", None)
         if not bert or any(head is None for head in heads):
-            raise InputError(
-                "expected CheXbert: BERT and 14 linear heads",
-                code=ErrorCode.INVALID_FORMAT,
-                file=path,
-                field="model_state_dict",
-            )
+            raise _invalid_checkpoint("expected CheXbert: BERT and 14 linear heads", path)
         try:
             self._model = BertModel(_config(bert))
             self._model.load_state_dict(bert, strict=True)
         except KeyError as error:
-            raise InputError(
-                f"expected the tensor {error} of BERT",
-                code=ErrorCode.INVALID_FORMAT,
-                file=path,
-                field="model_state_dict",
-            ) from None
+            raise _invalid_checkpoint(f"expected the tensor {error} of BERT", path) from None
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise InputError(f"expected BERT: {reason:.200}", code=ErrorCode.INVALID_FORMAT, file=path) from None
+            raise _invalid_checkpoint(f"expected BERT: {reason:.200}", path) from None
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model.to(self._device).eval()
         self._heads = list(zip(heads[0::2], heads[1::2], strict=True))
@@ -252,20 +242,10 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
         ) from None
     weights = checkpoint.get("model_state_dict") if isinstance(checkpoint, dict) else None
     if not isinstance(weights, dict):
-        raise InputError(
-            "missing; expected the published checkpoint",
-            code=ErrorCode.MISSING_FIELD,
-            file=path,
-            field="model_state_dict",
-        )
+        raise _invalid_checkpoint("missing; expected the published checkpoint", path)
     for name, value in weights.items():
         if not isinstance(value, torch.Tensor):
-            raise InputError(
-                f"expected a tensor, found {type(value).__name__}",
-                code=ErrorCode.INVALID_FORMAT,
-                file=path,
-                field=f"model_state_dict.{name}",
-            )
+            raise _invalid_checkpoint(f"expected a tensor '{name}', found {type(value).__name__}", path)
     return {name.removeprefix("module."): value.float() for name, value in weights.items()}
 
 
@@ -283,3 +263,7 @@ def _config(bert: Mapping[str, Any]) -> Any:
         max_position_embeddings=len(bert["embeddings.position_embeddings.weight"]),
         type_vocab_size=len(bert["embeddings.token_type_embeddings.weight"]),
     )
+
+
+def _invalid_checkpoint(message: str, path: Path) -> InputError:
+    return InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="model_state_dict")

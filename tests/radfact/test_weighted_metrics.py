@@ -73,17 +73,15 @@ def test_equal_reports_have_a_similarity_of_one_and_the_same_findings(weights: P
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "field"),
+    ("name", "value"),
     [
-        ("linear_heads.13.bias", None, "model_state_dict"),
-        ("bert.encoder.layer.0.intermediate.dense.bias", None, "model_state_dict"),
-        ("bert.embeddings.word_embeddings.weight", [[0.0]], "model_state_dict.module.bert.embeddings.word_embeddings"),
-        ("bert.embeddings.word_embeddings.weight", torch.zeros(3), None),
+        ("linear_heads.13.bias", None),
+        ("bert.encoder.layer.0.intermediate.dense.bias", None),
+        ("bert.embeddings.word_embeddings.weight", [[0.0]]),
+        ("bert.embeddings.word_embeddings.weight", torch.zeros(3)),
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused(
-    name: str, value: object, field: str | None, weights: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_model_is_refused(name: str, value: object, weights: Path, tmp_path: Path) -> None:
     shutil.copytree(weights / "chexbert", tmp_path, dirs_exist_ok=True)
     checkpoint = torch.load(tmp_path / "chexbert.pth", weights_only=True)
     del checkpoint["model_state_dict"][f"module.{name}"]
@@ -92,8 +90,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     torch.save(checkpoint, tmp_path / "chexbert.pth")
     with pytest.raises(InputError) as error:
         CheXbert(tmp_path)
-    assert error.value.code is ErrorCode.INVALID_FORMAT
-    assert (error.value.field or "").startswith(field or "")
+    assert (error.value.code, error.value.field) == (ErrorCode.INVALID_FORMAT, "model_state_dict")
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint"])
