@@ -1,4 +1,4 @@
-"""`maira sentences` and `maira annotate`: grounded reports from narrative ones."""
+"""`maira sentences` and `maira annotate`: make grounded reports of narrative ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from maira.cli.show import exit_with_failures, print_line, print_table
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from radfact.results.evaluation import EvaluationResult
 
 annotate = typer.Typer(
-    help="Have findings located by annotators (paper 004, appendix G): tasks out, annotations back.",
+    help="Export annotation tasks and import annotations (MAIRA-2, appendix G).",
     no_args_is_help=True,
 )
 
@@ -51,32 +51,33 @@ def sentences(
     manifest: _Manifest,
     out: Annotated[Path, typer.Option(help="Manifest to write (.jsonl).")],
     judge: Annotated[
-        str, typer.Option(metavar="NAME", help="Who splits: offline, PROVIDER:MODEL as in openai:MODEL, or vllm:PATH.")
+        str, typer.Option(metavar="NAME", help="Splitter: offline, PROVIDER:MODEL as in openai:MODEL, or vllm:PATH.")
     ],
     target: Annotated[
-        _Target, typer.Option("--as", help="A grounded report without boxes, or phrases to be annotated.")
+        _Target, typer.Option("--as", help="Field to fill: a grounded report without boxes, or phrases to annotate.")
     ] = _Target.GROUNDED_FINDINGS,
     compare: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A judge that compares the sentences with the reports (RadFact, logical)."),
+        typer.Option(metavar="NAME", help="Judge that compares the sentences with the reports (RadFact, logical)."),
     ] = None,
     judge_arg: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="One more argument of the model; may be repeated.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the model; repeatable.")
     ] = None,
     base_url: Annotated[str | None, typer.Option(metavar="URL", help="Address of an OpenAI-compatible server.")] = None,
     few_shots: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Worked examples in the published layout, instead of our own.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Few-shot examples in the published layout, instead of the default."),
     ] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, metavar="N", help="Calls in flight to the model.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, metavar="N", help="Parallel calls to the model.")] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where a model's answers are kept (default: cache/ beside --out)."),
+        typer.Option(metavar="FOLDER", help="Folder of the response cache (default: cache/ next to --out)."),
     ] = None,
 ) -> None:
-    """Make single-finding sentences of narrative findings (paper 004, B.5.1), with the map of what became of each.
+    """Split narrative findings into single-finding sentences (MAIRA-2, appendix B.5.1).
 
-    Beside OUT stand OUT.map.jsonl (sample_id, orig, new), OUT.changes.json (the figures) and failures.jsonl. The same
-    command goes on where an interrupted run stopped: answers of a model are kept.
+    Also writes OUT.map.jsonl (sample_id, orig, new), OUT.changes.json (counts and scores) and failures.jsonl. The same
+    command resumes an interrupted run, since responses are cached.
     """
     from dataclasses import asdict
 
@@ -86,9 +87,9 @@ def sentences(
     from radfact.io.jsonl import write_json, write_jsonl
     from radfact.judges import load_judge, load_splitter
 
-    _refuse_same(manifest, out)
-    left_out: list[Failure] = []
-    studies = read_manifest(manifest, left_out)
+    _check_different(manifest, out)
+    skipped: list[Failure] = []
+    studies = read_manifest(manifest, skipped)
     cache = cache or out.parent / "cache"
     arguments = key_values(judge_arg, "--judge-arg")
     with naming_options(splitter="--judge", splitter_args="--judge-arg"):
@@ -119,20 +120,20 @@ def sentences(
     if judging is not None:
         with ProgressDisplay(watch, {"comparing": judging.usage}):
             compared = _compare(result, judging)
-    failures = [*left_out, *result.failures]
+    failures = [*skipped, *result.failures]
     write_manifest(out, result.studies)
     write_jsonl(out.with_name(f"{out.stem}.map.jsonl"), result.map_rows())
     record = {"changes": asdict(result.counts), "splitter": splitter.describe(), "splitting": splitter.usage()}
     if compared is not None:
-        figures = {name: asdict(compared.scores[name]) for name in _COMPARED}
-        record |= {"figures": figures, "judge": dict(compared.judge or {})}
+        scores = {name: asdict(compared.scores[name]) for name in _COMPARED}
+        record |= {"scores": scores, "judge": dict(compared.judge or {})}
     write_json(out.with_name(f"{out.stem}.changes.json"), record)
     replace_failures(out.with_name("failures.jsonl"), out.name, failures)
     console = Console()
     _show_changes(console, result, compared)
     if result.unchanged:
-        print_line(console, f"{result.unchanged} samples have {target.value} already and keep them")
-    print_line(console, f"{len(result.studies)} of {len(studies) + len(left_out)} samples: {out}")
+        print_line(console, f"{result.unchanged} samples already have {target.value} and are unchanged")
+    print_line(console, f"{len(result.studies)} of {len(studies) + len(skipped)} samples: {out}")
     exit_with_failures(console, _listed(failures))
 
 
@@ -140,27 +141,27 @@ def sentences(
 def export_tasks(
     manifest: _Manifest,
     out: Annotated[Path, typer.Option(help="Folder to write.")],
-    to: Annotated[_Tool, typer.Option(help="Tool that the annotators use.")] = _Tool.LABEL_STUDIO,
+    to: Annotated[_Tool, typer.Option(help="Annotation tool.")] = _Tool.LABEL_STUDIO,
     image_root: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Folder that image addresses are relative to: without --image-url, Label Studio's document root of "
-            "local files (default: the parent of the manifest's folder).",
+            help="Base folder of image addresses; without --image-url, Label Studio's document root of local files "
+            "(default: the parent of the manifest's folder).",
         ),
     ] = None,
     image_url: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="Images are found below this URL, not as local files.")
+        str | None, typer.Option(metavar="PREFIX", help="URL of the images, instead of local files.")
     ] = None,
     categories: Annotated[
         str,
-        typer.Option(metavar="SET", help="Categories of findings: chexpert, none, or a text file with one a line."),
+        typer.Option(metavar="SET", help="Categories of findings: chexpert, none, or a text file with one per line."),
     ] = "chexpert",
 ) -> None:
     """Write annotation tasks: tasks.json and config.xml for Label Studio, or a COCO dataset.
 
-    Annotators see the image, the prior image, the findings and the phrases (the manifest's, or else the sentences of
-    its grounded reports).
+    Annotators see the image, the prior image, the findings, and the phrases or else the sentences of the grounded
+    report.
     """
     from data.annotation import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
     from data.manifest import Failure, read_manifest, replace_failures
@@ -169,13 +170,14 @@ def export_tasks(
     failures: list[Failure] = []
     read = read_manifest(manifest, failures)
     studies = [study for study in read if phrases_of(study)]
-    reason = "no phrases to annotate; 'maira sentences' makes them of the findings"
+    reason = "no phrases to annotate; create them with 'maira sentences'"
     failures += [Failure(sample_id=s.sample_id, stage="export", reason=reason) for s in read if not phrases_of(s)]
     total = len(read) + sum(failure.stage == "read" for failure in failures)
     folder, console = manifest.parent.absolute(), Console()
     if to is _Tool.COCO:
         if image_root is not None or image_url is not None:
-            raise InputError("--image-root and --image-url go with --to label-studio")
+            message = "--image-root and --image-url require --to label-studio"
+            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
         written = out / "coco.json"
         dataset = coco_dataset(studies, folder, failures)
         write_json(written, dataset)
@@ -189,9 +191,9 @@ def export_tasks(
         if image_url is None:
             print_line(
                 console,
-                "Label Studio needs LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
-                f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={address.root.absolute()}, and the folder of the images below "
-                "it added to the project as local storage",
+                "Label Studio requires LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
+                f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={address.root.absolute()}; add the image folder below it to "
+                "the project as local storage",
             )
     replace_failures(out / "failures.jsonl", written.name, failures)
     print_line(console, f"{total - len(failures)} of {total} samples to annotate: {written}")
@@ -200,17 +202,16 @@ def export_tasks(
 
 @annotate.command("import")
 def import_annotations(
-    export: Annotated[Path, typer.Argument(help="Annotations as Label Studio exports them (JSON).")],
+    export: Annotated[Path, typer.Argument(help="Annotations exported from Label Studio (JSON).")],
     manifest: Annotated[Path, typer.Option(help="The manifest that was exported.")],
     out: Annotated[Path, typer.Option(help="Manifest of grounded studies to write (.jsonl).")],
     combine: Annotated[
-        _Combine, typer.Option(help="A sample with several annotators: left out, the first one's, or all regions.")
+        _Combine, typer.Option(help="Several annotators of a sample: skip it, use the first, or unite all regions.")
     ] = _Combine.REFUSE,
 ) -> None:
-    """Read annotations back by the protocol's rules: grounded studies, and why each other sample is left out.
+    """Make grounded studies of annotations by the rules of the protocol.
 
-    Beside OUT stand OUT.annotations.jsonl (what every annotator said), failures.jsonl, and, with several annotators,
-    OUT.agreement.json.
+    Also writes OUT.annotations.jsonl (all annotations), failures.jsonl, and OUT.agreement.json with several annotators.
     """
     from dataclasses import asdict
 
@@ -218,7 +219,7 @@ def import_annotations(
     from data.manifest import read_manifest, replace_failures, write_manifest
     from radfact.io.jsonl import write_json, write_jsonl
 
-    _refuse_same(manifest, out)
+    _check_different(manifest, out)
     studies = read_manifest(manifest, [])
     samples = read_label_studio(export, studies)
     result = ground_studies(studies, samples, combine.value)
@@ -228,48 +229,48 @@ def import_annotations(
     write_jsonl(out.with_name(f"{out.stem}.annotations.jsonl"), _rows(samples))
     agreement_file = out.with_name(f"{out.stem}.agreement.json")
     if agreements:
-        write_json(agreement_file, {"pairs": [asdict(one) for one in agreements]})
+        write_json(agreement_file, {"pairs": [asdict(item) for item in agreements]})
         _show_agreement(console, agreements)
     else:
         agreement_file.unlink(missing_ok=True)
     replace_failures(out.with_name("failures.jsonl"), out.name, result.failures)
     for reason, count in sorted(result.dropped.items()):
-        print_line(console, f"phrases left out as '{reason}': {count}")
+        print_line(console, f"phrases dropped as '{reason}': {count}")
     if result.ignored:
-        print_line(console, f"regions ignored, where the protocol wants none: {result.ignored}")
+        print_line(console, f"regions ignored, because the protocol does not allow them: {result.ignored}")
     print_line(console, f"{len(result.studies)} of {len(samples)} annotated samples are grounded studies: {out}")
     exit_with_failures(console, _listed(result.failures))
 
 
-def _refuse_same(manifest: Path, out: Path) -> None:
+def _check_different(manifest: Path, out: Path) -> None:
     if out.absolute() == manifest.absolute():
-        raise InputError("is the manifest that is read; name another file", file=out)
+        message = "the output is the input manifest; choose another file"
+        raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=out)
 
 
 def _categories(name: str) -> Sequence[str]:
-    """The categories that a user has named."""
     from data.annotation import CATEGORIES
     from radfact.io.jsonl import read_text
 
     if name in ("chexpert", "none"):
         return CATEGORIES if name == "chexpert" else ()
     lines = [line.strip() for line in read_text(name).splitlines()]
-    named = [line for line in lines if line]
-    if not named or len(set(named)) < len(named):
-        raise InputError("expected names of categories, one a line, each once", file=name)
-    return named
+    categories = [line for line in lines if line]
+    if not categories or len(set(categories)) < len(categories):
+        raise InputError("expected unique names of categories, one per line", file=name)
+    return categories
 
 
 def _compare(result: SplitStudies, judge: Judge) -> EvaluationResult:
-    """RadFact's logical figures of the sentences as candidates against the narratives' own sentences."""
+    """Compare the new sentences with the narratives' own sentences by RadFact."""
     from radfact.pipeline import RadFact
     from radfact.records import Pair, Sentence
 
     pairs = [
         Pair(
             key,
-            [Sentence(text=text) for one in split for text in one.new],
-            [Sentence(text=one.orig) for one in split],
+            [Sentence(text=text) for sentence in split for text in sentence.new],
+            [Sentence(text=sentence.orig) for sentence in split],
         )
         for key, split in result.splits.items()
     ]
@@ -277,7 +278,7 @@ def _compare(result: SplitStudies, judge: Judge) -> EvaluationResult:
 
 
 def _rows(samples: Sequence[AnnotatedSample]) -> list[dict[str, object]]:
-    """What every annotator said, one line a sample and annotator."""
+    """Return one row per sample and annotator."""
     from pydantic import TypeAdapter
 
     from data.annotation import Annotation
@@ -291,7 +292,7 @@ def _rows(samples: Sequence[AnnotatedSample]) -> list[dict[str, object]]:
 
 
 def _show_changes(console: Console, result: SplitStudies, compared: EvaluationResult | None) -> None:
-    """What table B.3 is about, with the figures that there are."""
+    """Print counts and scores as in MAIRA-2, table B.3."""
     from dataclasses import asdict
 
     lines = [(name.replace("_", " "), f"{count:,}") for name, count in asdict(result.counts).items()]
@@ -300,25 +301,28 @@ def _show_changes(console: Console, result: SplitStudies, compared: EvaluationRe
             figure = compared.scores[name]
             interval = "" if figure.low is None else f" [{figure.low:.3f}, {figure.high:.3f}]"
             lines.append((f"RadFact {name.replace('_', ' ')}", f"{_number(figure.point)}{interval}"))
-    print_table(console, "Findings as lists of sentences", ("figure", "value"), lines)
+    print_table(console, "Findings as lists of sentences", ("name", "value"), lines)
     if compared is not None:
-        print_line(console, f"RadFact: the sentences against the narratives' own; judge {compared.judge.get('name')}")
+        print_line(
+            console,
+            f"RadFact: the sentences compared with those of the narratives; judge {(compared.judge or {}).get('name')}",
+        )
 
 
 def _show_agreement(console: Console, agreements: Sequence[Agreement]) -> None:
     heads = ("annotators", "samples", "phrases", "equal labels", "kappa", "located", "IoU", "IoU on prior")
     lines = [
         (
-            " and ".join(one.annotators),
-            str(one.samples),
-            str(one.phrases),
-            _number(one.label_agreement),
-            _number(one.label_kappa),
-            str(one.located),
-            _number(one.mean_iou),
-            _number(one.prior_mean_iou),
+            " and ".join(item.annotators),
+            str(item.samples),
+            str(item.phrases),
+            _number(item.label_agreement),
+            _number(item.label_kappa),
+            str(item.located),
+            _number(item.mean_iou),
+            _number(item.prior_mean_iou),
         )
-        for one in agreements
+        for item in agreements
     ]
     print_table(console, "Agreement of annotators", heads, lines)
 

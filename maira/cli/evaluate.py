@@ -24,7 +24,7 @@ from radfact.cli.command import with_options
 from radfact.options import only
 
 app = typer.Typer(
-    help="Evaluate what the inputs are worth, or drafts of phantoms by their own labels.", no_args_is_help=True
+    help="Measure the contribution of inputs, or evaluate drafts of phantoms by their labels.", no_args_is_help=True
 )
 
 
@@ -32,21 +32,21 @@ app = typer.Typer(
 def evaluate_by_labels(
     drafts: Annotated[Path, typer.Argument(help="Grounded drafts of phantoms (.jsonl).")],
     manifest: Manifest,
-    out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file with the same scores.")] = None,
 ) -> None:
     """F1 over findings (kind and side) and IoU of matched boxes, without any judge."""
     from data.manifest import read_manifest
     from maira.grounding.labels import evaluate_labels
     from radfact.io.pairs import read_drafts
 
-    figures = evaluate_labels(read_drafts(drafts), read_manifest(manifest))
-    print_scores(Console(), "Findings by the generator's labels", figures)
+    scores = evaluate_labels(read_drafts(drafts), read_manifest(manifest))
+    print_scores(Console(), "Findings by the generator's labels", scores)
     if out is not None:
         from dataclasses import asdict
 
         from radfact.io.jsonl import write_json
 
-        write_json(out, {"figures": {name: asdict(figure) for name, figure in figures.items()}})
+        write_json(out, {"scores": {name: asdict(score) for name, score in scores.items()}})
 
 
 @app.command("baseline")

@@ -1,4 +1,4 @@
-"""The commands `maira stats`, `maira show` and `maira pack`: what is in a manifest, seen and packed."""
+"""`maira stats`, `maira show` and `maira pack`: count, show and pack the samples of a manifest."""
 
 from __future__ import annotations
 
@@ -29,12 +29,10 @@ _Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the samples."
 
 def stats(
     manifest: _Manifest,
-    by: Annotated[
-        list[_By] | None, typer.Option(help="Tell apart; may be given again (default: source, split, task).")
-    ] = None,
+    by: Annotated[list[_By] | None, typer.Option(help="Group by; repeatable (default: source, split, task).")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file of the same row.")] = None,
 ) -> None:
-    """Count what is in a manifest: patients, samples, laterals, priors, words, sentences, boxes (paper, table 1)."""
+    """Count patients, samples, laterals, priors, words, sentences and boxes of a manifest (MAIRA-2, table 1)."""
     from data.statistics import COLUMNS, manifest_statistics
     from radfact.io.jsonl import write_json
 
@@ -48,9 +46,9 @@ def stats(
 def show(
     manifest: _Manifest,
     out: Annotated[Path, typer.Option(help="HTML file to write.")],
-    count: Annotated[int, typer.Option(help="Samples to draw at random; 0 for all.", min=0)] = 50,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
-    sample_id: Annotated[list[str] | None, typer.Option(help="Show these samples; may be given again.")] = None,
+    count: Annotated[int, typer.Option(help="Number of random samples; 0 for all.", min=0)] = 50,
+    seed: Annotated[int, typer.Option(help="Seed of the random selection.")] = 0,
+    sample_id: Annotated[list[str] | None, typer.Option(help="Sample to show instead; repeatable.")] = None,
 ) -> None:
     """Write a contact sheet: an HTML page of images, boxes and texts that opens from disk."""
     from data.contact_sheet import write_contact_sheet
@@ -65,13 +63,13 @@ def show(
 def pack(
     manifest: _Manifest,
     out: Annotated[Path, typer.Option(help="Folder to write.")],
-    shard_size: Annotated[str, typer.Option(help="Most bytes of a shard, such as 500MB.")] = "500MB",
-    split: Annotated[list[str] | None, typer.Option(help="Pack this split; may be given again (default: all).")] = None,
+    shard_size: Annotated[str, typer.Option(help="Maximum size of a shard, such as 500MB.")] = "500MB",
+    split: Annotated[list[str] | None, typer.Option(help="Split to pack; repeatable (default: all).")] = None,
     shuffle: Annotated[
-        int | None, typer.Option(help="Seed of the samples' order, for tools that read shards from front to back.")
+        int | None, typer.Option(help="Seed of a random order, for tools that read shards sequentially.")
     ] = None,
 ) -> None:
-    """Pack samples and their images into shards for training (tar files as WebDataset has them, with an index)."""
+    """Pack samples and their images into training shards (tar files in WebDataset layout, with an index)."""
     from data.pack_shards import pack as pack_shards
     from data.pack_shards import parse_size
 
@@ -87,7 +85,7 @@ def pack(
 
 
 def _print_tables(console: Console, statistics: Statistics, columns: Sequence[Column]) -> None:
-    """Samples as in table 1, and below what their reports hold; two tables, so that both fit a narrow terminal."""
+    """Print samples as in table 1, and statistics of their reports; two tables, to fit a narrow terminal."""
     groups, total = statistics.group_by(columns), statistics.total()
     rows = [([key or "-" for key in g.key], f) for g, f in zip(groups, statistics.rows(columns), strict=True)]
     if len(rows) > 1:
@@ -107,7 +105,7 @@ def _print_tables(console: Console, statistics: Statistics, columns: Sequence[Co
         console.print(table)
     print_line(console, _MEANING)
     if total.unidentified_studies:
-        print_line(console, "* studies, where the patient is not known")
+        print_line(console, "* studies whose patient is unknown")
 
 
 _MEANING = (

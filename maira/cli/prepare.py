@@ -1,4 +1,4 @@
-"""The commands `maira prepare`: a source of studies becomes a manifest and PNG files."""
+"""`maira prepare`: convert a source of studies to a manifest and PNG files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maira.cli.show import exit_with_failures, print_line, show_progress
 from maira.cli.sources import SOURCES
 from radfact.errors import InputError, RunError
 
-app = typer.Typer(help="Turn a source of studies into a manifest and PNG files.", no_args_is_help=True)
+app = typer.Typer(help="Convert a source of studies to a manifest and PNG files.", no_args_is_help=True)
 
 
 @app.command("dicom")
@@ -22,9 +22,9 @@ def prepare_dicom(
         list[Path], typer.Argument(help="DICOM files, or folders of them; each file is a frontal radiograph.")
     ],
     out: OutFolder,
-    size: Annotated[int, typer.Option(help="Pixels of the shorter side.", min=14)] = 518,
+    size: Annotated[int, typer.Option(help="Shorter side in pixels.", min=14)] = 518,
 ) -> None:
-    """Convert radiographs to 8 bit PNG (paper B.4), with a manifest of one study a radiograph."""
+    """Convert radiographs to 8 bit PNG (MAIRA-2, appendix B.4), with a manifest of one study per radiograph."""
     from data.dicom.radiograph import to_levels, write_png
     from data.dicom.reader import open_binary, read_dicom
     from data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
@@ -47,12 +47,11 @@ def prepare_dicom(
         if not studies:
             # After the first success, so that a wrong path does not leave a folder behind.
             open_run_folder(out, PREPARATION_RECORD, settings)
-        # Relative to the manifest's folder, as the manifest writes it.
         frontal = Path("frontal") / f"{name}.png"
         write_png(levels, out / frontal)
         studies.append(Study(sample_id=name, frontal=frontal, source="dicom"))
     if not studies:
-        raise RunError(f"none of the {len(radiographs)} radiographs can be read, such as: {failures[0].reason}")
+        raise RunError(f"none of the {len(radiographs)} radiographs can be read, for example: {failures[0].reason}")
     write_manifest(out / "manifest.jsonl", studies)
     console = Console()
     if failures:
@@ -65,12 +64,12 @@ def prepare_dicom(
 def prepare_phantom(
     out: OutFolder,
     count: Annotated[int, typer.Option(help="Number of studies.")] = 24,
-    seed: Annotated[int, typer.Option(help="Series of studies; different seeds share none.")] = 3,
-    size: Annotated[int, typer.Option(help="Pixels of the radiographs' shorter side.")] = 518,
+    seed: Annotated[int, typer.Option(help="Seed of the studies.")] = 3,
+    size: Annotated[int, typer.Option(help="Shorter side of the radiographs in pixels.")] = 518,
     split: Annotated[str, typer.Option(help="Name of the split in the manifest.")] = "test",
-    workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 1,
 ) -> None:
-    """Make phantom studies: synthetic radiographs with true boxes, labels and reports."""
+    """Generate phantom studies: synthetic radiographs with ground-truth boxes, labels and reports."""
     from data.phantoms import write_phantoms
 
     with show_progress("making phantoms") as on_progress:

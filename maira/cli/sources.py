@@ -1,4 +1,4 @@
-"""The commands `maira prepare SOURCE`: an archive on disk becomes a manifest and PNG files."""
+"""`maira prepare SOURCE`: convert an archive to a manifest and PNG files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from maira.cli.show import exit_with_failures, print_line, show_progress
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 if TYPE_CHECKING:
     from data.archive import Archive
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Engine(StrEnum):
-    """What converts the radiographs."""
+    """Engine of the conversion."""
 
     LOCAL = "local"
     RAY = "ray"
 
 
 class PriorChoice(StrEnum):
-    """Which of the prior study's frontal radiographs training samples show."""
+    """Which frontal radiographs of the prior study training samples show."""
 
     EVERY = "every"
     ONE = "one"
@@ -40,7 +40,7 @@ class PriorChoice(StrEnum):
 
 
 class Language(StrEnum):
-    """Of PadChest's sentences."""
+    """Language of PadChest's sentences."""
 
     ENGLISH = "en"
     SPANISH = "es"
@@ -48,47 +48,51 @@ class Language(StrEnum):
 
 @dataclass(frozen=True)
 class Common:
-    """Options that every source takes, with the text of their help; defaults are the paper's."""
+    """Options of all sources; defaults as in MAIRA-2."""
 
     out: Annotated[Path, typer.Option(help="Folder to write.")]
-    split: Annotated[list[str] | None, typer.Option(help="Prepare this split only; may be repeated.")] = None
+    split: Annotated[list[str] | None, typer.Option(help="Split to prepare; repeatable (default: all).")] = None
     draw_splits: Annotated[
         str | None,
-        typer.Option(help="Draw splits by patient, such as train=0.8,validate=0.1,test=0.1, instead of the archive's."),
+        typer.Option(
+            help="Random splits by patient, such as train=0.8,validate=0.1,test=0.1, instead of the archive's."
+        ),
     ] = None
-    seed: Annotated[int, typer.Option(help="Of everything drawn at random: laterals, priors, splits.")] = 0
+    seed: Annotated[int, typer.Option(help="Seed of random laterals, priors and splits.")] = 0
     priors: Annotated[
         PriorChoice | None,
-        typer.Option(help="Prior radiographs of a training sample (default: the paper's for the source)."),
+        typer.Option(help="Prior radiographs of a training sample (default: as in MAIRA-2 for the source)."),
     ] = None
-    size: Annotated[int, typer.Option(help="Pixels of the radiographs' shorter side.", min=14)] = 518
+    size: Annotated[int, typer.Option(help="Shorter side of the radiographs in pixels.", min=14)] = 518
     apply_windows: Annotated[
-        bool, typer.Option("--apply-windows", help="Apply the VOI windows of DICOM files (the paper does not).")
+        bool, typer.Option("--apply-windows", help="Apply the VOI windows of DICOM files (not done in MAIRA-2).")
     ] = False
     engine: Annotated[Engine, typer.Option(help="Processes of this machine, or a Ray cluster.")] = Engine.LOCAL
-    workers: Annotated[int | None, typer.Option(help="Processes (default: 1, or the cluster's CPUs).", min=1)] = None
+    workers: Annotated[
+        int | None, typer.Option(help="Number of processes (default: 1, or the cluster's CPUs).", min=1)
+    ] = None
 
 
 def with_common(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `Common` behind its own; it gets them as its argument `common`."""
+    """Add the options of `Common` to a command, which receives them as its argument `common`."""
     shared = signature(Common, eval_str=True).parameters
-    own = [one for name, one in signature(command, eval_str=True).parameters.items() if name != "common"]
+    own = [p for name, p in signature(command, eval_str=True).parameters.items() if name != "common"]
 
     @wraps(command)
     def bundled(**values: Any) -> None:
         command(**{p.name: values[p.name] for p in own}, common=Common(**{name: values[name] for name in shared}))
 
-    parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*own, *shared.values())]
+    parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (*own, *shared.values())]
     bundled.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
-    bundled.__annotations__ = {one.name: one.annotation for one in parameters}
+    bundled.__annotations__ = {p.name: p.annotation for p in parameters}
     return bundled
 
 
 _Root = Annotated[Path, typer.Option(help="Folder of the archive.")]
-_Images = Annotated[Path | None, typer.Option(help="Folder that image paths are relative to (default: the file's).")]
+_Images = Annotated[Path | None, typer.Option(help="Base folder of image paths (default: the file's folder).")]
 _Reports = Annotated[Path | None, typer.Option(help="PadChest's English reports: a table (CSV, JSON Lines).")]
 _MsCxr = Annotated[
-    Path | None, typer.Option(help="Folder of MS-CXR, whose validation and test patients are kept from training.")
+    Path | None, typer.Option(help="Folder of MS-CXR; its validation and test patients are removed from training.")
 ]
 _LanguageOption = Annotated[Language, typer.Option(help="Language of the reports.")]
 
@@ -138,14 +142,14 @@ def padchest(
     reports: _Reports = None,
     splits: Annotated[Path | None, typer.Option(help="PadChest-GR's table of official splits.")] = None,
     language: _LanguageOption = Language.ENGLISH,
-    pediatric: Annotated[bool, typer.Option("--pediatric", help="Take studies of children too.")] = False,
+    pediatric: Annotated[bool, typer.Option("--pediatric", help="Include pediatric studies.")] = False,
 ) -> None:
     """PadChest: 16 bit PNG files in folders or zips, and a table of reports."""
     from data.sources.padchest import read_padchest
 
     if reports is None and language is Language.ENGLISH:
-        message = "without a table of English reports no study has findings; name it, or take --language es"
-        raise InputError(message, field="--reports")
+        message = "no study has findings without English reports; give them, or use --language es"
+        raise InputError(message, code=ErrorCode.MISSING_OPTION, field="--reports")
     _prepare_archive(
         read_padchest(root, reports=reports, splits=splits, language=language.value, pediatric=pediatric), root, common
     )
@@ -193,9 +197,9 @@ def table(
     common: Common,
     images: _Images = None,
 ) -> None:
-    """A hospital's own export: a table with the columns of a manifest; images PNG, JPEG or DICOM.
+    """Table with the columns of a manifest, such as a hospital's export; images PNG, JPEG or DICOM.
 
-    A row without any report is kept, to draft one for. Cells that are empty, NaN, N/A or null are missing values.
+    Rows without a report are included, to draft one for. Cells that are empty, NaN, N/A or null are missing values.
     """
     from data.sources.table import read_table
 
@@ -213,7 +217,7 @@ SOURCES = {
     "coco": coco,
     "table": table,
 }
-"""Commands by the name of their source."""
+"""Commands by source."""
 
 
 def _mimic(root: Path, common: Common, metadata: Path | None, ms_cxr: Path | None, layout: Layout) -> None:
@@ -221,10 +225,8 @@ def _mimic(root: Path, common: Common, metadata: Path | None, ms_cxr: Path | Non
     from data.sources.ms_cxr import hold_out
 
     if ms_cxr is not None and common.draw_splits is not None:
-        message = (
-            "splits drawn by chance could train on patients that --ms-cxr keeps from training; name one of the two"
-        )
-        raise InputError(message, field="--draw-splits")
+        message = "random splits could train on patients that --ms-cxr removes from training; use one of both options"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="--draw-splits")
     archive = read_mimic_cxr(root, layout, metadata=metadata)
     _prepare_archive(archive if ms_cxr is None else hold_out(archive, ms_cxr), root, common, train_priors="every")
 
@@ -247,18 +249,18 @@ def _prepare(source: str, images: Path, make: SampleMaker, unread: list[Failure]
         console,
         f"{len(prepared.studies)} samples, {prepared.converted} radiographs converted: {common.out}/manifest.jsonl",
     )
-    if common.draw_splits is not None and (lone := sum(study.patient_id is None for study in prepared.studies)):
-        print_line(console, f"samples without patient_id, whose studies were drawn as patients of their own: {lone}")
+    if common.draw_splits is not None and (
+        without_patient := sum(study.patient_id is None for study in prepared.studies)
+    ):
+        print_line(console, f"samples without patient_id, assigned to splits by study: {without_patient}")
     if unreported := sum(not (s.findings or s.grounded_findings or s.phrases) for s in prepared.studies):
-        print_line(
-            console, f"samples without a report, to draft one for but not to train on or compare with: {unreported}"
-        )
-    # What the rules leave out, such as a study without findings, is no fault of the archive or the run.
-    faults = [failure for failure in prepared.failures if failure.stage != "select"]
-    if unsuited := Counter(failure.reason for failure in prepared.failures if failure.stage == "select"):
-        reasons = ", ".join(f"{reason} ({count})" for reason, count in unsuited.most_common())
-        print_line(console, f"left out by the rules: {reasons} (failures.jsonl)")
-    exit_with_failures(console, [(str(failure.source or failure.sample_id), failure.reason) for failure in faults])
+        print_line(console, f"samples without a report, for drafting only: {unreported}")
+    # Samples skipped by a rule, such as a study without findings, are not errors.
+    errors = [failure for failure in prepared.failures if failure.stage != "select"]
+    if skipped := Counter(failure.reason for failure in prepared.failures if failure.stage == "select"):
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.most_common())
+        print_line(console, f"skipped by the rules: {reasons} (failures.jsonl)")
+    exit_with_failures(console, [(str(failure.source or failure.sample_id), failure.reason) for failure in errors])
 
 
 def _rules(common: Common, train_priors: Priors) -> Rules:
@@ -270,7 +272,7 @@ def _rules(common: Common, train_priors: Priors) -> Rules:
 
 
 def _shares(text: str | None) -> dict[str, float] | None:
-    """Shares of the splits, such as `train=0.8,test=0.2`."""
+    """Parse shares of splits such as `train=0.8,test=0.2`."""
     from data.pairing import SPLITS
 
     if text is None:
@@ -286,5 +288,5 @@ def _shares(text: str | None) -> dict[str, float] | None:
             message = f"expected shares of {', '.join(SPLITS)} such as train=0.8,validate=0.1,test=0.1, found '{part}'"
             raise InputError(message, field="--draw-splits")
     if not sum(shares.values()):
-        raise InputError("the shares must not all be 0", field="--draw-splits")
+        raise InputError("expected a share above 0", code=ErrorCode.INVALID_OPTION, field="--draw-splits")
     return shares

@@ -108,9 +108,9 @@ def test_the_command_writes_manifest_map_figures_and_failures(tmp_path: Path) ->
     assert made.grounded_findings is not None
     rows = [json.loads(line) for line in (tmp_path / "sentences.map.jsonl").read_text().splitlines()]
     assert [sentence for row in rows for sentence in row["new"]] == texts(made.grounded_findings)
-    figures = json.loads((tmp_path / "sentences.changes.json").read_text())
-    assert figures["changes"]["removed"] == 1
-    assert figures["figures"]["logical_precision"]["point"] == 1.0
+    record = json.loads((tmp_path / "sentences.changes.json").read_text())
+    assert record["changes"]["removed"] == 1
+    assert record["scores"]["logical_precision"]["point"] == 1.0
     # What preparing left out is still listed.
     assert [f.source for f in read_failures(tmp_path / "failures.jsonl")] == ["radiograph.dcm", "sentences.jsonl"]
 

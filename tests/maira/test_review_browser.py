@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
 
 
+pytestmark = pytest.mark.browser
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with launched() as browser:

@@ -25,6 +25,8 @@ from review_files import write_review_set, write_verdicts
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.browser
+
 MANY = 2000
 BARE = 1999
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page, Route
 
+pytestmark = pytest.mark.browser
+
 COMMENT = "Comment on this correction"
 FINDING = "Text of the missing finding"
 REFUSED = {"error": "this cannot be taken"}
