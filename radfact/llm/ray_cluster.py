@@ -301,7 +301,9 @@ def _init_ray(workers: int | None) -> None:
                 _node_ip_address="127.0.0.1",
             )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise RunError(f"cannot connect to a Ray cluster: {' '.join(str(error).split())}") from None
+        raise RunError(
+            f"cannot connect to a Ray cluster: {' '.join(str(error).split())}", code=ErrorCode.SERVER_UNAVAILABLE
+        ) from None
 
 
 def check_in_process(name: str, option: str) -> None:

@@ -210,19 +210,19 @@ class MentionFinder:
 
     def _structures_after(self, i: int) -> list[int]:
         """Return the structures after a state: "enlarged heart", "elevation of the right hemidiaphragm"."""
-        found: list[int] = []
+        structures: list[int] = []
         noun = self.tokens[i].words[0].endswith(_NOUN_ENDINGS)  # "blunting is seen at the left costophrenic angle"
         for j in range(i + 1, len(self.tokens)):
             token = self.tokens[j]
             if token.has("structure") and not token.has("finding"):
                 if not self._is_adjective(j):
-                    found.append(j)
+                    structures.append(j)
             elif token.has(*_STATES) and not token.has("change", "severity"):
-                if not found and token.has("state"):
+                if not structures and token.has("state"):
                     continue  # "tortuous and calcified aorta"
                 # The list belongs to its own state: "normal heart, and the lungs are clear".
                 copulas = [k for k in range(i + 1, j) if self.tokens[k].has("copula")]
-                return [s for s in found if s < self._list_start(copulas[0])] if copulas else found
+                return [s for s in structures if s < self._list_start(copulas[0])] if copulas else structures
             elif not (
                 token.has("side", "zone", "severity", "detail", "change", "joining")
                 or (noun and token.has("copula", "locative", "seeing"))
@@ -230,7 +230,7 @@ class MentionFinder:
                 or (j == i + 1 and token.words == ("in",))
             ):
                 break
-        return found
+        return structures
 
     def _list_start(self, copula: int) -> int:
         """Return where the subject of a verb begins: after the last joining word before it."""

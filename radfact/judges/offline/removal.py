@@ -126,13 +126,13 @@ def remove_interpretation(sentence: str, reader: FactReader) -> str:
         described = reader.named_findings(before) or (len(before.split()) > 3 and not _ANAPHORA.match(before))
         if not described or (unspecific and not reader.named_findings(cut) and not _DIAGNOSIS.search(cut)):
             continue
-        kept = (before + sentence[match.end() :]).strip(" ,;")
-        lost = {concept for concept, _ in reader.stated_findings(sentence) - reader.stated_findings(kept)}
+        remainder = (before + sentence[match.end() :]).strip(" ,;")
+        lost = {concept for concept, _ in reader.stated_findings(sentence) - reader.stated_findings(remainder)}
         hedged = _UNSURE.search(cut) is not None and not re.search(r",|\band\b|\bwith\b", cut.strip(" ,"))
         if lost and not (hedged and lost <= reader.named_findings(cut)):
             continue
-        if kept.split()[-1].lower() not in PREPOSITIONS | FINITE_VERBS:
-            return kept
+        if remainder.split()[-1].lower() not in PREPOSITIONS | FINITE_VERBS:
+            return remainder
     return sentence
 
 
@@ -142,8 +142,8 @@ def remove_recommendation(sentence: str, reader: FactReader) -> str:
     if match is None:
         return sentence
     joints = [m.start() for m in re.finditer(r",|;|\band\b|\bfor which\b", sentence[: match.start()])]
-    kept = sentence[: joints[-1]].strip(" ,;") if joints else ""
-    return kept if reader.named_findings(kept) else sentence
+    remainder = sentence[: joints[-1]].strip(" ,;") if joints else ""
+    return remainder if reader.named_findings(remainder) else sentence
 
 
 def is_linked(sentence: str, reader: FactReader) -> bool:
@@ -158,24 +158,24 @@ def states_no_finding(sentence: str, reader: FactReader) -> bool:
     """Return whether the sentence states nothing about the image (MAIRA-2, listing 1)."""
     if all(_MARK.match(word) for word in sentence.split()) or _REMARK_HEADING.match(sentence):
         return True
-    found = reader.facts_in(sentence)
-    if _RECOMMENDATION.search(sentence) and all(fact.is_possible or fact.present for fact in found):
+    facts = reader.facts_in(sentence)
+    if _RECOMMENDATION.search(sentence) and all(fact.is_possible or fact.present for fact in facts):
         return True
-    if _is_speculation(sentence, found):
+    if _is_speculation(sentence, facts):
         return True
-    if found:  # Low volumes are a remark on technique (MAIRA-2, listing 1).
-        only_volumes = all(fact.concept == "low_lung_volumes" and fact.present for fact in found)
+    if facts:  # Low volumes are a remark on technique (MAIRA-2, listing 1).
+        only_volumes = all(fact.concept == "low_lung_volumes" and fact.present for fact in facts)
         return only_volumes and not re.search(r"\b(?:but|although|though|clear)\b", sentence)
     return _is_bare_heading(sentence, reader) or _is_remark(sentence, reader)
 
 
-def _is_speculation(sentence: str, found: Collection[Fact]) -> bool:
+def _is_speculation(sentence: str, facts: Collection[Fact]) -> bool:
     """Return whether the sentence only interprets, or only doubts a diagnosis."""
-    if not all(fact.is_possible for fact in found):
+    if not all(fact.is_possible for fact in facts):
         return False
-    if found and _ANAPHORA.match(sentence):
+    if facts and _ANAPHORA.match(sentence):
         return re.search(_RESUMED, sentence) is None
-    only = all(_is_diagnosis(fact.concept) for fact in found) if found else len(sentence.split()) < 7
+    only = all(_is_diagnosis(fact.concept) for fact in facts) if facts else len(sentence.split()) < 7
     return only and _DIAGNOSIS.search(sentence) is not None and _UNSURE.search(sentence) is not None
 
 
@@ -197,10 +197,11 @@ def _is_remark(sentence: str, reader: FactReader) -> bool:
         return False
     if _COMPARISON.match(sentence):
         return True
-    said = _ON_THE_IMAGE.sub("", sentence)
+    statement = _ON_THE_IMAGE.sub("", sentence)
     if words[0] == "there":
-        said = " ".join(said.split()[:7])  # What there is: "there is motion artifact", not how it was seen.
-    return _TECHNIQUE.search(said) is not None
+        # Only what there is ("there is motion artifact"), not how it was seen.
+        statement = " ".join(statement.split()[:7])
+    return _TECHNIQUE.search(statement) is not None
 
 
 def _is_diagnosis(concept: str) -> bool:

@@ -1,4 +1,4 @@
-"""Narrative findings to single-finding sentences, offline (paper 004, appendix B.5.1, done by rules)."""
+"""Split narrative findings into single-finding sentences by rules (MAIRA-2, appendix B.5.1)."""
 
 from __future__ import annotations
 
