@@ -1,4 +1,4 @@
-"""Clients and questions that the tests of the language model's transport share."""
+"""Clients and requests shared by the tests of `radfact.llm`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def http_client(base_url: str, **options: Any) -> ChatClient:
     return ChatClient(backend, {"model": "openai:m", "base_url": base_url}, **options)
 
 
-def ask(text: str) -> ChatRequest[int]:
-    """A question whose answer must be a whole number."""
+def numeric(text: str) -> ChatRequest[int]:
+    """Return a request whose response must be a whole number."""
     return ChatRequest((("system", "Count."), ("user", text)), int)

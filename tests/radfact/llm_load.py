@@ -1,4 +1,4 @@
-"""Questions of the size of the paper's judge's, and what it costs to have them answered."""
+"""Requests of the size of the paper's judge's, and what it costs to have them answered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARAMETERS: dict[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 1024}
 _SHOTS = 67
 
 
-def _question(number: int) -> str:
+def _request(number: int) -> str:
     sides = ("right", "left", "upper", "lower", "middle")
     premises = [f"There is a finding number {number} of kind {i} in the {sides[i]} zone." for i in range(5)]
     listed = "\n- ".join(premises)
@@ -24,15 +24,15 @@ def _question(number: int) -> str:
 
 
 def judge_prefix() -> PromptPrefix:
-    """A system message and 67 worked questions: 135 messages, about 28 kB as JSON."""
-    turns = [turn for i in range(_SHOTS) for turn in (("user", _question(i)), ("assistant", ANSWER))]
+    """A system message and 67 worked requests: 135 messages, about 28 kB as JSON."""
+    turns = [turn for i in range(_SHOTS) for turn in (("user", _request(i)), ("assistant", ANSWER))]
     return PromptPrefix([("system", "Say whether the hypothesis follows from the reference."), *turns])
 
 
 def judge_asks(count: int) -> list[ChatRequest[str]]:
-    """Different questions after one prefix."""
+    """Different requests after one prefix."""
     prefix = judge_prefix()
-    return [ChatRequest((("user", _question(1000 + i)),), str, prefix) for i in range(count)]
+    return [ChatRequest((("user", _request(1000 + i)),), str, prefix) for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Cost:
 
 
 def measure(client: ChatClient, asks: Sequence[ChatRequest[Any]]) -> Cost:
-    """Ask all, after one question more that opens connections and imports what is imported late."""
+    """Ask all, after one request more that opens connections and imports what is imported late."""
     warm = ChatRequest((("user", "warm"),), str, asks[0].prefix)
     client.complete_all([warm])
     cost = measured(lambda: client.complete_all(asks), len(asks))

@@ -68,7 +68,7 @@ def test_an_async_function_is_refused() -> None:
         CallableJudge(judge).judge([QUERY])  # type: ignore[arg-type]
 
 
-def test_a_function_that_takes_other_arguments_stops_at_the_first_question() -> None:
+def test_a_function_that_takes_other_arguments_stops_at_the_first_query() -> None:
     with pytest.raises(InputError, match="TypeError"):
         CallableJudge(len).judge([QUERY])  # type: ignore[arg-type]
 
@@ -84,23 +84,23 @@ def fails_at(place: int, error: Exception) -> Any:
     return judge
 
 
-def questions(count: int) -> list[EntailmentQuery]:
+def queries(count: int) -> list[EntailmentQuery]:
     return [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(count)]
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), RuntimeError("busy"), KeyError("x"), OSError("gone")])
 @pytest.mark.parametrize("place", [0, 1])
-def test_an_exception_costs_its_question_alone(place: int, error: Exception) -> None:
-    answers = CallableJudge(fails_at(place, error)).judge(questions(3))
+def test_an_exception_costs_its_query_alone(place: int, error: Exception) -> None:
+    answers = CallableJudge(fails_at(place, error)).judge(queries(3))
     assert [index for index, answer in enumerate(answers) if isinstance(answer, Failure)] == [place]
 
 
-def test_a_mistake_of_programming_after_an_answer_costs_its_question_alone() -> None:
-    answers = CallableJudge(fails_at(1, TypeError("one of them has no text"))).judge(questions(3))
+def test_a_mistake_of_programming_after_an_answer_costs_its_query_alone() -> None:
+    answers = CallableJudge(fails_at(1, TypeError("one of them has no text"))).judge(queries(3))
     assert [type(answer) for answer in answers] == [Verdict, Failure, Verdict]
 
 
-def test_equal_questions_are_put_once() -> None:
+def test_equal_queries_are_put_once() -> None:
     judge = CallableJudge(lambda *_: True)
     judge.judge([QUERY] * 3)
     assert judge.usage()["calls"] == 1
@@ -108,7 +108,7 @@ def test_equal_questions_are_put_once() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from("abc"), max_size=6))
-def test_answers_keep_the_order_of_the_questions(letters: list[str]) -> None:
+def test_answers_keep_the_order_of_the_queries(letters: list[str]) -> None:
     judge = CallableJudge(lambda _, hypothesis: (hypothesis == "a", [0]))
     answers = judge.judge([EntailmentQuery(PREMISES, letter) for letter in letters])
     assert [isinstance(one, Verdict) and one.status == "entailment" for one in answers] == [x == "a" for x in letters]

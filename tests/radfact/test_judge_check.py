@@ -1,4 +1,4 @@
-"""Judges checked against labelled judgements."""
+"""Judges checked against labeled judgements."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_figures_of_the_entailed_class_are_those_of_the_counts() -> None:
 
 
 def test_evidence_is_compared_where_both_say_entailment() -> None:
-    # Of a and b: two indices in common, three named, three labelled.
+    # Of a and b: two indices in common, three named, three labeled.
     assert CHECKED.evidence_f1 == pytest.approx(2 / 3)
 
 
-def test_a_question_without_an_answer_is_a_failure_and_wrong() -> None:
+def test_a_query_without_an_answer_is_a_failure_and_wrong() -> None:
     assert CHECKED.failures == 1
     assert CHECKED.confusion["neutral"] == {"entailment": 1, "failed": 1}
 
@@ -80,7 +80,7 @@ def test_a_check_is_json() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["entailment", "neutral", "contradiction"]), st.booleans()), min_size=1))
-def test_the_confusion_holds_every_question_and_gives_the_accuracy(cases: list[tuple[Label, bool]]) -> None:
+def test_the_confusion_holds_every_query_and_gives_the_accuracy(cases: list[tuple[Label, bool]]) -> None:
     asked = [labeled(str(i), label, (0,)) for i, (label, _) in enumerate(cases)]
     judge = CallableJudge(lambda _, hypothesis: (cases[int(hypothesis)][1], [0]))
     checked = check_judge(judge, asked)
@@ -107,7 +107,7 @@ def test_the_set_that_comes_along_is_large_and_covers_the_topics() -> None:
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
-def test_the_published_examples_are_labelled_judgements() -> None:
+def test_the_published_examples_are_labeled_judgements() -> None:
     read = load_labeled_queries(PUBLISHED)
     assert (len(read), sum(one.is_entailed for one in read)) == (67, 19)
     assert {one.topic for one in read} == {None}

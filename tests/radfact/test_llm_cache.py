@@ -15,7 +15,7 @@ import pytest
 from chat_server import last
 from hypothesis import given
 from hypothesis import strategies as st
-from llm_client import ask, http_client
+from llm_client import http_client, numeric
 
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.llm import CachedResponse, ChatRequest, PromptPrefix, ResponseCache, cache, load_chat_client
@@ -27,9 +27,9 @@ MESSAGES = (("system", "Count."), ("user", "x"))
 def test_a_second_run_asks_nothing_twice(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, _: (200, {}, last(body)))
     with http_client(server.base_url, cache=ResponseCache(tmp_path)) as first:
-        first.complete_all([ask("1"), ask("2")])
+        first.complete_all([numeric("1"), numeric("2")])
     again = http_client(server.base_url, cache=ResponseCache(tmp_path))
-    assert again.complete_all([ask("1"), ask("2"), ask("3")]) == [1, 2, 3]
+    assert again.complete_all([numeric("1"), numeric("2"), numeric("3")]) == [1, 2, 3]
     assert (len(server.requests), again.usage_counter.cached, again.usage_counter.calls) == (3, 2, 1)
 
 
@@ -37,10 +37,10 @@ def test_answers_before_a_stop_are_kept(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, n: (200, {}, last(body)) if n <= 3 else (401, {}, "expired"))
     with pytest.raises(RunError):
         http_client(server.base_url, concurrency=1, cache=ResponseCache(tmp_path)).complete_all(
-            [ask(str(i)) for i in range(6)]
+            [numeric(str(i)) for i in range(6)]
         )
     kept = http_client(server.base_url, cache=ResponseCache(tmp_path))
-    assert kept.complete_all([ask("0"), ask("1"), ask("2")]) == [0, 1, 2]
+    assert kept.complete_all([numeric("0"), numeric("1"), numeric("2")]) == [0, 1, 2]
     assert kept.usage_counter.cached == 3
 
 
@@ -48,7 +48,7 @@ def test_a_repaired_answer_is_repaired_from_disk(serve: Any, tmp_path: Path) -> 
     server = serve(lambda _, n: (200, {}, "seven" if n == 1 else "7"))
     for _ in range(2):
         with http_client(server.base_url, cache=ResponseCache(tmp_path)) as chat:
-            assert chat.complete_all([ask("x")]) == [7]
+            assert chat.complete_all([numeric("x")]) == [7]
     assert (len(server.requests), chat.usage_counter.cached, chat.usage_counter.repairs) == (2, 2, 1)
 
 
@@ -64,8 +64,8 @@ def test_an_answer_cut_off_stays_one_on_disk(tmp_path: Path) -> None:
         {"name": "openai:other"},
         {"parameters": {"temperature": 1}},
         {"parameters": {"temperature": 0, "reasoning_effort": "high"}},
-        {"question": ChatRequest((("system", "Count well."), ("user", "1")), int)},
-        {"question": ChatRequest((("system", "Count."), ("user", "1")), int, schema={"type": "integer"})},
+        {"request": ChatRequest((("system", "Count well."), ("user", "1")), int)},
+        {"request": ChatRequest((("system", "Count."), ("user", "1")), int, schema={"type": "integer"})},
     ],
     ids=["model", "parameter", "one more parameter", "prompt", "schema"],
 )
@@ -73,11 +73,11 @@ def test_whatever_changes_an_answer_asks_anew(serve: Any, tmp_path: Path, other:
     server = serve(lambda _, n: (200, {}, str(n)))
 
     def answer(**changed: Any) -> Any:
-        given = {"name": "openai:m", "parameters": {"temperature": 0}, "question": ask("1"), **changed}
+        given = {"name": "openai:m", "parameters": {"temperature": 0}, "request": numeric("1"), **changed}
         with load_chat_client(
             given["name"], base_url=server.base_url, parameters=given["parameters"], cache=tmp_path
         ) as chat:
-            return chat.complete_all([given["question"]])[0]
+            return chat.complete_all([given["request"]])[0]
 
     assert [answer(), answer(**other), answer()] == [1, 2, 1]
 
@@ -86,7 +86,7 @@ def test_the_same_model_at_another_address_goes_on_where_it_was(serve: Any, tmp_
     servers = [serve(lambda body, _: (200, {}, last(body))) for _ in range(2)]
     for server in servers:
         with http_client(server.base_url, cache=ResponseCache(tmp_path)) as chat:
-            chat.complete_all([ask("1")])
+            chat.complete_all([numeric("1")])
     assert [len(server.requests) for server in servers] == [1, 0]
 
 
@@ -96,7 +96,7 @@ def test_how_long_to_wait_changes_no_answer(serve: Any, tmp_path: Path) -> None:
         with load_chat_client(
             "openai:m", base_url=server.base_url, parameters={"timeout": timeout}, cache=tmp_path
         ) as chat:
-            chat.complete_all([ask("1")])
+            chat.complete_all([numeric("1")])
     assert len(server.requests) == 1
 
 
@@ -113,7 +113,7 @@ def test_different_conversations_have_different_keys(conversations: list[list[tu
 def test_a_key_does_not_depend_on_where_the_prefix_ends(
     conversation: list[tuple[str, str]], data: st.DataObject
 ) -> None:
-    # A last message follows every prefix: the question.
+    # A last message follows every prefix: the request.
     whole = (*conversation, ("user", "q"))
     cut = data.draw(st.integers(0, len(conversation)))
     assert response_key(b"{}", PromptPrefix(whole[:cut]), whole[cut:]) == response_key(b"{}", PromptPrefix(), whole)
@@ -174,7 +174,7 @@ def test_answers_that_cannot_be_read_stop_the_run_with_one_line(serve: Any, tmp_
         with sqlite3.connect(tmp_path / "answers.sqlite") as other:
             other.execute("DROP TABLE answers")
         with pytest.raises(RunError, match=r"answers\.sqlite: cannot read"):
-            chat.complete_all([ask("x")])
+            chat.complete_all([numeric("x")])
 
 
 def test_a_file_keeps_up_with_a_second_process_writing(tmp_path: Path) -> None:

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 from chat_server import Reply, completion, last
-from llm_client import ask, http_client
+from llm_client import http_client, numeric
 
 from radfact.errors import Failure, RunError
 from radfact.llm import CachedResponse, CallError, ChatClient, ChatRequest, Message, PromptPrefix
 
 
 def echo(body: dict[str, Any], _: int) -> Reply:
-    """Answers with the question."""
+    """Answers with the request."""
     return 200, {}, last(body)
 
 
-def test_answers_come_in_the_order_of_the_questions(serve: Any) -> None:
-    assert http_client(serve(echo).base_url).complete_all([ask(str(i)) for i in range(40)]) == list(range(40))
+def test_answers_come_in_the_order_of_the_requests(serve: Any) -> None:
+    assert http_client(serve(echo).base_url).complete_all([numeric(str(i)) for i in range(40)]) == list(range(40))
 
 
 def test_nothing_asked_is_nothing_answered(serve: Any) -> None:
@@ -39,7 +39,7 @@ def test_no_more_calls_in_flight_than_allowed(serve: Any) -> None:
         return echo(body, number)
 
     server = serve(reply)
-    http_client(server.base_url, concurrency=3).complete_all([ask(str(i)) for i in range(20)])
+    http_client(server.base_url, concurrency=3).complete_all([numeric(str(i)) for i in range(20)])
     assert server.most_in_flight <= 3
 
 
@@ -51,7 +51,8 @@ def test_threads_together_have_no_more_calls_in_flight_than_allowed(serve: Any) 
     server = serve(reply)
     chat = http_client(server.base_url, concurrency=3)
     threads = [
-        threading.Thread(target=chat.complete_all, args=([ask(str(100 * t + i)) for i in range(10)],)) for t in range(3)
+        threading.Thread(target=chat.complete_all, args=([numeric(str(100 * t + i)) for i in range(10)],))
+        for t in range(3)
     ]
     for thread in threads:
         thread.start()
@@ -60,20 +61,20 @@ def test_threads_together_have_no_more_calls_in_flight_than_allowed(serve: Any) 
     assert (len(server.requests), server.most_in_flight <= 3) == (30, True)
 
 
-def test_the_pool_is_full_while_there_are_questions(serve: Any) -> None:
+def test_the_pool_is_full_while_there_are_requests(serve: Any) -> None:
     together = threading.Barrier(8, timeout=20)
 
     def reply(body: dict[str, Any], number: int) -> Reply:
-        together.wait()  # breaks unless eight questions are under way at once, three times over
+        together.wait()  # breaks unless eight requests are under way at once, three times over
         return echo(body, number)
 
-    answers = http_client(serve(reply).base_url, concurrency=8).complete_all([ask(str(i)) for i in range(24)])
+    answers = http_client(serve(reply).base_url, concurrency=8).complete_all([numeric(str(i)) for i in range(24)])
     assert answers == list(range(24))
 
 
-def test_questions_start_in_the_order_given(serve: Any) -> None:
+def test_requests_start_in_the_order_given(serve: Any) -> None:
     server = serve(echo)
-    http_client(server.base_url, concurrency=1).complete_all([ask(str(i)) for i in range(10)])
+    http_client(server.base_url, concurrency=1).complete_all([numeric(str(i)) for i in range(10)])
     assert [last(body) for body in server.requests] == [str(i) for i in range(10)]
 
 
@@ -84,17 +85,22 @@ def test_a_prefix_is_the_beginning_of_the_conversation(serve: Any) -> None:
     assert [(m["role"], m["content"]) for m in server.requests[0]["messages"]] == [*prefix.messages, ("user", "2")]
 
 
-def test_equal_questions_in_flight_are_one_call(serve: Any) -> None:
+def test_equal_requests_in_flight_are_one_call(serve: Any) -> None:
     server = serve(echo)
     chat = http_client(server.base_url)
-    assert chat.complete_all([ask("1"), ask("2"), ask("1"), ask("1")]) == [1, 2, 1, 1]
+    assert chat.complete_all([numeric("1"), numeric("2"), numeric("1"), numeric("1")]) == [
+        1,
+        2,
+        1,
+        1,
+    ]
     assert (len(server.requests), chat.usage_counter.calls, chat.usage_counter.cached) == (2, 2, 2)
 
 
-def test_a_question_is_asked_once_in_the_life_of_a_client(serve: Any) -> None:
+def test_a_request_is_asked_once_in_the_life_of_a_client(serve: Any) -> None:
     server = serve(echo)
     chat = http_client(server.base_url)
-    assert chat.complete_all([ask("1")]) == chat.complete_all([ask("1")])
+    assert chat.complete_all([numeric("1")]) == chat.complete_all([numeric("1")])
     assert len(server.requests) == 1
 
 
@@ -107,7 +113,7 @@ def test_threads_that_ask_the_same_share_a_call(serve: Any) -> None:
     server = serve(reply)
     chat = http_client(server.base_url)
     answers: list[Any] = []
-    threads = [threading.Thread(target=lambda: answers.append(chat.complete_all([ask("5")]))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: answers.append(chat.complete_all([numeric("5")]))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -117,7 +123,7 @@ def test_threads_that_ask_the_same_share_a_call(serve: Any) -> None:
 
 
 class _StopsWhenJoined:
-    """Never answers the first "x", and stops the run that asks it as soon as another run shares the question."""
+    """Never answers the first "x", and stops the run that asks it as soon as another run shares the request."""
 
     def __init__(self) -> None:
         self.joined = threading.Event()
@@ -147,7 +153,7 @@ def test_a_call_shared_with_a_run_that_stops_is_made_anew() -> None:
 
     def first() -> None:
         try:
-            chat.complete_all([ask("x"), ask("stop")])
+            chat.complete_all([numeric("x"), numeric("stop")])
         except RunError as error:
             stopped.append(error)
 
@@ -160,7 +166,7 @@ def test_a_call_shared_with_a_run_that_stops_is_made_anew() -> None:
     for thread in threads:
         thread.start()
     backend.started.wait()
-    assert chat.complete_all([ask("x")]) == [1]
+    assert chat.complete_all([numeric("x")]) == [1]
     for thread in threads:
         thread.join()
     assert len(stopped) == 1
@@ -170,7 +176,7 @@ def test_it_works_inside_a_running_loop(serve: Any) -> None:
     chat = http_client(serve(echo).base_url)
 
     async def cell() -> list[int | Failure]:
-        return chat.complete_all([ask("3")])
+        return chat.complete_all([numeric("3")])
 
     assert asyncio.run(cell()) == [3]
 
@@ -178,7 +184,7 @@ def test_it_works_inside_a_running_loop(serve: Any) -> None:
 def test_a_wrong_answer_is_repaired_with_what_is_wrong(serve: Any) -> None:
     server = serve(lambda _, n: (200, {}, "seven" if n == 1 else "7"))
     chat = http_client(server.base_url)
-    assert chat.complete_all([ask("x")]) == [7]
+    assert chat.complete_all([numeric("x")]) == [7]
     assert chat.usage_counter.repairs == 1
     roles = [message["role"] for message in server.requests[1]["messages"]]
     assert roles == ["system", "user", "assistant", "user"]
@@ -188,16 +194,16 @@ def test_a_wrong_answer_is_repaired_with_what_is_wrong(serve: Any) -> None:
 def test_at_most_two_repairs(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, "seven"))
     chat = http_client(server.base_url)
-    answer = chat.complete_all([ask("x")])[0]
+    answer = chat.complete_all([numeric("x")])[0]
     assert isinstance(answer, Failure)
     assert len(server.requests) == 3
     assert chat.usage_counter.failures == 1
 
 
-def test_a_question_may_want_more_repairs_or_none(serve: Any) -> None:
+def test_a_request_may_want_more_repairs_or_none(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, "seven"))
     chat = http_client(server.base_url)
-    answers = chat.complete_all([replace(ask("x"), repairs=5), replace(ask("y"), repairs=0)])
+    answers = chat.complete_all([replace(numeric("x"), repairs=5), replace(numeric("y"), repairs=0)])
     assert [isinstance(answer, Failure) and answer.reason.split(":")[0] for answer in answers] == [
         "no valid answer after 5 repairs",
         "no valid answer after 0 repairs",
@@ -213,19 +219,19 @@ def test_a_question_may_want_more_repairs_or_none(serve: Any) -> None:
 def test_half_an_answer_is_repaired(serve: Any, half: dict[str, Any]) -> None:
     server = serve(lambda _, n: half if n == 1 else (200, {}, "7"))
     chat = http_client(server.base_url)
-    assert chat.complete_all([ask("x")]) == [7]
+    assert chat.complete_all([numeric("x")]) == [7]
     assert (chat.usage_counter.repairs, chat.usage_counter.calls) == (1, 2)
     assert all(message["content"].strip() for message in server.requests[1]["messages"])
 
 
-def test_the_ledger_counts_calls_tokens_and_questions(serve: Any) -> None:
+def test_the_usage_counts_calls_tokens_and_requests(serve: Any) -> None:
     chat = http_client(serve(echo).base_url)
-    chat.complete_all([ask("1"), ask("2")])
+    chat.complete_all([numeric("1"), numeric("2")])
     counts = {"calls": 2, "tokens_in": 20, "tokens_out": 6, "planned": 2, "done": 2, "failures": 0}
     assert chat.usage_counter.as_dict() | counts == chat.usage_counter.as_dict()
 
 
-def test_the_ledger_moves_while_answers_come_in(serve: Any) -> None:
+def test_the_usage_moves_while_answers_come_in(serve: Any) -> None:
     seen: list[tuple[int, int]] = []
 
     def reply(body: dict[str, Any], number: int) -> Reply:
@@ -233,13 +239,13 @@ def test_the_ledger_moves_while_answers_come_in(serve: Any) -> None:
         return echo(body, number)
 
     chat = http_client(serve(reply).base_url, concurrency=1)
-    chat.complete_all([ask(str(i)) for i in range(4)])
+    chat.complete_all([numeric(str(i)) for i in range(4)])
     assert seen == [(4, 0), (4, 1), (4, 2), (4, 3)]
 
 
 def test_parameters_reach_the_server(serve: Any) -> None:
     server = serve(echo)
-    http_client(server.base_url).complete_all([ask("1")])
+    http_client(server.base_url).complete_all([numeric("1")])
     assert (server.requests[0]["temperature"], server.requests[0]["max_tokens"]) == (0, 1024)
 
 
@@ -253,9 +259,9 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from radfact.llm import load_chat_client
-from llm_client import ask
+from llm_client import numeric
 chat = load_chat_client("openai:m", base_url=sys.argv[1], cache=None if len(sys.argv) < 4 else sys.argv[3])
-print(chat.complete_all([ask("3")]))
+print(chat.complete_all([numeric("3")]))
 """
 
 
@@ -273,20 +279,20 @@ def test_a_program_that_forgets_to_close_ends_without_a_word(serve: Any, tmp_pat
 
 def test_a_closed_client_may_be_closed_again(serve: Any) -> None:
     with http_client(serve(echo).base_url) as chat:
-        chat.complete_all([ask("3")])
+        chat.complete_all([numeric("3")])
     chat.close()
 
 
 def test_a_forked_process_leaves_the_clients_of_its_parent_alone_and_can_have_its_own(serve: Any) -> None:
     url = serve(echo).base_url
     inherited = [http_client(url)]
-    assert inherited[0].complete_all([ask("1")]) == [1]
+    assert inherited[0].complete_all([numeric("1")]) == [1]
 
     def forked(said: Any) -> None:
         began = time.monotonic()
         # As the garbage collector does, whenever it comes by.
         inherited.clear()
-        said.send((time.monotonic() - began, http_client(url).complete_all([ask("2")])))
+        said.send((time.monotonic() - began, http_client(url).complete_all([numeric("2")])))
 
     context = multiprocessing.get_context("fork")
     heard, said = context.Pipe(duplex=False)
@@ -300,6 +306,6 @@ def test_a_forked_process_leaves_the_clients_of_its_parent_alone_and_can_have_it
         process.join()
     assert answers == [2]
     began = time.monotonic()
-    assert inherited[0].complete_all([ask("3")]) == [3]
+    assert inherited[0].complete_all([numeric("3")]) == [3]
     # For a loop that nobody runs, and for an answer that the child took its parent's eyes off, it would be 5 seconds.
     assert max(waited, time.monotonic() - began) < 4

@@ -14,7 +14,7 @@ import pytest
 from chat_server import Reply, last
 from hypothesis import given
 from hypothesis import strategies as st
-from llm_client import Waits, ask, http_client
+from llm_client import Waits, http_client, numeric
 
 from radfact.errors import ErrorCode, Failure, RunError
 from radfact.llm import ChatRequest, ResponseCache, load_chat_client
@@ -25,9 +25,9 @@ SECRET = "sk-do-not-show-this-one"
 LEAKY = f"Incorrect API key provided: {SECRET}"
 
 
-def failure(base_url: str, question: ChatRequest[Any] | None = None, **options: Any) -> str:
-    """The reason why one question stays without an answer."""
-    answer = http_client(base_url, **options).complete_all([question or ask("x")])[0]
+def failure(base_url: str, request: ChatRequest[Any] | None = None, **options: Any) -> str:
+    """The reason why one request stays without an answer."""
+    answer = http_client(base_url, **options).complete_all([request or numeric("x")])[0]
     assert isinstance(answer, Failure)
     return answer.reason
 
@@ -36,7 +36,7 @@ def failure(base_url: str, question: ChatRequest[Any] | None = None, **options: 
 def test_a_busy_server_is_asked_again(serve: Any, status: int) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 2 else (status, {}, "busy"))
     chat = http_client(server.base_url)
-    assert chat.complete_all([ask("x")]) == [7]
+    assert chat.complete_all([numeric("x")]) == [7]
     assert (chat.usage_counter.calls, chat.usage_counter.retries) == (1, 2)
 
 
@@ -56,7 +56,7 @@ BROKEN: dict[str, bytes] = {
 def test_a_broken_reply_is_asked_for_again(serve: Any, raw: bytes) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 1 else raw)
     chat = http_client(server.base_url)
-    assert chat.complete_all([ask("x")]) == [7]
+    assert chat.complete_all([numeric("x")]) == [7]
     assert len(server.requests) == 2
 
 
@@ -68,13 +68,13 @@ def test_a_reply_that_never_comes_is_asked_for_again(serve: Any) -> None:
 
     chat = load_chat_client("openai:m", base_url=serve(reply).base_url, parameters={"timeout": 0.2})
     chat.sleep = Waits()
-    assert chat.complete_all([ask("x")]) == [7]
+    assert chat.complete_all([numeric("x")]) == [7]
 
 
 def test_the_server_says_how_long_to_wait(serve: Any) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 1 else (429, {"Retry-After": "17"}, "busy"))
     waits = Waits()
-    http_client(server.base_url, sleep=waits).complete_all([ask("x")])
+    http_client(server.base_url, sleep=waits).complete_all([numeric("x")])
     assert 17 < waits[0] < 18
 
 
@@ -82,7 +82,7 @@ def test_the_server_says_how_long_to_wait(serve: Any) -> None:
 def test_a_server_that_asks_for_no_wait_is_not_asked_in_a_burst(serve: Any, said: str) -> None:
     server = serve(lambda *_: (429, {"Retry-After": said}, "busy"))
     waits = Waits()
-    http_client(server.base_url, sleep=waits).complete_all([ask("x")])
+    http_client(server.base_url, sleep=waits).complete_all([numeric("x")])
     assert len(waits) == MAX_ATTEMPTS["busy"] - 1
     assert len({round(wait, 6) for wait in waits}) == len(waits)
     assert sum(waits) > 60
@@ -91,7 +91,7 @@ def test_a_server_that_asks_for_no_wait_is_not_asked_in_a_burst(serve: Any, said
 def test_those_who_are_told_the_same_time_do_not_all_come_back_at_once(serve: Any) -> None:
     server = serve(lambda body, n: (200, {}, last(body)) if n > 8 else (503, {"Retry-After": "30"}, "busy"))
     waits = Waits()
-    http_client(server.base_url, sleep=waits, concurrency=8).complete_all([ask(str(i)) for i in range(8)])
+    http_client(server.base_url, sleep=waits, concurrency=8).complete_all([numeric(str(i)) for i in range(8)])
     assert len({round(wait, 6) for wait in waits}) == len(waits) == 8
     assert min(waits) >= 30
 
@@ -115,22 +115,22 @@ def test_waits_are_random_below_a_bound_that_doubles(serve: Any) -> None:
     server = serve(lambda *_: (500, {}, "down"))
     waits = Waits()
     for number in range(6):
-        http_client(server.base_url, sleep=waits).complete_all([ask(str(number))])
+        http_client(server.base_url, sleep=waits).complete_all([numeric(str(number))])
     tries = MAX_ATTEMPTS["broken"] - 1
     assert len(waits) == 6 * tries
     assert all(wait <= min(2 ** (index % tries), 60) for index, wait in enumerate(waits))
     assert len(set(waits)) == len(waits)
 
 
-def test_a_server_that_stays_down_gives_a_failure_for_the_question_only(serve: Any) -> None:
+def test_a_server_that_stays_down_gives_a_failure_for_the_request_only(serve: Any) -> None:
     server = serve(lambda body, _: (500, {}, "down") if last(body) == "1" else (200, {}, last(body)))
-    answers = http_client(server.base_url).complete_all([ask("0"), ask("1"), ask("2")])
+    answers = http_client(server.base_url).complete_all([numeric("0"), numeric("1"), numeric("2")])
     assert (answers[0], answers[2]) == (0, 2)
     assert answers[1] == Failure("openai:m: HTTP 500 (down), 8 times")
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_refused_question_is_not_asked_again(serve: Any, status: int) -> None:
+def test_a_refused_request_is_not_asked_again(serve: Any, status: int) -> None:
     server = serve(lambda *_: (status, {}, "the context is too long"))
     assert failure(server.base_url) == f"openai:m: HTTP {status} (the context is too long)"
     assert len(server.requests) == 1
@@ -139,37 +139,37 @@ def test_a_refused_question_is_not_asked_again(serve: Any, status: int) -> None:
 def test_each_kind_of_trouble_has_its_own_patience(serve: Any) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 6 else (429, {}, "busy") if n % 2 else (500, {}, "down"))
     chat = http_client(server.base_url, attempts={"busy": 4, "broken": 4})
-    assert chat.complete_all([ask("x")]) == [7]
+    assert chat.complete_all([numeric("x")]) == [7]
 
 
 def test_an_answer_that_names_no_error_is_an_answer(serve: Any) -> None:
     body = b'{"error": null, "choices": [{"message": {"content": "7"}}]}'
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    assert http_client(serve(lambda *_: head + body).base_url).complete_all([ask("x")]) == [7]
+    assert http_client(serve(lambda *_: head + body).base_url).complete_all([numeric("x")]) == [7]
 
 
-def test_the_other_questions_of_a_refused_one_are_answered(serve: Any) -> None:
+def test_the_other_requests_of_a_refused_one_are_answered(serve: Any) -> None:
     server = serve(lambda body, _: (400, {}, "too long") if last(body) == "1" else (200, {}, last(body)))
-    assert http_client(server.base_url).complete_all([ask("0"), ask("1"), ask("2")])[::2] == [0, 2]
+    assert http_client(server.base_url).complete_all([numeric("0"), numeric("1"), numeric("2")])[::2] == [0, 2]
 
 
-def test_a_server_that_refuses_every_question_stops_the_run(serve: Any) -> None:
+def test_a_server_that_refuses_every_request_stops_the_run(serve: Any) -> None:
     server = serve(lambda *_: (400, {}, "unknown field top_p"))
     with pytest.raises(RunError, match=r"HTTP 400 \(unknown field top_p\)") as caught:
-        http_client(server.base_url).complete_all([ask(str(i)) for i in range(500)])
+        http_client(server.base_url).complete_all([numeric(str(i)) for i in range(500)])
     assert f"; {len(server.requests)} requests" in str(caught.value)
     assert MAX_FAILED_REQUESTS["refused"] <= len(server.requests) < MAX_FAILED_REQUESTS["refused"] + 16
 
 
-def test_a_server_that_is_down_for_every_question_stops_the_run_sooner(serve: Any) -> None:
+def test_a_server_that_is_down_for_every_request_stops_the_run_sooner(serve: Any) -> None:
     server = serve(lambda *_: (500, {}, "down"))
     with pytest.raises(RunError, match=r"HTTP 500 \(down\), 2 times; 1[678] requests"):
         http_client(server.base_url, concurrency=3, attempts={"broken": 2}).complete_all(
-            [ask(str(i)) for i in range(99)]
+            [numeric(str(i)) for i in range(99)]
         )
 
 
-def test_a_report_whose_questions_are_all_refused_does_not_stop_the_run(serve: Any) -> None:
+def test_a_report_whose_requests_are_all_refused_does_not_stop_the_run(serve: Any) -> None:
     def reply(body: dict[str, Any], _: int) -> Reply:
         if int(last(body)) < 100:
             return 400, {}, "too long"
@@ -179,7 +179,7 @@ def test_a_report_whose_questions_are_all_refused_does_not_stop_the_run(serve: A
         return 200, {}, last(body)
 
     server = serve(reply)
-    answers = http_client(server.base_url, concurrency=4).complete_all([ask(str(i)) for i in range(120)])
+    answers = http_client(server.base_url, concurrency=4).complete_all([numeric(str(i)) for i in range(120)])
     assert all(isinstance(answer, Failure) for answer in answers[:100])
     assert answers[100:] == list(range(100, 120))
 
@@ -196,34 +196,34 @@ def test_a_call_under_way_is_waited_for_before_the_run_is_given_up(serve: Any, t
 
     server = serve(reply)
     chat = http_client(server.base_url, concurrency=2, cache=ResponseCache(tmp_path))
-    answers = chat.complete_all([ask(str(i)) for i in range(many + 1)])
+    answers = chat.complete_all([numeric(str(i)) for i in range(many + 1)])
     assert (answers[0], answers[many], chat.usage_counter.failures) == (0, many, many - 1)
 
 
 def test_kept_answers_show_that_a_server_does_not_refuse_everything(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, _: (200, {}, "0") if last(body) == "0" else (400, {}, "filtered"))
-    questions = [ask(str(i)) for i in range(MAX_FAILED_REQUESTS["refused"] + 50)]
+    requests = [numeric(str(i)) for i in range(MAX_FAILED_REQUESTS["refused"] + 50)]
     for _ in range(2):
         with http_client(server.base_url, cache=ResponseCache(tmp_path)) as chat:
-            assert chat.complete_all(questions)[0] == 0
+            assert chat.complete_all(requests)[0] == 0
 
 
 def test_a_client_that_gave_up_can_be_asked_again(serve: Any) -> None:
     up = False
     server = serve(lambda body, _: (200, {}, last(body)) if up else (500, {}, "down"))
     chat = http_client(server.base_url, attempts={})
-    questions = [ask(str(i)) for i in range(40)]
+    requests = [numeric(str(i)) for i in range(40)]
     with pytest.raises(RunError):
-        chat.complete_all(questions)
+        chat.complete_all(requests)
     up = True
-    assert chat.complete_all(questions) == list(range(40))
+    assert chat.complete_all(requests) == list(range(40))
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 307])
-def test_what_concerns_every_question_stops_the_run_with_one_line(serve: Any, status: int) -> None:
+def test_what_concerns_every_request_stops_the_run_with_one_line(serve: Any, status: int) -> None:
     server = serve(lambda *_: (status, {"Location": "http://127.0.0.1:9/"}, "no"))
     with pytest.raises(RunError, match=f"HTTP {status}") as caught:
-        http_client(server.base_url, concurrency=2).complete_all([ask(str(i)) for i in range(50)])
+        http_client(server.base_url, concurrency=2).complete_all([numeric(str(i)) for i in range(50)])
     assert "\n" not in str(caught.value)
     assert len(server.requests) <= 2
 
@@ -231,7 +231,7 @@ def test_what_concerns_every_question_stops_the_run_with_one_line(serve: Any, st
 def test_an_account_without_quota_is_not_waited_for(serve: Any) -> None:
     server = serve(lambda *_: (429, {}, "insufficient_quota"))
     with pytest.raises(RunError, match="quota"):
-        http_client(server.base_url).complete_all([ask("x")])
+        http_client(server.base_url).complete_all([numeric("x")])
 
 
 def test_an_address_where_nobody_listens_stops_the_run_within_seconds(serve: Any) -> None:
@@ -239,7 +239,7 @@ def test_an_address_where_nobody_listens_stops_the_run_within_seconds(serve: Any
     server.close()
     waits = Waits()
     with pytest.raises(RunError, match=server.base_url) as caught:
-        http_client(server.base_url, sleep=waits).complete_all([ask("x")])
+        http_client(server.base_url, sleep=waits).complete_all([numeric("x")])
     assert caught.value.code is ErrorCode.SERVER_UNAVAILABLE
     assert sum(waits[:-1]) < 5
 
@@ -247,7 +247,7 @@ def test_an_address_where_nobody_listens_stops_the_run_within_seconds(serve: Any
 def test_a_server_that_goes_away_and_comes_back_is_waited_for(serve: Any) -> None:
     server = serve(lambda body, _: (200, {"Connection": "close"}, last(body)))
     chat = http_client(server.base_url)
-    chat.complete_all([ask("1")])
+    chat.complete_all([numeric("1")])
     server.close()
     waits = Waits()
 
@@ -257,7 +257,7 @@ def test_a_server_that_goes_away_and_comes_back_is_waited_for(serve: Any) -> Non
             serve(lambda body, _: (200, {}, last(body)), port=int(server.base_url.rpartition(":")[2].split("/")[0]))
 
     chat.sleep = later
-    assert chat.complete_all([ask("2")]) == [2]
+    assert chat.complete_all([numeric("2")]) == [2]
     assert sum(waits) > 10
 
 
@@ -265,10 +265,10 @@ def test_a_server_that_stays_away_stops_the_run_at_last(serve: Any) -> None:
     server = serve(lambda body, _: (200, {"Connection": "close"}, last(body)))
     waits = Waits()
     chat = http_client(server.base_url, sleep=waits)
-    chat.complete_all([ask("1")])
+    chat.complete_all([numeric("1")])
     server.close()
     with pytest.raises(RunError) as caught:
-        chat.complete_all([ask("2")])
+        chat.complete_all([numeric("2")])
     assert caught.value.code is ErrorCode.SERVER_UNAVAILABLE
     assert len(waits) == MAX_ATTEMPTS["unreachable"] - 1
 
@@ -279,7 +279,7 @@ def test_a_name_that_nobody_has_is_an_unreachable_server(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(RunError) as caught:
-        http_client("http://judge.invalid/v1").complete_all([ask("x")])
+        http_client("http://judge.invalid/v1").complete_all([numeric("x")])
     assert caught.value.code is ErrorCode.SERVER_UNAVAILABLE
 
 
@@ -319,7 +319,7 @@ def test_the_key_is_sent_and_never_told(
     with load_chat_client("openai:m", base_url=base_url, cache=tmp_path / "cache") as chat:
         chat.sleep = Waits()
         try:
-            told = str(chat.complete_all([ask("x")]))
+            told = str(chat.complete_all([numeric("x")]))
         except RunError as error:
             told = str(error)
         told += str(chat.identity)
@@ -333,5 +333,5 @@ def test_the_key_is_sent_and_never_told(
 def test_no_key_in_the_environment_sends_none(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     server = serve(lambda *_: (200, {}, "1"))
-    http_client(server.base_url).complete_all([ask("x")])
+    http_client(server.base_url).complete_all([numeric("x")])
     assert "authorization" not in server.headers[0]

@@ -48,7 +48,7 @@ def test_system_message_is_listing_3_word_for_word() -> None:
     assert f"System: {SYSTEM_MESSAGE}\n" in PAPER.read_text(encoding="utf-8")
 
 
-def test_the_first_question_sent_is_the_protocol(serve: Any) -> None:
+def test_the_first_query_sent_is_the_protocol(serve: Any) -> None:
     server = serve(yes)
     judge = load_judge("openai:m", base_url=server.base_url)
     judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")])
@@ -71,7 +71,7 @@ def test_the_judge_follows_the_protocol_of_judges(serve: Any) -> None:
     json.dumps(judge.describe(), allow_nan=False)
 
 
-def test_equal_questions_are_asked_once(serve: Any) -> None:
+def test_equal_queries_are_asked_once(serve: Any) -> None:
     server = serve(yes)
     load_judge("openai:m", base_url=server.base_url).judge([EntailmentQuery(PREMISES, "Enlarged heart.")] * 3)
     assert len(server.requests) == 1
@@ -105,10 +105,10 @@ def test_an_answer_that_stays_wrong_is_a_failure(serve: Any) -> None:
 
 def test_a_run_taken_up_again_asks_nothing(serve: Any, tmp_path: Path) -> None:
     server = serve(yes)
-    questions = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(5)]
-    first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path).judge(questions)
+    queries = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(5)]
+    first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path).judge(queries)
     again = load_judge("openai:m", base_url=server.base_url, cache=tmp_path)
-    assert again.judge(questions) == first
+    assert again.judge(queries) == first
     assert (len(server.requests), again.usage()["cached"]) == (5, 5)
 
 
@@ -134,24 +134,24 @@ def test_no_published_example_is_among_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "code", "field"),
     [
-        ("[", "not JSON"),
-        ("{}", "expected a list"),
-        ('[{"input": {"phrases_A": ["a"]}}]', r"\[0\]\.input\.phrases_B"),
+        ("{}", ErrorCode.INVALID_FORMAT, None),
+        ('[{"input": {"phrases_A": ["a"]}}]', ErrorCode.INVALID_FORMAT, "[0].input.phrases_B"),
         (
             '[{"input": {"phrases_A": ["a"], "phrases_B": ["b"]}, "output": {"phrases_A_evidenced": '
             '[{"phrase": "a", "evidence": [], "status": "perhaps"}], "phrases_B_evidenced": []}}]',
-            "found 'perhaps'",
+            ErrorCode.INVALID_VALUE,
+            "[0].output.phrases_A_evidenced[0].status",
         ),
     ],
 )
-def test_a_wrong_few_shot_file_is_named_with_its_field(tmp_path: Path, content: str, message: str) -> None:
+def test_a_wrong_few_shot_file_is_refused(tmp_path: Path, content: str, code: ErrorCode, field: str | None) -> None:
     path = tmp_path / "shots.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError) as caught:
         load_few_shots(path)
-    assert str(path) in str(caught.value)
+    assert (caught.value.code, caught.value.file, caught.value.field) == (code, path, field)
 
 
 def test_own_examples_change_the_prompt_hash_and_are_named(serve: Any, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_an_unknown_judge_is_refused(name: str) -> None:
     assert (caught.value.code, caught.value.field) == (ErrorCode.UNKNOWN_NAME, "judge")
 
 
-def test_questions_are_written_as_the_published_implementation_writes_them(serve: Any) -> None:
+def test_queries_are_written_as_the_published_implementation_writes_them(serve: Any) -> None:
     """Lines fold at 80 columns and other than ASCII is escaped: the defaults of yaml.dump, which it uses."""
     server = serve(yes)
     long = "Moderate left pleural effusion, larger than on the film of the day before, with atelectasis beside it."
@@ -192,7 +192,7 @@ def test_questions_are_written_as_the_published_implementation_writes_them(serve
     )
 
 
-def test_questions_with_the_same_premises_are_neighbours(serve: Any) -> None:
+def test_queries_with_the_same_premises_are_neighbours(serve: Any) -> None:
     server = serve(yes)
     judge = load_judge("openai:m", base_url=server.base_url, concurrency=1)
     judge.judge([EntailmentQuery((premise,), f"H{i}.") for i in range(3) for premise in ("A.", "B.")])
@@ -213,8 +213,9 @@ def test_a_system_message_of_ones_own_is_sent_as_it_is_and_named(serve: Any, tmp
 def test_an_empty_system_message_is_refused(tmp_path: Path) -> None:
     own = tmp_path / "system.txt"
     own.write_text(" \n")
-    with pytest.raises(InputError, match="expected a system message"):
+    with pytest.raises(InputError) as caught:
         load_judge("openai:m", base_url="http://127.0.0.1:9/v1", system=own)
+    assert (caught.value.code, caught.value.file) == (ErrorCode.EMPTY_INPUT, own)
 
 
 def schema_of(body: dict[str, Any]) -> dict[str, Any]:
@@ -269,7 +270,7 @@ HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
 
 def answered(body: dict[str, Any], numbers: Collection[int]) -> Reply:
     """Answers the hypotheses with these numbers: entailed by the first sentence of the reference."""
-    asked = yaml.safe_load(last_question(body))
+    asked = yaml.safe_load(last_query(body))
     rows = [
         {"number": n, "phrase": phrase, "evidence": asked["reference"][:1], "status": "entailment"}
         for n, phrase in asked["hypotheses"].items()
@@ -278,8 +279,8 @@ def answered(body: dict[str, Any], numbers: Collection[int]) -> Reply:
     return 200, {}, yaml.safe_dump({"answers": rows}, sort_keys=False)
 
 
-def last_question(body: dict[str, Any]) -> str:
-    """The last user message that holds a question, not a request to repair."""
+def last_query(body: dict[str, Any]) -> str:
+    """The last user message that holds a query, not a request to repair."""
     return next(str(m["content"]) for m in reversed(body["messages"]) if m["content"].startswith("reference:"))
 
 
@@ -287,7 +288,7 @@ def all_answered(body: dict[str, Any], _: int) -> Reply:
     return answered(body, range(1, 100))
 
 
-QUESTIONS = [EntailmentQuery(PREMISES, one) for one in HYPOTHESES]
+QUERIES = [EntailmentQuery(PREMISES, one) for one in HYPOTHESES]
 YES = Verdict("entailment", (0,))
 
 
@@ -297,13 +298,13 @@ def by_report(server: ChatServer, **options: Any) -> Judge:
 
 def test_a_report_is_one_call(serve: Any) -> None:
     server = serve(all_answered)
-    assert by_report(server).judge(QUESTIONS) == [YES] * 3
+    assert by_report(server).judge(QUERIES) == [YES] * 3
     assert [yaml.safe_load(last(body)) for body in server.requests] == [
         {"reference": list(PREMISES), "hypotheses": dict(enumerate(HYPOTHESES, 1))}
     ]
 
 
-def test_questions_of_a_report_are_one_call_however_they_are_mixed(serve: Any) -> None:
+def test_queries_of_a_report_are_one_call_however_they_are_mixed(serve: Any) -> None:
     server = serve(all_answered)
     by_report(server).judge(
         [EntailmentQuery((premise,), h) for h in (*HYPOTHESES, HYPOTHESES[0]) for premise in ("A.", "B.")]
@@ -323,19 +324,19 @@ def test_worked_examples_are_regrouped_to_reports() -> None:
 def test_a_hypothesis_left_out_is_asked_for_again(serve: Any) -> None:
     server = serve(lambda body, n: answered(body, {1, 2} if n == 1 else {3}))
     judge = by_report(server)
-    assert judge.judge(QUESTIONS) == [YES] * 3
+    assert judge.judge(QUERIES) == [YES] * 3
     assert (len(server.requests), judge.usage()["repairs"]) == (2, 1)
     assert "no answer to number 3" in last(server.requests[1])
 
 
 def test_what_stays_open_after_repairs_is_asked_on_its_own(serve: Any) -> None:
     def reply(body: dict[str, Any], _: int) -> Reply:
-        asked = yaml.safe_load(last_question(body))["hypotheses"]
+        asked = yaml.safe_load(last_query(body))["hypotheses"]
         return answered(body, {1, 2} if len(asked) > 1 else {1})
 
     server = serve(reply)
     judge = by_report(server)
-    assert judge.judge(QUESTIONS) == [YES] * 3
+    assert judge.judge(QUERIES) == [YES] * 3
     assert (judge.usage()["asked_again"], judge.usage()["failures"]) == (1, 0)
     assert yaml.safe_load(last(server.requests[-1]))["hypotheses"] == {1: HYPOTHESES[2]}
 
@@ -343,15 +344,15 @@ def test_what_stays_open_after_repairs_is_asked_on_its_own(serve: Any) -> None:
 def test_only_the_hypotheses_without_an_answer_fail(serve: Any) -> None:
     server = serve(lambda body, _: answered(body, {2}))
     judge = by_report(server)
-    answers = judge.judge(QUESTIONS)
+    answers = judge.judge(QUERIES)
     assert [isinstance(one, Failure) for one in answers] == [True, False, True]
     assert judge.usage()["failures"] == 2
 
 
 def test_a_long_report_is_several_calls(serve: Any) -> None:
     server = serve(all_answered)
-    questions = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(REPORT_MAX_HYPOTHESES + 1)]
-    assert by_report(server).judge(questions) == [YES] * len(questions)
+    queries = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(REPORT_MAX_HYPOTHESES + 1)]
+    assert by_report(server).judge(queries) == [YES] * len(queries)
     assert sorted(len(yaml.safe_load(last(body))["hypotheses"]) for body in server.requests) == [
         1,
         REPORT_MAX_HYPOTHESES,
@@ -360,20 +361,20 @@ def test_a_long_report_is_several_calls(serve: Any) -> None:
 
 def test_a_report_held_to_a_schema_has_as_many_answers_as_hypotheses(serve: Any) -> None:
     server = serve(all_answered)
-    by_report(server, answer_format="schema").judge(QUESTIONS)
+    by_report(server, answer_format="schema").judge(QUERIES)
     answers = schema_of(server.requests[0])["properties"]["answers"]
     assert (answers["minItems"], answers["maxItems"]) == (3, 3)
     assert answers["items"]["required"] == ["number", "phrase", "evidence", "status"]
 
 
 @pytest.mark.parametrize("options", [{"answer_format": "schema"}, {"batch": "report"}, {"judge_args": {"seed": "1"}}])
-def test_other_options_are_other_questions_to_the_cache(serve: Any, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_other_options_are_other_queries_to_the_cache(serve: Any, tmp_path: Path, options: dict[str, Any]) -> None:
     server = serve(lambda body, n: all_answered(body, n) if options.get("batch") and n > 1 else yes(body, n))
-    question = [EntailmentQuery(PREMISES, "Enlarged heart.")]
+    query = [EntailmentQuery(PREMISES, "Enlarged heart.")]
     first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path)
-    first.judge(question)
+    first.judge(query)
     other = load_judge("openai:m", base_url=server.base_url, cache=tmp_path, **options)
-    other.judge(question)
+    other.judge(query)
     assert other.usage()["cached"] == 0
     assert other.describe() != first.describe()
 
@@ -389,7 +390,7 @@ def test_quotations_that_match_nothing_are_counted_in_both_batches(serve: Any) -
         )
     )
     for judge in (load_judge("openai:m", base_url=server.base_url), by_report(server)):
-        judge.judge(QUESTIONS[:1])
+        judge.judge(QUERIES[:1])
         assert judge.usage()["evidence_dropped"] == 1
 
 
@@ -434,17 +435,17 @@ texts = st.text(max_size=120) | st.lists(
 
 @settings(deadline=None)
 @given(st.lists(texts, max_size=3), st.lists(texts, min_size=1, max_size=3))
-def test_questions_are_yaml_as_the_safe_dumper_writes_it(reference: list[str], hypotheses: list[str]) -> None:
+def test_queries_are_yaml_as_the_safe_dumper_writes_it(reference: list[str], hypotheses: list[str]) -> None:
     one = {"reference": reference, "hypothesis": hypotheses[0]}
     several = {"reference": reference, "hypotheses": dict(enumerate(hypotheses, start=1))}
     assert query_message(reference, hypotheses[0]) == yaml.safe_dump(one, sort_keys=False)
     assert report_message(reference, hypotheses) == yaml.safe_dump(several, sort_keys=False)
 
 
-def test_writing_a_question_takes_little_time() -> None:
-    """At most 0.2 ms a question (0.03 measured with libyaml), so that the processor is not what a run waits for."""
+def test_writing_a_query_takes_little_time() -> None:
+    """At most 0.2 ms a query (0.03 measured with libyaml), so that the processor is not what a run waits for."""
     premises = [*PREMISES, "The lungs are clear apart from atelectasis at both bases."]
-    # Reports that differ: what was written for one is kept for its other questions.
+    # Reports that differ: what was written for one is kept for its other queries.
     reports = ([*premises, f"Nodule {number}."] for number in itertools.count())
     taken = repeat(lambda: query_message(next(reports), "A nodule."), number=500, repeat=3, timer=time.process_time)
     assert min(taken) < 500 * 0.0002

@@ -22,7 +22,7 @@ COMMAND = "from radfact.cli.main import main; main()"
 
 
 def judgement(body: dict[str, Any]) -> Reply:
-    """A verdict that depends on nothing but the question: entailed by the last sentence if its length is even."""
+    """A verdict that depends on nothing but the request: entailed by the last sentence if its length is even."""
     asked = yaml.safe_load(last(body))
     entailed = len(asked["hypothesis"]) % 2 == 0
     answer = {
@@ -90,8 +90,8 @@ def test_killed_and_run_again_it_ends_as_if_nothing_had_been(serve: Any, tmp_pat
     dead.set()
     on_disk, asked = kept(out), len(server.requests)
     resumed = score(server, source, out)
-    questions = 6 * SAMPLES
+    requests = 6 * SAMPLES
     assert on_disk == answered
-    assert len(server.requests) - asked == questions - on_disk
+    assert len(server.requests) - asked == requests - on_disk
     assert asked <= answered + CONCURRENCY
     assert resumed == score(server, source, tmp_path / "undisturbed")

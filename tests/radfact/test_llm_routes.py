@@ -49,8 +49,8 @@ def test_both_routes_send_equal_requests(routes: Any, schema: dict[str, Any] | N
     server, direct, chain = routes(
         lambda *_: (200, {}, '{"status": "a"}'), temperature=0, top_p=1, max_tokens=1024, seed=3
     )
-    question = ChatRequest((("user", "Is it?"),), str, PREFIX, schema)
-    assert direct.complete_all([question]) == chain.complete_all([question]) == ['{"status": "a"}']
+    request = ChatRequest((("user", "Is it?"),), str, PREFIX, schema)
+    assert direct.complete_all([request]) == chain.complete_all([request]) == ['{"status": "a"}']
     sent, by_chain = server.requests
     # The provider calls the limit by a newer name, which servers of one's own may overlook.
     by_chain["max_tokens"] = by_chain.pop("max_completion_tokens")
@@ -61,8 +61,8 @@ def test_both_routes_send_equal_requests(routes: Any, schema: dict[str, Any] | N
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["free", "schema"])
 def test_both_routes_read_equal_answers(routes: Any, schema: dict[str, Any] | None) -> None:
     _, direct, chain = routes(lambda _, n: completion('{"status": "', "length") if n % 2 else (200, {}, "{}"))
-    question = ChatRequest((("user", "Is it?"),), str, PREFIX, schema)
-    assert direct.complete_all([question]) == chain.complete_all([question]) == ["{}"]
+    request = ChatRequest((("user", "Is it?"),), str, PREFIX, schema)
+    assert direct.complete_all([request]) == chain.complete_all([request]) == ["{}"]
     assert direct.usage_counter == chain.usage_counter
     assert direct.usage_counter.repairs == 1
 
@@ -72,8 +72,8 @@ def test_both_routes_read_equal_answers(routes: Any, schema: dict[str, Any] | No
 )
 def test_both_routes_meet_equal_faults(routes: Any, status: int, retries: int) -> None:
     _, direct, chain = routes(lambda *_: (status, {"Retry-After": "2"}, "so it is"))
-    question = ChatRequest((("user", "Is it?"),), str)
-    reasons = [client.complete_all([question])[0] for client in (direct, chain)]
+    request = ChatRequest((("user", "Is it?"),), str)
+    reasons = [client.complete_all([request])[0] for client in (direct, chain)]
     assert reasons[0] == reasons[1]
     assert isinstance(reasons[0], Failure)
     assert "so it is" in reasons[0].reason
@@ -85,8 +85,8 @@ def test_both_routes_meet_equal_faults(routes: Any, status: int, retries: int) -
 @pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"], ids=["dropped", "half"])
 def test_both_routes_try_a_broken_connection_again(routes: Any, raw: bytes) -> None:
     _, direct, chain = routes(lambda _, n: raw if n % 2 else (200, {}, "7"))
-    question = ChatRequest((("user", "Is it?"),), int)
-    assert direct.complete_all([question]) == chain.complete_all([question]) == [7]
+    request = ChatRequest((("user", "Is it?"),), int)
+    assert direct.complete_all([request]) == chain.complete_all([request]) == [7]
 
 
 def _raw(status: str, body: str, kind: str = "application/json") -> bytes:
@@ -132,9 +132,9 @@ def test_a_parameter_that_the_model_refuses_stops_the_run_with_the_option_that_l
         "the request {'temperature': 0, 'messages': []} cannot be read",
         "Unknown field 'top_k'",
     ],
-    ids=["one question's length", "the request repeated", "not sent"],
+    ids=["one request's length", "the request repeated", "not sent"],
 )
-def test_a_question_that_is_refused_is_not_taken_for_a_parameter(routes: Any, message: str) -> None:
+def test_a_request_that_is_refused_is_not_taken_for_a_parameter(routes: Any, message: str) -> None:
     _, *clients = routes(lambda *_: _refusing("", message), temperature=0, max_tokens=9)
     for client in clients:
         assert isinstance(client.complete_all([ChatRequest((("user", "x"),), str)])[0], Failure)

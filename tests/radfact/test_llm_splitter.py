@@ -66,7 +66,7 @@ def test_of_every_sentence_it_is_told_what_became_of_it(serve: Any) -> None:
     ]
 
 
-def test_the_first_question_sent_is_the_protocol(serve: Any) -> None:
+def test_the_first_query_sent_is_the_protocol(serve: Any) -> None:
     server = serve(say(dump_yaml(ANSWER)))
     assert splitter_of(server).split([NARRATIVE]) == [SENTENCES]
     body = server.requests[0]
@@ -220,24 +220,23 @@ def test_the_published_file_loads_and_shares_no_sentence_with_the_defaults(serve
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "field"),
     [
-        ("[", "not JSON"),
-        ("[]", "expected a list"),
-        ("[{}]", r"\[0\]\.findings_text"),
-        ('[{"findings_text": "a"}]', r"\[0\]\.parsed_report\.sentence_list"),
+        ("[]", None),
+        ("[{}]", "[0].findings_text"),
+        ('[{"findings_text": "a"}]', "[0].parsed_report.sentence_list"),
         (
             '[{"findings_text": "a", "parsed_report": {"sentence_list": [{"orig": "a", "new": "a"}]}}]',
-            r"\[0\]\.parsed_report\.sentence_list\[0\]",
+            "[0].parsed_report.sentence_list[0]",
         ),
     ],
 )
-def test_a_wrong_few_shot_file_is_named_with_its_field(tmp_path: Path, content: str, message: str) -> None:
+def test_a_wrong_few_shot_file_is_refused(tmp_path: Path, content: str, field: str | None) -> None:
     path = tmp_path / "shots.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError) as caught:
         load_split_examples(path)
-    assert str(path) in str(caught.value)
+    assert (caught.value.file, caught.value.field) == (path, field)
 
 
 @pytest.mark.parametrize(

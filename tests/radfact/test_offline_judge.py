@@ -49,7 +49,7 @@ def judge(premises: list[str], hypothesis: str) -> Verdict:
     ("premises", "hypothesis", "evidence"),
     [pytest.param(*case, id=f"{group}-{i}") for group, cases in JUDGEMENTS.items() for i, case in enumerate(cases)],
 )
-def test_labelled_judgements(premises: list[str], hypothesis: str, evidence: list[int]) -> None:
+def test_labeled_judgements(premises: list[str], hypothesis: str, evidence: list[int]) -> None:
     verdict = judge(premises, hypothesis)
     assert (verdict.status, list(verdict.evidence)) == ("entailment" if evidence else "not_entailment", evidence), (
         verdict.why
@@ -138,10 +138,10 @@ def test_the_stated_accuracy_is_the_measured_one(name: str, path: Path | None) -
 
 
 def test_five_thousand_judgments_take_less_than_a_second_of_processor_time() -> None:
-    questions = [EntailmentQuery(tuple(p), h) for cases in JUDGEMENTS.values() for p, h, _ in cases]
-    questions = (questions * (5000 // len(questions) + 1))[:5000]
+    queries = [EntailmentQuery(tuple(p), h) for cases in JUDGEMENTS.values() for p, h, _ in cases]
+    queries = (queries * (5000 // len(queries) + 1))[:5000]
     taken = repeat(
-        lambda: JUDGE.judge(questions), parse_sentence.cache_clear, number=1, repeat=3, timer=time.process_time
+        lambda: JUDGE.judge(queries), parse_sentence.cache_clear, number=1, repeat=3, timer=time.process_time
     )
     assert min(taken) < 1
 
@@ -149,10 +149,10 @@ def test_five_thousand_judgments_take_less_than_a_second_of_processor_time() -> 
 def test_a_word_added_to_a_copy_of_the_ontology_is_understood(tmp_path: Path) -> None:
     copy = tmp_path / "ontology.yaml"
     copy.write_text(DEFAULT_PATH.read_text("utf-8").replace("names: [cavity, ", "names: [cavity, wotsit, "), "utf-8")
-    question = EntailmentQuery(("There is a wotsit in the right upper lobe.",), "Cavity in the right lung.")
-    assert JUDGE.judge_one(question).status == "not_entailment"
+    query = EntailmentQuery(("There is a wotsit in the right upper lobe.",), "Cavity in the right lung.")
+    assert JUDGE.judge_one(query).status == "not_entailment"
     judge = load_judge("offline", judge_args={"ontology": str(copy)})
-    [verdict] = judge.judge([question])
+    [verdict] = judge.judge([query])
     assert isinstance(verdict, Verdict)
     assert verdict.status == "entailment"
     assert default_splitter(judge).describe()["ontology_sha256"] == judge.describe()["ontology_sha256"]

@@ -47,20 +47,20 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def _labelled_questions() -> list[EntailmentQuery]:
+def _labeled_queries() -> list[EntailmentQuery]:
     return [item.query for item in load_labeled_queries(None)]
 
 
-def _premises(question: EntailmentQuery) -> tuple[str, ...]:
-    return question.premises
+def _premises(query: EntailmentQuery) -> tuple[str, ...]:
+    return query.premises
 
 
 @pytest.mark.usefixtures("cluster")
 def test_two_workers_give_the_verdicts_of_one_process() -> None:
-    questions = _labelled_questions()
+    queries = _labeled_queries()
     spread = load_ray_judge("offline", workers=2)
-    assert spread.judge(questions) == load_judge("offline").judge(questions)
-    assert spread.usage()["done"] == spread.usage()["planned"] == len(questions)
+    assert spread.judge(queries) == load_judge("offline").judge(queries)
+    assert spread.usage()["done"] == spread.usage()["planned"] == len(queries)
     assert spread.describe() == load_judge("offline").describe()
 
 
@@ -104,8 +104,8 @@ class WordsJudge:
 
     name = "words"
 
-    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-        return [Verdict("not_entailment")] * len(questions)
+    def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
+        return [Verdict("not_entailment")] * len(queries)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name}
@@ -118,27 +118,27 @@ class WordsJudge:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_questions_with_the_same_premises_stay_together() -> None:
-    questions = [
+def test_queries_with_the_same_premises_stay_together() -> None:
+    queries = [
         EntailmentQuery((f"Report {number}.",), f"Sentence {index}.") for number in range(40) for index in range(5)
     ]
     spread = RayWorkers(_PortionJudge, "judge", "portions", {}, workers=2)
-    answers = spread.run(questions, _premises)
+    answers = spread.run(queries, _premises)
     portion_of: dict[tuple[str, ...], set[EntailmentQuery]] = {}
-    for question, portion in zip(questions, answers, strict=True):
-        portion_of.setdefault(question.premises, set()).add(portion)
+    for query, portion in zip(queries, answers, strict=True):
+        portion_of.setdefault(query.premises, set()).add(portion)
     assert all(len(portions) == 1 for portions in portion_of.values())
     assert len(set(answers)) > 2
 
 
 class _PortionJudge:
-    """Says of every question which one was the first of its portion."""
+    """Says of every query which one was the first of its portion."""
 
     def __init__(self, name: str, *, cache: Path | None = None) -> None:
         del name, cache
 
-    def judge(self, questions: list[EntailmentQuery]) -> list[EntailmentQuery]:
-        return [questions[0]] * len(questions)
+    def judge(self, queries: list[EntailmentQuery]) -> list[EntailmentQuery]:
+        return [queries[0]] * len(queries)
 
     def usage(self) -> dict[str, int]:
         return {}
@@ -147,7 +147,7 @@ class _PortionJudge:
 @pytest.mark.usefixtures("cluster")
 def test_answers_come_before_the_last_portion_is_done() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        # The worker waits for a call at its last question, which comes only after the answer to the first.
+        # The worker waits for a call at its last query, which comes only after the answer to the first.
         options = {"address": server.getsockname(), "last": 7}
         answers = RayWorkers(_WaitingJudge, "judge", "waiting", options, workers=1, batch=1).stream(range(8))
         assert next(answers) == (0, 0)
@@ -158,33 +158,33 @@ def test_answers_come_before_the_last_portion_is_done() -> None:
 
 
 class _WaitingJudge:
-    """Repeats the questions; with the last it waits until it is told to go on."""
+    """Repeats the queries; with the last it waits until it is told to go on."""
 
     def __init__(self, name: str, *, address: tuple[str, int], last: int) -> None:
         del name
         self.address, self.last = address, last
 
-    def judge(self, questions: list[int]) -> list[int]:
-        if self.last in questions:
+    def judge(self, queries: list[int]) -> list[int]:
+        if self.last in queries:
             with socket.create_connection(self.address, timeout=60) as connection:
                 connection.recv(2)
-        return questions
+        return queries
 
     def usage(self) -> dict[str, int]:
         return {}
 
 
 @pytest.mark.usefixtures("cluster")
-def test_questions_that_end_every_worker_end_the_run() -> None:
-    with pytest.raises(RunError, match="died 3 times at the same questions"):
+def test_queries_that_end_every_worker_end_the_run() -> None:
+    with pytest.raises(RunError, match="died 3 times at the same queries"):
         list(RayWorkers(_DyingJudge, "judge", "dying", {}, workers=1).stream([1]))
 
 
 class _DyingJudge(_PortionJudge):
     """Ends its process without a word, as a system that is out of memory does."""
 
-    def judge(self, questions: list[EntailmentQuery]) -> list[EntailmentQuery]:
-        os._exit(len(questions))
+    def judge(self, queries: list[EntailmentQuery]) -> list[EntailmentQuery]:
+        os._exit(len(queries))
 
 
 @pytest.mark.parametrize(("given", "gpus"), [({}, 1), ({"tensor_parallel_size": "4", "pipeline_parallel_size": 2}, 8)])
@@ -202,16 +202,16 @@ def test_the_stores_of_workers_become_one(llama_cpp: Server, tmp_path: Path) -> 
         "few_shots": FEW_SHOTS,
         "answer_format": "schema",
     }
-    questions = [EntailmentQuery((f"Finding {number} is present.",), "No finding.") for number in range(6)]
+    queries = [EntailmentQuery((f"Finding {number} is present.",), "No finding.") for number in range(6)]
     first = RayWorkers(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
-    answers = first.run(questions, _premises)
+    answers = first.run(queries, _premises)
     assert not list((tmp_path / "workers").iterdir())
     local = load_judge(llama_cpp.judge, **options, cache=tmp_path)
-    assert local.judge(questions) == answers
+    assert local.judge(queries) == answers
     assert local.usage()["calls"] == 0
     again = RayWorkers(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
-    assert again.run(questions, _premises) == answers
-    assert (again.usage()["calls"], again.usage()["cached"]) == (0, len(questions))
+    assert again.run(queries, _premises) == answers
+    assert (again.usage()["calls"], again.usage()["cached"]) == (0, len(queries))
 
 
 @pytest.mark.usefixtures("cluster")
@@ -231,7 +231,7 @@ def test_what_stops_a_worker_stops_the_run_with_one_line(tmp_path: Path) -> None
     options = {"base_url": "http://127.0.0.1:9/v1", "few_shots": FEW_SHOTS}
     spread = RayWorkers(load_judge, "judge", "openai:absent", options, tmp_path, workers=2)
     with pytest.raises(RunError, match="the server cannot be reached"):
-        spread.run(_labelled_questions(), _premises)
+        spread.run(_labeled_queries(), _premises)
 
 
 def test_a_judge_that_answers_elsewhere_is_refused() -> None:
