@@ -52,8 +52,11 @@ class ScriptedEngine:
         pass
 
 
+Install = Callable[[Script], ScriptedEngine]
+
+
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], ScriptedEngine]:
+def engine(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Puts a scripted engine in the place of every other."""
 
     def install(script: Script) -> ScriptedEngine:
@@ -113,9 +116,7 @@ def test_a_manifest_without_phrases_asks_for_a_file(study: Study, folder: Path) 
     assert not (folder / "out.run.json").exists()
 
 
-def test_a_row_has_its_boxes_on_the_original_image(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
-) -> None:
+def test_a_row_has_its_boxes_on_the_original_image(study: Study, folder: Path, engine: Install) -> None:
     scripted = engine(lambda _: "<obj>Nodule.<box><x0><y20><x49><y39></box></obj>")
     _ground(study, _phrases(LEFT), folder / "out.jsonl")
     (row,) = read_rows(folder / "out.jsonl")
@@ -150,7 +151,7 @@ def _drawn(corners: Sequence[Sequence[float]], x: NDArray[Any], y: NDArray[Any])
 @given(st.lists(bins, max_size=3), st.lists(regions, min_size=1, max_size=3), st.integers(20, 90), st.integers(20, 90))
 def test_scores_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
     folder: Path,
-    engine: Callable[[Script], ScriptedEngine],
+    engine: Install,
     answered: list[tuple[int, ...]],
     reference: list[tuple[float, ...]],
     width: int,
@@ -183,9 +184,7 @@ def test_scores_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
     assert run.scores["mean_iou"].point == pytest.approx(expected["iou"], abs=1e-12)
 
 
-def test_references_outside_the_crop_are_counted_and_not_compared(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
-) -> None:
+def test_references_outside_the_crop_are_counted_and_not_compared(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda _: WHOLE)
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN, UNKNOWN), folder / "out.jsonl")
     assert (run.requested, run.answered, run.compared, run.clipped, run.outside) == (4, 4, 2, 1, 1)
@@ -198,17 +197,13 @@ def test_references_outside_the_crop_are_counted_and_not_compared(
     assert written["counts"]["outside"] == 1
 
 
-def test_masks_are_counted_and_not_compared(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
-) -> None:
+def test_masks_are_counted_and_not_compared(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda _: WHOLE)
     masked = LEFT.model_copy(update={"masks": (Mask(size=(1, 1), counts=[0, 1]),)})
     assert _ground(study, _phrases(masked, LEFT), folder / "out.jsonl").masked == 1
 
 
-def test_an_answer_without_a_box_is_zero(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
-) -> None:
+def test_an_answer_without_a_box_is_zero(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda request: WHOLE if "nodule" in request.example.prompt else "<obj>Wide opacity.</obj>")
     run = _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
     rows = read_rows(folder / "out.jsonl")
@@ -217,7 +212,7 @@ def test_an_answer_without_a_box_is_zero(
 
 
 def test_rows_and_intervals_do_not_depend_on_where_a_run_was_interrupted(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+    study: Study, folder: Path, engine: Install
 ) -> None:
     scripted = engine(lambda _: WHOLE)
     _ground(study, _phrases(*SIX), folder / "whole.jsonl")
@@ -236,7 +231,7 @@ def test_rows_and_intervals_do_not_depend_on_where_a_run_was_interrupted(
 
 
 def test_a_finished_run_starts_no_engine_and_says_the_same(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+    study: Study, folder: Path, engine: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine(lambda _: WHOLE)
     first = _ground(study, _phrases(*SIX), folder / "out.jsonl")
@@ -248,7 +243,7 @@ def test_a_finished_run_starts_no_engine_and_says_the_same(
     "other", [CUT, LEFT.model_copy(update={"boxes": CUT.boxes}), LEFT.model_copy(update={"text": "Right nodule."})]
 )
 def test_a_phrase_that_has_changed_is_located_again(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine], other: Sentence
+    study: Study, folder: Path, engine: Install, other: Sentence
 ) -> None:
     scripted = engine(lambda _: WHOLE)
     _ground(study, _phrases(LEFT, HIDDEN), folder / "out.jsonl")
@@ -261,7 +256,7 @@ def test_a_phrase_that_has_changed_is_located_again(
 
 
 def test_answers_to_phrases_that_are_not_asked_are_left_as_they_are(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+    study: Study, folder: Path, engine: Install
 ) -> None:
     engine(lambda _: WHOLE)
     _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
@@ -271,9 +266,7 @@ def test_answers_to_phrases_that_are_not_asked_are_left_as_they_are(
     assert (folder / "out.jsonl").read_bytes() == before
 
 
-def test_what_cannot_be_answered_is_listed_and_the_rest_goes_on(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
-) -> None:
+def test_what_cannot_be_answered_is_listed_and_the_rest_goes_on(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda request: FailedRequest("too long") if "opacity" in request.example.prompt else WHOLE)
     gone = Study(sample_id="gone", frontal=folder / "none.png")
     phrases = [Phrase("gone", 0, LEFT), Phrase("gone", 1, CUT), Phrase("no radiograph", 0, LEFT), *_phrases(LEFT, CUT)]
@@ -290,7 +283,7 @@ def test_what_cannot_be_answered_is_listed_and_the_rest_goes_on(
 
 @pytest.mark.parametrize("text", ["<obj>", "<image>", "..."])
 def test_a_phrase_that_the_format_cannot_hold_is_a_failure(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine], text: str
+    study: Study, folder: Path, engine: Install, text: str
 ) -> None:
     engine(lambda _: WHOLE)
     run = _ground(study, _phrases(Sentence(text=text), LEFT), folder / "out.jsonl")
@@ -302,17 +295,13 @@ def test_a_phrase_of_no_study_is_refused(study: Study, folder: Path) -> None:
         _ground(study, [Phrase("other", 0, LEFT)], folder / "out.jsonl")
 
 
-def test_nothing_answered_is_a_failed_run(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
-) -> None:
+def test_nothing_answered_is_a_failed_run(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda _: FailedRequest("out of memory"))
     with raises_code(ErrorCode.RUN_FAILED, match="out of memory"):
         _ground(study, _phrases(LEFT), folder / "out.jsonl")
 
 
-def test_completions_are_asked_and_compared_sentence_by_sentence(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
-) -> None:
+def test_completions_are_asked_and_compared_sentence_by_sentence(study: Study, folder: Path, engine: Install) -> None:
     scripted = engine(lambda request: str(request.example.target))
     plain = Study(sample_id="plain", frontal=study.frontal, grounded_findings=[UNKNOWN])
     run = _complete([plain, study], folder / "out.jsonl")
@@ -330,9 +319,7 @@ def test_completions_are_asked_and_compared_sentence_by_sentence(
     assert opacity["reference"] == [box(0.1, 0, 0.5, 1).model_dump()]
 
 
-def test_a_reference_that_has_changed_is_completed_again(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
-) -> None:
+def test_a_reference_that_has_changed_is_completed_again(study: Study, folder: Path, engine: Install) -> None:
     scripted = engine(lambda request: str(request.example.target))
     _complete([study], folder / "out.jsonl")
     scripted.asked.clear()
@@ -348,9 +335,7 @@ def test_a_manifest_without_reference_boxes_has_nothing_to_complete(study: Study
         _complete([plain], folder / "out.jsonl")
 
 
-def test_a_reference_that_cannot_be_shown_is_listed(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
-) -> None:
+def test_a_reference_that_cannot_be_shown_is_listed(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda request: str(request.example.target))
     gone = study.model_copy(update={"sample_id": "gone", "lateral": folder / "none.png"})
     run = _complete([gone, study], folder / "out.jsonl")
@@ -359,9 +344,7 @@ def test_a_reference_that_cannot_be_shown_is_listed(
     assert (run.answered, run.requested) == (2, 5)
 
 
-def test_a_radiograph_that_many_phrases_are_about_is_listed_once(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
-) -> None:
+def test_a_radiograph_that_many_phrases_are_about_is_listed_once(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda request: WHOLE if "Arm" in request.example.prompt else FailedRequest("the radiograph cannot be read"))
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN), folder / "out.jsonl")
     assert [failure.reason for failure in run.failures] == ["the radiograph cannot be read"]

@@ -28,11 +28,14 @@ from maira.model.prompts import Task
 from maira.model.task_examples import make_example
 from radfact.errors import ErrorCode, InputError
 
+Requests = list[GenerationRequest]
+Images = list[tuple[Path, ...]]
+Texts = list[tuple[str, bool]]
 Responses = dict[int, Response | FailedRequest]
 
 
 @pytest.fixture(scope="module")
-def requests(studies: list[Study]) -> list[GenerationRequest]:
+def requests(studies: list[Study]) -> Requests:
     """Prompts of one to three images, of which some belong to several studies, in two forms and limits."""
     shown = [
         studies[0],
@@ -46,18 +49,18 @@ def requests(studies: list[Study]) -> list[GenerationRequest]:
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint: Path, requests: list[GenerationRequest]) -> list[tuple[str, bool]]:
+def expected(checkpoint: Path, requests: Requests) -> Texts:
     """The responses of the engine to one request at a time."""
     return _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=1)), requests))
 
 
-def _run(engine: TransformersEngine, requests: Sequence[GenerationRequest]) -> Responses:
+def _run(engine: TransformersEngine, requests: Requests) -> Responses:
     given = list(engine.generate(requests))
     assert sorted(index for index, _ in given) == list(range(len(requests)))
     return dict(given)
 
 
-def _texts(responses: Responses) -> list[tuple[str, bool]]:
+def _texts(responses: Responses) -> Texts:
     every = [responses[index] for index in range(len(responses))]
     return [(response.text, response.cut_off) for response in every if isinstance(response, Response)]
 
@@ -87,31 +90,26 @@ def _parrot(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("size", [None, 3])
 def test_a_batch_of_prompts_of_any_length_changes_no_answer(
-    checkpoint: Path, requests: list[GenerationRequest], expected: list[tuple[str, bool]], size: int | None
+    checkpoint: Path, requests: Requests, expected: Texts, size: int | None
 ) -> None:
     assert _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=size)), requests)) == expected
 
 
-def test_a_static_cache_changes_no_answer(
-    checkpoint: Path, requests: list[GenerationRequest], expected: list[tuple[str, bool]]
-) -> None:
+def test_a_static_cache_changes_no_answer(checkpoint: Path, requests: Requests, expected: Texts) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2, cache="static"))
     assert _texts(_run(engine, requests)) == expected
     assert _texts(_run(engine, requests)) == expected
 
 
 def test_prompts_read_in_short_stretches_change_no_answer(
-    checkpoint: Path,
-    requests: list[GenerationRequest],
-    expected: list[tuple[str, bool]],
-    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformers_engine, "_PREFILL_TOKENS", 50)
     assert _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=3)), requests)) == expected
 
 
 def test_every_image_of_a_run_is_encoded_once(
-    checkpoint: Path, requests: list[GenerationRequest], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2))
     encoder, seen = engine.model.vision_tower.forward, []
@@ -127,11 +125,7 @@ def test_every_image_of_a_run_is_encoded_once(
 
 
 def test_an_unreadable_image_costs_its_own_request_only(
-    checkpoint: Path,
-    requests: list[GenerationRequest],
-    expected: list[tuple[str, bool]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Path, requests: Requests, expected: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
     generate, rows = engine.language_model.generate, []
@@ -166,10 +160,7 @@ def _with_room_for(rows: int, engine: TransformersEngine, monkeypatch: pytest.Mo
 
 
 def test_out_of_memory_halves_this_batch_and_those_after_it(
-    checkpoint: Path,
-    requests: list[GenerationRequest],
-    expected: list[tuple[str, bool]],
-    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=5))
     tried = _with_room_for(2, engine, monkeypatch)
@@ -178,10 +169,7 @@ def test_out_of_memory_halves_this_batch_and_those_after_it(
 
 
 def test_what_does_not_fit_alone_is_unanswered_and_the_rest_goes_on_in_batches(
-    checkpoint: Path,
-    requests: list[GenerationRequest],
-    expected: list[tuple[str, bool]],
-    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
     longest = max(engine._prompt_length(request) for request in requests)
@@ -297,7 +285,7 @@ class OnePixel(nn.Module):
 
 
 @pytest.fixture
-def shown(studies: list[Study]) -> list[tuple[Path, ...]]:
+def shown(studies: list[Study]) -> Images:
     """The images of eight requests: the first is needed again by the last, the others by their neighbours."""
     a, b, c, d, e = (study.frontal for study in studies)
     return [(a, b), (b,), (c,), (c, d), (d,), (d, e), (e,), (a,)]
@@ -316,7 +304,7 @@ def _tokens(features: ImageFeatures, shown: Sequence[Sequence[Path]], size: int)
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(("held", "encoded"), [(1 << 20, 5), (0, None)])
 def test_memory_for_encoded_images_is_bounded(
-    shown: list[tuple[Path, ...]], processor: MairaProcessor, size: int, held: int, encoded: int | None
+    shown: Images, processor: MairaProcessor, size: int, held: int, encoded: int | None
 ) -> None:
     encoder = OnePixel()
     with ImageFeatures(encoder, processor.image_processor, shown, cache_bytes=held) as bounded:
@@ -327,18 +315,14 @@ def test_memory_for_encoded_images_is_bounded(
     assert encoded is None or encoder.seen == encoded
 
 
-def test_the_image_that_is_needed_last_is_dropped_first(
-    shown: list[tuple[Path, ...]], processor: MairaProcessor
-) -> None:
+def test_the_image_that_is_needed_last_is_dropped_first(shown: Images, processor: MairaProcessor) -> None:
     encoder, token = OnePixel(), 4
     with ImageFeatures(encoder, processor.image_processor, shown, cache_bytes=token) as bounded:
         _tokens(bounded, shown, 1)
     assert encoder.seen == 6  # one image is encoded twice, the first, whose next use is the last
 
 
-def test_images_are_forgotten_when_no_request_needs_them(
-    shown: list[tuple[Path, ...]], processor: MairaProcessor
-) -> None:
+def test_images_are_forgotten_when_no_request_needs_them(shown: Images, processor: MairaProcessor) -> None:
     with ImageFeatures(OnePixel(), processor.image_processor, shown) as remaining:
         for place in range(len(shown)):
             remaining.encode(place, place + 1)
@@ -346,9 +330,7 @@ def test_images_are_forgotten_when_no_request_needs_them(
             assert set(remaining._cache) <= still
 
 
-def test_a_batch_that_is_asked_again_in_parts_is_encoded_once(
-    shown: list[tuple[Path, ...]], processor: MairaProcessor
-) -> None:
+def test_a_batch_that_is_asked_again_in_parts_is_encoded_once(shown: Images, processor: MairaProcessor) -> None:
     encoder = OnePixel()
     with ImageFeatures(encoder, processor.image_processor, shown) as remaining:
         remaining.encode(0, 8)
@@ -358,7 +340,7 @@ def test_a_batch_that_is_asked_again_in_parts_is_encoded_once(
 
 
 def test_images_are_read_ahead_of_the_model_within_bounds(
-    shown: list[tuple[Path, ...]], processor: MairaProcessor, monkeypatch: pytest.MonkeyPatch
+    shown: Images, processor: MairaProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(features, "_READ_AHEAD", 2)
     with ImageFeatures(OnePixel(), processor.image_processor, shown) as ahead:
