@@ -223,7 +223,8 @@ async def _start(folder: str, arguments: dict[str, Any]) -> Any:
         # It would generate without the grammar.
         raise RunError(
             f"vLLM {version('vllm')} uses its second model runner, which supports no logits processors; remove the "
-            "engine arguments that need it, or install another version of vLLM"
+            "engine arguments that need it, or install another version of vLLM",
+            code=ErrorCode.MISSING_REQUIREMENT,
         )
     return engine
 

@@ -1,1 +1,1 @@
-"""What long-running jobs share: process groups, locks, signals, memory limits."""
+"""Support of long-running jobs: process groups, locks, signals, subprocesses, start-up."""

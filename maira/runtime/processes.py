@@ -54,12 +54,12 @@ class ProcessGroup:
                 raise received.error(rank)
         return values
 
-    def finish(self, code: int, message: str) -> None:
+    def finish(self, code: int, error: InputError | RunError | None = None) -> None:
         """Wait for all processes to finish, since a launcher kills the others when one fails.
 
         Args:
             code: exit code of this process.
-            message: its error message, or "".
+            error: its error, if it has one.
 
         Raises:
             InputError: this process has not failed, and another one stopped because of its input.
@@ -69,7 +69,7 @@ class ProcessGroup:
         if self.count == 1 or self._has_finished or code not in list(ExitCode):
             return
         self._has_finished = True
-        stopped = _Stopped(code, message)
+        stopped = _Stopped(code, str(error or ""), error.code if error else ErrorCode.INTERRUPTED)
         values = self._exchange(stopped)
         # Taken down in order: a connection that breaks while its thread still listens aborts the process.
         _distributed().destroy_process_group()
@@ -104,6 +104,7 @@ class _Stopped:
 
     code: int
     message: str
+    error_code: ErrorCode
 
     @property
     def has_failed(self) -> bool:
@@ -112,8 +113,8 @@ class _Stopped:
     def error(self, rank: int) -> InputError | RunError:
         message = f"process {rank} stopped: {self.message or 'it was interrupted'}"
         if self.code == ExitCode.INVALID_INPUT:
-            return InputError(message)
-        return RunError(message, code=ErrorCode.RUN_FAILED if self.message else ErrorCode.INTERRUPTED)
+            return InputError(message, code=self.error_code)
+        return RunError(message, code=self.error_code)
 
 
 _group: ProcessGroup | None = None
@@ -197,17 +198,17 @@ def _run_and_finish(app: Callable[[], Any]) -> None:
     try:
         app()
     except SystemExit as end:
-        _finish(end.code if isinstance(end.code, int) else 0, "")
+        _finish(end.code if isinstance(end.code, int) else 0)
         if end.code != ExitCode.INCOMPLETE or os.environ.keys().isdisjoint(_LAUNCHER_VARIABLES):
             raise
     except InputError as error:
-        _finish(ExitCode.INVALID_INPUT, str(error))
+        _finish(ExitCode.INVALID_INPUT, error)
         raise
     except RunError as error:
-        _finish(ExitCode.FAILURE, str(error))
+        _finish(ExitCode.FAILURE, error)
         raise
 
 
-def _finish(code: int, message: str) -> None:
+def _finish(code: int, error: InputError | RunError | None = None) -> None:
     if _group is not None:
-        _group.finish(code, message)
+        _group.finish(code, error)
