@@ -33,7 +33,7 @@ Script = Callable[[GenerationRequest], str | FailedRequest]
 
 
 class ScriptedEngine:
-    """Answers as a function says, and keeps what it was asked."""
+    """An engine that responds by a function and records its requests."""
 
     name = "scripted@0"
 
@@ -57,7 +57,7 @@ Install = Callable[[Script], ScriptedEngine]
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a scripted engine in the place of every other."""
+    """Replaces every engine by a scripted one."""
 
     def install(script: Script) -> ScriptedEngine:
         scripted = ScriptedEngine(script)
@@ -69,7 +69,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Holds what marks a checkpoint, and a wide image."""
+    """A folder with the marker of a checkpoint and a wide image."""
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "config.json").write_text("{}")
     Image.new("L", (200, 100)).save(tmp_path / "wide.png")
