@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from maira.cli.show import exit_with_failures, print_line, print_table
+from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
+from radfact.judges.options import JudgeOptions
+from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -31,50 +33,25 @@ _COMPARED = ("logical_precision", "logical_recall", "logical_f1")
 _Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the studies.")]
 
 
-class _Target(StrEnum):
-    GROUNDED_FINDINGS = "grounded_findings"
-    PHRASES = "phrases"
-
-
-class _Tool(StrEnum):
-    LABEL_STUDIO = "label-studio"
-    COCO = "coco"
-
-
-class _Combine(StrEnum):
-    REFUSE = "refuse"
-    FIRST = "first"
-    UNION = "union"
-
-
+@with_options
 def sentences(
     manifest: _Manifest,
     out: Annotated[Path, typer.Option(help="Manifest to write (.jsonl).")],
-    judge: Annotated[
-        str, typer.Option(metavar="NAME", help="Splitter: offline, PROVIDER:MODEL as in openai:MODEL, or vllm:PATH.")
-    ],
+    judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url", "few_shots", "concurrency")],
     target: Annotated[
-        _Target, typer.Option("--as", help="Field to fill: a grounded report without boxes, or phrases to annotate.")
-    ] = _Target.GROUNDED_FINDINGS,
+        Literal["grounded_findings", "phrases"],
+        typer.Option("--as", help="A grounded report without boxes, or phrases to be annotated."),
+    ] = "grounded_findings",
     compare: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Judge that compares the sentences with the reports (RadFact, logical)."),
     ] = None,
-    judge_arg: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the model; repeatable.")
-    ] = None,
-    base_url: Annotated[str | None, typer.Option(metavar="URL", help="Address of an OpenAI-compatible server.")] = None,
-    few_shots: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Few-shot examples in the published layout, instead of the default."),
-    ] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, metavar="N", help="Parallel calls to the model.")] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of the response cache (default: cache/ next to --out)."),
+        typer.Option(metavar="FOLDER", help="Response cache of a model (default: cache/ next to --out)."),
     ] = None,
 ) -> None:
-    """Split narrative findings into single-finding sentences (MAIRA-2, appendix B.5.1).
+    """Split narrative findings into single-finding sentences (MAIRA-2, appendix B.5.1), with the model of --judge.
 
     Also writes OUT.map.jsonl (sample_id, orig, new), OUT.changes.json (counts and scores) and failures.jsonl. The same
     command resumes an interrupted run, since responses are cached.
@@ -83,7 +60,6 @@ def sentences(
 
     from data.manifest import read_manifest, replace_failures, write_manifest
     from data.sentences import split_findings
-    from radfact.cli.options import key_values, naming_options
     from radfact.io.jsonl import write_json, write_jsonl
     from radfact.judges import load_judge, load_splitter
 
@@ -91,31 +67,19 @@ def sentences(
     skipped: list[Failure] = []
     studies = read_manifest(manifest, skipped)
     cache = cache or out.parent / "cache"
-    arguments = key_values(judge_arg, "--judge-arg")
-    with naming_options(splitter="--judge", splitter_args="--judge-arg"):
-        splitter = load_splitter(
-            judge,
-            base_url=base_url,
-            splitter_args=arguments,
-            few_shots=few_shots,
-            concurrency=concurrency,
-            cache=cache,
-        )
+    name = judge.required_judge
+    shared: dict[str, Any] = {"base_url": judge.base_url, "concurrency": judge.concurrency}
+    with rename_fields({"splitter": "judge", "splitter_args": "judge_args"}):
+        splitter = load_splitter(name, splitter_args=judge.judge_args, few_shots=judge.few_shots, cache=cache, **shared)
     judging = None
     if compare is not None:
-        # The model that splits is reached where it is; another one is named by the environment alone.
-        same = compare == judge
-        with naming_options(judge="--compare"):
-            judging = load_judge(
-                compare,
-                base_url=base_url if same else None,
-                judge_args=arguments if same else None,
-                concurrency=concurrency if same else None,
-                cache=cache,
-            )
+        # The address and the arguments are those of the model that splits, not of another one.
+        options = {"judge_args": judge.judge_args, **shared} if compare == name else {}
+        with rename_fields({"judge": "compare"}):
+            judging = load_judge(compare, cache=cache, **options)
     watch = Console(stderr=True)
     with ProgressDisplay(watch, {"splitting": splitter.usage}):
-        result = split_findings(studies, splitter, target.value)
+        result = split_findings(studies, splitter, target)
     compared = None
     if judging is not None:
         with ProgressDisplay(watch, {"comparing": judging.usage}):
@@ -132,16 +96,17 @@ def sentences(
     console = Console()
     _show_changes(console, result, compared)
     if result.unchanged:
-        print_line(console, f"{result.unchanged} samples already have {target.value} and are unchanged")
+        print_line(console, f"{result.unchanged} samples already have {target} and are unchanged")
     print_line(console, f"{len(result.studies)} of {len(studies) + len(skipped)} samples: {out}")
     exit_with_failures(console, _listed(failures))
 
 
 @annotate.command("export")
+@with_options
 def export_tasks(
     manifest: _Manifest,
     out: Annotated[Path, typer.Option(help="Folder to write.")],
-    to: Annotated[_Tool, typer.Option(help="Annotation tool.")] = _Tool.LABEL_STUDIO,
+    to: Annotated[Literal["label-studio", "coco"], typer.Option(help="Tool that the annotators use.")] = "label-studio",
     image_root: Annotated[
         Path | None,
         typer.Option(
@@ -174,10 +139,13 @@ def export_tasks(
     failures += [Failure(sample_id=s.sample_id, stage="export", reason=reason) for s in read if not phrases_of(s)]
     total = len(read) + sum(failure.stage == "read" for failure in failures)
     folder, console = manifest.parent.absolute(), Console()
-    if to is _Tool.COCO:
+    if to == "coco":
         if image_root is not None or image_url is not None:
-            message = "--image-root and --image-url require --to label-studio"
-            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
+            raise InputError(
+                "--image-root and --image-url require --to label-studio",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field="--to",
+            )
         written = out / "coco.json"
         dataset = coco_dataset(studies, folder, failures)
         write_json(written, dataset)
@@ -201,13 +169,15 @@ def export_tasks(
 
 
 @annotate.command("import")
+@with_options
 def import_annotations(
     export: Annotated[Path, typer.Argument(help="Annotations exported from Label Studio (JSON).")],
     manifest: Annotated[Path, typer.Option(help="The manifest that was exported.")],
     out: Annotated[Path, typer.Option(help="Manifest of grounded studies to write (.jsonl).")],
     combine: Annotated[
-        _Combine, typer.Option(help="Several annotators of a sample: skip it, use the first, or unite all regions.")
-    ] = _Combine.REFUSE,
+        Literal["refuse", "first", "union"],
+        typer.Option(help="A sample with several annotators: skip it, take the first one's regions, or all regions."),
+    ] = "refuse",
 ) -> None:
     """Make grounded studies of annotations by the rules of the protocol.
 
@@ -222,7 +192,7 @@ def import_annotations(
     _check_different(manifest, out)
     studies = read_manifest(manifest, [])
     samples = read_label_studio(export, studies)
-    result = ground_studies(studies, samples, combine.value)
+    result = ground_studies(studies, samples, combine)
     console = Console()
     agreements = agreement([sample.annotations for sample in samples])
     write_manifest(out, result.studies)
@@ -249,16 +219,19 @@ def _check_different(manifest: Path, out: Path) -> None:
 
 
 def _categories(name: str) -> Sequence[str]:
+    """Return the categories of an option."""
     from data.annotation import CATEGORIES
     from radfact.io.jsonl import read_text
 
     if name in ("chexpert", "none"):
         return CATEGORIES if name == "chexpert" else ()
     lines = [line.strip() for line in read_text(name).splitlines()]
-    categories = [line for line in lines if line]
-    if not categories or len(set(categories)) < len(categories):
-        raise InputError("expected unique names of categories, one per line", file=name)
-    return categories
+    named = [line for line in lines if line]
+    if not named or len(set(named)) < len(named):
+        raise InputError(
+            "expected names of categories, one per line and each once", code=ErrorCode.INVALID_FORMAT, file=name
+        )
+    return named
 
 
 def _compare(result: SplitStudies, judge: Judge) -> EvaluationResult:

@@ -1,50 +1,74 @@
-"""`maira judge-data` and `maira judge-train`: a judge of one's own."""
+"""`maira judge-data` and `maira judge-train`: train a custom judge."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic import PositiveInt
 from rich.console import Console
 
-from maira.cli.judge_options import (
-    Balanced,
-    BaseUrl,
-    BetterOption,
-    Concurrency,
-    Count,
-    DraftsOption,
-    FewShots,
-    HeldOut,
-    JudgeArgs,
-    LayoutOption,
-    OutOption,
-    Pairings,
-    RatingsOption,
-    Reports,
-    Scale,
-    Seed,
-    Target,
-    TaskName,
-    TaskOption,
-    Teachers,
-)
 from maira.cli.show import exit_with_failures, print_line
-from radfact.errors import InputError
+from radfact.cli.command import with_options
+from radfact.errors import ErrorCode, InputError
+from radfact.judges.options import JudgeOptions
+from radfact.options import Option, Options, only, rename_fields
 
 if TYPE_CHECKING:
     from maira.judge.data import JudgeDataSummary, Teacher
 
+
+class ReportOptions(Options):
+    """Training examples from reports."""
+
+    panel = "Reports and teachers"
+
+    teachers: Annotated[
+        tuple[str, ...], Option("Source of the labels; repeatable.", flag="--teacher", metavar="NAME")
+    ] = ()
+    pairings: Annotated[
+        tuple[Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"], ...],
+        Option("Kind of pairs; repeatable. Default: all whose input is available.", flag="--pairing"),
+    ] = ()
+    drafts: Annotated[Path | None, Option("Drafts of a model (maira generate).", metavar="FILE")] = None
+    balanced: Annotated[
+        bool,
+        Option("Draw as many entailed queries as others; few of those to train on word for word.", flag="--balanced"),
+    ] = False
+    count: Annotated[PositiveInt | None, Option("Maximum number of pairs.")] = None
+
+
+class RatingOptions(Options):
+    """Training examples from experts' ratings."""
+
+    panel = "Experts' ratings (VERT)"
+
+    ratings: Annotated[Path | None, Option("Rated pairs, instead of reports.", metavar="FILE")] = None
+    layout: Annotated[
+        Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"], Option("Layout of the ratings.")
+    ] = "plain"
+    scale: Annotated[
+        tuple[float, float] | None,
+        Option("Lowest and highest rating. Default for rate-eval: 0 5.", metavar="LOWEST HIGHEST"),
+    ] = None
+    better: Annotated[
+        Literal["higher", "lower"] | None, Option("Direction in which the ratings of a plain table are better.")
+    ] = None
+    target: Annotated[
+        str | None, Option("Quantity of the ratings to learn. Default: that of the set.", metavar="QUANTITY")
+    ] = None
+
+
 DATA_MANUAL = "\n".join(
     (
-        "Make training data for a judge, with what is held out: of reports, which are paired and which teachers are "
-        "asked about, or, for VERT, of experts' ratings (--ratings).",
+        "Make training data for a judge, with a held-out part: from reports, which are paired and labeled by teachers, "
+        "or, for VERT, from experts' ratings (--ratings).",
         "",
-        "Teachers are asked in their order, each what those before it have no answer to: injected (the errors that "
-        "rules put into reports are the answers), offline (entailment), PROVIDER:MODEL, vllm:PATH or "
-        "python:MODULE:OBJECT (entailment).",
+        "Teachers are queried in their order, each about what those before it cannot label: injected (the errors that "
+        "rules put into reports are the labels), offline (entailment), PROVIDER:MODEL, vllm:PATH or "
+        "python:MODULE:OBJECT (entailment). The options of a model are those of the last teacher.",
         "",
         "[bold]Examples[/bold]",
         "  maira judge-data reports.csv --task entailment --balanced \\",
@@ -60,99 +84,88 @@ DATA_MANUAL = "\n".join(
 )
 
 
+@with_options
 def judge_data(
-    task: TaskOption,
-    out: OutOption,
-    reports: Reports = None,
-    teacher: Teachers = None,
-    pairing: Pairings = None,
-    drafts: DraftsOption = None,
-    few_shots: FewShots = None,
-    balanced: Balanced = False,
-    count: Count = None,
-    base_url: BaseUrl = None,
-    judge_arg: JudgeArgs = None,
-    concurrency: Concurrency = None,
-    ratings: RatingsOption = None,
-    layout: LayoutOption = None,
-    scale: Scale = None,
-    better: BetterOption = None,
-    target: Target = None,
-    held_out: HeldOut = 0.1,
-    seed: Seed = 42,
+    task: Annotated[Literal["green", "vert", "entailment"], typer.Option(help="Task of the judge.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write.")],
+    options: ReportOptions,
+    model: Annotated[JudgeOptions, only("judge_args", "base_url", "few_shots", "concurrency")],
+    rated: RatingOptions,
+    reports: Annotated[
+        Path | None,
+        typer.Argument(help="References: CSV (id, report) or JSON Lines (sample_id, findings), as a manifest."),
+    ] = None,
+    held_out: Annotated[float, typer.Option(min=0, max=0.9, help="Share of the references to hold out.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 42,
 ) -> None:
     """Make training data for a judge."""
     from maira.judge.data import HoldOut, make_judge_data, make_rated_data
-    from radfact.cli.options import naming_options
 
-    taught: dict[str, object] = {
-        **{"--teacher": teacher, "--pairing": pairing, "--drafts": drafts, "--few-shots": few_shots},
-        **{"--balanced": balanced, "--count": count},
-        **{"--base-url": base_url, "--judge-arg": judge_arg, "--concurrency": concurrency},
-    }
-    rated = {"--layout": layout, "--scale": scale, "--better": better, "--target": target}
-    _check_sources(task, reports, ratings, taught, rated)
+    if (reports is None) == (rated.ratings is None):
+        raise InputError("expected either reports or --ratings", code=ErrorCode.CONFLICTING_OPTIONS)
     aside = HoldOut(held_out, seed)
-    with naming_options(pairings="--pairing", arguments="--judge-arg"):
-        if ratings is not None:
-            written = make_rated_data(
-                ratings,
-                layout.value if layout else "plain",
-                out,
-                scale=scale,
-                better=better.value if better else None,
-                target=target,
-                aside=aside,
+    if rated.ratings is not None:
+        if task != "vert":
+            raise InputError(
+                f"expected --task vert, which experts' scores teach, found '{task}'",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field="ratings",
             )
-        else:
+        _refuse((options, model), "reports")
+        written = make_rated_data(
+            rated.ratings,
+            rated.layout,
+            out,
+            scale=rated.scale,
+            better=rated.better,
+            target=rated.target,
+            aside=aside,
+        )
+    else:
+        _refuse((rated,), "--ratings")
+        if not options.teachers:
+            raise InputError(
+                "expected a teacher: injected, offline or PROVIDER:MODEL",
+                code=ErrorCode.MISSING_OPTION,
+                field="teachers",
+            )
+        with rename_fields({"arguments": "judge_args"}):
             written = make_judge_data(
                 _references(reports),
-                task.value,
-                _teachers(teacher or (), base_url, judge_arg, concurrency, out / "cache"),
+                task,
+                _teachers(options.teachers, model, out / "cache"),
                 out,
-                pairings=[one.value for one in pairing] if pairing else None,
-                drafts=_drafts(drafts),
-                few_shots=few_shots,
-                balanced=balanced,
+                pairings=options.pairings or None,
+                drafts=_drafts(options.drafts),
+                few_shots=model.few_shots,
+                balanced=options.balanced,
                 aside=aside,
-                count=count,
+                count=options.count,
             )
     _show(written, out, wanted=held_out > 0)
 
 
-def _check_sources(
-    task: TaskName,
-    reports: Path | None,
-    ratings: Path | None,
-    taught: Mapping[str, object],
-    rated: Mapping[str, object],
-) -> None:
-    """See to it that there are reports or ratings, and no options of the other."""
-    if (reports is None) == (ratings is None):
-        raise InputError("give reports, or experts' ratings with --ratings, one of the two")
-    if ratings is not None and task is not TaskName.VERT:
-        raise InputError(f"--ratings: scores of experts teach --task vert, and no answers of {task.value}")
-    other = "reports" if ratings is not None else "--ratings"
-    for option, value in (taught if ratings is not None else rated).items():
-        if value:
-            raise InputError(f"{option}: goes with {other} alone; leave this out")
-    if ratings is None and not taught["--teacher"]:
-        raise InputError("say who answers: --teacher injected, offline or PROVIDER:MODEL")
+def _refuse(models: Sequence[Options], other: str) -> None:
+    """Refuse options that have no effect without an input that is not given.
+
+    Raises:
+        InputError: one of them differs from its default.
+    """
+    for options in models:
+        if arguments := options.as_arguments():
+            raise InputError(f"only available with {other}", code=ErrorCode.CONFLICTING_OPTIONS, field=arguments[0])
 
 
-def _teachers(
-    names: Sequence[str], base_url: str | None, judge_arg: list[str] | None, concurrency: int | None, cache: Path
-) -> list[Teacher]:
-    """Those that are named, the last with what goes with a model."""
+def _teachers(names: Sequence[str], model: JudgeOptions, cache: Path) -> list[Teacher]:
+    """Return the teachers; the options of a model are those of the last one."""
     from maira.judge.data import Teacher
-    from radfact.cli.options import key_values
 
-    last = Teacher(names[-1], base_url, key_values(judge_arg, "--judge-arg"), concurrency, cache)
+    last = Teacher(names[-1], model.base_url, model.judge_args, model.concurrency, cache)
     return [*(Teacher(name, cache=cache) for name in names[:-1]), last]
 
 
 def _show(written: JudgeDataSummary, out: Path, *, wanted: bool) -> None:
-    """What was written; where something was to be held out and nothing is, the remedy."""
+    """Print what was written, and what to change if nothing could be held out."""
     console = Console()
     for split, number in written.samples.items():
         print_line(console, f"{number} samples to {'train on' if split == 'train' else 'check with'}")
@@ -161,8 +174,8 @@ def _show(written: JudgeDataSummary, out: Path, *, wanted: bool) -> None:
     if wanted and not is_held:
         print_line(
             console,
-            "There is nothing to check or to validate with: too few references were drawn, or all that is asked of "
-            "them is asked in training too. Give a greater --held-out, or more reports.",
+            "Nothing is held out to check or validate with: too few references were drawn, or training has all of their "
+            "queries as well. Choose a greater --held-out, or add reports.",
         )
     exit_with_failures(console, list(written.failures.items()))
 
@@ -181,12 +194,12 @@ def _drafts(file: Path | None) -> dict[str, str] | None:
 
 
 def judge_train(
-    config: Annotated[Path, typer.Argument(help="Recipe (YAML), as in configs/judges.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, instead of the recipe's.")] = None,
+    config: Annotated[Path, typer.Argument(help="Configuration (YAML), as in configs/judges.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, overrides the configuration.")] = None,
 ) -> None:
-    """Train a language model as a judge; the same command goes on where an interrupted run stopped.
+    """Train a language model as a judge. The same command resumes an interrupted run.
 
-    The folder that it leaves is served by vLLM like any other: --judge vllm:FOLDER, or --judge openai:NAME --base-url.
+    vLLM serves the resulting folder like any other: --judge vllm:FOLDER, or --judge openai:NAME --base-url.
     """
     from transformers.utils.logging import disable_progress_bar
 

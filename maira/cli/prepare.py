@@ -11,12 +11,14 @@ from rich.console import Console
 from maira.cli.options import OutFolder
 from maira.cli.show import exit_with_failures, print_line, show_progress
 from maira.cli.sources import SOURCES
+from radfact.cli.command import with_options
 from radfact.errors import InputError, RunError
 
 app = typer.Typer(help="Convert a source of studies to a manifest and PNG files.", no_args_is_help=True)
 
 
 @app.command("dicom")
+@with_options
 def prepare_dicom(
     files: Annotated[
         list[Path], typer.Argument(help="DICOM files, or folders of them; each file is a frontal radiograph.")
@@ -24,7 +26,7 @@ def prepare_dicom(
     out: OutFolder,
     size: Annotated[int, typer.Option(help="Shorter side in pixels.", min=14)] = 518,
 ) -> None:
-    """Convert radiographs to 8 bit PNG (MAIRA-2, appendix B.4), with a manifest of one study per radiograph."""
+    """Convert radiographs to 8-bit PNG (MAIRA-2, appendix B.4), and write a manifest with one study per radiograph."""
     from data.dicom.radiograph import to_levels, write_png
     from data.dicom.reader import open_binary, read_dicom
     from data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
@@ -61,6 +63,7 @@ def prepare_dicom(
 
 
 @app.command("phantom")
+@with_options
 def prepare_phantom(
     out: OutFolder,
     count: Annotated[int, typer.Option(help="Number of studies.")] = 24,

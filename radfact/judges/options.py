@@ -45,9 +45,7 @@ class JudgeOptions(Options):
     base_url: Annotated[str | None, Option("Address of an OpenAI-compatible server.", metavar="URL")] = None
     few_shots: Annotated[
         Path | None,
-        Option(
-            "Worked examples of judging in the published layout, instead of our own; none shows none.", metavar="FILE"
-        ),
+        Option("Worked examples in the published layout, instead of our own; 'none' shows none.", metavar="FILE"),
     ] = None
     system: Annotated[Path | None, Option("System message, instead of the paper's.", metavar="FILE")] = None
     answer_format: Annotated[
