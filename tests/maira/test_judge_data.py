@@ -227,7 +227,7 @@ def test_the_command_says_that_nothing_is_held_out(tmp_path: Path) -> None:
     for share, is_said in (("0.0001", True), ("0", False), ("0.3", False)):
         done = CliRunner().invoke(app, [*arguments, "--held-out", share, "--out", str(tmp_path / "out")])
         assert done.exit_code == 0, done.output
-        assert ("Give a greater --held-out" in " ".join(done.output.split())) == is_said
+        assert ("Choose a greater --held-out" in " ".join(done.output.split())) == is_said
 
 
 def test_the_errors_themselves_teach_green_in_its_notation() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from maira.cli.main import app
 from maira.judge.data import HoldOut, make_rated_data
 from maira.judge.experts import find_scale
-from radfact.errors import ExitCode, InputError
+from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.meta.datasets.layouts import read_ratings
 from radfact.metrics.vert import VertTuned
@@ -110,16 +110,26 @@ def test_the_command_reads_ratings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wrong"),
+    ("arguments", "code", "field"),
     [
-        (["--task", "green", "--ratings", "r.csv"], "teach --task vert"),
-        (["--task", "vert", "--ratings", "r.csv", "--teacher", "injected"], "--teacher: goes with reports alone"),
-        (["--task", "vert", "reports.csv", "--teacher", "injected", "--scale", "0", "5"], "--scale: goes with --rat"),
-        (["--task", "vert"], "one of the two"),
-        (["--task", "vert", "reports.csv"], "say who answers"),
+        (["--task", "green", "--ratings", "r.csv"], ErrorCode.CONFLICTING_OPTIONS, "--ratings"),
+        (
+            ["--task", "vert", "--ratings", "r.csv", "--teacher", "injected"],
+            ErrorCode.CONFLICTING_OPTIONS,
+            "--teacher",
+        ),
+        (
+            ["--task", "vert", "reports.csv", "--teacher", "injected", "--scale", "0", "5"],
+            ErrorCode.CONFLICTING_OPTIONS,
+            "--scale",
+        ),
+        (["--task", "vert"], ErrorCode.CONFLICTING_OPTIONS, None),
+        (["--task", "vert", "reports.csv"], ErrorCode.MISSING_OPTION, "--teacher"),
     ],
 )
-def test_options_that_do_not_go_together_are_said(arguments: list[str], wrong: str, tmp_path: Path) -> None:
+def test_options_that_do_not_fit_together_are_refused(
+    arguments: list[str], code: ErrorCode, field: str | None, tmp_path: Path
+) -> None:
     done = run(*arguments, "--out", tmp_path / "out")
     assert isinstance(done.exception, InputError)
-    assert wrong in str(done.exception)
+    assert (done.exception.code, done.exception.field) == (code, field)

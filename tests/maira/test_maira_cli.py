@@ -7,84 +7,78 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from typer.testing import CliRunner
 
+from data.dicom.reader import example_radiograph
 from data.manifest import read_manifest
-from maira.cli.main import app
+from maira.cli.main import app, main
 from radfact.errors import ErrorCode, InputError
 
-MAIRA = [sys.executable, "-m", "maira"]
+
+class Run(Protocol):
+    """Run `maira` with arguments; return exit code, standard output and standard error."""
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]: ...
 
 
-def _maira(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*MAIRA, *map(str, arguments)], capture_output=True, text=True, check=False)
+@pytest.fixture
+def maira(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """The command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["maira", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
 
 
-def test_phantoms_become_a_manifest_with_files(tmp_path: Path) -> None:
-    done = _maira("prepare", "phantom", "--count", "3", "--seed", "5", "--size", "64", "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_phantoms_become_a_manifest_with_files(maira: Run, tmp_path: Path) -> None:
+    assert maira("prepare", "phantom", "--count", "3", "--seed", "5", "--size", "64", "--out", tmp_path)[0] == 0
     studies = read_manifest(tmp_path / "manifest.jsonl")
     assert len(studies) == 3
     assert all(study.frontal.is_file() for study in studies)
 
 
-def test_a_radiograph_becomes_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from data.dicom.reader import example_radiograph
-
-    monkeypatch.chdir(tmp_path)
-    done = _maira("prepare", "dicom", example_radiograph(), "--out", "radiograph")
-    assert done.returncode == 0, done.stderr
-    (study,) = read_manifest(tmp_path / "radiograph" / "manifest.jsonl")
+def test_radiographs_that_cannot_be_read_are_listed(maira: Run, tmp_path: Path) -> None:
+    (tmp_path / "text.dcm").write_text("no radiograph")
+    assert maira("prepare", "dicom", "text.dcm", example_radiograph(), "--out", "out")[0] == 3
+    (failure,) = (tmp_path / "out" / "failures.jsonl").read_text().splitlines()
+    assert json.loads(failure)["source"].endswith("text.dcm")
+    (study,) = read_manifest(tmp_path / "out" / "manifest.jsonl")
     assert study.frontal.is_file()
 
 
-def test_radiographs_that_cannot_be_read_are_listed_beside_the_others(tmp_path: Path) -> None:
-    from data.dicom.reader import example_radiograph
-
-    (tmp_path / "text.dcm").write_text("no radiograph")
-    done = _maira("prepare", "dicom", tmp_path / "text.dcm", example_radiograph(), "--out", tmp_path / "out")
-    assert done.returncode == 3
-    (failure,) = (tmp_path / "out" / "failures.jsonl").read_text().splitlines()
-    assert json.loads(failure)["source"].endswith("text.dcm")
-    assert len(read_manifest(tmp_path / "out" / "manifest.jsonl")) == 1
-
-
-def test_other_phantoms_do_not_replace_those_that_are_there(tmp_path: Path) -> None:
-    command = ("prepare", "phantom", "--size", "64", "--out", tmp_path / "set", "--count", "2")
-    assert _maira(*command, "--seed", "5").returncode == 0
-    manifest = (tmp_path / "set/manifest.jsonl").read_bytes()
-    assert _maira(*command, "--seed", "5").returncode == 0
-    other = _maira(*command, "--seed", "6")
-    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
-    assert "holds radiographs prepared otherwise (other seed)" in other.stderr
-    assert (tmp_path / "set/manifest.jsonl").read_bytes() == manifest
-
-
-def test_other_radiographs_do_not_replace_those_that_are_there(tmp_path: Path) -> None:
-    from data.dicom.reader import example_radiograph
-
-    (tmp_path / "radiographs").mkdir()
-    shutil.copy(example_radiograph(), tmp_path / "radiographs/other")
-    assert _maira("prepare", "dicom", example_radiograph(), "--out", tmp_path / "out").returncode == 0
-    assert _maira("prepare", "dicom", example_radiograph(), "--out", tmp_path / "out").returncode == 0
-    other = _maira("prepare", "dicom", tmp_path / "radiographs", "--out", tmp_path / "out")
-    assert other.returncode == 2
-    assert "(other radiographs)" in other.stderr
-    assert [s.sample_id for s in read_manifest(tmp_path / "out/manifest.jsonl")] == [example_radiograph().stem]
-
-
-def test_radiographs_of_no_size_are_refused(tmp_path: Path) -> None:
-    done = _maira("prepare", "dicom", "radiograph.dcm", "--size", "0", "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+def test_other_settings_do_not_replace_prepared_radiographs(maira: Run, tmp_path: Path) -> None:
+    shutil.copy(example_radiograph(), tmp_path / "other")
+    for command, same, other in (
+        (("phantom", "--size", "64", "--count", "2", "--out", "phantoms"), ("--seed", "5"), ("--seed", "6")),
+        (("dicom", "--out", "dicom"), (example_radiograph(),), ("other",)),
+    ):
+        manifest = tmp_path / command[-1] / "manifest.jsonl"
+        assert maira("prepare", *command, *same)[0] == 0
+        prepared = manifest.read_bytes()
+        assert maira("prepare", *command, *same)[0] == 0
+        code, _, error = maira("prepare", *command, *other)
+        assert (code, error.count("\n")) == (2, 1)
+        assert error.endswith("[output-conflict]\n")
+        assert manifest.read_bytes() == prepared
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("prepare", "dicom", "none.dcm", "--out", "out"), "none.dcm: no such file"),
+        (("prepare", "dicom", "radiograph.dcm", "--size", "0", "--out", "out"), "0 is not in the range"),
         (("prepare", "phantom", "--count", "0", "--out", "out"), "at least 1 study"),
         (("train", "none.yaml"), "none.yaml: no such file"),
         (
@@ -94,16 +88,23 @@ def test_radiographs_of_no_size_are_refused(tmp_path: Path) -> None:
         (("evaluate", "labels", "none.jsonl", "--manifest", "none.jsonl"), "none.jsonl: no such file"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_bad_input_is_exit_code_2_and_writes_nothing(
+    maira: Run, arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = _maira(*arguments)
-    assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith("maira: ")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    code, _, error = maira(*arguments)
+    assert code == 2
+    assert message in error
+    assert "Traceback" not in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_holds_the_options_of_a_command(maira: Run, tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_text("count: 2\nsize: 64\nout: set\npresett: paper\n")
+    code, _, error = maira("prepare", "phantom", "--config", "options.yaml")
+    assert (code, error.endswith("[unknown-name]\n")) == (2, True)
+    (tmp_path / "options.yaml").write_text("count: 2\nsize: 64\nout: set\npreset: paper\n")
+    assert maira("prepare", "phantom", "--config", "options.yaml", "--count", "1")[0] == 0
+    assert len(read_manifest(tmp_path / "set" / "manifest.jsonl")) == 1
 
 
 @pytest.mark.parametrize(
@@ -123,19 +124,16 @@ def test_an_option_that_the_engine_does_not_have_is_refused(options: tuple[str, 
     assert (error.value.code, error.value.field) == (ErrorCode.CONFLICTING_OPTIONS, options[0])
 
 
-def test_the_baseline_says_the_same_of_every_study(tmp_path: Path) -> None:
-    _maira("prepare", "phantom", "--count", "6", "--size", "64", "--out", tmp_path / "set")
-    manifest = tmp_path / "set" / "manifest.jsonl"
-    done = _maira("evaluate", "baseline", "--manifest", manifest, "--out", tmp_path / "drafts.jsonl")
-    assert done.returncode == 0, done.stderr
+def test_the_baseline_repeats_the_most_frequent_report(maira: Run, tmp_path: Path) -> None:
+    maira("prepare", "phantom", "--count", "6", "--size", "64", "--out", "set")
+    assert maira("evaluate", "baseline", "--manifest", "set/manifest.jsonl", "--out", "drafts.jsonl")[0] == 0
     rows = [json.loads(line) for line in (tmp_path / "drafts.jsonl").read_text().splitlines()]
-    assert [row["sample_id"] for row in rows] == [study.sample_id for study in read_manifest(manifest)]
+    assert [row["sample_id"] for row in rows] == [s.sample_id for s in read_manifest(tmp_path / "set/manifest.jsonl")]
     assert len({json.dumps(row["report"]) for row in rows}) == 1
-    shown = _maira(
-        "evaluate", "labels", tmp_path / "drafts.jsonl", "--manifest", manifest, "--out", tmp_path / "f.json"
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert set(json.loads((tmp_path / "f.json").read_text())["figures"]) == {"precision", "recall", "f1", "mean_iou"}
+    labels = ("evaluate", "labels", "drafts.jsonl", "--manifest", "set/manifest.jsonl", "--out", "scores.json")
+    assert maira(*labels)[0] == 0
+    scores = json.loads((tmp_path / "scores.json").read_text())["figures"]
+    assert set(scores) == {"precision", "recall", "f1", "mean_iou"}
 
 
 def test_help_does_not_load_torch() -> None:

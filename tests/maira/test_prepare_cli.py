@@ -92,9 +92,9 @@ def test_splits_can_be_drawn_and_chosen(table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--draw-splits", "train=x"), "expected shares of train, validate, test"),
-        (("--draw-splits", "training=1"), "expected shares of train, validate, test"),
-        (("--draw-splits", "train=0"), "must not all be 0"),
+        (("--draw-splits", "train=x"), "--draw-splits: "),
+        (("--draw-splits", "training=1"), "--draw-splits: "),
+        (("--draw-splits", "train=0"), "--draw-splits: "),
         (("--draw-splits", "validate=1", "--split", "valid"), "did you mean 'validate'?"),
     ],
 )
