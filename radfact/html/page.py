@@ -178,7 +178,7 @@ def _read_studies(folder: Path, names: Sequence[str], metrics: Sequence[str]) ->
         studies[sample.sample_id] = {
             "sample_id": sample.sample_id,
             "scored": True,
-            "figures": {name: columns[name] for name in names if name in columns},
+            "scores": {name: columns[name] for name in names if name in columns},
             "failure": sample.reason,
             "candidate": [],
             "reference": [],

@@ -107,7 +107,7 @@ class TestFigures:
 
     def test_an_f1_of_radfact_is_not_said_to_be_a_mean_over_studies(self, folder: Path) -> None:
         text = " ".join(Page(write_page(folder)).text.split())
-        set_f1 = "RadFact's F1: the harmonic mean of the set's precision and recall."
+        set_f1 = "RadFact's F1: the harmonic mean of the dataset-level precision and recall"
         assert f"Mean over the studies that have a value; {set_f1}" in text
         assert "The F1 of the set is that of the set's precision and recall, not the mean of the studies' F1." in text
         parts = {"logical_f1": figure(0.6), "bleu_4": figure(0.1)}

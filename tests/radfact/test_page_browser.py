@@ -249,7 +249,7 @@ def test_how_a_run_was_made_has_the_width_of_the_page_and_whole_numbers(browser:
     write_json(tmp_path / "run.json", {name: {name: 0.98512}})
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto(write_page(tmp_path).as_uri())
-    page.get_by_text("How this was made").click()
+    page.get_by_text("Run details").click()
     lines = """node => {
       const range = document.createRange();
       range.selectNodeContents(node);
@@ -411,7 +411,7 @@ def test_only_studies_with_a_missed_sentence_can_be_had(page: Page) -> None:
 
 
 def test_studies_left_out_can_be_had(page: Page) -> None:
-    page.get_by_role("combobox", name="Show").select_option(label="Left out of the figures (1)")
+    page.get_by_role("combobox", name="Show").select_option(label="Excluded from the scores (1)")
     assert cards(page) == ["failed"]
 
 
@@ -496,7 +496,7 @@ def test_saying_nothing_is_worst_and_a_neutral_figure_has_no_worst(browser: Brow
 
 
 def test_the_table_of_all_figures_can_be_sorted(metrics_page: Page) -> None:
-    metrics_page.get_by_text("Table of all figures").click()
+    metrics_page.get_by_text("Table of all scores").click()
     head = metrics_page.locator(".frame thead button", has_text="ROUGE-L")
     names = metrics_page.locator(".frame tbody th")
     head.click()

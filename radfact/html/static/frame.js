@@ -1,7 +1,7 @@
-/** The figures of all studies as a table that can be sorted, and any two of them as a scatter plot. */
+/** The scores of all studies as a table that can be sorted, and any two of them as a scatter plot. */
 (() => {
   const { element } = Cards;
-  const { figureName } = Study;
+  const { scoreName } = Study;
   const ROWS = 50;
   const WIDTH = 640;
   const HEIGHT = 400;
@@ -11,11 +11,11 @@
   const section = document.getElementById("frame");
   const data = Results;
   const names = Object.keys(data.directions).filter((name) =>
-    data.studies.some((study) => (study.figures[name] ?? null) !== null));
+    data.studies.some((study) => (study.scores[name] ?? null) !== null));
   if (!data.metrics || !names.length) return;
   section.hidden = false;
 
-  const valueOf = (study, name) => study.figures[name] ?? null;
+  const valueOf = (study, name) => study.scores[name] ?? null;
   const shown = (value) => (value === null ? "–" : value.toFixed(3));
 
   /** List one study alone, and go there. */
@@ -32,7 +32,7 @@
     let rows = data.studies;
     let drawn = 0;
     const head = element("tr", {}, ...["", ...names].map((name) => {
-      const button = element("button", { type: "button", class: "sort", text: name ? figureName(name) : "Study" });
+      const button = element("button", { type: "button", class: "sort", text: name ? scoreName(name) : "Study" });
       const cell = element("th", { scope: "col", "aria-sort": "none" }, button);
       button.addEventListener("click", () => sort(cell, name));
       return cell;
@@ -78,7 +78,7 @@
     return node;
   }
 
-  /** A figure's values onto an axis. */
+  /** A score's values onto an axis. */
   function scale(values, from, to) {
     let [low, high] = [Infinity, -Infinity];
     for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
@@ -102,10 +102,10 @@
     const points = data.studies.map((study) => [valueOf(study, xName), valueOf(study, yName), study])
       .filter(([x, y]) => x !== null && y !== null);
     const picture = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "scatter", role: "img",
-      "aria-label": `${figureName(yName)} against ${figureName(xName)}` });
+      "aria-label": `${scoreName(yName)} against ${scoreName(xName)}` });
     container.replaceChildren(picture);
     if (!points.length) {
-      said.textContent = "No study has both figures.";
+      said.textContent = "No study has both scores.";
       return;
     }
     const x = scale(points.map((point) => point[0]), MARGIN.left, WIDTH - MARGIN.right);
@@ -115,8 +115,8 @@
       draw("path", { class: "axis", d: `M${left} ${MARGIN.top}V${bottom}H${WIDTH - MARGIN.right}` }),
       draw("text", { x: left, y: bottom + 16 }, x.low.toFixed(2)),
       draw("text", { x: WIDTH - MARGIN.right, y: bottom + 16, "text-anchor": "end" }, x.high.toFixed(2)),
-      draw("text", { x: (left + WIDTH) / 2, y: bottom + 32, "text-anchor": "middle" }, figureName(xName)),
-      draw("text", { x: -(MARGIN.top + bottom) / 2, y: 16, "text-anchor": "middle", class: "up" }, figureName(yName)),
+      draw("text", { x: (left + WIDTH) / 2, y: bottom + 32, "text-anchor": "middle" }, scoreName(xName)),
+      draw("text", { x: -(MARGIN.top + bottom) / 2, y: 16, "text-anchor": "middle", class: "up" }, scoreName(yName)),
       draw("text", { x: left - 6, y: bottom, "text-anchor": "end" }, y.low.toFixed(2)),
       draw("text", { x: left - 6, y: MARGIN.top + 8, "text-anchor": "end" }, y.high.toFixed(2)),
     );
@@ -133,7 +133,7 @@
   function plot() {
     const selects = ["across", "up"].map((label, place) => {
       const select = element("select", { id: `scatter-${label}` },
-        ...names.map((name) => element("option", { value: name, text: figureName(name) })));
+        ...names.map((name) => element("option", { value: name, text: scoreName(name) })));
       select.selectedIndex = Math.min(place, names.length - 1);
       return select;
     });
@@ -148,7 +148,7 @@
   }
 
   document.getElementById("frame-body").append(
-    element("details", {}, element("summary", { text: "Table of all figures, to be sorted" }), table()),
-    element("details", { open: "" }, element("summary", { text: "Two figures against each other" }), plot()),
+    element("details", {}, element("summary", { text: "Table of all scores, to be sorted" }), table()),
+    element("details", { open: "" }, element("summary", { text: "Two scores against each other" }), plot()),
   );
 })();

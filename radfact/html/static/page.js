@@ -1,6 +1,6 @@
 (() => {
   const { element, listStudies } = Cards;
-  const { studyCard, figureName } = Study;
+  const { studyCard, scoreName } = Study;
   const BINS = 20;
   // Of fewer studies a histogram says less than their list.
   const FEWEST_DRAWN = 10;
@@ -8,17 +8,17 @@
   const data = Results;
 
   function fillOrders(select) {
-    const names = Object.keys(data.directions).filter((name) => data.studies.some((study) => name in study.figures));
+    const names = Object.keys(data.directions).filter((name) => data.studies.some((study) => name in study.scores));
     const isNeutral = (name) => data.directions[name] === "neutral";
     const first = names.includes("logical_f1") ? "logical_f1" : names.find((name) => !isNeutral(name));
     const groups = { worst: "Worst first", best: "Best first", greatest: "Greatest first" };
-    if (first) select.append(element("option", { value: `worst:${first}`, text: `Worst first (${figureName(first)})` }));
+    if (first) select.append(element("option", { value: `worst:${first}`, text: `Worst first (${scoreName(first)})` }));
     select.append(element("option", { value: "input", text: "Input order" }));
     for (const [key, label] of Object.entries(groups)) {
       const rest = names.filter((name) => isNeutral(name) === (key === "greatest") && (key !== "worst" || name !== first));
       if (!rest.length) continue;
       select.append(element("optgroup", { label },
-        ...rest.map((name) => element("option", { value: `${key}:${name}`, text: `${figureName(name)}, ${key} first` }))));
+        ...rest.map((name) => element("option", { value: `${key}:${name}`, text: `${scoreName(name)}, ${key} first` }))));
     }
   }
 
@@ -29,7 +29,7 @@
     // To say nothing is the worst, though precision and F1 then have no value.
     const silent = (study) => !study.failure && study.candidate.length === 0 && study.reference.length > 0;
     const least = key === "worst" ? -sign * Infinity : null;
-    const value = (study) => study.figures[name] ?? (silent(study) ? least : null);
+    const value = (study) => study.scores[name] ?? (silent(study) ? least : null);
     // Other studies without a value have no place in the order and come last.
     return [...studies].sort((a, b) => {
       const [left, right] = [value(a), value(b)];
@@ -44,7 +44,7 @@
     missed: ["With a reference sentence that is missed", (study) => has(study.reference, "status", "not_entailment")],
     misplaced: ["Entailed, but elsewhere in the image", (study) => [...study.candidate, ...study.reference]
       .some((sentence) => sentence.status === "entailment" && sentence.spatial === "not_entailed")],
-    failed: [data.metrics ? "Not scored by every metric" : "Left out of the figures", (study) => Boolean(study.failure)],
+    failed: [data.metrics ? "Not scored by every metric" : "Excluded from the scores", (study) => Boolean(study.failure)],
   };
 
   function has(sentences, field, value) {
@@ -59,7 +59,7 @@
     }
   }
 
-  /** Histograms of the per-study figures; `choose(range)` gets the bar that was picked, or null when it was let go. */
+  /** Histograms of the per-study scores; `choose(range)` gets the bar that was picked, or null when it was let go. */
   function drawHistograms(container, choose) {
     let chosen = null;
     const pick = (bar, range) => {
@@ -69,7 +69,7 @@
       choose(chosen && range);
     };
     for (const name of Object.keys(data.directions)) {
-      const values = data.studies.map((study) => study.figures[name] ?? null).filter((value) => value !== null);
+      const values = data.studies.map((study) => study.scores[name] ?? null).filter((value) => value !== null);
       if (values.length >= FEWEST_DRAWN) container.append(histogram(name, values, pick));
     }
     return () => chosen && pick(chosen, null);
@@ -95,7 +95,7 @@
     });
     const enabled = bars.filter((bar) => !bar.disabled);
     enabled[0].tabIndex = 0;
-    const row = element("div", { class: "bins", role: "group", "aria-label": `${figureName(name)}, ${values.length} studies` }, ...bars);
+    const row = element("div", { class: "bins", role: "group", "aria-label": `${scoreName(name)}, ${values.length} studies` }, ...bars);
     // One stop of the Tab key a histogram; the arrows go from bar to bar.
     row.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -106,7 +106,7 @@
       next.focus();
     });
     return element("figure", { class: "histogram" },
-      element("figcaption", {}, element("span", { text: figureName(name) }), element("span", { class: "n", text: `n = ${values.length}` })),
+      element("figcaption", {}, element("span", { text: scoreName(name) }), element("span", { class: "n", text: `n = ${values.length}` })),
       row, element("div", { class: "ends" }, element("span", { text: shortNumber(low) }), element("span", { text: shortNumber(high) })));
   }
 
@@ -134,7 +134,7 @@
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
       const inRange = (value) => value !== null && range.holds(value);
       const found = data.studies.filter((study) => KINDS[kind.value][1](study)
-        && (range === null || inRange(study.figures[range.name] ?? null))
+        && (range === null || inRange(study.scores[range.name] ?? null))
         && (!words.length || words.every((word) => searchText(study).includes(word))));
       document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies`;
       listStudies(list, ordered(found, order.value), studyCard);
@@ -142,7 +142,7 @@
     const letGo = drawHistograms(document.getElementById("histograms"), (chosen) => {
       range = chosen;
       chip.hidden = range === null;
-      if (range) chip.textContent = `${figureName(range.name)} ${shortNumber(range.low)} to ${shortNumber(range.high)} ✕`;
+      if (range) chip.textContent = `${scoreName(range.name)} ${shortNumber(range.low)} to ${shortNumber(range.high)} ✕`;
       redraw();
     });
     document.getElementById("spread").hidden = !document.querySelector(".histogram");

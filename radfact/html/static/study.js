@@ -1,4 +1,4 @@
-/** What the page shows: figures and their directions, studies, drafts. */
+/** What the page shows: scores and their directions, studies, drafts. */
 const Results = (() => {
   const source = document.getElementById("page-data");
   const data = JSON.parse(source.textContent);
@@ -7,7 +7,7 @@ const Results = (() => {
   return data;
 })();
 
-/** The card of a study, as in figure E.1 of paper 004: what the model was given, both reports, their boxes side by side. */
+/** The card of a study, as in MAIRA-2, figure E.1: what the model was given, both reports, their boxes side by side. */
 const Study = (() => {
   const { IMAGES, element, titleCase, openLarge, describedImage, connect } = Cards;
   // More would push the reports out of sight.
@@ -37,14 +37,14 @@ const Study = (() => {
     sidesOf(study).some((side) => study[side].some(isLocated)));
   let count = 0;
 
-  /** The name of a figure, or of what figures share, for a person. */
-  function figureName(name) {
+  /** The name of a score, or of what scores share, for a person. */
+  function scoreName(name) {
     return data.names[name] ?? titleCase(name);
   }
 
-  function figureGroups(figures) {
+  function scoreGroups(scores) {
     const groups = new Map();
-    for (const [name, value] of Object.entries(figures)) {
+    for (const [name, value] of Object.entries(scores)) {
       const match = /^(.+)_(precision|recall|f1)$/.exec(name);
       const [group, part] = match ? [match[1], SHORT[match[2]]] : [name, ""];
       groups.set(group, [...(groups.get(group) ?? []), [part, value]]);
@@ -53,15 +53,15 @@ const Study = (() => {
     for (const [group, parts] of groups) {
       if (parts.every(([, value]) => value === null)) continue;
       const values = parts.map(([part, value]) =>
-        element("span", {}, part ? element("abbr", { text: part, title: figureName(`${group}_${longName(part)}`) }) : "",
+        element("span", {}, part ? element("abbr", { text: part, title: scoreName(`${group}_${longName(part)}`) }) : "",
           ` ${value === null ? "–" : value.toFixed(2)}`));
-      rows.push(element("div", {}, element("dt", { text: figureName(group) }), element("dd", {}, ...values)));
+      rows.push(element("div", {}, element("dt", { text: scoreName(group) }), element("dd", {}, ...values)));
     }
-    const list = element("dl", { class: "figures" }, ...rows.slice(0, MOST_GROUPS));
+    const list = element("dl", { class: "scores" }, ...rows.slice(0, MOST_GROUPS));
     if (rows.length <= MOST_GROUPS) return list;
-    const rest = element("dl", { class: "figures" }, ...rows.slice(MOST_GROUPS));
-    return element("div", {}, list, element("details", { class: "more-figures" },
-      element("summary", { text: `${rows.length - MOST_GROUPS} more figures` }), rest));
+    const rest = element("dl", { class: "scores" }, ...rows.slice(MOST_GROUPS));
+    return element("div", {}, list, element("details", { class: "more-scores" },
+      element("summary", { text: `${rows.length - MOST_GROUPS} more scores` }), rest));
   }
 
   /** What metrics say of a study: texts, lists and records, as they come. */
@@ -236,9 +236,9 @@ const Study = (() => {
     const lists = sidesOf(study).map((side) => sentenceList(study, side, tints));
     const layout = `sides${figure ? "" : " no-picture"}${viewers.length < 2 ? " one-picture" : ""}${lists.length < 2 ? " one-report" : ""}`;
     const head = element("div", { class: "card-head" }, element("h3", { text: study.sample_id }),
-      study.scored ? figureGroups(study.figures) : element("span", { class: "tag unscored", text: "not scored" }));
+      study.scored ? scoreGroups(study.scores) : element("span", { class: "tag unscored", text: "not scored" }));
     const card = element("article", { class: "card", "data-sample": study.sample_id, "aria-label": `Study ${study.sample_id}` }, head);
-    if (study.failure) card.append(element("p", { class: "failure", text: `${data.metrics ? "Not scored by every metric" : "Left out of the figures"}: ${study.failure}` }));
+    if (study.failure) card.append(element("p", { class: "failure", text: `${data.metrics ? "Not scored by every metric" : "Excluded from the scores"}: ${study.failure}` }));
     const given = inputs(study, tints);
     if (given) card.append(given);
     card.append(element("div", { class: layout }, ...(figure ? [figure] : []), ...lists), ...detailList(study));
@@ -246,5 +246,5 @@ const Study = (() => {
     return card;
   }
 
-  return { studyCard, figureName };
+  return { studyCard, scoreName };
 })();
