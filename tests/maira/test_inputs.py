@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from maira.model.prompts import build_prompt
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
 from radfact.errors import ErrorCode
 from radfact.io.jsonl import write_json
-from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
+from radfact.llm import ChatClient, mock_client
 from radfact.pipeline import evaluate
 from radfact.records import Pair, Sentence
 from radfact.statistics.bootstrap import Summary
@@ -132,17 +132,9 @@ def test_no_study_to_score_is_an_error(subset: str, tmp_path: Path) -> None:
         select_studies([bare], "findings", subset, without_inputs(tmp_path, ["prior"]))
 
 
-class Reader:
-    """A language model that takes "unchanged" for a mention of a comparison."""
-
-    async def complete(
-        self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> CachedResponse:
-        del prefix, schema
-        return CachedResponse("yes" if "unchanged" in messages[-1][1] else "no", 1, 1)
-
-    async def close(self) -> None:
-        pass
+def find_comparison(text: str) -> str:
+    """Mock response: "unchanged" mentions a comparison."""
+    return "yes" if "unchanged" in text else "no"
 
 
 def _scored(folder: Path, model: ChatClient | None = None) -> Experiment:
@@ -210,7 +202,7 @@ def test_mentions_stand_beside_those_of_the_references(tmp_path: Path) -> None:
 
 
 def test_a_language_model_reads_which_reports_mention_a_comparison(tmp_path: Path) -> None:
-    table = _table(tmp_path, ChatClient(Reader(), {"model": "reader"}))
+    table = _table(tmp_path, mock_client(find_comparison, name="reader"))
     assert table.scores["no-prior"][COMPARISON_MENTIONS].point == pytest.approx(0.2)
     assert table.differences["no-prior"][COMPARISON_MENTIONS].point == 0
     assert table.reference[COMPARISON_MENTIONS].point == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import random
 import tracemalloc
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.offline.judge import OfflineJudge
 from radfact.judges.protocol import EntailmentQuery, Judge
-from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
+from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.meta.injection.records import InjectedError, InjectedReport
 from radfact.meta.injection.sentences import parse_facts
 from radfact.metrics.responses.assessment import parse_assessment
@@ -42,23 +41,6 @@ OFFLINE: dict[str, Judge | None] = {"offline": OfflineJudge()}
 ERRORS: dict[str, Judge | None] = {"injected": None}
 NO_SHOTS = judge_prompt(Path("none"))
 REPORTS = {f"r{n}": f"{SENTENCES[n % 5]} Rib fracture number {n} is old." for n in range(20)}
-
-
-class Recording:
-    """Answers with one text, and keeps the conversations."""
-
-    def __init__(self, answer: str) -> None:
-        self.answer, self.asked = answer, list[list[Message]]()
-
-    async def complete(
-        self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> CachedResponse:
-        del schema
-        self.asked.append([*prefix.messages, *messages])
-        return CachedResponse(self.answer, 1, 1)
-
-    async def close(self) -> None:
-        pass
 
 
 def test_every_kind_of_pair_is_made_and_none_twice() -> None:
@@ -104,10 +86,10 @@ def test_entailment_is_asked_as_the_judge_asks(shots: Path | None) -> None:
     pairs = make_pairs(REPORTS, ["random"], count=1)
     one = make_entailment_examples(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).taught[0]
     assert one.labeled is not None
-    backend = Recording(one.answer)
+    backend = MockChatModel(one.answer)
     judge = LLMJudge("m", ChatClient(backend, {"model": "m"}), judge_prompt(shots))
     (verdict,) = judge.judge([EntailmentQuery(one.labeled.reference, one.labeled.phrase)])
-    assert backend.asked == [[(message.role, message.content) for message in one.messages]]
+    assert backend.calls == [tuple((message.role, message.content) for message in one.messages)]
     assert getattr(verdict, "status", None) == one.labeled.status
 
 
@@ -271,7 +253,7 @@ def test_vert_is_taught_one_decimal_of_the_teachers_score() -> None:
         f"[Clinically Insignificant Errors]:\n{none}\n\n"
         "[Matched Findings]:\n1. Heart\n\n[Overall Accuracy Score]:\n0.87"
     )
-    client = ChatClient(Recording(answer), {"model": "m"})
+    client = mock_client(answer, name="m")
     (taught,) = make_score_examples(make_pairs(REPORTS, ["random"], count=1), "vert", {"m": client}).taught
     assert taught.answer == "0.9"
     assert taught.messages[0].content.startswith("Objective: Evaluate the accuracy of a candidate radiology report")
