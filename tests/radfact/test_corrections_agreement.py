@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from chat_server import ChatServer, last
 from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import Failure
-from radfact.llm import load_chat_client
+from radfact.llm import mock_client
 from radfact.meta.agreement.line_corrections import (
     change_agreement,
     corrected_pairs,
@@ -52,26 +49,26 @@ def test_line_and_report_level_agreement() -> None:
         change_agreement([NOTHING], [Corrections(("Nodule.",))])
 
 
-def test_what_was_written_is_compared_as_one_text() -> None:
+def test_corrected_text_is_one_text_per_report() -> None:
     assert corrected_text(EXPERT) == "No effusion. Fracture."
     assert corrected_text_pairs([EXPERT, NOTHING], [MODEL, NOTHING]) == [
         Pair("0", "No edema. No effusion.", "No effusion. Fracture.")
     ]
 
 
-def test_corrected_candidates_take_the_candidates_place() -> None:
+def test_corrected_pairs_have_corrected_candidates() -> None:
     pair = Pair("one", " ".join(LINES), "Nodule. No effusion. Clear. Fracture.")
     assert corrected_pairs([pair], [EXPERT]) == [Pair("one", "Nodule. No effusion. Clear. Fracture.", pair.reference)]
 
 
 def test_severities() -> None:
-    found = severity_errors([0, 3, 4, 1], [0, 4, 2, 1])
-    assert (found.mean_absolute, found.shares, found.n) == (0.75, {-2: 0.25, 0: 0.5, 1: 0.25}, 4)
+    errors = severity_errors([0, 3, 4, 1], [0, 4, 2, 1])
+    assert (errors.mean_absolute, errors.shares, errors.n) == (0.75, {-2: 0.25, 0: 0.5, 1: 0.25}, 4)
     with pytest.raises(ValueError, match="no severities"):
         severity_errors([], [])
 
 
-def test_raters_are_compared_with_all_the_others() -> None:
+def test_a_random_rater_is_compared_with_all_others() -> None:
     # Whoever is chosen of (2, 2, 4): twice 0 and 2, or twice 2.
     assert {rater_severity_errors([(2, 2, 4)], seed=seed).mean_absolute for seed in range(20)} == {1.0, 2.0}
     assert rater_severity_errors([(3,), (1, 2)]).n == 1
@@ -79,7 +76,7 @@ def test_raters_are_compared_with_all_the_others() -> None:
         rater_severity_errors([(3,)])
 
 
-def test_categories_are_found_a_report_at_a_time() -> None:
+def test_categories_are_detected_per_report() -> None:
     table = detect_categories([{"a": 2}, {"b": 1}], [MODEL, MODEL])
     assert table["a"].precision == Share(0.5, 2)
     assert table["a"].recall == Share(1.0, 1)
@@ -89,21 +86,15 @@ def test_categories_are_found_a_report_at_a_time() -> None:
 
 @given(st.lists(st.sampled_from(["Edema.", "Nodule.", "Clear lungs."]), max_size=5).map(" ".join), st.integers(0, 9))
 def test_a_shuffled_report_has_the_same_lines_in_another_order(report: str, seed: int) -> None:
-    mixed = shuffle_lines(report, seed=seed)
+    shuffled = shuffle_lines(report, seed=seed)
     lines = split_lines(report)
-    assert sorted(split_lines(mixed)) == sorted(lines)
-    assert (mixed != report) == (len(set(lines)) > 1)
-    assert shuffle_lines(report, seed=seed) == mixed
+    assert sorted(split_lines(shuffled)) == sorted(lines)
+    assert (shuffled != report) == (len(set(lines)) > 1)
+    assert shuffle_lines(report, seed=seed) == shuffled
 
 
-def test_paraphrases_are_asked_for(serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda body, _: (200, {}, "```\nThe heart is big.\n```" if "Cardiomegaly" in last(body) else "No."))
-    assert paraphrase(load_chat_client("openai:m", base_url=server.base_url), ["Cardiomegaly."]) == [
-        "The heart is big."
-    ]
-
-
-def test_a_refusal_is_no_paraphrase(serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda *_: (200, {}, "I'm sorry, but I can't assist with that."))
-    (made,) = paraphrase(load_chat_client("openai:m", base_url=server.base_url), ["Cardiomegaly."])
-    assert isinstance(made, Failure)
+def test_paraphrases() -> None:
+    client = mock_client(lambda text: "```\nThe heart is big.\n```" if "Cardiomegaly" in text else "No.")
+    assert paraphrase(client, ["Cardiomegaly."]) == ["The heart is big."]
+    (refusal,) = paraphrase(mock_client("I'm sorry, but I can't assist with that."), ["Cardiomegaly."])
+    assert isinstance(refusal, Failure)

@@ -1,3 +1,5 @@
+"""Randomization tests, paired differences, and scores of summed counts."""
+
 from __future__ import annotations
 
 import itertools
@@ -41,24 +43,24 @@ def test_replicates_of_counts_are_drawn_as_those_of_values() -> None:
     np.testing.assert_allclose(drawn, bootstrap({"x": column}, replicates=50)["x"])
 
 
-def test_p_is_the_share_of_swaps_that_differ_as_much() -> None:
+def test_p_is_the_share_of_swaps_with_a_larger_difference() -> None:
     """Against all 2 ** 6 swaps of six samples, counted one by one."""
     left, right = [0.9, 0.8, 0.7, 0.9, 0.4, 0.6], [0.1, 0.5, 0.6, 0.3, 0.5, 0.2]
     gaps = np.array(left) - np.array(right)
     signs = np.array(list(itertools.product((1, -1), repeat=6)))
     exact = float((abs(signs @ gaps) >= abs(gaps.sum()) - 1e-12).mean())
-    found = randomization_test(mean_counts(left), mean_counts(right), {"x": mean_from_counts}, rounds=20_000)["x"]
-    assert found == pytest.approx(exact, abs=0.01)
+    p = randomization_test(mean_counts(left), mean_counts(right), {"x": mean_from_counts}, rounds=20_000)["x"]
+    assert p == pytest.approx(exact, abs=0.01)
 
 
-def test_equal_systems_have_a_p_of_one_and_the_least_p_is_one_of_all_rounds() -> None:
+def test_range_of_p() -> None:
     column = mean_counts([0.2, 0.4, 0.9])
     assert randomization_test(column, column, {"x": mean_from_counts}, rounds=99)["x"] == 1.0
     many = [mean_counts([value] * 200) for value in (0.0, 1.0)]
     assert randomization_test(*many, {"x": mean_from_counts}, rounds=99)["x"] == pytest.approx(1 / 100)
 
 
-def test_samples_that_either_has_not_scored_take_no_part() -> None:
+def test_samples_that_a_system_has_not_scored_are_excluded() -> None:
     left, right = mean_counts([1.0, 0.0, math.nan]), mean_counts([0.0, 0.0, 1.0])
     gap = paired_difference(left, right, {"x": mean_from_counts}, replicates=20)["x"]
     assert (gap.point, gap.n) == (0.5, 2)
@@ -79,7 +81,7 @@ def test_differences_are_paired() -> None:
     assert [gap.point, gap.low, gap.median, gap.high, gap.n] == pytest.approx([-0.25] * 4 + [40])
 
 
-def test_a_difference_of_f1_is_of_parts_that_both_have_and_n_counts_samples_with_all_of_them() -> None:
+def test_a_difference_of_f1_compares_parts_of_both_systems_and_n_counts_complete_samples() -> None:
     left = {"p": [1.0, NAN, 0.5, 0.2, NAN], "r": [0.5, 0.5, NAN, 0.1, NAN]}
     right = {"p": [0.5, 0.1, 0.5, NAN, 0.3], "r": [1.0] * 5}
     counts = [f1_counts(np.array(list(one.values())).T) for one in (left, right)]
@@ -90,14 +92,14 @@ def test_a_difference_of_f1_is_of_parts_that_both_have_and_n_counts_samples_with
     assert gap.n == 1
 
 
-def test_systems_without_a_part_in_common_have_no_difference_of_f1_and_no_p() -> None:
+def test_systems_without_common_parts_have_no_difference_of_f1_and_no_p() -> None:
     left, right = (f1_counts(np.array(one)) for one in ([[0.5, NAN], [0.5, 1.0]], [[0.5, 1.0], [0.5, NAN]]))
     assert paired_difference(left, right, {"f": f1_from_counts}, pairing=common_parts)["f"].point is None
     assert randomization_test(left, right, {"f": f1_from_counts}, pairing=common_parts) == {"f": None}
 
 
-def test_a_round_that_leaves_a_system_without_a_value_speaks_for_chance() -> None:
-    """Two systems with the same figure, of which either has one of its counts in one sample alone."""
+def test_rounds_without_a_value_count_towards_p() -> None:
+    """Two systems with the same F1, each with a recall in a single sample."""
     left, right = (np.full((8, 2), NAN) for _ in range(2))
     left[:, 0] = right[:, 0] = 0.5
     left[0, 1] = right[1, 1] = 1.0

@@ -1,3 +1,5 @@
+"""Bootstrap summaries compared with resampling one by one."""
+
 import math
 import time
 from collections.abc import Sequence
@@ -13,7 +15,9 @@ from radfact.statistics.bootstrap import Summary, harmonic_mean, summarize
 shares = st.floats(0, 1) | st.just(math.nan)
 
 
-def by_the_book(precision: Sequence[float], recall: Sequence[float], seed: int, replicates: int) -> list[list[float]]:
+def resample_one_by_one(
+    precision: Sequence[float], recall: Sequence[float], seed: int, replicates: int
+) -> list[list[float]]:
     """Rows low, q25, median, q75, high of precision, recall and F1, computed replicate by replicate."""
     generator = np.random.default_rng(seed)
     drawn = []
@@ -38,32 +42,32 @@ def spread(summary: Summary) -> list[float | None]:
 )
 def test_intervals_are_those_of_replicates_drawn_one_by_one(samples: list[tuple[float, float]], seed: int) -> None:
     precision, recall = (list(column) for column in zip(*samples, strict=True))
-    found = summarize({"p": precision, "r": recall}, f1={"f": ("p", "r")}, replicates=20, seed=seed)
-    wanted = by_the_book(precision, recall, seed, 20)
-    for name, row in zip(("p", "r", "f"), wanted, strict=True):
+    summaries = summarize({"p": precision, "r": recall}, f1={"f": ("p", "r")}, replicates=20, seed=seed)
+    expected = resample_one_by_one(precision, recall, seed, 20)
+    for name, row in zip(("p", "r", "f"), expected, strict=True):
         if np.isnan(row).all():
-            assert spread(found[name]) == [None] * 5
+            assert spread(summaries[name]) == [None] * 5
         else:
-            assert spread(found[name]) == pytest.approx(row, abs=1e-12)
+            assert spread(summaries[name]) == pytest.approx(row, abs=1e-12)
 
 
 def test_the_point_of_an_f1_comes_from_the_means_of_the_set() -> None:
-    found = summarize({"p": [1.0, 0.0], "r": [0.0, 1.0]}, f1={"f": ("p", "r")}, replicates=0)
-    assert found["f"].point == 0.5
+    summaries = summarize({"p": [1.0, 0.0], "r": [0.0, 1.0]}, f1={"f": ("p", "r")}, replicates=0)
+    assert summaries["f"].point == 0.5
 
 
-def test_samples_without_a_value_are_left_out_of_the_mean_and_of_n() -> None:
-    found = summarize({"p": [1.0, math.nan, 0.5], "r": [math.nan, 1.0, 0.5]}, f1={"f": ("p", "r")}, replicates=0)
-    assert (found["p"].point, found["p"].n) == (0.75, 2)
-    assert found["f"].n == 1
+def test_samples_without_a_value_are_excluded() -> None:
+    summaries = summarize({"p": [1.0, math.nan, 0.5], "r": [math.nan, 1.0, 0.5]}, f1={"f": ("p", "r")}, replicates=0)
+    assert (summaries["p"].point, summaries["p"].n) == (0.75, 2)
+    assert summaries["f"].n == 1
 
 
-def test_a_figure_that_no_sample_has_is_null_and_so_is_its_f1() -> None:
-    found = summarize({"p": [math.nan, math.nan], "r": [1.0, 1.0]}, f1={"f": ("p", "r")})
-    assert found["p"] == found["f"] == Summary(None)
+def test_a_score_without_values_has_no_summary_and_no_f1() -> None:
+    summaries = summarize({"p": [math.nan, math.nan], "r": [1.0, 1.0]}, f1={"f": ("p", "r")})
+    assert summaries["p"] == summaries["f"] == Summary(None)
 
 
-def test_no_samples_give_null_figures() -> None:
+def test_no_samples_have_no_summary() -> None:
     assert summarize({"p": [], "r": []}, f1={"f": ("p", "r")})["p"] == Summary(None)
 
 
@@ -84,9 +88,9 @@ def test_the_harmonic_mean_of_two_zeros_is_zero() -> None:
 def test_golden_interval_of_ten_samples() -> None:
     # Origin, with numpy 2.4: g = default_rng(42); v = arange(10) / 10;
     # quantile([v[g.choice(10, 10)].mean() for _ in range(500)], [.025, .25, .5, .75, .975])
-    found = summarize({"p": [share / 10 for share in range(10)]})["p"]
-    assert found.point == pytest.approx(0.45)
-    assert spread(found) == pytest.approx([0.28, 0.39, 0.44, 0.51, 0.63])
+    summaries = summarize({"p": [share / 10 for share in range(10)]})["p"]
+    assert summaries.point == pytest.approx(0.45)
+    assert spread(summaries) == pytest.approx([0.28, 0.39, 0.44, 0.51, 0.63])
 
 
 def test_500_replicates_of_15_000_samples_take_less_than_a_second() -> None:

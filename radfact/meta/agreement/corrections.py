@@ -103,7 +103,8 @@ def correct_reports(
     if setting == "shuffled":
         references = {key: shuffle_lines(text, seed=seed) for key, text in references.items()}
     requests = [metric.request_for_lines(lines, references[key]) for key, lines in lines_by_id.items()]
-    responses = dict(zip(lines_by_id, metric.client.complete_all(requests), strict=True))
+    results = metric.client.complete_all(requests)
+    responses = dict(zip(lines_by_id, results, strict=True))
     reports = []
     for sample in ratings.samples:
         key = sample.pair.sample_id

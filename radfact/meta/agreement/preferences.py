@@ -86,7 +86,8 @@ def evaluate_judge(client: ChatClient, preferences: PreferenceSet, *, replicates
         requests.append(ChatRequest((("user", text),), parse_preference))
     preferred: list[Preference | None] = [None] * len(preferences.expert)
     failures: dict[int, str] = {}
-    for index, response in zip(indices, client.complete_all(requests), strict=True):
+    responses = client.complete_all(requests)
+    for index, response in zip(indices, responses, strict=True):
         if isinstance(response, Failure):
             failures[index] = response.reason
         else:

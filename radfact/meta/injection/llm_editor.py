@@ -75,7 +75,9 @@ class ModelStyler(_PromptedModel):
             RunError: as for `ChatClient.complete_all`.
         """
         system = ("system", self.instructions)
-        return [*self.client.complete_all([_report_request((system, ("user", report)), report) for report in reports])]
+        requests = [_report_request((system, ("user", report)), report) for report in reports]
+        responses = self.client.complete_all(requests)
+        return [*responses]
 
 
 class ModelInjector(_PromptedModel):
@@ -93,6 +95,7 @@ class ModelInjector(_PromptedModel):
             _report_request((("user", f"{report.report}\n\n{self.instructions}"),), report.report, changed=True)
             for report in reports
         ]
+        responses = self.client.complete_all(requests)
         return [
             response
             if isinstance(response, Failure)
@@ -104,7 +107,7 @@ class ModelInjector(_PromptedModel):
                 by=self.name,
                 site=report.site,
             )
-            for report, response in zip(reports, self.client.complete_all(requests), strict=True)
+            for report, response in zip(reports, responses, strict=True)
         ]
 
 
@@ -172,7 +175,8 @@ def inject_with_model(
     results: dict[int, InjectedReport | Failure] = {}
     for _ in range(tries):
         indices = [index for index in range(len(sources)) if index not in results]
-        responses = dict(zip(indices, client.complete_all([request(index) for index in indices]), strict=True))
+        attempts = client.complete_all([request(index) for index in indices])
+        responses = dict(zip(indices, attempts, strict=True))
         results |= {index: response for index, response in responses.items() if isinstance(response, Failure)}
         modified = {index: response for index, response in responses.items() if isinstance(response, ModifiedReport)}
         checks = client.complete_all([_plausibility_request(sources[index], r) for index, r in modified.items()])
