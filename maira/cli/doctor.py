@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from radfact.cli.command import with_options
 from radfact.cli.doctor import Json, command_words, show
-from radfact.cli.metrics import WeightsOption, read_weights
+from radfact.metrics.options import MetricOptions
+from radfact.options import only
 
 
+@with_options
 def doctor(
     context: typer.Context,
+    metrics: Annotated[MetricOptions, only("weights")],
     folders: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -21,7 +25,6 @@ def doctor(
             show_default=False,
         ),
     ] = None,
-    weights: WeightsOption = None,
     json: Json = False,
 ) -> None:
     """Check the installation: what radfact doctor checks, the folders of models, and which commands can run.
@@ -38,4 +41,4 @@ def doctor(
         "maira": command_words(context.find_root().command),
         "radfact": command_words(get_command(radfact)),
     }
-    show(diagnose(commands, folders or (), read_weights(weights)), json)
+    show(diagnose(commands, folders or (), metrics.weights), json)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from maira.cli.show import exit_with_failures, print_line, show_progress
+from radfact.cli.command import with_options
 
 if TYPE_CHECKING:
     from data.statistics import Column, Statistics
@@ -27,6 +28,7 @@ class _By(StrEnum):
 _Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the samples.")]
 
 
+@with_options
 def stats(
     manifest: _Manifest,
     by: Annotated[list[_By] | None, typer.Option(help="Group by; repeatable (default: source, split, task).")] = None,
@@ -43,6 +45,7 @@ def stats(
     _print_tables(Console(), statistics, columns)
 
 
+@with_options
 def show(
     manifest: _Manifest,
     out: Annotated[Path, typer.Option(help="HTML file to write.")],
@@ -60,6 +63,7 @@ def show(
         print_line(console, f"{sheet.missing} images cannot be shown; the page says which")
 
 
+@with_options
 def pack(
     manifest: _Manifest,
     out: Annotated[Path, typer.Option(help="Folder to write.")],

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from maira.cli.options import OutFolder
 from maira.cli.show import print_line, show_progress
-from radfact.cli.options import naming_options
+from radfact.cli.command import with_options
 
 
 class Layout(StrEnum):
@@ -49,6 +49,7 @@ def train(
     print_line(console, f"checkpoint: {run(read_train_config(config, overrides), console)}")
 
 
+@with_options
 def convert(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of a MAIRA-2, in any of the layouts.")],
     out: OutFolder,
@@ -58,11 +59,12 @@ def convert(
     """Write a checkpoint in another layout, every byte of its tensors kept."""
     from maira.model.convert import convert as run
 
-    with naming_options(), show_progress("writing files") as on_progress:
+    with show_progress("writing files") as on_progress:
         written = run(checkpoint, out, to.value, shard_size=shard_size, on_progress=on_progress)
     print_line(Console(), f"{written} tensors in the layout '{to.value}': {out}")
 
 
+@with_options
 def assemble(
     encoder: Annotated[Path, typer.Option(help="RAD-DINO: Hugging Face's folder, or DINOv2's state dict.")],
     language_model: Annotated[Path, typer.Option(help="Folder of a Llama with its tokenizer, such as Vicuna.")],

@@ -26,7 +26,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """
     own = signature(command, eval_str=True).parameters.values()
     parameters: list[Parameter] = []
-    models: dict[str, tuple[type[Options], list[str]]] = {}
+    models: dict[str, tuple[type[Options], list[str], Mapping[str, Any]]] = {}
     flags: dict[str, str] = {}
     for parameter in own:
         model, subset = _model_of(parameter.annotation)
@@ -35,8 +35,9 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             flags[parameter.name] = _own_flag(parameter)
             continue
         names = [name for name in model.model_fields if not subset.names or name in subset.names]
-        models[parameter.name] = model, names
-        parameters += [_typer_parameter(model, name, subset.defaults or {}) for name in names]
+        defaults = subset.defaults or {}
+        models[parameter.name] = model, names, defaults
+        parameters += [_typer_parameter(model, name, defaults) for name in names]
         flags |= {name: flag_of(model, name).partition("/")[0] for name in names}
     parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=_config_option(parameters)))
 
@@ -45,8 +46,9 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         del values["config"]
         with rename_fields(flags, separator=" "):
             instances: dict[str, Options] = {}
-            for parameter, (model, names) in models.items():
-                instances[parameter] = build_options(model, {name: values.pop(name) for name in names})
+            for parameter, (model, names, defaults) in models.items():
+                own_values = {name: values.pop(name) for name in names}
+                instances[parameter] = build_options(model, own_values, defaults)
             command(**values, **instances)
 
     parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -58,14 +60,21 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 
-def build_options(model: type[OptionsT], parameters: Mapping[str, Any]) -> OptionsT:
-    """Build an option model from the parameters of a command line; None and () are parameters that are not set.
+def build_options(
+    model: type[OptionsT], parameters: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> OptionsT:
+    """Build an option model from the parameters of a command line.
+
+    Args:
+        model: the model.
+        parameters: values by field; None and () are parameters that are not set.
+        defaults: defaults that differ from those of the model.
 
     Raises:
         InputError: a value does not fit.
     """
     names = [name for name in model.model_fields if parameters.get(name) not in (None, ())]
-    return model(**{name: _value(model, name, parameters[name]) for name in names})
+    return model(**{**(defaults or {}), **{name: _value(model, name, parameters[name]) for name in names}})
 
 
 def _model_of(annotation: Any) -> tuple[type[Options] | None, Subset]:

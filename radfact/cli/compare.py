@@ -1,4 +1,4 @@
-"""`radfact compare`: systems side by side, with paired significance."""
+"""`radfact compare`: compare systems, with paired significance."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Annotated
 
 import typer
 
+from radfact.cli.command import with_options
 from radfact.cli.inputs import check_folder
-from radfact.cli.options import FIGURES, OUTPUT
+from radfact.cli.options import OUTPUT, SCORES
 from radfact.cli.tables import MARKS, new_console, number, say, say_path
+from radfact.scoring.options import BootstrapOptions
 
 MANUAL = "\n".join(
     (
-        "Compare results folders: the scores of each system, and how far the others are from the first, on the "
-        "samples that all of them have.",
+        "Compare results folders: the scores of each system and its differences to the first one, on their common "
+        "samples.",
         "",
-        "Differences have paired bootstrap intervals and p of approximate randomisation: the results of each sample "
-        "are swapped between the two systems or not, and p = (k + 1) / (n + 1) counts the rounds in which the "
-        "difference is at least as large.",
+        "Differences have paired bootstrap intervals and a p value of approximate randomization: the results of each "
+        "sample are swapped between the two systems at random, and p = (k + 1) / (n + 1), where k counts the rounds "
+        "with a difference at least as large.",
         "",
         "[bold]Examples[/bold]",
         "  radfact compare results/base results/tuned results/other",
@@ -27,33 +29,31 @@ MANUAL = "\n".join(
 )
 
 
+@with_options
 def compare(
-    folders: Annotated[list[Path], typer.Argument(help="Results folders; the first is what the others differ from.")],
+    folders: Annotated[list[Path], typer.Argument(help="Results folders, the baseline first.")],
+    draws: BootstrapOptions,
     metric: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MODULE:OBJECT",
-            help="A custom metric whose pooled scores are compared too; may be repeated.",
-            rich_help_panel=FIGURES,
+            help="Custom metric whose pooled scores are compared as well; repeatable.",
+            rich_help_panel=SCORES,
         ),
     ] = None,
-    bootstrap: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Bootstrap replicates; 0 for none.", rich_help_panel=FIGURES)
-    ] = 500,
     rounds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Rounds of approximate randomisation.", rich_help_panel=FIGURES)
+        int, typer.Option(min=1, metavar="N", help="Rounds of approximate randomization.", rich_help_panel=SCORES)
     ] = 1000,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of both.", rich_help_panel=FIGURES)] = 42,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Write comparison.json, comparison.csv and a page there too.",
+            help="Write comparison.json, comparison.csv and a page to this folder.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> None:
-    """Compare results folders on the samples that all of them have."""
+    """Compare results folders on their common samples."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -63,7 +63,7 @@ def compare(
     console = new_console()
     if out is not None:
         check_folder(out)
-    found = compare_folders(folders, metrics=metric or (), replicates=bootstrap, rounds=rounds, seed=seed)
+    found = compare_folders(folders, metrics=metric or (), replicates=draws.bootstrap, rounds=rounds, seed=draws.seed)
     table = Table()
     for heading in ("score", *found.systems):
         table.add_column(escape(heading), justify="left" if heading == "score" else "right")

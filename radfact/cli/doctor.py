@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radfact.cli.metrics import WeightsOption, read_weights
+from radfact.cli.command import with_options
 from radfact.cli.tables import new_console
 from radfact.errors import ExitCode
+from radfact.metrics.options import MetricOptions
+from radfact.options import only
 
 if TYPE_CHECKING:
     from radfact.doctor import DoctorReport
@@ -18,7 +20,8 @@ _STYLES = {"ok": "green", "missing": "yellow", "wrong": "red"}
 _STATUS_COLUMNS = (2, 10)
 
 
-def doctor(context: typer.Context, weights: WeightsOption = None, json: Json = False) -> None:
+@with_options
+def doctor(context: typer.Context, metrics: Annotated[MetricOptions, only("weights")], json: Json = False) -> None:
     """Check the installation: packages, GPUs, memory, disk, judges, metrics, and which commands can run.
 
     Keys are named and never shown. Each problem has a fix below it. Exit code 1 means that something which every command
@@ -26,7 +29,7 @@ def doctor(context: typer.Context, weights: WeightsOption = None, json: Json = F
     """
     from radfact.doctor import diagnose
 
-    show(diagnose(command_words(context.find_root().command), read_weights(weights)), json)
+    show(diagnose(command_words(context.find_root().command), metrics.weights), json)
 
 
 def show(report: DoctorReport, as_json: bool) -> None:

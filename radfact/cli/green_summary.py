@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from radfact.cli.command import with_options
 from radfact.cli.library_output import quiet_libraries
 from radfact.cli.options import OUTPUT
 from radfact.cli.tables import new_console, say, say_path
@@ -40,6 +41,7 @@ EmbeddingsOption = Annotated[
 ]
 
 
+@with_options
 def green_summary(
     results: Annotated[Path, typer.Argument(help="Results folder of 'radfact evaluate' with GREEN among its metrics.")],
     embeddings: EmbeddingsOption = None,

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from radfact.cli.command import with_options
-from radfact.cli.options import INPUT
 from radfact.cli.tables import MARKS, new_console, say, say_line
 from radfact.errors import InputError
 from radfact.judges.options import JudgeOptions
@@ -23,38 +19,6 @@ if TYPE_CHECKING:
 
 MAX_SCORES = 8
 """Scores of a metric that are listed."""
-
-WeightsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="[NAME=]FOLDER",
-        help="Weights of metrics: a folder with folders named wordnet, bertscore, chexbert and radgraph, or "
-        "NAME=FOLDER for one of them; may be repeated.",
-        rich_help_panel=INPUT,
-    ),
-]
-
-
-def read_weights(given: list[str] | None) -> dict[str, Path] | list[Path]:
-    """`--weights`: named folders, or roots of such.
-
-    Raises:
-        InputError: a folder is not there, or both kinds are given.
-    """
-
-    named, roots = {}, []
-    for one in given or ():
-        name, equals, folder = one.partition("=")
-        path = Path(folder if equals else one)
-        if not path.is_dir():
-            raise InputError("--weights: no such folder", file=path)
-        if equals:
-            named[name] = path
-        else:
-            roots.append(path)
-    if named and roots:
-        raise InputError("--weights: expected folders by NAME=FOLDER, or folders that hold them, not both")
-    return named or roots
 
 
 @with_options

@@ -44,4 +44,4 @@ class BootstrapOptions(Options):
     panel = "Scores"
 
     bootstrap: Annotated[NonNegativeInt, Option("Bootstrap replicates; 0 for none.", metavar="N")] = 500
-    seed: Annotated[NonNegativeInt, Option("Seed of the bootstrap.", metavar="N")] = 42
+    seed: Annotated[NonNegativeInt, Option("Seed of the bootstrap and of all other random choices.", metavar="N")] = 42

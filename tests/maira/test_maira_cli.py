@@ -132,7 +132,7 @@ def test_the_baseline_repeats_the_most_frequent_report(maira: Run, tmp_path: Pat
     assert len({json.dumps(row["report"]) for row in rows}) == 1
     labels = ("evaluate", "labels", "drafts.jsonl", "--manifest", "set/manifest.jsonl", "--out", "scores.json")
     assert maira(*labels)[0] == 0
-    scores = json.loads((tmp_path / "scores.json").read_text())["figures"]
+    scores = json.loads((tmp_path / "scores.json").read_text())["scores"]
     assert set(scores) == {"precision", "recall", "f1", "mean_iou"}
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from radfact.cli import options as shared
+from radfact.cli.command import with_options
 from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes, show_table
-from radfact.cli.metrics import WeightsOption
-from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
+from radfact.cli.options import SCORES
 from radfact.cli.tables import new_console, say_path
 from radfact.errors import ErrorCode, InputError, suggest_name
+from radfact.judges.options import JudgeOptions
+from radfact.meta.options import RatingOptions
+from radfact.metrics.options import MetricOptions
+from radfact.options import only
 from radfact.progress import ProgressDisplay
+from radfact.scoring.options import BootstrapOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,115 +58,55 @@ MANUAL = "\n".join(
 )
 
 
-class LayoutName(StrEnum):
-    """Layout of a set of ratings."""
-
-    PLAIN = "plain"
-    PREFERENCES = "preferences"
-    REXVAL = "rexval"
-    REFISCO_V0 = "refisco-v0"
-    REFISCO_V1 = "refisco-v1"
-    RATE_EVAL = "rate-eval"
-    RADEVAL = "radeval"
-
-
-class BetterName(StrEnum):
-    """Which ratings are better."""
-
-    HIGHER = "higher"
-    LOWER = "lower"
-
-
 TableArgument = Annotated[Path, typer.Argument(help="Ratings: a file, or the folder of a set.")]
-LayoutOption = Annotated[LayoutName, typer.Option(help="Layout of the ratings.", rich_help_panel=INPUT)]
-ExpertOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="Expert column of a plain table; may be repeated. Default: all columns with such names.",
-        rich_help_panel=INPUT,
-    ),
-]
-BetterOption = Annotated[
-    BetterName | None,
-    typer.Option(help="Which ratings of a plain table are better.", rich_help_panel=INPUT),
-]
-IdsOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Use these reports only: one id per line, or the beginning of ids before an underscore, such as the "
-        "number of a study.",
-        rich_help_panel=INPUT,
-    ),
-]
 AskOption = Annotated[
     bool,
-    typer.Option("--ask", help="Also query the judge for the better candidate (preferences).", rich_help_panel=FIGURES),
-]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="QUANTITY",
-        help="Rating to correlate with, such as significant. Default: the set's own.",
-        rich_help_panel=FIGURES,
-    ),
+    typer.Option("--ask", help="Also query the judge for the better candidate (preferences).", rich_help_panel=SCORES),
 ]
 GroupOption = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
         help="Also correlate within groups, such as site. Default: the set's own.",
-        rich_help_panel=FIGURES,
+        rich_help_panel=SCORES,
     ),
 ]
 
 
+@with_options
 def agreement(
     table: TableArgument,
-    layout: LayoutOption = LayoutName.PLAIN,
-    expert: ExpertOption = None,
-    better: BetterOption = None,
-    target: TargetOption = None,
-    ids: IdsOption = None,
+    rating: RatingOptions,
+    metrics: Annotated[MetricOptions, own.METRICS],
+    judge: Annotated[JudgeOptions, own.MODEL],
+    draws: Annotated[BootstrapOptions, own.DRAWS],
     group: GroupOption = None,
     scores: own.Scores = None,
-    metrics: own.Metrics = None,
-    weights: WeightsOption = None,
-    config: shared.Config = None,  # noqa: ARG001
-    judge: shared.JudgeName = None,
-    judge_arg: shared.JudgeArgs = None,
-    base_url: shared.BaseUrl = None,
-    concurrency: shared.Concurrency = None,
-    bootstrap: own.Bootstrap = 1000,
-    seed: own.Seed = 42,
+    ask: AskOption = False,
     out: own.Out = Path("agreement"),
     cache: own.Cache = None,
-    ask: AskOption = False,
 ) -> None:
     """Correlate metrics with experts."""
     console = new_console()
     check_folder(out)
-    judge_options = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
-    scoring = Scoring(metrics, weights, judge_options, cache or out / "cache")
-    options: dict[str, Any] = {"layout": layout.value, "group": group, "bootstrap": bootstrap, "seed": seed}
-    record = {"table": str(table), "ids": None if ids is None else str(ids), **options}
-    if layout is LayoutName.PREFERENCES:
-        _check_no_ids(ids)
+    scoring = Scoring(metrics, judge.or_environment(), cache or out / "cache")
+    ids = None if rating.ids is None else str(rating.ids)
+    record = {"table": str(table), "ids": ids, "layout": rating.layout, "group": group, **draws.record()}
+    if rating.layout == "preferences":
+        _check_no_ids(rating)
         notes = _preferences(table, scores, scoring, ask, record, out)
     elif ask:
-        raise InputError("--ask: expected --layout preferences", code=ErrorCode.CONFLICTING_OPTIONS)
+        raise InputError("expected --layout preferences", code=ErrorCode.CONFLICTING_OPTIONS, field="--ask")
     else:
-        ratings = read(table, layout, expert, better, target, ids)
-        notes = _correlations(ratings, scores, scoring, record, out)
+        notes = _correlations(read(table, rating), scores, scoring, record, out)
     say_notes(console, notes)
     say_path(console, "Read the agreement in", out / "agreement.html")
     scoring.finish(console)
 
 
-def _check_no_ids(ids: Path | None) -> None:
-    if ids is not None:
-        raise InputError("--ids: expected no ids with --layout preferences", code=ErrorCode.CONFLICTING_OPTIONS)
+def _check_no_ids(rating: RatingOptions) -> None:
+    if rating.ids is not None:
+        raise InputError("expected no ids with --layout preferences", code=ErrorCode.CONFLICTING_OPTIONS, field="--ids")
 
 
 def _correlations(
@@ -220,11 +163,12 @@ def _query_judge(
     from radfact.meta.agreement.preferences import evaluate_judge
 
     judge = scoring.judge
-    client = client_of(judge.name, judge, scoring.cache, option="--judge", parameters={"temperature": 0})
+    name = judge.required_judge
+    client = client_of(name, judge, scoring.cache, option="--judge", parameters={"temperature": 0})
     usage = {"preferences": client.usage_counter.as_dict}
     with client, ProgressDisplay(new_console(stderr=True), usage, None):
         result = evaluate_judge(client, preferences, **draws)
-    accuracies = {f"{judge.name} (direct query)": result.accuracies}
+    accuracies = {f"{name} (direct query)": result.accuracies}
     if not result.failures:
         return accuracies, []
     scoring.is_incomplete = True
@@ -232,36 +176,23 @@ def _query_judge(
     return accuracies, [f"{len(result.failures)} direct queries failed: {reason}."]
 
 
-def read(
-    table: Path,
-    layout: LayoutName,
-    expert: list[str] | None,
-    better: BetterName | None,
-    target: str | None,
-    ids: Path | None = None,
-) -> RatingSet:
+def read(table: Path, options: RatingOptions) -> RatingSet:
     """Read a set of ratings as the options describe it."""
     from radfact.meta.datasets.layouts import LAYOUTS, read_ratings
     from radfact.meta.datasets.reports import read_ids
 
-    known = next((name for name in LAYOUTS if name == layout.value), None)
-    if known is None:
-        raise InputError(
-            f"--layout: expected ratings ({', '.join(LAYOUTS)}), found '{layout.value}'", code=ErrorCode.INVALID_OPTION
-        )
-    with naming_options():
-        ratings = read_ratings(
-            table, known, experts=expert or (), better=better.value if better else None, target=target
-        )
-        return ratings if ids is None else ratings.select(read_ids(ids))
+    layout = options.layout
+    if layout == "preferences":
+        message = f"expected ratings ({', '.join(LAYOUTS)}), found '{layout}'"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="--layout")
+    ratings = read_ratings(table, layout, experts=options.experts, better=options.better, target=options.target)
+    return ratings if options.ids is None else ratings.select(read_ids(options.ids))
 
 
+@with_options
 def pairs(
     table: TableArgument,
-    layout: LayoutOption = LayoutName.PLAIN,
-    expert: ExpertOption = None,
-    better: BetterOption = None,
-    ids: IdsOption = None,
+    rating: Annotated[RatingOptions, only("layout", "experts", "better", "ids")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="CSV for 'radfact evaluate'.")] = Path("pairs.csv"),
 ) -> None:
     """Write the reports of a set of ratings as pairs for `radfact evaluate`."""
@@ -269,11 +200,11 @@ def pairs(
     from radfact.meta.datasets.preferences import read_preferences
     from radfact.records import narrative
 
-    if layout is LayoutName.PREFERENCES:
-        _check_no_ids(ids)
+    if rating.layout == "preferences":
+        _check_no_ids(rating)
         reports = read_preferences(table).pairs
     else:
-        reports = read(table, layout, expert, better, None, ids).pairs
+        reports = read(table, rating).pairs
     rows = [[pair.sample_id, narrative(pair.candidate), narrative(pair.reference)] for pair in reports]
     Table(["example_id", "prediction", "target"], rows).write(out)
     say_path(new_console(), f"{len(reports)} pairs written to", out)

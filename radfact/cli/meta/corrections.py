@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from radfact.cli import options as shared
+from radfact.cli.command import with_options
 from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
-from radfact.cli.meta.agreement import BetterName, IdsOption, LayoutName, TableArgument, read
+from radfact.cli.meta.agreement import TableArgument, read
 from radfact.cli.meta.options import Scoring, client_of, say_notes, show_table
-from radfact.cli.metrics import WeightsOption
-from radfact.cli.options import FIGURES, INPUT, JUDGE, JudgeOptions, naming_options
+from radfact.cli.options import INPUT, JUDGE
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.judges.options import JudgeOptions
+from radfact.meta.options import RatingOptions
+from radfact.metrics.options import MetricOptions
+from radfact.options import only
 from radfact.progress import ProgressDisplay
+from radfact.scoring.options import BootstrapOptions
 
 if TYPE_CHECKING:
     from radfact.meta.agreement.corrections import CorrectionResult, CorrectionRun, Setting
@@ -44,20 +47,12 @@ MANUAL = "\n".join(
         "  3 done, with excluded reports without a usable response of the model",
     )
 )
-_TEXT_METRICS = "bleu_1,bleu_2,bertscore,rg_er,radgraph_f1,radcliq_v1"
-"""Metrics of the paper; those without weights are skipped."""
-
-
-class SettingName(StrEnum):
-    """Changes to the reports before the model sees them."""
-
-    ORIGINAL = "original"
-    SHUFFLED = "shuffled"
-    PARAPHRASED = "paraphrased"
+_TEXT_METRICS = ("bleu_1", "bleu_2", "bertscore", "rg_er", "radgraph_f1", "radcliq_v1")
+"""Metrics of the paper and the default; those without weights are skipped."""
 
 
 SettingOption = Annotated[
-    SettingName,
+    Literal["original", "shuffled", "paraphrased"],
     typer.Option(
         help="Original reports, references with shuffled lines, or candidates with paraphrased lines.",
         rich_help_panel=INPUT,
@@ -70,33 +65,18 @@ ParaphraserOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Model that paraphrases lines. Default: the judge.", rich_help_panel=JUDGE),
 ]
-TextMetricsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAMES",
-        help="Metrics of texts. Default: BLEU-1, BLEU-2, and BERTScore, RadGraph and RadCliQ if weights are available.",
-        rich_help_panel=FIGURES,
-    ),
-]
 
 
+@with_options
 def corrections(
     table: TableArgument,
-    layout: Annotated[
-        LayoutName, typer.Option(help="Layout of the ratings.", rich_help_panel=INPUT)
-    ] = LayoutName.REFISCO_V1,
-    ids: IdsOption = None,
-    setting: SettingOption = SettingName.ORIGINAL,
+    rating: Annotated[RatingOptions, only("layout", "ids", layout="refisco-v1", better="lower")],
+    metrics: Annotated[MetricOptions, own.METRICS],
+    judge: Annotated[JudgeOptions, own.MODEL],
+    draws: Annotated[BootstrapOptions, only("seed")],
+    setting: SettingOption = "original",
     zero_shot: ZeroShotOption = False,
     paraphrase_by: ParaphraserOption = None,
-    metrics: TextMetricsOption = None,
-    weights: WeightsOption = None,
-    config: shared.Config = None,  # noqa: ARG001
-    judge: shared.JudgeName = None,
-    judge_arg: shared.JudgeArgs = None,
-    base_url: shared.BaseUrl = None,
-    concurrency: shared.Concurrency = None,
-    seed: own.Seed = 42,
     out: own.Out = Path("corrections"),
     cache: own.Cache = None,
     note: own.Notes = None,
@@ -107,37 +87,30 @@ def corrections(
     from radfact.metrics.registry import select_metrics
 
     check_folder(out)
-    ratings = read(table, layout, None, BetterName.LOWER, None, ids)
+    ratings = read(table, rating)
     if not has_categories(ratings) and all(sample.corrections is None for sample in ratings.samples):
-        message = f"--layout: expected corrected lines or errors by category, which '{layout.value}' does not have"
+        message = f"--layout: expected corrected lines or errors by category, which '{rating.layout}' does not have"
         raise InputError(message, code=ErrorCode.INVALID_OPTION)
-    judge_options = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
-    cache = cache or out / "cache"
-    scoring = Scoring(metrics or _TEXT_METRICS, weights, judge_options, cache)
-    if judge_options.named is None:
-        raise InputError(
-            "--judge: expected the model that corrects, PROVIDER:MODEL, or RADFACT_JUDGE in the environment",
-            code=ErrorCode.MISSING_OPTION,
-        )
-    with naming_options():
-        select_metrics(scoring.names)  # refuses unknown names before the model is queried
-    chosen: Setting = setting.value
-    run = _correct(ratings, judge_options, cache, chosen, zero_shot, paraphrase_by, seed)
+    judge, cache, seed = judge.or_environment(), cache or out / "cache", draws.seed
+    name = judge.required_judge
+    selected = metrics if metrics.metrics else metrics.model_copy(update={"metrics": _TEXT_METRICS})
+    scoring = Scoring(selected, judge, cache)
+    select_metrics(scoring.names)  # refuses unknown names before the model is queried
+    run = _correct(ratings, judge, cache, setting, zero_shot, paraphrase_by, seed)
     with scoring.scorer(main_only=True) as score:
         result = evaluate_corrections(run, ratings, score, out)
-    name = judge_options.name
-    record = {"table": str(table), "layout": layout.value, "judge": name, "zero_shot": zero_shot, "seed": seed}
+    record = {"table": str(table), "layout": rating.layout, "judge": name, "zero_shot": zero_shot, "seed": seed}
     examples = "without the published examples" if zero_shot else "with the published examples"
-    about = f"{len(run.reports)} of {len(ratings.samples)} reports, {chosen}, corrected by {name} {examples}."
+    about = f"{len(run.reports)} of {len(ratings.samples)} reports, {setting}, corrected by {name} {examples}."
     notes = [about, *ratings.notes, *(note or ())]
-    missing = write_corrections(result, run, out, record, setting=chosen, notes=notes)
+    missing = write_corrections(result, run, out, record, setting=setting, notes=notes)
     console = new_console()
     _show(result)
     say_notes(console, [*ratings.notes, *missing])
     if run.excluded:
         say(console, f"{len(run.excluded)} reports excluded, listed on the page", style="red")
     say_path(console, "Read the result in", out / "corrections.html")
-    scoring.finish(console, named=metrics is not None)
+    scoring.finish(console, named=bool(metrics.metrics))
     if run.excluded:
         raise typer.Exit(ExitCode.INCOMPLETE)
 
@@ -158,7 +131,7 @@ def _correct(
 
     with ExitStack() as stack:
         client = stack.enter_context(
-            client_of(judge.name, judge, cache, option="--judge", parameters=FineRadScore.parameters)
+            client_of(judge.required_judge, judge, cache, option="--judge", parameters=FineRadScore.parameters)
         )
         usage_by_role = {"corrections": client.usage_counter.as_dict}
         paraphraser = None

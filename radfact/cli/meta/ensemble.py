@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from radfact.cli import options as shared
+from radfact.cli.command import with_options
 from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
-from radfact.cli.meta.agreement import (
-    BetterOption,
-    ExpertOption,
-    IdsOption,
-    LayoutName,
-    LayoutOption,
-    TableArgument,
-    TargetOption,
-    read,
-)
+from radfact.cli.meta.agreement import TableArgument, read
 from radfact.cli.meta.options import say_matches, show_table
-from radfact.cli.options import FIGURES, INPUT, OUTPUT, key_values, naming_options
+from radfact.cli.options import INPUT, OUTPUT, SCORES
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.meta.options import RatingOptions
+from radfact.options import parse_key_values, rename_fields
+from radfact.scoring.options import BootstrapOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from radfact.meta.ensembles.model import Method
 
 FIT_MANUAL = "\n".join(
     (
@@ -80,36 +72,26 @@ JudgesOption = Annotated[
 ]
 
 
-class MethodName(StrEnum):
-    """How features are combined."""
-
-    LINEAR_REGRESSION = "linear_regression"
-    AVERAGE = "average"
-
-
 @app.command(help=FIT_MANUAL)
+@with_options
 def fit(
     table: TableArgument,
     judges: JudgesOption,
-    layout: LayoutOption = LayoutName.PLAIN,
-    expert: ExpertOption = None,
-    better: BetterOption = None,
-    target: TargetOption = None,
-    ids: IdsOption = None,
+    rating: RatingOptions,
+    draws: Annotated[BootstrapOptions, own.DRAWS],
     features: Annotated[
         str | None,
         typer.Option(
-            metavar="NAMES", help="Scores of every judge, separated by commas. Default: all.", rich_help_panel=FIGURES
+            metavar="NAMES", help="Scores of every judge, separated by commas. Default: all.", rich_help_panel=SCORES
         ),
     ] = None,
     method: Annotated[
-        MethodName, typer.Option(help="Regression fitted on the experts, or average.", rich_help_panel=FIGURES)
-    ] = MethodName.LINEAR_REGRESSION,
+        Literal["linear_regression", "average"],
+        typer.Option(help="Regression fitted on the experts, or average.", rich_help_panel=SCORES),
+    ] = "linear_regression",
     folds: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Folds of the cross-validation.", rich_help_panel=FIGURES)
+        int, typer.Option(min=2, metavar="N", help="Folds of the cross-validation.", rich_help_panel=SCORES)
     ] = 10,
-    bootstrap: own.Bootstrap = 1000,
-    seed: own.Seed = 42,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The ensemble as JSON.", rich_help_panel=OUTPUT)] = Path(
         "ensemble.json"
     ),
@@ -121,15 +103,14 @@ def fit(
 
     console = new_console()
     check_folder(out.parent)
-    ratings = read(table, layout, expert, better, target, ids)
+    ratings = read(table, rating)
     folders = _folders(judges)
-    chosen: Method = method.value
-    with naming_options(runs="--judges", features="--judges"):
+    with rename_fields({"runs": "--judges", "features": "--judges"}):
         judge_scores = read_features(folders, _names(features))
         digests = pair_digests(ratings.pairs)
         say_matches([match_samples(folder, digests) for folder in folders.values()])
-        fitted = fit_on_ratings(ratings, judge_scores, method=chosen, folds=folds, seed=seed)
-    show_table(console, fitted.table(replicates=bootstrap, seed=seed))
+        fitted = fit_on_ratings(ratings, judge_scores, method=method, folds=folds, seed=draws.seed)
+    show_table(console, fitted.table(replicates=draws.bootstrap, seed=draws.seed))
     direction = ratings.better[ratings.target]
     say(console, f"Correlations with '{ratings.target}' of the experts ({direction} is better), on their own scales.")
     fitted.ensemble.save(out)
@@ -137,11 +118,11 @@ def fit(
 
 
 @app.command("apply", help=APPLY_MANUAL)
+@with_options
 def apply_ensemble(
     ensemble: Annotated[Path, typer.Argument(help="Output of 'fit'.")],
     judges: JudgesOption,
-    bootstrap: shared.Bootstrap = 500,
-    seed: shared.Seed = 42,
+    draws: BootstrapOptions,
     out: own.Out = Path("ensemble"),
 ) -> None:
     """Score reports by an ensemble."""
@@ -154,14 +135,14 @@ def apply_ensemble(
     loaded, folders = Ensemble.load(ensemble), _folders(judges)
     check_folder(out)
     first, *others = folders.values()
-    with naming_options(runs="--judges", features="--judges"):
+    with rename_fields({"runs": "--judges", "features": "--judges"}):
         judge_scores = read_features(folders)
         digests = read_digests(first)
         say_matches([match_samples(folder, digests) for folder in others])
         files = {"files": [str(ensemble)], "judges": {name: str(folder) for name, folder in folders.items()}}
         counts = {"read": len(digests), "skipped": len(digests) - len(judge_scores.sample_ids)}
         record = {"versions": versions(), "input": {**files, **counts}}
-        result = apply_to_folders(loaded, judge_scores, folders, out, run=record, bootstrap=bootstrap, seed=seed)
+        result = apply_to_folders(loaded, judge_scores, folders, out, run=record, **draws.record())
     missing = sum(map(bool, result.failures))
     console = new_console()
     say(console, f"{len(result.pairs) - missing} of {len(result.pairs)} reports scored")
@@ -172,7 +153,7 @@ def apply_ensemble(
 
 
 def _folders(judges: Sequence[str]) -> Mapping[str, Path]:
-    return {name: Path(folder) for name, folder in key_values(judges, "--judges").items()}
+    return {name: Path(folder) for name, folder in parse_key_values(judges, "--judges").items()}
 
 
 def _names(features: str | None) -> list[str] | None:

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from radfact.cli import options as shared
+from radfact.cli.command import with_options
 from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes, show_table
 from radfact.cli.meta.rexamine import RULES
-from radfact.cli.metrics import WeightsOption
-from radfact.cli.options import INPUT, JUDGE, OUTPUT, JudgeOptions
+from radfact.cli.options import INPUT, JUDGE, OUTPUT
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError, RunError
+from radfact.judges.options import JudgeOptions
+from radfact.metrics.options import MetricOptions
+from radfact.options import only
 from radfact.progress import ProgressDisplay
+from radfact.scoring.options import BootstrapOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,19 +81,17 @@ RegionOption = Annotated[
 InjectedOption = Annotated[Path, typer.Option(metavar="FILE", help="JSON Lines of candidates.", rich_help_panel=OUTPUT)]
 
 
+@with_options
 def inject(
     reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, report, optionally site.")],
+    model: Annotated[JudgeOptions, only("judge_args", "base_url", "concurrency")],
+    draws: Annotated[BootstrapOptions, only("seed")],
     by: ByOption = RULES,
     types: TypesOption = "a,b,c,d,e,f",
     errors: ErrorsOption = "1,2,3",
     mixed: MixedOption = False,
     modality: ModalityOption = "X-ray",
     region: RegionOption = "chest",
-    config: shared.Config = None,  # noqa: ARG001
-    judge_arg: shared.JudgeArgs = None,
-    base_url: shared.BaseUrl = None,
-    concurrency: shared.Concurrency = None,
-    seed: own.Seed = 42,
     out: InjectedOption = Path("injected.jsonl"),
     cache: own.Cache = None,
 ) -> None:
@@ -100,14 +101,13 @@ def inject(
 
     console = new_console()
     check_folder(out.parent)
-    plan = _Plan(_parse_letters(types), _parse_numbers(errors), mixed, seed, modality, region)
+    plan = _Plan(_parse_letters(types), _parse_numbers(errors), mixed, draws.seed, modality, region)
     sources = read_reports(reports, default_site="")
     failed: dict[str, str] = {}
     unreadable = 0
     if by == RULES:
         candidates, unreadable = _inject_by_rules(sources, plan)
     else:
-        model = JudgeOptions(by, judge_arg, base_url, concurrency=concurrency)
         client = client_of(by, model, cache or out.parent / "cache", option="--by", parameters={"temperature": None})
         with client, ProgressDisplay(new_console(stderr=True), {"injection": client.usage_counter.as_dict}, None):
             candidates, failed = _inject_by_model(client, sources, plan)
@@ -205,16 +205,12 @@ def _inject_by_model(
     return [result for _, result in results if not isinstance(result, Failure)], failed
 
 
+@with_options
 def detect(
     injected: Annotated[Path, typer.Argument(help="Output of 'radfact meta inject'.")],
+    metrics: Annotated[MetricOptions, own.METRICS],
+    judge: Annotated[JudgeOptions, own.MODEL],
     scores: own.Scores = None,
-    metrics: own.Metrics = None,
-    weights: WeightsOption = None,
-    config: shared.Config = None,  # noqa: ARG001
-    judge: shared.JudgeName = None,
-    judge_arg: shared.JudgeArgs = None,
-    base_url: shared.BaseUrl = None,
-    concurrency: shared.Concurrency = None,
     out: own.Out = Path("detection"),
     cache: own.Cache = None,
     note: own.Notes = None,
@@ -226,8 +222,7 @@ def detect(
     console = new_console()
     check_folder(out)
     rows = read_injected(injected)
-    judge_options = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
-    scoring = Scoring(metrics, weights, judge_options, cache or out / "cache")
+    scoring = Scoring(metrics, judge.or_environment(), cache or out / "cache")
     result = detection.detect(rows, collect_scores(detection.detection_pairs(rows), scores, scoring, out))
     missing = detection.write_detection(result, rows, out, {"injected": str(injected)}, note or ())
     show_table(console, detection.detection_table(result))

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from radfact.cli.metrics import read_weights
-from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions, naming_options
+from radfact.cli.options import INPUT, OUTPUT
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.judges.options import JudgeOptions
+from radfact.metrics.options import MetricOptions
+from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -26,22 +28,17 @@ if TYPE_CHECKING:
     from radfact.meta.scores import SampleMatch, ScoreColumns, ScoreFunction
     from radfact.records import Pair
 
-Metrics = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAMES", help="Metrics or scores to compute, separated by commas, or all.", rich_help_panel=FIGURES
-    ),
-]
+MODEL = only("judge", "judge_args", "base_url", "concurrency")
+"""Options of a judge or another language model."""
+METRICS = only("metrics", "weights", metrics=())
+DRAWS = only(bootstrap=1000)
+
 Scores = Annotated[
     list[Path] | None,
     typer.Option(
-        metavar="FOLDER", help="Results folder with scores of these samples; may be repeated.", rich_help_panel=INPUT
+        metavar="FOLDER", help="Results folder with scores of these samples; repeatable.", rich_help_panel=INPUT
     ),
 ]
-Bootstrap = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Bootstrap replicates; 0 for none.", rich_help_panel=FIGURES)
-]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of all random choices.", rich_help_panel=FIGURES)]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.", rich_help_panel=OUTPUT)]
 Notes = Annotated[
     list[str] | None,
@@ -63,16 +60,14 @@ class Scoring:
     """The selected metrics.
 
     Attributes:
-        metrics: names of metrics and scores, separated by commas.
-        weights: folders of weights.
+        metrics: names of metrics and scores, and folders of weights.
         judge: options of the judge.
         cache: cache of model responses.
         unavailable: metrics without a result, and the reason, after they were computed.
         is_incomplete: whether a direct query of the judge failed.
     """
 
-    metrics: str | None
-    weights: list[str] | None
+    metrics: MetricOptions
     judge: JudgeOptions
     cache: Path
     unavailable: dict[str, str] = field(default_factory=dict)
@@ -81,7 +76,7 @@ class Scoring:
     @property
     def names(self) -> list[str]:
         """Names of metrics and scores."""
-        return [name.strip() for name in (self.metrics or "").split(",") if name.strip()]
+        return list(self.metrics.metrics)
 
     def finish(self, console: Console, *, named: bool = True) -> None:
         """Print which metrics gave no result.
@@ -116,19 +111,9 @@ class Scoring:
         from radfact.metrics.resources import MetricResources
         from radfact.pipeline import MetricRunner
 
-        with naming_options():
-            choices = select_metrics(self.names)
-        resources = MetricResources(
-            judge=self.judge.named,
-            judge_args=self.judge.arguments,
-            base_url=self.judge.base_url,
-            concurrency=self.judge.concurrency,
-            cache=self.cache,
-            weights=read_weights(self.weights),
-        )
+        resources = MetricResources(judge=self.judge, cache=self.cache, weights=self.metrics.weights)
         try:
-            with naming_options():
-                runner = MetricRunner(choices, resources)
+            runner = MetricRunner(select_metrics(self.names), resources)
 
             def score(pairs: Sequence[Pair], folder: Path) -> ScoreColumns:
                 scores = compute_scores(pairs, runner, folder, main_only=main_only)
@@ -153,11 +138,11 @@ def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, param
     """
     from radfact.llm import load_chat_client, parse_model_args
 
-    with naming_options(judge=option):
+    with rename_fields({"judge": option}):
         return load_chat_client(
             name,
             base_url=judge.base_url,
-            parameters={**parameters, **parse_model_args(judge.arguments)},
+            parameters={**parameters, **parse_model_args(judge.judge_args)},
             concurrency=judge.concurrency,
             cache=cache,
         )

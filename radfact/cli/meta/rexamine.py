@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radfact.cli import options as shared
+from radfact.cli.command import with_options
 from radfact.cli.inputs import check_files, check_folder
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of, show_table
-from radfact.cli.metrics import WeightsOption
-from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
+from radfact.cli.options import INPUT, SCORES
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.judges.options import JudgeOptions
+from radfact.metrics.options import MetricOptions
+from radfact.options import only
+from radfact.scoring.options import BootstrapOptions
 
 if TYPE_CHECKING:
     from radfact.meta.robustness.rexamine import Injector, Styler
@@ -59,24 +62,20 @@ CountsOption = Annotated[
     typer.Option(metavar="FILE", help="Expert counts: CSV with id and errors.", rich_help_panel=INPUT),
 ]
 PerSiteOption = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Reports to draw from each site; 0 for all.", rich_help_panel=FIGURES)
+    int, typer.Option(min=0, metavar="N", help="Reports to draw from each site; 0 for all.", rich_help_panel=SCORES)
 ]
 
 
+@with_options
 def rexamine(
     reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, site and report.")],
+    metrics: Annotated[MetricOptions, own.METRICS],
+    judge: Annotated[JudgeOptions, own.MODEL],
+    draws: Annotated[BootstrapOptions, only("seed")],
     styler: StylerOption = RULES,
     errors_by: ErrorsOption = RULES,
     counts: CountsOption = None,
     per_site: PerSiteOption = 40,
-    metrics: own.Metrics = None,
-    weights: WeightsOption = None,
-    config: shared.Config = None,  # noqa: ARG001
-    judge: shared.JudgeName = None,
-    judge_arg: shared.JudgeArgs = None,
-    base_url: shared.BaseUrl = None,
-    concurrency: shared.Concurrency = None,
-    seed: own.Seed = 42,
     out: own.Out = Path("rexamine"),
     cache: own.Cache = None,
     note: own.Notes = None,
@@ -88,18 +87,16 @@ def rexamine(
 
     check_folder(out)
     check_files(counts)
-    judge_options = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
-    cache = cache or out / "cache"
+    judge, cache = judge.or_environment(), cache or out / "cache"
     site_reports = read_reports(reports)
     expert_counts = None if counts is None else read_counts(counts)
-    scoring = Scoring(metrics, weights, judge_options, cache)
+    scoring = Scoring(metrics, judge, cache)
     if not scoring.names:
         raise InputError("--metrics: expected the metrics to test", code=ErrorCode.MISSING_OPTION)
     with ExitStack() as stack:
-        style = _styler(styler, judge_options, cache, stack)
-        injector = _injector(errors_by, judge_options, cache, seed, stack)
+        style = _styler(styler, judge, cache, stack)
+        injector = _injector(errors_by, judge, cache, draws.seed, stack)
         score = stack.enter_context(scoring.scorer(main_only=True))
-        stack.enter_context(naming_options())
         result = run(
             site_reports,
             out,
@@ -108,7 +105,7 @@ def rexamine(
             score=score,
             counts=expert_counts,
             per_site=per_site or None,
-            seed=seed,
+            seed=draws.seed,
             notes=note or (),
         )
     console = new_console()
