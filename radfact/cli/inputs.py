@@ -1,4 +1,4 @@
-"""What `radfact score` reads, and the folder that it writes to, checked before anything is asked or written."""
+"""Input and output of the scoring commands, checked before any model is queried."""
 
 from __future__ import annotations
 
@@ -65,26 +65,26 @@ def fill_page_options(options: PageOptions, pairs: Pairs) -> PageOptions:
 
 
 def check_files(*paths: Path | None) -> None:
-    """Say at once, not after the judging, that a file is not there.
+    """Check that files exist.
 
     Raises:
-        InputError: one that is named is no file.
+        InputError: one does not.
     """
     for path in paths:
         if path is not None and not path.is_file():
-            raise InputError("no such file", file=path)
+            raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path)
 
 
 def check_images(manifest: Path | None, unscored: Path | None, read: Pairs) -> None:
-    """Say at once, not after the judging, that a manifest has no images for the page.
+    """Check that a manifest has images for the page.
 
     Args:
-        manifest: as the user named it.
+        manifest: `--manifest`.
         unscored: drafts without a reference, which are on the page too.
         read: the pairs.
 
     Raises:
-        InputError: it has none of the studies, or one of the files cannot be read.
+        InputError: the manifest has none of the studies, or a file cannot be read.
     """
     from radfact.html.page import check_manifest
     from radfact.io.pairs import read_drafts
@@ -95,16 +95,18 @@ def check_images(manifest: Path | None, unscored: Path | None, read: Pairs) -> N
 
 
 def check_folder(folder: Path) -> None:
-    """Say at once that results cannot be written into a folder, which need not be there yet.
+    """Check that results can be written into a folder, which need not exist yet.
 
     Raises:
-        InputError: it, or a folder above it, is a file.
+        InputError: the folder or a parent is a file, or is not writable.
     """
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not existing.is_dir():
-        raise InputError("expected a folder for the results, found a file", file=existing)
+        raise InputError(
+            "expected a folder for the results, found a file", code=ErrorCode.OUTPUT_CONFLICT, file=existing
+        )
     if not os.access(existing, os.W_OK):
-        raise InputError("the folder for the results cannot be written to", file=existing)
+        raise InputError("expected a writable folder for the results", code=ErrorCode.WRITE_FAILED, file=existing)
 
 
 def describe_difference(folder: Path, pairs: Pairs, runner: MetricRunner, options: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""GREEN's summary on the results page: which errors are typical."""
+"""GREEN summary on the results page: typical errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from radfact.results.schema import GREEN_SUMMARY_FILE, GreenCategory, GreenSumma
 
 
 def green_section(folder: Path) -> str:
-    """The section of the page, empty where the folder has no summary.
+    """Return the section of the page; empty if the folder has no summary.
 
     Raises:
-        InputError: the file holds something else.
+        InputError: the file does not match its schema.
     """
     path = folder / GREEN_SUMMARY_FILE
     if not path.is_file():

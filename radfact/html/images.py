@@ -1,4 +1,4 @@
-"""Images for a page: small, in the page or beside it, and a word where one cannot be shown."""
+"""Images of a page: reduced, inside the page or in a folder, or a message where one cannot be shown."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from urllib.parse import quote
 from radfact.io.jsonl import open_atomic
 
 LONGEST_SIDE = 640
-"""Pixels of the longest side of an image as shown; the boxes are shares and do not depend on it."""
+"""Longest side of a displayed image in pixels; boxes are relative and do not depend on it."""
 
-MOST_EMBEDDED = 200
-"""Studies up to which images are embedded; above, they lie beside the page and are loaded when they come into view."""
+MAX_EMBEDDED = 200
+"""Maximum number of studies with embedded images; with more, a browser loads image files when they come into view."""
 
 _DIGITS = 24
 _NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.jpg")
 
 
 def load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
-    """Replace the paths in `images` of each study by what the viewer takes: `src`, `width`, `height` or a `message`.
+    """Replace the paths in `images` of each study by records for the viewer: `src`, `width`, `height` or a `message`.
 
     Args:
-        studies: with `images`, paths or None by kind, or without.
-        folder: beside the page, takes the images; None embeds them in the page.
+        studies: may have `images`, paths or None by kind.
+        folder: folder of the image files; None embeds the images in the page.
     """
     paths = {path for study in studies for path in study.get("images", {}).values() if path is not None}
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -40,12 +40,12 @@ def load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
             study["images"] = {kind: path and loaded[path] for kind, path in study["images"].items()}
 
 
-def keep_images(studies: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Remove from a folder beside a page the images that the page does not show, and the folder with the last one.
+def remove_unused_images(studies: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Remove image files that the page does not show, and the folder if it is empty then.
 
     Args:
-        studies: as `load_images` leaves them.
-        folder: beside the page; it need not be there, and what was not written here stays in it.
+        studies: after `load_images`.
+        folder: folder of the image files; it may be missing, and other files in it stay.
     """
     if not folder.is_dir():
         return
@@ -69,13 +69,13 @@ def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
         return {"message": f"{path.name}: no such image"}
     try:
         jpeg, width, height = _as_jpeg(path)
-    # Pillow reports damaged files in all of these ways, by format.
+    # Pillow reports damaged files by these exceptions, depending on the format.
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return {"message": f"{path.name}: this image cannot be read"}
     if folder is None:
         src = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
     else:
-        # Named by content: a page drawn earlier never shows another study's radiograph while this one is being made.
+        # Named by content, so that an earlier page never shows the radiograph of another study while this one is written.
         name = f"{hashlib.sha256(jpeg).hexdigest()[:_DIGITS]}.jpg"
         src = f"{quote(folder.name)}/{name}"
         if not (folder / name).exists():
@@ -85,7 +85,7 @@ def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
 
 
 def _as_jpeg(path: Path) -> tuple[bytes, int, int]:
-    """The image for the screen as JPEG bytes without metadata, and the original's width and height in pixels."""
+    """Return the image as JPEG without metadata, and width and height of the original in pixels."""
     import numpy as np
     from PIL import Image
 

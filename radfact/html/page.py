@@ -1,4 +1,4 @@
-"""The results page: one HTML file that shows figures, studies, boxes and verdicts without a network."""
+"""The results page: one HTML file with scores, studies, boxes and verdicts that needs no network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.html.green_summary import green_section
-from radfact.html.images import MOST_EMBEDDED, keep_images, load_images
+from radfact.html.images import MAX_EMBEDDED, load_images, remove_unused_images
 from radfact.html.markup import render
 from radfact.io.jsonl import open_atomic, read_jsonl
 from radfact.records import parse_sentences, validated
@@ -24,7 +24,7 @@ from radfact.results.schema import (
     SentenceRow,
 )
 
-_BESIDE = "report_images"
+_IMAGE_FOLDER = "report_images"
 _IMAGES = ("frontal", "lateral", "prior_frontal")
 _SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why"}
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
@@ -71,46 +71,46 @@ def write_page(
     unscored: Path | None = None,
     images: ImagePlace | None = None,
 ) -> Path:
-    """Write `report.html` into a results folder: its figures, and each study as in figure E.1 of paper 004.
+    """Write `report.html` into a results folder: its scores, and each study as in MAIRA-2, figure E.1.
 
-    Images lie inside the page or in `report_images/` beside it, and are written before the page that shows them. One
-    that cannot be read is shown as missing. Text of reports is data: nothing in it can become markup. What is not given
-    is taken from `page` in `run.json`, as `page_record` makes it; a file named there that is gone is said on the page.
+    Images are inside the page or in `report_images/`, and are written before the page that shows them. An image that
+    cannot be read is shown as missing. Text of reports is data and cannot become markup. Options that are not given come
+    from `page` in `run.json`; a file named there that no longer exists is mentioned on the page.
 
     Args:
-        folder: results folder with `scores.json`, `samples.jsonl`, `sentences.jsonl` and, if there, `run.json`.
+        folder: results folder.
         manifest: records by `sample_id` with images (paths relative to the manifest, or absolute) and context.
-        notes: plain sentences for the banner, such as what the figures are not.
-        unscored: drafts without a reference, shown apart and in no figure; their images come from the
-            `manifest.jsonl` beside that file, or else from `manifest`.
-        images: where the images go; None puts those of up to `MOST_EMBEDDED` studies inside, of more beside.
+        notes: sentences for the banner, such as a limitation of the scores.
+        unscored: drafts without a reference, shown apart and not scored; their images come from the `manifest.jsonl`
+            in the same folder, or else from `manifest`.
+        images: where the images go; by default inside the page for up to `MAX_EMBEDDED` studies.
 
     Returns:
         The path of the page.
 
     Raises:
-        InputError: a file is missing or holds what the page cannot show, or the manifest has none of the studies;
-            nothing is written then.
+        InputError: a file is missing or does not match its schema, or the manifest has none of the studies; nothing is
+            written then.
     """
-    folder, given = Path(folder), manifest
+    folder, given_manifest = Path(folder), manifest
     scores, run = read_scores(folder), read_run(folder)
     record = run.page or PageRecord()
-    chosen = set(record.drafts if unscored is None else ())
+    shown_drafts = set(record.drafts if unscored is None else ())
     manifest, notes, unscored = _sources(folder, record, manifest, notes, unscored)
     studies = _read_studies(folder, list(scores.scores), [name for name in scores.metrics if name != RADFACT])
     drafts = _read_drafts(Path(unscored)) if unscored else []
-    drafts = [draft for draft in drafts if not chosen or draft["sample_id"] in chosen]
-    if given is not None and (studies or drafts):
-        check_manifest(Path(given), [study["sample_id"] for study in (*studies, *drafts)])
+    drafts = [draft for draft in drafts if not shown_drafts or draft["sample_id"] in shown_drafts]
+    if given_manifest is not None and (studies or drafts):
+        check_manifest(Path(given_manifest), [study["sample_id"] for study in (*studies, *drafts)])
 
     sources = [] if manifest is None else [Path(manifest)]
-    beside = Path(unscored).parent / "manifest.jsonl" if unscored else None
-    own = [beside] if beside is not None and beside.exists() else []
+    neighbor = Path(unscored).parent / "manifest.jsonl" if unscored else None
+    own = [neighbor] if neighbor is not None and neighbor.exists() else []
     _attach(studies, sources)
     _attach(drafts, own + sources)
-    few = len(studies) + len(drafts) <= MOST_EMBEDDED
+    few = len(studies) + len(drafts) <= MAX_EMBEDDED
     inside = (images or record.images or ("inside" if few else "beside")) == "inside"
-    load_images([*studies, *drafts], None if inside else folder / _BESIDE)
+    load_images([*studies, *drafts], None if inside else folder / _IMAGE_FOLDER)
 
     page = render(
         f"{'RadFact results' if list(scores.metrics) == [RADFACT] else 'Results'}: {folder.resolve().name}",
@@ -122,14 +122,14 @@ def write_page(
         green_section(folder),
     )
     with open_atomic(folder / "report.html", "wb") as handle:
-        # JSON may smuggle in half a surrogate pair, which no UTF-8 file can hold.
+        # JSON can hold half a surrogate pair, which UTF-8 cannot.
         handle.write(page.encode("utf-8", "replace"))
-    keep_images([*studies, *drafts], folder / _BESIDE)
+    remove_unused_images([*studies, *drafts], folder / _IMAGE_FOLDER)
     return folder / "report.html"
 
 
 def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
-    """Make sure that a manifest has images for a page.
+    """Check that a manifest has images for a page.
 
     Args:
         manifest: as for `write_page`.
@@ -138,11 +138,11 @@ def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
     Raises:
         InputError: it has none of these studies, or cannot be read.
     """
-    wanted = set(sample_ids)
     known = (validated(_Study, row, file=manifest, line=line).sample_id for line, row in read_jsonl(manifest))
-    if wanted.isdisjoint(known):
+    if set(sample_ids).isdisjoint(known):
         raise InputError(
-            f"none of the page's studies is in it; expected records of them, as of '{sample_ids[0]}'",
+            f"expected records of the studies of the page, such as '{sample_ids[0]}', found none",
+            code=ErrorCode.MISMATCH,
             file=manifest,
             field="sample_id",
         )
@@ -155,8 +155,8 @@ def _sources(
     notes: Sequence[str] | None,
     unscored: Path | None,
 ) -> tuple[Path | None, list[str], Path | None]:
-    """The manifest, the notes and the unscored drafts: each as given, or else as the run had it."""
-    said = list(record.notes if notes is None else notes)
+    """Return manifest, notes and unscored drafts: as given, or else from the record of the run."""
+    shown_notes = list(record.notes if notes is None else notes)
     paths = []
     for given, named, what in (
         (manifest, record.manifest, "The manifest with the images"),
@@ -164,10 +164,10 @@ def _sources(
     ):
         path = folder / named if given is None and named is not None else given
         if given is None and path is not None and not path.is_file():
-            said.append(f"{what} ({path.name}) is not where the run had it, so this page is without.")
+            shown_notes.append(f"{what} ({path.name}) is no longer where it was during the run.")
             path = None
         paths.append(path)
-    return paths[0], said, paths[1]
+    return paths[0], shown_notes, paths[1]
 
 
 def _read_studies(folder: Path, names: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
@@ -247,12 +247,12 @@ def _read_drafts(path: Path) -> list[dict[str, Any]]:
 
 
 def _attach(studies: Sequence[dict[str, Any]], manifests: Iterable[Path]) -> None:
-    """Give each study its context and the paths of its images from the first manifest that knows it."""
-    wanted = {study["sample_id"]: study for study in studies}
+    """Add context and image paths to each study, from the first manifest that has it."""
+    missing = {study["sample_id"]: study for study in studies}
     for path in manifests:
         for line, row in read_jsonl(path):
             record = validated(_Study, row, file=path, line=line)
-            study = wanted.pop(record.sample_id, None)
+            study = missing.pop(record.sample_id, None)
             if study is None:
                 continue
             study.update(record.model_dump(include=set(_CONTEXT)))

@@ -93,18 +93,18 @@ class MetricResources:
             self._check_no_model_options()
 
     def metric(self, entry: MetricEntry) -> Metric:
-        """The metric of an entry; the same one on every call.
+        """Return the metric of an entry, the same object on every call.
 
         Raises:
-            MissingRequirementError: something that it needs is not there.
-            InputError: what is there cannot be used, or the entry is no metric.
+            MissingRequirementError: a requirement is missing.
+            InputError: a requirement is not valid, or the entry is not a metric.
         """
         if entry.name not in self._metrics:
             self._metrics[entry.name] = self._create(entry)
         return self._metrics[entry.name]
 
     def shared(self, name: str) -> Metric:
-        """A metric of ours by name, for those that are made of it."""
+        """Return a built-in metric by name, for metrics that combine it."""
         return self.metric(entries()[name])
 
     def _create(self, entry: MetricEntry) -> Metric:
@@ -160,15 +160,15 @@ class MetricResources:
         return None
 
     def client(self, parameters: Mapping[str, Any], name: str) -> ChatClient:
-        """A client of the model, with the sampling that a metric wants where the user says nothing else.
+        """Return a client of the language model.
 
         Args:
-            parameters: of the metric.
+            parameters: sampling parameters of the metric, unless the user sets others.
             name: of the metric, for the display of a run.
 
         Raises:
             MissingRequirementError: no model is named.
-            InputError: the model cannot be reached for want of a package or a key, or an option does not fit.
+            InputError: a package or a key is missing, or an option does not fit.
         """
         from radfact.llm import ChatClient, load_chat_client, parse_model_args
 
@@ -194,11 +194,11 @@ class MetricResources:
         return made
 
     def entailment(self) -> tuple[Judge, Splitter | None]:
-        """The judge and the splitter of RadFact; no splitter where `needs_splitter` is false.
+        """Return the judge and the splitter of RadFact; no splitter if `needs_splitter` is false.
 
         Raises:
             MissingRequirementError: no judge is named.
-            InputError: it cannot be made.
+            InputError: the judge or the splitter cannot be created.
         """
         if self._judge is not None:
             judge = as_judge(self._judge)
@@ -227,7 +227,7 @@ class MetricResources:
                 )
 
     def close(self) -> None:
-        """Give back connections and the files of answers."""
+        """Close the connections of all clients and their response caches."""
         for client in self._clients:
             client.close()
 
@@ -262,16 +262,18 @@ def _is_model(name: str) -> bool:
     return name.partition(":")[0] not in WITHOUT_MODEL
 
 
-def _weights(given: Mapping[str, Path] | Sequence[Path]) -> Weights:
-    if not isinstance(given, Mapping):
-        return Weights(roots=tuple(map(Path, given)))
+def _weights(folders: Mapping[str, Path] | Sequence[Path]) -> Weights:
+    if not isinstance(folders, Mapping):
+        return Weights(roots=tuple(map(Path, folders)))
     known = sorted({name for entry in entries().values() for name in entry.requirements.weights})
-    for name in given:
+    for name in folders:
         if name not in known:
             raise InputError(
-                f"no metric has weights of that name; expected {', '.join(known)}", field=f"weights.{name}"
+                f"no metric has weights of that name; expected {', '.join(known)}",
+                code=ErrorCode.UNKNOWN_NAME,
+                field=f"weights.{name}",
             )
-    return Weights({name: Path(folder) for name, folder in given.items()})
+    return Weights({name: Path(folder) for name, folder in folders.items()})
 
 
 def _call(entry: MetricEntry, factory: Any, **arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The published command's output file, written from a results folder."""
+"""Export of a results folder in the layout of the published command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, NonNegativeInt
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
 from radfact.records import validated
 from radfact.results.reader import read_run, read_samples, read_scores
@@ -33,7 +33,7 @@ _MEANS = {
 }
 _F1 = {name: F1_PARTS[name] for name in ("logical_f1", "spatial_f1", "grounding_f1")}
 _QUANTILES = {"p2.5th": 0.025, "p25th": 0.25, "median": 0.5, "p75th": 0.75, "p97.5th": 0.975}
-_SAME = 1e-9
+_TOLERANCE = 1e-9
 
 
 class _Draws(BaseModel):
@@ -44,12 +44,12 @@ class _Draws(BaseModel):
 def export(folder: Path | str, path: Path | str | None = None) -> Path:
     """Write the scores of a results folder as the published command writes them: one object with flat keys.
 
-    A figure has the keys `FIGURE/mean`, `/stderr`, `/p2.5th`, `/p25th`, `/median`, `/p75th` and `/p97.5th`, over the
-    bootstrap replicates that the run drew; those without a figure's name are the logical F1's. A run without replicates
-    has one key a figure. Samples left out for a failed judgement are the published `num_invalid_processed_samples`,
-    those without two reports to judge are nowhere. Values are not rounded; where the published command writes NaN, this
-    one writes null. Counters that only the published client keeps (phrases that a model wrote anew, calls of its
-    splitter) are absent.
+    A score has the keys `SCORE/mean`, `/stderr`, `/p2.5th`, `/p25th`, `/median`, `/p75th` and `/p97.5th`, over the
+    bootstrap replicates of the run; keys without the name of a score are those of the logical F1. A run without
+    replicates has one key per score. Samples that are excluded for a failed judgment are the published
+    `num_invalid_processed_samples`, those without two reports to judge are not counted. Values are not rounded; where
+    the published command writes NaN, this one writes null. Counters of the published client alone (phrases that a model
+    rewrote, calls of its splitter) are absent.
 
     Args:
         folder: a results folder with `scores.json`, `samples.jsonl` and `run.json`.
@@ -65,33 +65,34 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     scores, run = read_scores(folder), read_run(folder)
     draws = validated(_Draws, run.options, file=folder / "run.json", field="options")
     samples = [row for row in read_samples(folder, (), RadFactSampleRow) if row.is_judged]
-    _check(scores, samples, draws, folder)
+    _check_consistency(scores, samples, draws, folder)
     if path is None:
         stem = Path(run.input.files[0]).stem if run.input.files else folder.resolve().name
         path = folder / f"radfact_scores_{stem}.json"
-    # The published command has no boxes to look at in narratives and writes zeros for what depends on them.
-    boxes = any(one.candidate_sentences_with_boxes or one.reference_sentences_with_boxes for one in samples)
+    # The published command writes zeros for scores of boxes in narratives.
+    boxes = any(sample.candidate_sentences_with_boxes or sample.reference_sentences_with_boxes for sample in samples)
     write_json(path, _flat(samples, draws, zero_boxes=scores.splitter is not None and not boxes))
     return Path(path)
 
 
-def _check(scores: ScoresFile, samples: Sequence[RadFactSampleRow], options: _Draws, folder: Path) -> None:
-    """The scores must be those of these samples and options, or the export would give other numbers in silence."""
-    figures = {name: _column(samples, name) for name in _MEANS if name in SCORES}
-    again = summarize(figures, f1=_F1, replicates=options.bootstrap, seed=options.seed)
+def _check_consistency(scores: ScoresFile, samples: Sequence[RadFactSampleRow], options: _Draws, folder: Path) -> None:
+    """Check that the scores are those of these samples and options, or the export would have other numbers."""
+    columns = {name: _column(samples, name) for name in _MEANS if name in SCORES}
+    again = summarize(columns, f1=_F1, replicates=options.bootstrap, seed=options.seed)
     for name, summary in again.items():
         for kind in ("point", "median"):
-            found, wanted = getattr(scores.scores.get(name), kind, None), getattr(summary, kind)
-            if (found is None) != (wanted is None) or (wanted is not None and abs(found - wanted) > _SAME):
+            found, expected = getattr(scores.scores.get(name), kind, None), getattr(summary, kind)
+            if (found is None) != (expected is None) or (expected is not None and abs(found - expected) > _TOLERANCE):
                 raise InputError(
-                    f"samples.jsonl and the seed in run.json give {wanted}, found {found}; score the pairs again",
+                    f"samples.jsonl and the seed in run.json give {expected}, found {found}; score the pairs again",
+                    code=ErrorCode.MISMATCH,
                     file=folder / "scores.json",
                     field=f"scores.{name}.{kind}",
                 )
 
 
 def _flat(samples: Sequence[RadFactSampleRow], options: _Draws, *, zero_boxes: bool) -> dict[str, float | None]:
-    scored = [float(one.failure is None) for one in samples]
+    scored = [float(sample.failure is None) for sample in samples]
     values = {name: _column(samples, column) for name, column in _MEANS.items()}
     settings = {"replicates": options.bootstrap, "seed": options.seed}
     if options.bootstrap:
@@ -99,11 +100,11 @@ def _flat(samples: Sequence[RadFactSampleRow], options: _Draws, *, zero_boxes: b
     else:
         points = summarize({**values, "num_samples": scored}, f1=_F1, **settings)
         drawn = {name: np.array([np.nan if one.point is None else one.point]) for name, one in points.items()}
-    # Taken out and put back, because an F1 stands before it in the published order.
+    # Moved to the end, because an F1 precedes it in the published order.
     drawn["num_samples"] = drawn.pop("num_samples") * len(samples)
     width = len(drawn["num_samples"])
-    failed = sum(one.failed_sentences for one in samples)
-    asked = sum(one.candidate_sentences + one.reference_sentences for one in samples)
+    failed = sum(sample.failed_sentences for sample in samples)
+    asked = sum(sample.candidate_sentences + sample.reference_sentences for sample in samples)
     drawn["num_llm_failures"] = np.full(width, float(failed))
     drawn["num_llm_success"] = np.full(width, float(asked - failed))
     drawn["num_invalid_processed_samples"] = len(samples) - drawn["num_samples"]
@@ -118,7 +119,7 @@ def _flat(samples: Sequence[RadFactSampleRow], options: _Draws, *, zero_boxes: b
 
 
 def _column(samples: Sequence[RadFactSampleRow], name: str) -> list[float]:
-    values = [getattr(one, name) if one.failure is None else None for one in samples]
+    values = [getattr(sample, name) if sample.failure is None else None for sample in samples]
     return [math.nan if value is None else float(value) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""How much of a sentence's region its evidence covers: pure geometry on boxes and pixel masks."""
+"""Geometry of boxes and pixel masks: the share of a sentence's region that its evidence covers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from radfact.records import Box, Sentence
 from radfact.scoring.options import Compat
 
 PAPER_GRID = 224
-"""Pixels a side of the mask on which the published implementation compares boxes."""
+"""Side length in pixels of the mask on which the published implementation compares boxes."""
 
-# Coordinates are written in decimals: the rounding of binary fractions must not decide a share of exactly one half.
+# Coordinates are decimal numbers: binary rounding must not decide a share of exactly one half.
 _ROUNDING = 1e-9
 
 _Rectangle = tuple[float, float, float, float]
@@ -24,7 +24,7 @@ _Rectangle = tuple[float, float, float, float]
 def spatially_entailed(
     sentence: Sentence, evidence: Sequence[Sentence], *, compat: Compat = "paper", threshold: float = 0.5
 ) -> bool:
-    """Whether enough of a sentence's region lies in the union of the regions of its evidence (paper 004, RadFact).
+    """Return whether enough of a sentence's region lies in the union of the regions of its evidence.
 
     `paper` mode tests `share > threshold`, as published; `exact` mode tests `share >= threshold`, as the paper's text
     says. An undefined share and evidence without any region are not entailed.
@@ -34,8 +34,10 @@ def spatially_entailed(
         evidence: ALL its evidence sentences, with or without regions.
         compat: the geometry, see `covered_share`.
         threshold: the share in [0, 1].
+
+    Source: MAIRA-2, section "RadFact".
     """
-    if not any(other.has_region for other in evidence):
+    if not any(premise.has_region for premise in evidence):
         return False
     share = covered_share(sentence, evidence, compat=compat)
     if math.isnan(share):
@@ -44,11 +46,11 @@ def spatially_entailed(
 
 
 def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: Compat = "paper") -> float:
-    """Share in [0, 1] of a sentence's region that lies in the union of the regions of its evidence.
+    """Return the share in [0, 1] of a sentence's region that lies in the union of the regions of its evidence.
 
     Boxes are compared as pixels of a 224 x 224 grid in `paper` mode (corner = int(coordinate * 224), half-open ranges)
     and as rectangles in `exact` mode. With a mask on either side, `paper` brings masks to 224 x 224 by nearest
-    neighbour; `exact` compares on the masks' own grid (the finest, where they differ), boxes drawn onto it.
+    neighbor; `exact` compares on the grid of the masks (the finest, if they differ), with boxes drawn onto it.
 
     Returns:
         NaN where the sentence's own region covers nothing.
@@ -56,7 +58,7 @@ def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: C
     Raises:
         InputError: a mask is no valid run-length encoding of its size.
     """
-    masks = [mask for one in (sentence, *evidence) for mask in one.masks or ()]
+    masks = [mask for item in (sentence, *evidence) for mask in item.masks or ()]
     if not masks:
         return _rectangle_share(_rectangles(sentence.boxes, compat), _rectangles(_all_boxes(evidence), compat))
     if compat == "paper":
@@ -73,7 +75,7 @@ def _all_boxes(sentences: Iterable[Sentence]) -> list[Box]:
 
 
 def _rectangles(boxes: Iterable[Box] | None, compat: Compat) -> list[_Rectangle]:
-    """Boxes that cover something: in pixels of the paper's grid, or as they are."""
+    """Return the boxes with an area, in pixels of the paper's grid or as they are."""
     corners: Iterable[_Rectangle] = (box.as_tuple() for box in boxes or ())
     if compat == "paper":
         corners = (
@@ -84,9 +86,9 @@ def _rectangles(boxes: Iterable[Box] | None, compat: Compat) -> list[_Rectangle]
 
 
 def _rectangle_share(own: list[_Rectangle], evidence: list[_Rectangle]) -> float:
-    """Share of the union of `own` inside the union of `evidence`.
+    """Return the share of the union of `own` inside the union of `evidence`.
 
-    Counting pixels of half-open integer rectangles is measuring their area, so both modes come through here.
+    The area of half-open integer rectangles is their number of pixels, so this serves both modes.
     """
     if not own:
         return math.nan
@@ -101,7 +103,7 @@ def _rectangle_share(own: list[_Rectangle], evidence: list[_Rectangle]) -> float
 
 
 def _union_areas(own: list[_Rectangle], evidence: list[_Rectangle]) -> tuple[float, float]:
-    """Area of the union of `own`, and of its part inside the union of `evidence`, by compressed coordinates."""
+    """Return the area of the union of `own` and of its part inside the union of `evidence`, by coordinate compression."""
     corners = np.array(own + evidence, dtype=np.float64)  # (own + evidence, 4)
     xs, ys = np.unique(corners[:, 0::2]), np.unique(corners[:, 1::2])
     columns = np.searchsorted(xs, corners[:, 0::2])
@@ -114,7 +116,7 @@ def _union_areas(own: list[_Rectangle], evidence: list[_Rectangle]) -> tuple[flo
 
 
 def _draw(sentences: Iterable[Sentence], size: tuple[int, int], compat: Compat) -> NDArray[np.bool_]:
-    """The union of the regions of `sentences` on a grid of `size` (height, width)."""
+    """Draw the union of the regions of `sentences` on a grid of `size` (height, width)."""
     height, width = size
     canvas = np.zeros(size, dtype=np.bool_)
     for sentence in sentences:
@@ -122,21 +124,21 @@ def _draw(sentences: Iterable[Sentence], size: tuple[int, int], compat: Compat) 
             if compat == "paper":
                 x0, y0, x1, y1 = (int(corner * PAPER_GRID) for corner in box.as_tuple())
             else:
-                # A pixel belongs to a box that holds its centre, so corners given in whole pixels come back unharmed.
+                # A pixel belongs to a box that contains its center, so corners in whole pixels are exact.
                 x0, x1 = math.ceil(box.x_min * width - 0.5), math.ceil(box.x_max * width - 0.5)
                 y0, y1 = math.ceil(box.y_min * height - 0.5), math.ceil(box.y_max * height - 0.5)
             canvas[y0:y1, x0:x1] = True
         for mask in sentence.masks or ():
-            canvas |= _nearest(decode_mask(mask), size)
+            canvas |= _resample(decode_mask(mask), size)
     return canvas
 
 
-def _nearest(pixels: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Nearest neighbour by pixel centres: `pixels` (h, w) on a grid of `size` (height, width)."""
+def _resample(pixels: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Resample `pixels` (h, w) to `size` (height, width) by the nearest pixel center."""
     if pixels.shape == size:
         return pixels
     rows, columns = (
-        ((np.arange(wanted) + 0.5) * found / wanted).astype(np.intp)
-        for wanted, found in zip(size, pixels.shape, strict=True)
+        ((np.arange(target) + 0.5) * source / target).astype(np.intp)
+        for target, source in zip(size, pixels.shape, strict=True)
     )
     return pixels[np.ix_(rows, columns)]

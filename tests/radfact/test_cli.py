@@ -349,7 +349,7 @@ def test_a_manifest_that_is_gone_is_said_on_the_page(run: Run, pairs: str, tmp_p
     run("score", pairs, "--judge", "verbatim", "--manifest", "manifest.jsonl", "--out", "done")
     (tmp_path / "manifest.jsonl").unlink()
     assert run("page", "done")[0] == 0
-    assert "(manifest.jsonl) is not where the run had it" in (tmp_path / "done" / "report.html").read_text()
+    assert "(manifest.jsonl) is no longer where it was" in (tmp_path / "done" / "report.html").read_text()
 
 
 def configured(tmp_path: Path, text: str) -> list[str]:

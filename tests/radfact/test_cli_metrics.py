@@ -99,7 +99,7 @@ def test_a_manifest_without_any_of_the_studies_is_refused_before_the_judging(run
     named = [*command, "pairs.csv", "--judge", "offline", "--manifest", "manifest.jsonl", "--out", "r"]
     code, _, err = run(*named)
     assert (code, Path("r").exists()) == (2, False)
-    assert "manifest.jsonl: sample_id: none of the page's studies is in it" in err
+    assert "manifest.jsonl: sample_id: expected records of the studies of the page" in err
     assert run(*named, "--unscored", "drafts.jsonl")[0] == 0
 
 
