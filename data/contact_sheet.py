@@ -13,7 +13,7 @@ from typing import Any
 from data.manifest import parse_study
 from data.study import IMAGE_COLUMNS, Label, Study
 from radfact.errors import ErrorCode, InputError
-from radfact.html.images import MOST_EMBEDDED, load_images
+from radfact.html.images import MAX_EMBEDDED, load_images
 from radfact.html.markup import STATIC, assemble
 from radfact.io.jsonl import open_atomic, read_jsonl
 from radfact.records import Sentence
@@ -42,7 +42,7 @@ def write_contact_sheet(
 ) -> ContactSheet:
     """Write a page of samples: images with boxes, sections, sentences and labels.
 
-    Images are embedded in the page for up to `MOST_EMBEDDED` samples, and written to a folder next to it for more. An
+    Images are embedded in the page for up to `MAX_EMBEDDED` samples, and written to a folder next to it for more. An
     unreadable image is replaced by its error. Report texts are escaped.
 
     Args:
@@ -59,7 +59,7 @@ def write_contact_sheet(
     studies, total = _select(manifest, count, seed, sample_ids)
     cards = [_card(study) for study in studies]
     image_folder = out.parent / f"{out.name.removesuffix('.html')}_images"
-    load_images(cards, None if len(cards) <= MOST_EMBEDDED else image_folder)
+    load_images(cards, None if len(cards) <= MAX_EMBEDDED else image_folder)
     missing = {image["message"] for card in cards for image in card["images"].values() if image and "message" in image}
     page = assemble(
         _OWN / "sheet.html",

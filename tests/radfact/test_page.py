@@ -109,7 +109,7 @@ class TestFigures:
         text = " ".join(Page(write_page(folder)).text.split())
         set_f1 = "RadFact's F1: the harmonic mean of the dataset-level precision and recall"
         assert f"Mean over the studies that have a value; {set_f1}" in text
-        assert "The F1 of the set is that of the set's precision and recall, not the mean of the studies' F1." in text
+        assert "The F1 of the dataset is that of its precision and recall, not the mean of the studies' F1." in text
         parts = {"logical_f1": figure(0.6), "bleu_4": figure(0.1)}
         metrics = {name: {"figures": [figure]} for name, figure in (("radfact", "logical_f1"), ("bleu", "bleu_4"))}
         write_json(folder / "scores.json", {"figures": parts, "metrics": metrics})
@@ -302,7 +302,7 @@ class TestImages:
     def test_many_studies_keep_their_images_in_files(
         self, folder: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(page_module, "MOST_EMBEDDED", 2)
+        monkeypatch.setattr(page_module, "MAX_EMBEDDED", 2)
         src = self.src(write_page(folder, manifest=manifest))
         assert src.startswith("report_images/")
         assert Image.open(folder / src).size == (40, 30)
