@@ -28,7 +28,7 @@ _SHARD_SIZE = "2GB"
 """Size of a file, which is in memory while it is written."""
 
 
-def plain_llama(checkpoint: Path, dtype: torch.dtype, folder: Path | None = None) -> Path:
+def export_plain_llama(checkpoint: Path, dtype: torch.dtype, folder: Path | None = None) -> Path:
     """Return a folder with the checkpoint's language model as Hugging Face's Llama, exported unless it exists.
 
     It holds configuration, sharded weights, tokenizer and generation settings, and is renamed into place when complete.

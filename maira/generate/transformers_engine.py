@@ -152,7 +152,7 @@ class TransformersEngine:
         free = torch.cuda.mem_get_info(self.device)[0] + unused
         if self._static_cache is not None:
             free += sum(layer.keys.nbytes + layer.values.nbytes for layer in self._static_cache.layers)
-        return rows_that_fit(free, length, self.model.config.text_config, self.model.dtype.itemsize)
+        return largest_batch_size(free, length, self.model.config.text_config, self.model.dtype.itemsize)
 
     def _try_batch(
         self, requests: Sequence[GenerationRequest], features: ImageFeatures, start: int, stop: int
@@ -255,7 +255,7 @@ class TransformersEngine:
         return self._static_cache
 
 
-def rows_that_fit(free: int, length: int, config: Any, itemsize: int) -> int:
+def largest_batch_size(free: int, length: int, config: Any, itemsize: int) -> int:
     """Return how many sequences can be generated together, at least one.
 
     A row takes the keys and values of all its tokens (those of one layer twice while it grows), the embeddings of its

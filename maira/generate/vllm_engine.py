@@ -20,7 +20,7 @@ from transformers import GenerationConfig
 
 from maira.generate.engine import FailedRequest, GenerationRequest, Response, limit_to_window
 from maira.generate.options import EngineOptions
-from maira.generate.plain_llama import plain_llama
+from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.model.checkpoint import fingerprint
 from maira.model.tokens import OBJECT_END
@@ -70,7 +70,7 @@ class VLLMEngine:
         self.options = options
         arguments = _arguments(options, "float32" if device == "cpu" else "bfloat16")
         dtype: torch.dtype = getattr(torch, arguments["dtype"])
-        folder = plain_llama(checkpoint, dtype, options.language_model)
+        folder = export_plain_llama(checkpoint, dtype, options.language_model)
         self._ends = frozenset(GenerationConfig.from_pretrained(folder).eos_token_id)
         self._embedder = PromptEmbedder(checkpoint)
         self._tokenizer = self._embedder.processor.tokenizer

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from maira.generate.options import EngineOptions
-from maira.generate.plain_llama import plain_llama
+from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.convert import convert
@@ -24,7 +24,7 @@ Break = Callable[[Path], object]
 
 def _vllm_parts(folder: Path) -> None:
     """What vLLM's engine reads of a checkpoint before it starts vLLM."""
-    plain_llama(folder, torch.float32, folder.parent / "llama")
+    export_plain_llama(folder, torch.float32, folder.parent / "llama")
     PromptEmbedder(folder)
 
 

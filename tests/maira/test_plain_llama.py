@@ -17,7 +17,7 @@ from data.manifest import read_manifest
 from data.study import Study
 from maira.generate import plain_llama as module
 from maira.generate.engine import FailedRequest
-from maira.generate.plain_llama import plain_llama
+from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.model.checkpoint import LAYOUTS, Layout, fingerprint
 from maira.model.convert import convert
@@ -48,7 +48,7 @@ def test_both_halves_together_are_the_model(
     assert len(example.images) == images
     convert(checkpoint, tmp_path / "checkpoint", layout)
     llama = AutoModelForCausalLM.from_pretrained(
-        plain_llama(tmp_path / "checkpoint", torch.float32, tmp_path / "llama")
+        export_plain_llama(tmp_path / "checkpoint", torch.float32, tmp_path / "llama")
     )
     (prompt,) = PromptEmbedder(tmp_path / "checkpoint").embed([example], 1000)
     assert isinstance(prompt, torch.Tensor)
@@ -59,7 +59,7 @@ def test_both_halves_together_are_the_model(
 
 
 def test_the_folder_has_what_a_plain_llama_has(checkpoint: Path, processor: Any, tmp_path: Path) -> None:
-    folder = plain_llama(checkpoint, torch.bfloat16, tmp_path / "llama")
+    folder = export_plain_llama(checkpoint, torch.bfloat16, tmp_path / "llama")
     config = json.loads((folder / "config.json").read_text())
     assert (config["architectures"], config["dtype"]) == (["LlamaForCausalLM"], "bfloat16")
     assert next(AutoModelForCausalLM.from_pretrained(folder).parameters()).dtype == torch.bfloat16
@@ -72,25 +72,25 @@ def test_shards_are_written_with_their_index(
     checkpoint: Path, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SHARD_SIZE", "30KB")
-    folder = plain_llama(checkpoint, torch.float32, tmp_path / "llama")
+    folder = export_plain_llama(checkpoint, torch.float32, tmp_path / "llama")
     assert len(list(folder.glob("model-*.safetensors"))) > 2
     state = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     for name, tensor in model.language_model.state_dict().items():
         assert torch.equal(state[name], tensor)
-    assert plain_llama(checkpoint, torch.float32, folder) == folder
+    assert export_plain_llama(checkpoint, torch.float32, folder) == folder
     next(folder.glob("model-*.safetensors")).unlink()
     with raises_code(ErrorCode.FILE_NOT_FOUND):
-        plain_llama(checkpoint, torch.float32, folder)
+        export_plain_llama(checkpoint, torch.float32, folder)
 
 
 def test_it_is_made_once_in_the_users_cache(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = plain_llama(checkpoint, torch.float32)
+    folder = export_plain_llama(checkpoint, torch.float32)
     assert folder == tmp_path / "maira" / f"{checkpoint.name}@{fingerprint(checkpoint)}-float32"
     before = _contents(folder)
-    assert plain_llama(checkpoint, torch.float32) == folder
+    assert export_plain_llama(checkpoint, torch.float32) == folder
     assert _contents(folder) == before
-    assert plain_llama(checkpoint, torch.bfloat16) != folder
+    assert export_plain_llama(checkpoint, torch.bfloat16) != folder
 
 
 def test_what_is_written_by_half_is_never_used(
@@ -104,9 +104,9 @@ def test_what_is_written_by_half_is_never_used(
     with monkeypatch.context() as patched:
         patched.setattr(module, "write_json", stop)
         with pytest.raises(KeyboardInterrupt):
-            plain_llama(checkpoint, torch.float32, folder)
+            export_plain_llama(checkpoint, torch.float32, folder)
     assert not folder.exists()
-    plain_llama(checkpoint, torch.float32, folder)
+    export_plain_llama(checkpoint, torch.float32, folder)
     assert AutoModelForCausalLM.from_pretrained(folder) is not None
 
 
@@ -114,13 +114,13 @@ def test_another_checkpoints_folder_is_refused(checkpoint: Path, tmp_path: Path)
     other = tmp_path / "other"
     shutil.copytree(checkpoint, other)
     (other / "config.json").write_text((other / "config.json").read_text() + " ")
-    folder = plain_llama(checkpoint, torch.float32, tmp_path / "llama")
+    folder = export_plain_llama(checkpoint, torch.float32, tmp_path / "llama")
     before = _contents(folder)
     for wrong in ((other, torch.float32), (checkpoint, torch.bfloat16)):
         with raises_code(ErrorCode.OUTPUT_CONFLICT):
-            plain_llama(*wrong, folder)
+            export_plain_llama(*wrong, folder)
     with raises_code(ErrorCode.OUTPUT_CONFLICT):
-        plain_llama(checkpoint, torch.float32, checkpoint)
+        export_plain_llama(checkpoint, torch.float32, checkpoint)
     assert _contents(folder) == before
 
 
@@ -131,7 +131,8 @@ def test_processes_that_want_the_same_one_make_it_once(
     export = module._export
     monkeypatch.setattr(module, "_export", lambda *arguments: (built.append(1), export(*arguments)))
     together = [
-        threading.Thread(target=plain_llama, args=(checkpoint, torch.float32, tmp_path / "llama")) for _ in range(3)
+        threading.Thread(target=export_plain_llama, args=(checkpoint, torch.float32, tmp_path / "llama"))
+        for _ in range(3)
     ]
     for thread in together:
         thread.start()

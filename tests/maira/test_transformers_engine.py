@@ -20,7 +20,7 @@ from maira.generate import features, transformers_engine
 from maira.generate.engine import FailedRequest, GenerationRequest, Response, report_request
 from maira.generate.features import ImageFeatures
 from maira.generate.options import EngineOptions
-from maira.generate.transformers_engine import TransformersEngine, rows_that_fit
+from maira.generate.transformers_engine import TransformersEngine, largest_batch_size
 from maira.grounding.boxes import box_completions
 from maira.model.config import MairaConfig
 from maira.model.processor import MairaProcessor
@@ -266,9 +266,11 @@ def test_an_accelerator_takes_as_many_studies_as_its_memory_holds() -> None:
     """By the specification's arithmetic: about 24 of three images in 80 GB, 13.8 of which the model takes."""
     text = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
     config = MairaConfig(text_config=text | {"vocab_size": 32207}).text_config
-    assert 22 <= rows_that_fit(int(66e9), 4360 + 150, config, 2) <= 26
-    assert rows_that_fit(int(66e9), 1600 + 150, config, 2) > 2 * rows_that_fit(int(66e9), 4360 + 150, config, 2)
-    assert rows_that_fit(0, 4360, config, 2) == 1
+    assert 22 <= largest_batch_size(int(66e9), 4360 + 150, config, 2) <= 26
+    assert largest_batch_size(int(66e9), 1600 + 150, config, 2) > 2 * largest_batch_size(
+        int(66e9), 4360 + 150, config, 2
+    )
+    assert largest_batch_size(0, 4360, config, 2) == 1
 
 
 class OnePixel(nn.Module):
