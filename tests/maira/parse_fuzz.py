@@ -1,4 +1,4 @@
-"""Mutated reports against the parser: `python tests/maira/parse_fuzz.py 1000000` for as many as wanted."""
+"""Check the parser with mutated reports: `python tests/maira/parse_fuzz.py 1000000` for a million of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CUT_TOKEN = re.compile(r"<(/?(o|ob|obj|b|bo|box)?|[xy][0-9]*)\Z")
 
 
 def well_formed(rng: random.Random) -> str:
-    """A grounded report of up to four sentences, each of words that occur nowhere else."""
+    """Return a grounded report of up to four sentences of unique words."""
     text = ""
     for _ in range(rng.randint(0, 4)):
         words = " ".join(f"w{rng.getrandbits(40):x}" for _ in range(rng.randint(1, 4)))
@@ -44,18 +44,18 @@ def well_formed(rng: random.Random) -> str:
 
 
 def mutate(text: str, rng: random.Random) -> str:
-    """The text with one to six stretches left out, doubled, moved, or replaced by tokens and odd characters."""
+    """Delete, repeat or move one to six spans of a text, or insert tokens and unusual characters."""
     for _ in range(rng.randint(1, 6)):
         start, end = sorted(rng.randint(0, len(text)) for _ in range(2))
-        stretch = text[start:end]
+        span = text[start:end]
         match rng.randrange(5):
             case 0:
                 text = text[:start] + text[end:]
             case 1:
-                text = text[:end] + stretch * rng.randint(1, 3) + text[end:]
+                text = text[:end] + span * rng.randint(1, 3) + text[end:]
             case 2:
                 place = rng.randint(0, len(text))
-                text = text[:place] + stretch + text[place:]
+                text = text[:place] + span + text[place:]
             case 3:
                 text = text[:start] + rng.choice(FORMAT) + text[start:]
             case _:
@@ -65,22 +65,22 @@ def mutate(text: str, rng: random.Random) -> str:
 
 
 def check(text: str) -> None:
-    """Parse a text, and make sure that no word of it is lost and that every note is of a sentence there is.
+    """Check that parsing loses no word of a text, and that every irregularity belongs to an existing sentence.
 
     Raises:
-        AssertionError: naming the text.
+        AssertionError: with the text.
     """
     parsed = parse_report(text)
     readable = text.encode("utf-8", "replace").decode()
     words = re.findall(r"\w+", FORMAT_TOKEN.sub(" ", _CUT_TOKEN.sub("", readable)))
-    kept = re.findall(r"\w+", " ".join(sentence.text for sentence in parsed.sentences))
-    assert Counter(words) == Counter(kept), f"lost or doubled of {text!r}"
+    parsed_words = re.findall(r"\w+", " ".join(sentence.text for sentence in parsed.sentences))
+    assert Counter(words) == Counter(parsed_words), f"lost or doubled of {text!r}"
     indices = [note.index for note in parsed.irregularities if note.index is not None]
     assert all(0 <= index < len(parsed.sentences) for index in indices), f"notes of {text!r}"
 
 
 def main(count: int, seed: int = 0) -> None:
-    """Check `count` mutated reports and say how long it took."""
+    """Check mutated reports and print the time."""
     rng, start = random.Random(seed), time.perf_counter()
     for _ in range(count):
         check(mutate(well_formed(rng), rng))

@@ -1,6 +1,6 @@
-"""A small model of the released shape put together from transformers' own parts, and what it would be on disk.
+"""A small model of the released shape, assembled from transformers' own parts, and its checkpoint files.
 
-It is the reference of the checkpoint tests, so it uses nothing of this package.
+The reference of the checkpoint tests; it uses no code of this package.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CONFIG: dict[str, Any] = {
 
 
 class Assembly(nn.Module):
-    """Encoder, adapter and language model, and the plainest way to run them."""
+    """Encoder, adapter and language model with a minimal forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,26 +79,26 @@ class Assembly(nn.Module):
 
     @torch.no_grad()
     def logits(self, ids: list[int], pixels: Tensor) -> Tensor:
-        """(length, vocabulary) for one text, its placeholders filled in order with the images' tokens."""
+        """Return the logits (length, vocabulary) of one text, its placeholders replaced in order by image tokens."""
         patches = self.vision_tower(pixels).feature_maps[-1][:, 1:]
         tokens = iter(self.projector(patches).flatten(0, 1))
         words = self.language_model.get_input_embeddings()(torch.tensor(ids))
         rows = [next(tokens) if token == IMAGE_TOKEN else word for token, word in zip(ids, words, strict=True)]
         assert next(tokens, None) is None
-        found: Tensor = self.language_model(inputs_embeds=torch.stack(rows)[None]).logits[0]
-        return found
+        logits: Tensor = self.language_model(inputs_embeds=torch.stack(rows)[None]).logits[0]
+        return logits
 
     def greedy(self, ids: list[int], pixels: Tensor, count: int) -> list[int]:
-        """The next tokens, everything computed anew for each."""
-        written: list[int] = []
+        """Return the next tokens by greedy search without a cache."""
+        generated: list[int] = []
         for _ in range(count):
-            best = self.logits(ids + written, pixels)[-1]
+            best = self.logits(ids + generated, pixels)[-1]
             best[IMAGE_TOKEN] = -torch.inf
-            written.append(int(best.argmax()))
-        return written
+            generated.append(int(best.argmax()))
+        return generated
 
     def on_disk(self) -> dict[str, Tensor]:
-        """The state dict under the release's names; transformers itself writes the encoder's."""
+        """Return the state dict with the released names; transformers itself writes the encoder."""
         with tempfile.TemporaryDirectory() as folder:
             self.vision_tower.save_pretrained(folder)
             encoder = {name: tensor.clone() for name, tensor in load_file(Path(folder) / "model.safetensors").items()}
@@ -110,7 +110,7 @@ class Assembly(nn.Module):
 
 
 def write_released(folder: Path, state: dict[str, Tensor], config: dict[str, Any] | None = None) -> Path:
-    """A folder as the release's: sharded weights and `config.json`."""
+    """Write a folder like the released one: sharded weights and `config.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     save_torch_state_dict(state, folder, max_shard_size="60KB")
     (folder / "config.json").write_text(json.dumps(config or CONFIG), encoding="utf-8")
@@ -118,8 +118,8 @@ def write_released(folder: Path, state: dict[str, Tensor], config: dict[str, Any
 
 
 def in_transformers5(state: dict[str, Tensor], *, in_memory_names: bool = False) -> dict[str, Tensor]:
-    """The state dict in transformers 5's layout, the encoder's names also as transformers 5 has them in memory."""
-    found = {}
+    """Convert a state dict to transformers 5's layout, optionally with its in-memory names of the encoder."""
+    converted = {}
     for name, tensor in state.items():
         if name.startswith("language_model.lm_head"):
             name = name.removeprefix("language_model.")
@@ -131,5 +131,5 @@ def in_transformers5(state: dict[str, Tensor], *, in_memory_names: bool = False)
             for letter, word in (("q", "query"), ("k", "key"), ("v", "value")):
                 name = name.replace(f"attention.attention.{word}", f"attention.{letter}_proj")
             name = name.replace("attention.output.dense", "attention.o_proj")
-        found[name] = tensor
-    return found
+        converted[name] = tensor
+    return converted
