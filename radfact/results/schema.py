@@ -23,7 +23,8 @@ from radfact.scoring.radfact import SentenceScore
 from radfact.statistics.bootstrap import Direction
 
 VERSION = 2
-"""Version of the schema. Version 1, which has no `version` field, called the scores `figures`."""
+"""Version of the schema. Version 1, which has no `version` field, called the scores `figures` and usage
+`account`."""
 
 RADFACT = "radfact"
 GREEN_SUMMARY_FILE = "green_summary.json"
@@ -165,7 +166,7 @@ class MetricCacheFile(Row):
     key: str | None
     scores: Annotated[dict[str, Direction], Scores]
     pooled: list[list[str]]
-    usage: dict[str, int]
+    usage: dict[str, int] = Field(validation_alias=AliasChoices("usage", "account"))
     usage_by_role: dict[str, dict[str, int]] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
     has_details: bool
