@@ -268,8 +268,8 @@ def test_wrong_options_are_refused(
     ratings: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found, line = refuse_meta(capsys, "agreement", ratings, *arguments, "--out", tmp_path / "out")
-    assert found is code
+    error_code, line = refuse_meta(capsys, "agreement", ratings, *arguments, "--out", tmp_path / "out")
+    assert error_code is code
     assert name in line
     assert not (tmp_path / "out").exists()
 

@@ -34,14 +34,14 @@ def entry(text: str, severity: str, *categories: str) -> dict[str, Any]:
 
 
 def corrector(request: dict[str, Any], _: int) -> Reply:
-    """A model that deletes every mass and puts every line in other words when asked to."""
+    """A model that deletes every mass, and paraphrases lines."""
     text = last(request)
     if text.startswith("Rewrite"):
         return 200, {}, f"In other words: {text.splitlines()[-1]}"
     candidate = text.partition("Ground Truth Text:")[0]
     masses = re.findall(r"\[(\d+)\][^\n]*Mass", candidate)
-    found = {line: entry("[delete]", "Not actionable", "False prediction of finding") for line in masses}
-    return 200, {}, json.dumps(found)
+    entries = {line: entry("[delete]", "Not actionable", "False prediction of finding") for line in masses}
+    return 200, {}, json.dumps(entries)
 
 
 def corrections(server: ChatServer, table: Path, out: Path, *more: object) -> int:
@@ -54,30 +54,35 @@ def test_the_tables_of_the_paper(tmp_path: Path, serve: Callable[..., ChatServer
     table = write_table(tmp_path / "v0.csv", V0, ROWS)
     assert corrections(server, table, out, "--layout", "refisco-v0") == 0
     # Rows of the table are the lines that are numbered, however they would be divided otherwise.
-    assert any("[0] Lungs are clear\n[1] Left effusion. Small\n[2] Mass" in last(one) for one in server.requests)
-    found = read_json(out / "corrections.json")
-    changes = found["changes"]["all"]
+    assert any(
+        "[0] Lungs are clear\n[1] Left effusion. Small\n[2] Mass" in last(request) for request in server.requests
+    )
+    result = read_json(out / "corrections.json")
+    changes = result["changes"]["all"]
     assert changes["no_change"] == {"value": 1.0, "n": 4}
     assert changes["delete"] == {"value": 1.0, "n": 2}
     assert changes["rewrite"] == {"value": 0.0, "n": 1}
     assert changes["insert"] == {"value": 0.0, "n": 1}
     assert changes["no_insert"] == {"value": 1.0, "n": 2}
-    assert set(found["changes"]) == {"all", "X-REM", "MIMIC-CXR"}
+    assert set(result["changes"]) == {"all", "X-REM", "MIMIC-CXR"}
     # Maximum severities 3, 2 and 0 against 1, 1 and 0; and the two raters of the same candidate, 3 against 2.
-    assert found["severities"]["model"]["mean_absolute"] == pytest.approx(1.0)
-    assert found["severities"]["model"]["shares"] == {str(gap): pytest.approx(1 / 3) for gap in (-2, -1, 0)}
-    assert (found["severities"]["other raters"]["mean_absolute"], found["severities"]["other raters"]["n"]) == (1.0, 1)
-    gain = found["gains"]["bleu_2"]
+    assert result["severities"]["model"]["mean_absolute"] == pytest.approx(1.0)
+    assert result["severities"]["model"]["shares"] == {str(gap): pytest.approx(1 / 3) for gap in (-2, -1, 0)}
+    assert (result["severities"]["other raters"]["mean_absolute"], result["severities"]["other raters"]["n"]) == (
+        1.0,
+        1,
+    )
+    gain = result["gains"]["bleu_2"]
     assert gain["corrected"] > gain["base"]
     assert gain["n"] == 3
-    assert found["text_similarity"]["bleu_2"] == {"value": 0.0, "n": 1}
+    assert result["text_similarity"]["bleu_2"] == {"value": 0.0, "n": 1}
     assert (out / "severities.png").read_bytes().startswith(b"\x89PNG")
     page = (out / "corrections.html").read_text()
     assert "3 of 3 reports, original, corrected by openai:m with the published examples." in page
     assert "(table 1)" in page
     assert "(tables 2 and 3)" in page
-    kept = [row["corrections"] for _, row in read_jsonl(out / "corrections.jsonl")]
-    assert [[one["was"] for one in row] for row in kept] == [["Mass"], ["Mass"], []]
+    items = [row["corrections"] for _, row in read_jsonl(out / "corrections.jsonl")]
+    assert [[item["was"] for item in row] for row in items] == [["Mass"], ["Mass"], []]
 
 
 def test_the_severity_of_a_kept_line_counts(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
@@ -88,11 +93,11 @@ def test_the_severity_of_a_kept_line_counts(tmp_path: Path, serve: Callable[...,
     ]
     table, out = write_table(tmp_path / "v0.csv", V0, rows), tmp_path / "out"
     assert corrections(serve(corrector), table, out, "--layout", "refisco-v0") == 0
-    found = read_json(out / "corrections.json")
+    result = read_json(out / "corrections.json")
     # The model has 0, 0 and 1; the raters of the first report both have 4, though only one of them changes it.
-    assert found["severities"]["model"]["mean_absolute"] == pytest.approx((4 + 4 + 1) / 3)
-    assert found["severities"]["other raters"]["mean_absolute"] == 0.0
-    assert found["changes"]["all"]["no_change"]["n"] == 2
+    assert result["severities"]["model"]["mean_absolute"] == pytest.approx((4 + 4 + 1) / 3)
+    assert result["severities"]["other raters"]["mean_absolute"] == 0.0
+    assert result["changes"]["all"]["no_change"]["n"] == 2
 
 
 def test_a_metric_is_one_row(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
@@ -111,9 +116,9 @@ def test_shuffled_references_and_paraphrased_candidates(tmp_path: Path, serve: C
     assert "Ground Truth Text: Left effusion. Small. Lungs are clear.\n" in last(server.requests[-1])
     assert "(table 4)" in (tmp_path / "s/corrections.html").read_text()
     assert corrections(*command, tmp_path / "p", "--layout", "refisco-v0", "--setting", "paraphrased") == 0
-    asked = last(server.requests[-1])
-    assert "[0] In other words: Lungs are clear.\n[1] In other words: Left effusion. Small.\n[2] In other" in asked
-    assert "Ground Truth Text: Lungs are clear. Left effusion. Small.\n" in asked
+    query = last(server.requests[-1])
+    assert "[0] In other words: Lungs are clear.\n[1] In other words: Left effusion. Small.\n[2] In other" in query
+    assert "Ground Truth Text: Lungs are clear. Left effusion. Small.\n" in query
     assert read_json(tmp_path / "p/corrections.json")["changes"]["all"]["delete"] == {"value": 1.0, "n": 1}
     assert "(table 7)" in (tmp_path / "p/corrections.html").read_text()
 
@@ -122,7 +127,7 @@ def test_without_the_examples(tmp_path: Path, serve: Callable[..., ChatServer]) 
     server = serve(corrector)
     table = write_table(tmp_path / "v0.csv", V0, ROWS)
     assert corrections(server, table, tmp_path / "a", "--layout", "refisco-v0", "--zero-shot") == 0
-    assert all("Example 1" not in one["messages"][0]["content"] for one in server.requests)
+    assert all("Example 1" not in request["messages"][0]["content"] for request in server.requests)
 
 
 def test_categories_compared_with_expert_counts(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
@@ -136,7 +141,7 @@ def test_categories_compared_with_expert_counts(tmp_path: Path, serve: Callable[
         "clinically_significant",
         "num_errors",
     ]
-    # Of two raters one finds the mass significant in the first report; of the second both say that something lacks.
+    # One of two raters counts the mass of the first report; both count an omission in the second.
     rows = [
         [0, "bleu", 1, 0, True, 1],
         [0, "bleu", 1, 1, True, 0],
@@ -146,9 +151,9 @@ def test_categories_compared_with_expert_counts(tmp_path: Path, serve: Callable[
     write_table(tmp_path / REXVAL_RATINGS, columns, rows)
     out = tmp_path / "out"
     assert corrections(serve(corrector), tmp_path, out, "--layout", "rexval") == 0
-    found = read_json(out / "corrections.json")["categories"]
-    assert found["a"] == {"precision": {"value": 0.5, "n": 2}, "recall": {"value": 1.0, "n": 1}}
-    assert found["b"]["recall"] == {"value": 0.0, "n": 1}
+    result = read_json(out / "corrections.json")["categories"]
+    assert result["a"] == {"precision": {"value": 0.5, "n": 2}, "recall": {"value": 1.0, "n": 1}}
+    assert result["b"]["recall"] == {"value": 0.0, "n": 1}
     assert "appendix D" in (out / "corrections.html").read_text()
 
 
@@ -188,7 +193,7 @@ def test_wrong_options_are_refused_before_the_model_is_queried(
     table = write_table(tmp_path / "t.csv", [*V0, "reference", "candidate", "expert"], [[*ROWS[0], "r", "c", 1]])
     server = serve(corrector)
     model = ("--judge", "openai:m", "--base-url", server.base_url, "--metrics", "bleu_2")
-    found, line = refuse_meta(capsys, "corrections", table, *model, "--out", tmp_path / "out", *more)
+    error_code, line = refuse_meta(capsys, "corrections", table, *model, "--out", tmp_path / "out", *more)
     assert option in line
-    assert code in (None, found)
+    assert code in (None, error_code)
     assert not server.requests

@@ -25,7 +25,7 @@ def scores(folder: Path, pairs: list[Pair]) -> Path:
 
 
 def ratings(path: Path) -> Path:
-    rows = [[one.sample_id, one.reference, one.candidate, i % 3] for i, one in enumerate(PAIRS)]
+    rows = [[pair.sample_id, pair.reference, pair.candidate, i % 3] for i, pair in enumerate(PAIRS)]
     return write_table(path, ["id", "reference", "candidate", "expert"], rows)
 
 
@@ -109,7 +109,7 @@ def test_split_reports_match(tmp_path: Path) -> None:
     texts = [row["text"] for _, row in read_jsonl(folder / "sentences.jsonl") if row["sample_id"] == "0"]
     assert len(texts) == 5
     assert match_samples(folder, pair_digests(DIVIDED)).notes() == []
-    assert match_samples(folder, pair_digests(PAIRS)).other_texts == [one.sample_id for one in PAIRS]
+    assert match_samples(folder, pair_digests(PAIRS)).other_texts == [pair.sample_id for pair in PAIRS]
 
 
 @pytest.mark.parametrize("order", [("split", "whole"), ("whole", "split"), ("split",)])
@@ -124,7 +124,7 @@ def test_an_ensemble_has_the_reports_before_the_split(tmp_path: Path, order: tup
     assert match_samples(tmp_path / "out", pair_digests(DIVIDED)).notes() == []
     if "whole" in order:
         texts = [row["text"] for _, row in read_jsonl(tmp_path / "out/sentences.jsonl")]
-        assert texts == [text for one in DIVIDED for text in (one.candidate, one.reference)]
+        assert texts == [text for pair in DIVIDED for text in (pair.candidate, pair.reference)]
 
 
 def test_the_record_of_an_ensemble_identifies_it(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_the_record_of_an_ensemble_identifies_it(tmp_path: Path) -> None:
     assert metric["settings"]["judges"]["a"]["radfact"]["judge"]["name"] == "offline"
     assert metric["source"] == "VERT, section 5.1.5"
     assert "Judge: <strong>ensemble of a, b</strong>" in (tmp_path / "first/report.html").read_text()
-    said = compare([tmp_path / name for name in ("first", "same", "other")], replicates=0, rounds=1).notes
-    assert [note for note in said if "other settings" in note] == [
+    notes = compare([tmp_path / name for name in ("first", "same", "other")], replicates=0, rounds=1).notes
+    assert [note for note in notes if "other settings" in note] == [
         "ensemble: another judge or model, or other settings, in other than in first."
     ]

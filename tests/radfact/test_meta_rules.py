@@ -39,7 +39,7 @@ REPORTS = st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=7, unique=Tr
 
 
 def facts(text: str | None) -> list[tuple[str, bool]]:
-    return sorted((one.concept, one.present) for one in parse_facts(text or ""))
+    return sorted((fact.concept, fact.present) for fact in parse_facts(text or ""))
 
 
 @settings(deadline=None, max_examples=60)
@@ -97,7 +97,7 @@ def test_candidates_depend_on_seed_and_report_only() -> None:
         ("c", "Opacity in the upper lobe.", {"Opacity in the lower lobe."}),
         ("d", "There is a small effusion.", {"There is a large effusion."}),
         ("d", "Mild cardiomegaly.", {"Severe cardiomegaly."}),
-        ("e", "Small left effusion.", {f"Small left effusion, {one}." for one in (UNCHANGED, INCREASED)}),
+        ("e", "Small left effusion.", {f"Small left effusion, {text}." for text in (UNCHANGED, INCREASED)}),
         (
             "e",
             "Lungs are well expanded and clear bilaterally.",
@@ -112,14 +112,14 @@ def test_candidates_depend_on_seed_and_report_only() -> None:
     ],
 )
 def test_errors_by_category(letter: CategoryLetter, sentence: str, candidates: set[str]) -> None:
-    found = {
+    modified = {
         change.modified
         for seed in range(30)
         if (made := RuleInjector(seed=seed).inject("x", sentence, letter, 1))
         for change in made.changes
         if change.original
     }
-    assert found == candidates
+    assert modified == candidates
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_an_unreadable_report_gets_no_mixed_errors() -> None:
 def test_abbreviations_in_denials_are_capitalized() -> None:
     report = "There is a right PICC. Lungs are clear."
     made = [RuleInjector(seed=seed).inject("x", report, "b", 1) for seed in range(20)]
-    said = {one.changes[0].modified for one in made if one}
-    assert said == {"No PICC.", None}
+    denials = {candidate.changes[0].modified for candidate in made if candidate}
+    assert denials == {"No PICC.", None}
 
 
 def test_added_findings_match_their_names_in_the_ontology() -> None:
@@ -192,8 +192,8 @@ def test_style_by_rules_keeps_the_facts(report: str) -> None:
     assert isinstance(styled, str)
 
     def content(text: str) -> set[str]:
-        said = (fact for sentence in ReportSentences.of(text).sentences for fact in parse_facts(sentence))
-        return {repr((f.concept, f.present, f.places, sorted(f.severity), sorted(f.change))) for f in said}
+        facts = (fact for sentence in ReportSentences.of(text).sentences for fact in parse_facts(sentence))
+        return {repr((f.concept, f.present, f.places, sorted(f.severity), sorted(f.change))) for f in facts}
 
     assert content(styled) == content(report)
 

@@ -186,7 +186,7 @@ def _inject_by_model(
     """Return the candidates, and the reason for each failed one."""
     from radfact.meta.injection import llm_editor
 
-    sources = [llm_editor.SourceReport(one.sample_id, one.report, plan.modality, plan.region) for one in reports]
+    sources = [llm_editor.SourceReport(r.sample_id, r.report, plan.modality, plan.region) for r in reports]
     results: list[tuple[str, InjectedReport | Failure]] = []
     if plan.mixed:
         drawn = [llm_editor.draw_categories(source.source_id, seed=plan.seed) for source in sources]

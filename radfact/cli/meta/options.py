@@ -93,7 +93,7 @@ class Scoring:
         for name, reason in self.unavailable.items():
             say(console, f"without {name}: {reason}", style="yellow")
         selected = select_metrics(self.names) if named and self.unavailable else []
-        if self.is_incomplete or any(one.is_named and one.entry.name in self.unavailable for one in selected):
+        if self.is_incomplete or any(choice.is_named and choice.entry.name in self.unavailable for choice in selected):
             raise typer.Exit(ExitCode.INCOMPLETE)
 
     @contextmanager

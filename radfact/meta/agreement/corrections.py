@@ -189,7 +189,7 @@ def evaluate_corrections(
     gains: dict[str, Gain] = {}
     if reports:
         groups = replace(ratings, samples=[report.rated for report in reports]).indices_by_group(ratings.group)
-        # A single group besides all has the same reports.
+        # A single group has the same reports as all.
         for group, indices in groups.items() if len(groups) > 2 else [("all", groups["all"])]:
             changes[group] = change_agreement([expert[i] for i in indices], [model[i] for i in indices])
         severities["model"] = severity_errors(

@@ -109,9 +109,9 @@ def fit_on_ratings(
         raise InputError(message)
     if method == "average":
         if len(set(judge_scores.directions.values())) != 1:
-            found = ", ".join(f"{name} {direction}" for name, direction in judge_scores.directions.items())
+            directions = ", ".join(f"{name} {direction}" for name, direction in judge_scores.directions.items())
             raise InputError(
-                f"expected scores with the same direction for an average, found {found}",
+                f"expected scores with the same direction for an average, found {directions}",
                 code=ErrorCode.MISMATCH,
                 field="features",
             )
