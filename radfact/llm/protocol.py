@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 REPAIRS = 2
 """How often an invalid response is returned to the model for repair."""
@@ -53,7 +53,7 @@ NO_PREFIX = PromptPrefix()
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest(Generic[T]):
+class ChatRequest(Generic[T_co]):
     """A request to a language model.
 
     Attributes:
@@ -67,7 +67,7 @@ class ChatRequest(Generic[T]):
     """
 
     messages: tuple[Message, ...]
-    parse: Callable[[str], T]
+    parse: Callable[[str], T_co]
     prefix: PromptPrefix = NO_PREFIX
     schema: Mapping[str, Any] | None = None
     schema_required: bool = True
