@@ -35,11 +35,11 @@ MANUAL = "\n".join(
         "  maira estimate configs/maira2_7b.yaml --gpus 16 --gpu a100-80g",
         "  maira review drafts.jsonl --manifest phantoms/manifest.jsonl \\",
         "      --results results",
-        "Every command has examples of its own: maira generate --help.",
+        "The help of every command has examples: maira generate --help.",
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with samples lost to faults and listed in failures.jsonl",
+        "  3 done, with samples that failed listed in failures.jsonl",
         "    (0 under torchrun or accelerate launch, which report any other code as a crash)",
     )
 )

@@ -24,7 +24,7 @@ from radfact.errors import ExitCode
 from radfact.io.options import InputOptions
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
-from radfact.options import only
+from radfact.options import only, record_options
 from radfact.progress import ProgressDisplay, parse_price
 from radfact.results.options import PageOptions
 from radfact.scoring.options import BootstrapOptions, ScoringOptions
@@ -83,6 +83,8 @@ SCORE_MANUAL = "\n".join(
 )
 
 
+_COMPARED = ("missing", "narrative", "metrics", "engine", "bootstrap", "seed")
+"""Options that tell whether finished results are those of another run."""
 PAGE = only("manifest", "notes", "unscored", "images")
 
 
@@ -160,20 +162,14 @@ def _evaluate(
         with quiet_libraries():
             runner = MetricRunner(selections, resources)
         say(console, describe_input(read))
-        run_options = {
-            "missing": inputs.missing,
-            "narrative": inputs.narrative,
-            "metrics": ",".join(metrics.metrics),
-            "engine": judge.engine,
-        }
-        draws = bootstrap.record()
-        if difference := describe_difference(out, read, runner, {**run_options, **draws}):
+        options = record_options(inputs, metrics, judge, scoring, bootstrap)
+        if difference := describe_difference(out, read, runner, {name: options[name] for name in _COMPARED}):
             say(console, f"{out} holds scores {difference}; they are replaced when this run is done", style="yellow")
         with quiet_libraries(), ProgressDisplay(new_console(stderr=True), resources.usage_by_role, rate):
-            result = runner.run(read, folder=out, **draws)
+            result = runner.run(read, folder=out, **bootstrap.record())
     finally:
         resources.close()
-    record = {**run_record(read, started=runner.started), "options": run_options}
+    record = {**run_record(read, started=runner.started), "options": options}
     report = write_results_and_page(result, out, record, fill_page_options(page, read))
     show_results(console, result, rate)
     if "green" in result.runs and summarise_where_possible(console, out, embeddings):

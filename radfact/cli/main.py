@@ -25,9 +25,9 @@ MANUAL = "\n".join(
         "Score radiology reports, sentence by sentence, against reference reports (RadFact).",
         "",
         "Every sentence of a report is put to a judge: does it follow from the other report? Logical precision is the "
-        "share of candidate sentences that do, logical recall the share of reference sentences. Where sentences have "
-        "boxes or masks, grounding figures say how many of the entailed sentences also lie in the right place, spatial "
-        "figures how many of all.",
+        "share of entailed candidate sentences, logical recall the share of entailed reference sentences. For sentences "
+        "with boxes or masks, grounding scores are the share of entailed sentences in the right place, spatial scores "
+        "the share of all sentences.",
         "",
         "[bold]Examples[/bold]",
         "  radfact score pairs.json --judge offline --out results",
@@ -46,27 +46,27 @@ MANUAL = "\n".join(
         "  pairs.json      grounded: a list of {example_id, prediction, target},",
         "                  both reports lists of {text, boxes}",
         "  pairs.csv       narrative: columns example_id, prediction, target",
-        "  drafts.jsonl    {sample_id, report} a line; the report is a list of",
+        "  drafts.jsonl    {sample_id, report} per line; the report is a list of",
         "                  {text, boxes, masks} or one narrative",
-        "  manifest.jsonl  {sample_id, grounded_findings or findings} a line,",
+        "  manifest.jsonl  {sample_id, grounded_findings or findings} per line,",
         "                  and image paths for the page",
-        "Boxes are {x_min, y_min, x_max, y_max} in shares of the original image, masks COCO run-length encodings.",
+        "Boxes are {x_min, y_min, x_max, y_max} as shares of the original image, masks COCO run-length encodings.",
         "",
         "[bold]Judges[/bold]",
         "  offline              rules and an ontology: free, deterministic,",
-        "                       explains itself; its figures stand alone",
+        "                       explains itself; not comparable with a model",
         "  PROVIDER:MODEL       openai, azure_openai, anthropic, google_genai,",
         "                       ollama, ... with the key in the environment",
         "  openai:MODEL         with --base-url: any OpenAI-compatible server",
         "                       (vLLM, llama.cpp, TGI)",
         "  vllm:PATH            a model in this process",
-        "  python:MODULE:OBJECT a judge of your own",
-        "Named by --judge, by --config or by RADFACT_JUDGE, in this order, and never guessed: another judge is another "
-        "metric.",
+        "  python:MODULE:OBJECT a custom judge",
+        "The judge is named by --judge, --config or RADFACT_JUDGE, in this order. It has no default, because another judge "
+        "is another metric.",
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with samples left out and listed",
+        "  3 done, with samples excluded and listed",
     )
 )
 
@@ -98,5 +98,5 @@ add_examples(app, EXAMPLES)
 
 
 def main() -> None:
-    """Entry point: what went wrong is one line on standard error and the exit code, never a traceback."""
+    """Run the command."""
     run_command(app, "radfact")

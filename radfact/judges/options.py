@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, ValidationInfo, model_validator
 
 from radfact.errors import ErrorCode, InputError
 from radfact.options import Option, Options, rename_fields
@@ -19,6 +19,14 @@ VARIABLE = "RADFACT_JUDGE"
 """Environment variable that names the judge where no option does."""
 _SPLITTER_FIELDS = {"judge": "splitter", "judge_args": "splitter_args", "few_shots": "splitter_few_shots"}
 """Options of the splitter by the arguments of the functions that load it."""
+
+
+def _check_arguments(value: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, Any]:
+    """Refuse keys of providers, which must not reach a record."""
+    from radfact.llm import parse_model_args
+
+    parse_model_args(value, field=str(info.field_name))
+    return value
 
 
 class JudgeOptions(Options):
@@ -36,6 +44,7 @@ class JudgeOptions(Options):
     ] = None
     judge_args: Annotated[
         Mapping[str, Any],
+        AfterValidator(_check_arguments),
         Option(
             "Argument of the judge's model, such as reasoning_effort=low; repeatable.",
             flag="--judge-arg",
@@ -66,6 +75,7 @@ class JudgeOptions(Options):
     ] = None
     splitter_args: Annotated[
         Mapping[str, Any],
+        AfterValidator(_check_arguments),
         Option("Argument of the splitter's model; repeatable.", flag="--splitter-arg", metavar="KEY=VALUE"),
     ] = Field(default_factory=dict)
     splitter_few_shots: Annotated[

@@ -17,7 +17,12 @@ import radfact.judges
 from radfact.cli.main import main
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json
+from radfact.io.options import InputOptions
 from radfact.judges import EntailmentQuery, Failure, Splitter, Verdict
+from radfact.judges.options import JudgeOptions
+from radfact.metrics.options import MetricOptions
+from radfact.options import record_options
+from radfact.scoring.options import BootstrapOptions, ScoringOptions
 
 Run = Callable[..., tuple[int, str, str]]
 LOAD_JUDGE, LOAD_SPLITTER = radfact.judges.load_judge, radfact.judges.load_splitter
@@ -136,17 +141,13 @@ def test_a_run_records_what_its_numbers_depend_on(run: Run, pairs: str, tmp_path
     run("score", pairs, "--judge", "verbatim", "--out", "done", "--compat", "exact", "--seed", "7", "--bootstrap", "3")
     record = read_json(tmp_path / "done" / "run.json")
     assert record["judge"] == {"name": "verbatim"}
-    assert record["options"] == {
-        "metrics": "radfact",
-        "missing": "refuse",
-        "engine": "local",
-        "compat": "exact",
-        "threshold": 0.5,
-        "narrative": None,
-        "on_failure": "drop",
-        "bootstrap": 3,
-        "seed": 7,
-    }
+    assert record["options"] == record_options(
+        InputOptions(),
+        MetricOptions(metrics=("radfact",)),
+        JudgeOptions(judge="verbatim"),
+        ScoringOptions(compat="exact"),
+        BootstrapOptions(bootstrap=3, seed=7),
+    )
     assert (record["calls"], record["failures"]) == (3, 1)
     counts = {"read": 1, "skipped": 0, "empty_candidates": 0, "without_reference": 0}
     assert record["input"] == {"files": ["pairs.json"], **counts}

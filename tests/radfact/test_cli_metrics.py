@@ -60,7 +60,7 @@ def test_all_metrics_that_can_be_computed_are_and_the_others_say_why(run: Run) -
     record = json.loads(Path("r/run.json").read_text())
     assert record["judge"]["name"] == "offline"
     assert record["input"]["files"] == ["pairs.csv"]
-    assert record["options"]["metrics"] == "all"
+    assert record["options"]["metrics"] == ["all"]
     assert Path("r/report.html").is_file()
 
 

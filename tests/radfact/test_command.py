@@ -9,34 +9,36 @@ from typer import Exit
 from maira.cli.show import exit_with_failures, print_line
 from radfact.cli.program import run_command
 from radfact.cli.tables import say_line
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "exit_code", "place", "code"),
     [
-        (InputError("no such file", file="a.json"), 2, "maira: a.json: no such file"),
-        (RunError("the server\nis down"), 1, "maira: the server is down"),
-        (ModuleNotFoundError("No module", name="timm"), 1, "maira: the package 'timm' is not installed"),
-        (FileNotFoundError(2, "No such file", "b.json"), 1, "maira: b.json: No such file"),
-        (SystemExit(130), 1, "maira: interrupted"),
+        (InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file="a.json"), 2, "a.json: ", "file-not-found"),
+        (InputError("expected a text", file="a.json", line=3, field="boxes"), 2, "a.json:3: boxes: ", "invalid-value"),
+        (RunError("the server\nis down"), 1, "the server is down", "run-failed"),
+        (ModuleNotFoundError("No module", name="timm"), 1, "the package 'timm'", "missing-requirement"),
+        (FileNotFoundError(2, "No such file", "b.json"), 1, "b.json: ", "file-unreadable"),
+        (SystemExit(130), 1, "interrupted", "interrupted"),
     ],
 )
-def test_what_went_wrong_is_one_line(
-    error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
+def test_an_error_is_one_line_with_its_place_and_code(
+    error: BaseException, exit_code: int, place: str, code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def app() -> None:
         raise error
 
     with pytest.raises(SystemExit) as stop:
         run_command(app, "maira")
-    assert stop.value.code == code
+    assert stop.value.code == exit_code
     shown = capsys.readouterr().err
-    assert shown.startswith(said)
+    assert shown.startswith(f"maira: {place}")
+    assert shown.endswith(f" [{code}]\n")
     assert shown.count("\n") == 1
 
 
-def test_a_broken_installation_of_our_own_is_not_explained_away() -> None:
+def test_a_missing_module_of_our_own_is_not_hidden() -> None:
     def app() -> None:
         raise ModuleNotFoundError("No module", name="radfact.gone")
 
@@ -59,10 +61,10 @@ def test_an_id_cannot_steer_the_terminal(steering: str, spelt: str, capsys: pyte
 
     with pytest.raises(SystemExit):
         run_command(app, "maira")
-    assert capsys.readouterr().err == f"maira: no such study: {spelt}é 数\n"
+    assert capsys.readouterr().err == f"maira: no such study: {spelt}é 数 [invalid-value]\n"
 
 
-def test_what_was_left_out_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_samples_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exit):
         exit_with_failures(Console(), [("\x1b[2J", "no radiograph")])
     print_line(Console(), "\x1b[2J: \u202e")
