@@ -39,10 +39,7 @@ def corpus_bleu(counts: Counts, order: int, *, sentence: bool = False) -> float:
 
 
 class Bleu(Metric):
-    """BLEU-1 to BLEU-4 with tokenizer 13a in lower case: corpus BLEU, and sentence BLEU with effective order.
-
-    Source: MAIRA-2, appendix D.1.
-    """
+    """BLEU-1 to BLEU-4 with tokenizer 13a in lower case: corpus BLEU, and sentence BLEU with effective order."""
 
     name = "bleu"
     display_name = "BLEU"

@@ -102,10 +102,7 @@ WEIGHTS = {"chexbert": ("chexbert.pth", "vocab.txt")}
 
 
 class CheXbert(Metric):
-    """F1 of 14 and of 5 findings, F1, recall and specificity of each, and the cosine of the reports' embeddings.
-
-    Source: MAIRA-2, appendix D.1, figures 3 and 5, table B.3.
-    """
+    """F1 of 14 and of 5 findings, F1, recall and specificity of each, and the cosine of the reports' embeddings."""
 
     name = "chexbert"
     display_name = "CheXbert"

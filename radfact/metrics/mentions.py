@@ -37,8 +37,6 @@ class LateralMentions(Metric):
     """Shares of candidates and of references that mention a lateral view.
 
     Neither direction is better: compare the two, for studies without a lateral image.
-
-    Source: MAIRA-2, appendix D.6.1 and listing 6.
     """
 
     name = "lateral_mentions"
@@ -80,8 +78,6 @@ class ComparisonMentions(Metric):
 
     The prompt is ours (`COMPARISON_PROMPT`). The paper's detector agreed with people on 96 to 98 % of the reports;
     `check_comparisons` measures a model on our own labeled texts.
-
-    Source: MAIRA-2, appendix D.6.1.
     """
 
     name = "comparison_mentions"

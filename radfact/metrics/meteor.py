@@ -12,10 +12,7 @@ from radfact.records import TextPair
 
 
 class Meteor(Metric):
-    """METEOR with stems and synonyms (alpha 0.9, beta 3, gamma 0.5) on lower-case tokens of `wordpunct_tokenize`.
-
-    Source: MAIRA-2, appendix D.1.
-    """
+    """METEOR with stems and synonyms (alpha 0.9, beta 3, gamma 0.5) on lower-case tokens of `wordpunct_tokenize`."""
 
     name = "meteor"
     display_name = "METEOR"

@@ -91,10 +91,7 @@ WEIGHTS = {"radgraph": ("config.json", "weights.th", "vocabulary", "encoder")}
 
 
 class RadGraph(Metric):
-    """RadGraph-F1 and the rewards of the package radgraph, on texts in lower case.
-
-    Source: MAIRA-2, appendix D.1.
-    """
+    """RadGraph-F1 and the rewards of the package radgraph, on texts in lower case."""
 
     name = "radgraph"
     display_name = "RadGraph"

@@ -9,10 +9,7 @@ from radfact.records import TextPair
 
 
 class RougeL(Metric):
-    """F1 of the longest common subsequence of words, in lower case and without stemming.
-
-    Source: MAIRA-2, appendix D.1.
-    """
+    """F1 of the longest common subsequence of words, in lower case and without stemming."""
 
     name = "rouge_l"
     display_name = "ROUGE-L"

@@ -50,10 +50,7 @@ def vert_prompt(variant: Variant = "vert") -> str:
 
 
 class Vert(LLMMetric[Assessment]):
-    """VERT: the overall accuracy, from 0 to 1, that a model states after it has counted the errors.
-
-    Source: VERT, appendix D.2.
-    """
+    """VERT: the overall accuracy, from 0 to 1, that a model states after it has counted the errors."""
 
     name = "vert"
     display_name = "VERT"
@@ -115,10 +112,7 @@ class Vert(LLMMetric[Assessment]):
 
 
 class VertFormula(Vert):
-    """VERT's formula variant: the prompt asks for M / (M + 2S + 0.5I).
-
-    Source: VERT, appendix D.3.
-    """
+    """VERT's formula variant: the prompt asks for M / (M + 2S + 0.5I)."""
 
     name = "vert_formula"
     display_name = "VERT, formula"
@@ -131,10 +125,7 @@ class VertFormula(Vert):
 
 
 class VertRubric(Vert):
-    """VERT's rubric variant: the prompt has a rubric of five ranges.
-
-    Source: VERT, appendix D.4.
-    """
+    """VERT's rubric variant: the prompt has a rubric of five ranges."""
 
     name = "vert_rubric"
     display_name = "VERT, rubric"
@@ -151,8 +142,6 @@ class VertTuned(LLMMetric[float]):
 
     The prompt has VERT's first sentence (two lines in print) and the reports, but no criteria: other models do not know
     what to return.
-
-    Source: VERT, section 4.1.4.
     """
 
     name = "vert_tuned"
