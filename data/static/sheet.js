@@ -1,6 +1,6 @@
 (() => {
   const { IMAGES, element, titleCase, openLarge, describedImage, connect, listStudies } = Cards;
-  // What a radiologist found is what a report is compared with; what is to be located has the other colour.
+  // Findings have the color of references; phrases to locate have the other color.
   const GROUPS = {
     findings: { name: "Grounded findings", letter: "F", side: "reference" },
     phrases: { name: "Phrases to locate", letter: "P", side: "candidate" },
@@ -25,10 +25,10 @@
   const located = Object.keys(GROUPS).filter((group) => studies.some((study) => study[group].some((s) => regions(s).length)));
   const shownGroups = new Set();
 
-  /** Regions on the frontal, or those on the prior frontal. */
+  /** Regions on the frontal or the prior frontal image. */
   function boxesOf(study, kind) {
     if (kind === "lateral") return [];
-    // Findings last, on top: where two boxes are the same, the line beneath shows through their dashes.
+    // Findings last, on top: equal boxes remain visible through their dashes.
     return Object.entries(GROUPS).reverse().flatMap(([group, { letter, side }]) => study[group].flatMap((sentence, index) => {
       const masks = (sentence.masks ?? []).map((mask) => ({ mask }));
       const found = kind === "frontal" ? [...(sentence.boxes ?? []), ...masks] : sentence.prior_boxes ?? [];
@@ -36,7 +36,7 @@
     }));
   }
 
-  /** An image with its boxes: those of the groups that are switched on, or those of a sentence that is pointed at. */
+  /** An image with the boxes of the enabled groups, or of the sentence at the pointer. */
   function radiograph(study, kind) {
     if (!study.images[kind]) return null;
     const image = describedImage(study, kind);
@@ -75,7 +75,7 @@
       column.append(element("h4", { text: SECTION_NAMES[section] ?? titleCase(section) }),
         element("p", { class: "prose", text: study[section] }));
     }
-    if (!column.childElementCount) column.append(element("p", { class: "empty", text: "This sample has images alone." }));
+    if (!column.childElementCount) column.append(element("p", { class: "empty", text: "This sample has only images." }));
     return column;
   }
 
@@ -83,16 +83,16 @@
 
   function sampleCard(study) {
     const radiographs = Object.keys(IMAGES).map((kind) => radiograph(study, kind)).filter(Boolean);
-    const [frontal, ...beside] = radiographs.map(({ figure }) => figure);
-    const pictures = element("div", { class: beside.length ? "radiographs" : "radiographs alone" }, frontal,
-      beside.length ? element("div", { class: "beside" }, ...beside) : null);
+    const [frontal, ...others] = radiographs.map(({ figure }) => figure);
+    const pictures = element("div", { class: others.length ? "radiographs" : "radiographs alone" }, frontal,
+      others.length ? element("div", { class: "others" }, ...others) : null);
     const facts = element("dl", { class: "figures" });
     for (const [name, value] of Object.entries(study.facts)) {
       facts.append(element("div", {}, element("dt", { text: titleCase(name) }), element("dd", { text: value })));
     }
     const card = element("article", { class: "card sample", "data-sample": study.sample_id, "aria-label": `Sample ${study.sample_id}` },
       element("div", { class: "card-head" }, element("h3", { text: study.sample_id }), facts),
-      element("div", { class: beside.length ? "card-body" : "card-body one-radiograph" }, pictures, texts(study)));
+      element("div", { class: others.length ? "card-body" : "card-body one-radiograph" }, pictures, texts(study)));
     connect(card, radiographs);
     radiographsOf.set(card, radiographs);
     return card;
@@ -114,7 +114,7 @@
     for (const box of document.querySelectorAll("input[data-group]")) {
       const { group } = box.dataset;
       box.closest("label").hidden = !located.includes(group);
-      // Labels repeat where the findings are, so theirs are drawn at first only where there are no others.
+      // Labels repeat the boxes of findings, so they are shown initially only if there are no others.
       box.checked = group !== "labels" || located.length === 1;
       if (box.checked) shownGroups.add(group);
       box.addEventListener("change", () => {

@@ -1,1 +1,1 @@
-"""Reviewing drafts in the browser (paper 004, appendix F): drafts, images and the corrections of each reviewer."""
+"""Review drafts in the browser (MAIRA-2, appendix F)."""

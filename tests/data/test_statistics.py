@@ -172,7 +172,7 @@ def test_the_command_prints_a_row_a_group_and_marks_studies(app: typer.Typer, tm
     studies = [_study("a", findings="Clear lungs.", source="iu-xray", split="test", lateral=FRONTAL)]
     said = CliRunner().invoke(app, [str(_write(tmp_path, *studies))], env={"COLUMNS": "80"}).output
     assert "iu-xray test FindGen 1* 1 100.0 100.0 0.0" in " ".join(said.split())
-    assert "* studies, where the patient is not known" in said
+    assert "* studies whose patient is unknown" in said
 
 
 def test_the_command_writes_the_same_as_json(app: typer.Typer, tmp_path: Path) -> None:

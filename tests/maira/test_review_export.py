@@ -176,7 +176,7 @@ def test_a_review_that_nobody_has_begun_is_said(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT}, [])) as store:
         done = CliRunner().invoke(app, ["review", "export", str(store.path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0
-    assert "holds no reviewer yet" in done.stderr
+    assert "contains no reviewer yet" in done.stderr
 
 
 def test_nobodys_export_is_not_written(store: Store, tmp_path: Path) -> None:

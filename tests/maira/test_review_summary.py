@@ -250,7 +250,7 @@ def test_a_review_without_corrections_is_drawn_too(tmp_path: Path) -> None:
 def test_nothing_finished_is_said(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         path = store.path
-    with raises("review.sqlite: invalid-value"):
+    with raises("review.sqlite: empty-input"):
         CliRunner().invoke(
             app, ["review", "summary", str(path), "--out", str(tmp_path / "out")], catch_exceptions=False
         )

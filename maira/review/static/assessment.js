@@ -74,7 +74,7 @@ export class Assessment {
     this.root.classList.toggle("missing", assessment.severity === null);
   }
 
-  /** The field of a type of one's own is there while it has words, or is about to get some. */
+  /** Show the field of a custom type while it has text or the focus. */
   #showOwn() {
     this.own.show("");
     if (this.ownInput.value) this.ownInput.hidden = false;

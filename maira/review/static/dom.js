@@ -33,7 +33,7 @@ export function counted(count, one, many = `${one}s`) {
   return `${count} ${count === 1 ? one : many}`;
 }
 
-/** UnsavedText as a sentence: begun with a capital, ended with a full stop. */
+/** Text as a sentence, with a capital letter and a full stop. */
 export function asSentence(words) {
   return `${words.slice(0, 1).toUpperCase()}${words.slice(1)}${/[.!?…]$/.test(words) ? "" : "."}`;
 }

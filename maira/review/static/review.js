@@ -203,9 +203,9 @@ class Review {
 
   #note(number, state) {
     this.studyView.setVersion(number, state.version);
-    const begun = state.version > 0 ? "started" : "open";
+    const status = state.version > 0 ? "started" : "open";
     this.list.note(number, {
-      status: state.done ? "done" : begun, step: state.step, corrections: state.sentences.filter(isCorrection).length,
+      status: state.done ? "done" : status, step: state.step, corrections: state.sentences.filter(isCorrection).length,
     });
     this.#showProgress();
   }

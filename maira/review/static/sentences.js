@@ -136,7 +136,7 @@ export class SentenceList {
     for (const { root } of this.#rows.values()) root.style.minHeight = "";
   }
 
-  /** Where text is being typed, as `UnsavedText` names it, or null. */
+  /** Place where text is being typed, see `UnsavedText`, or null. */
   get place() {
     return this.#form?.place ?? null;
   }

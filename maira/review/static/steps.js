@@ -6,7 +6,7 @@ import { REFERENCE_STEP, unassessed } from "./state.js";
 const WITHOUT_REFERENCE = "This study has no reference report to compare with. Leave a comment.";
 
 export class Steps {
-  // What is told beside the button that goes on, and the version of the state that it holds for.
+  // Message next to the button of the next step, and the version of the state that it applies to.
   #told = { words: "", version: null };
   #version = null;
 

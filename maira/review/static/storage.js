@@ -78,7 +78,7 @@ export class BrowserStorage {
     write("localStorage", `${this.prefix}:change:${change.id}`, null);
   }
 
-  /** UnsavedText that are not saved of a study, by their place, as `UnsavedText` names it. */
+  /** Unsaved text of a study by place, see `UnsavedText`. */
   texts(study) {
     const [before, after] = [`${this.prefix}:text:`, `:${study}`];
     const keys = keysOf("localStorage").filter((key) => key.startsWith(before) && key.endsWith(after));

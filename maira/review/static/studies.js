@@ -14,7 +14,7 @@ const KINDS = {
   done: (study) => study.status === "done",
   corrected: (study) => study.corrections > 0,
 };
-const SIGNS = { open: ["○", "not begun"], started: ["◐", "begun"], done: ["●", "finished"] };
+const SIGNS = { open: ["○", "not started"], started: ["◐", "started"], done: ["●", "finished"] };
 
 export class StudyList {
   #shown = [];

@@ -96,7 +96,7 @@ export class StudyView extends EventTarget {
     return this.sentences.isTyping || this.comment.isTyping || this.inputs.editor.isChanging;
   }
 
-  /** UnsavedText of the study that are not saved and stand in no field. */
+  /** Unsaved text of the study without a field. */
   get waiting() {
     return this.#study ? this.words.waiting(this.key, this.shown, this.sentences.place) : [];
   }
@@ -360,7 +360,7 @@ export class StudyView extends EventTarget {
     this.discard("comment");
   }
 
-  /** UnsavedText that were typed and are not saved come back where they were: after a reload, or where a change was not taken. */
+  /** Restore unsaved text after a reload or a refused change. */
   #restoreUnsaved() {
     this.words.settle(this.key, this.shown);
     const isTyping = this.sentences.place !== null;
@@ -486,7 +486,7 @@ export class StudyView extends EventTarget {
       this.steps.tell(`${counted(nameless.length, "correction has", "corrections have")} no type of error (T). Finish again to leave it so.`);
     } else if (this.waiting.length) {
       byId("unsaved").scrollIntoView({ block: "nearest" });
-      this.steps.tell("UnsavedText are not saved: go on with them, or discard them.");
+      this.steps.tell("Some text is not saved: continue or discard it.");
     } else {
       this.change("finish", {});
       announce("Study finished");

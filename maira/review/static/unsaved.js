@@ -88,8 +88,7 @@ export class UnsavedText {
   }
 
   /**
-   * UnsavedText that stand in no field: since nothing can be typed in their place, or since they are a text and no form is open
-   * for them. Other places have fields of their own.
+   * Text without a field: its place is not open, or no form is open for the text of a sentence.
    *
    * @param {string} study
    * @param {object} state
