@@ -103,7 +103,7 @@ def judge_data(
 
     if (reports is None) == (rated.ratings is None):
         raise InputError("expected either reports or --ratings", code=ErrorCode.CONFLICTING_OPTIONS)
-    aside = HoldOut(held_out, seed)
+    hold_out = HoldOut(held_out, seed)
     if rated.ratings is not None:
         if task != "vert":
             raise InputError(
@@ -119,7 +119,7 @@ def judge_data(
             scale=rated.scale,
             better=rated.better,
             target=rated.target,
-            aside=aside,
+            hold_out=hold_out,
         )
     else:
         _refuse((rated,), "--ratings")
@@ -139,7 +139,7 @@ def judge_data(
                 drafts=_drafts(options.drafts),
                 few_shots=model.few_shots,
                 balanced=options.balanced,
-                aside=aside,
+                hold_out=hold_out,
                 count=options.count,
             )
     _show(written, out, wanted=held_out > 0)

@@ -1,4 +1,4 @@
-"""Training data of judges: what teachers say of pairs of reports, and what is held out."""
+"""Training data of judges: pairs of reports that teachers label, split in training and held-out data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from maira.judge.scores import ScoreTask, make_score_examples
 from maira.judge.training_examples import ExampleSet, TrainingExample
 from maira.judge.verdicts import balance, held_out_judgments, make_entailment_examples
 from maira.train.data.packing import JudgeTask
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import open_atomic, write_json
 from radfact.judges import load_judge, load_splitter
 from radfact.judges.llm_judge import judge_prompt
@@ -28,18 +28,18 @@ from radfact.meta.datasets.ratings import Better
 from radfact.records import narrative
 
 INJECTED = "injected"
-"""The teacher that is the errors themselves, put in by rules."""
+"""Teacher whose labels are the errors that rules have injected."""
 _OFFLINE = "offline"
 
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """Who says what is right.
+    """A source of labels.
 
     Attributes:
-        name: a judge's as in `radfact.judges.load_judge`, or `injected`.
+        name: of a judge as in `radfact.judges.load_judge`, or `injected`.
         base_url, arguments, concurrency: of a model.
-        cache: folder of a model's answers.
+        cache: folder of a model's cached responses.
     """
 
     name: str
@@ -51,24 +51,27 @@ class Teacher:
 
 @dataclass(frozen=True, slots=True)
 class HoldOut:
-    """What is held out: a share of the references with all their pairs, drawn by a seed.
+    """The share of references that are held out with all their pairs, and the seed of the draw.
 
-    A question about them that is asked in training too, of reports that are much alike, checks nothing and is left out.
+    Held-out prompts that also occur in training, about similar reports, test nothing and are excluded.
     """
 
     share: float = 0.1
     seed: int = 42
 
-    def __contains__(self, one: TrainingExample) -> bool:
-        """Whether a question is held out."""
-        return is_held_out(one.paired.source_id, self.share, self.seed)
+    def __contains__(self, example: TrainingExample) -> bool:
+        """Whether an example is held out."""
+        return is_held_out(example.paired.source_id, self.share, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeDataSummary:
-    """What was written: samples by split, why some questions have no answer, and the file of what is held out.
+    """What was written.
 
-    `held_out` has nothing in it where there are no samples of that split.
+    Attributes:
+        samples: number of samples by split.
+        failures: reasons why prompts have no answer, by name.
+        held_out: file of the held-out data, empty if there is none.
     """
 
     samples: Mapping[Split, int]
@@ -86,46 +89,52 @@ def make_judge_data(
     drafts: Mapping[str, str] | None = None,
     few_shots: Path | None = None,
     balanced: bool = False,
-    aside: HoldOut = HoldOut(),
+    hold_out: HoldOut = HoldOut(),
     count: int | None = None,
 ) -> JudgeDataSummary:
-    """Pair reports, have teachers answer, and write `samples.jsonl`, what is held out, and `about.json`.
+    """Pair reports, let teachers label them, and write `samples.jsonl`, the held-out data and `about.json`.
 
-    What is held out is for entailment `heldout.json`, which `radfact judge-check` reads, for scores `heldout.csv`,
-    which `radfact meta agreement` reads.
+    The held-out data is `heldout.json` for entailment, which `radfact judge-check` reads, and `heldout.csv` for
+    scores, which `radfact meta agreement` reads.
 
     Args:
         reports: references by name.
-        task: what the judge will be asked.
-        teachers: who says what is right, each of what those before it have no answer to.
+        task: of the judge.
+        teachers: sources of labels; each labels what the previous ones have not.
         out: folder.
-        pairings: kinds of pairs; None for all that there is something for.
+        pairings: kinds of pairs; None for all that are possible.
         drafts: a model's candidates by the reference's name.
         few_shots: worked examples that an entailment judge will be shown; None for the default ones, `none` for none.
-        balanced: draw as many entailed questions as others, on both sides, few of those to train on copies of a
-            sentence (`verdicts.balance`).
-        aside: what is held out; its seed is that of all that is drawn.
-        count: most pairs.
+        balanced: draw as many entailed examples as others in both splits, with few copies in training
+            (`verdicts.balance`).
+        hold_out: what is held out; its seed is that of all draws.
+        count: maximum number of pairs.
 
     Raises:
-        InputError: a teacher does not fit the task, or there is nothing to pair, or to learn.
+        InputError: a teacher does not fit the task, or there is nothing to pair or to label.
         RunError: a teacher cannot be reached.
     """
     _check_options(task, teachers, few_shots, balanced)
-    names = [one.name for one in teachers]
+    names = [teacher.name for teacher in teachers]
     chosen = pairings or _usual_pairings(task, names, drafts)
-    pairs = make_pairs(reports, chosen, drafts=drafts, seed=aside.seed, count=count)
-    if names == [INJECTED] and all(one.injected is None for one in pairs):
-        raise InputError("no pair has errors that were put in: the pairing 'permuted' makes such", field="pairings")
+    pairs = make_pairs(reports, chosen, drafts=drafts, seed=hold_out.seed, count=count)
+    if names == [INJECTED] and all(paired.injected is None for paired in pairs):
+        raise InputError(
+            "no pair has injected errors; the pairing 'permuted' makes such pairs",
+            code=ErrorCode.EMPTY_INPUT,
+            field="pairings",
+        )
     if task == "entailment":
-        lesson = _teach_entailment(pairs, teachers, few_shots)
+        example_set = _label_entailment(pairs, teachers, few_shots)
     else:
-        lesson = _teach_scores(pairs, task, teachers)
-    sides = _part(lesson, aside)
+        example_set = _label_scores(pairs, task, teachers)
+    splits = _split(example_set, hold_out)
     if balanced:
-        sides = _balanced(sides, aside.seed)
+        splits = _balanced(splits, hold_out.seed)
     shown = {"few_shots": str(few_shots or "default"), "balanced": balanced} if task == "entailment" else {}
-    return _write(sides, lesson.failures, task, out, aside, {"teachers": names, "reports": len(reports), **shown})
+    return _write(
+        splits, example_set.failures, task, out, hold_out, {"teachers": names, "reports": len(reports), **shown}
+    )
 
 
 def make_rated_data(
@@ -136,34 +145,47 @@ def make_rated_data(
     scale: tuple[float, float] | None = None,
     better: Better | None = None,
     target: str | None = None,
-    aside: HoldOut = HoldOut(),
+    hold_out: HoldOut = HoldOut(),
 ) -> JudgeDataSummary:
-    """The data of a VERT scorer from experts' ratings, written as by `make_judge_data` (paper 003, section 4.1.4).
+    """Make the data of a VERT scorer from experts' ratings, with the files of `make_judge_data`.
+
+    Source: VERT, section 4.1.4.
 
     Args:
         path, layout, better, target: as in `radfact.meta.datasets.layouts.read_ratings`; of a folder with RaTE-Eval its training
             set.
         out: folder.
-        scale: the least and the greatest rating; None takes that of RaTE-Eval, 0 to 5.
-        aside: what is held out.
+        scale: the lowest and highest rating; None for those of RaTE-Eval, 0 to 5.
+        hold_out: what is held out.
 
     Raises:
-        InputError: the ratings cannot be read, or lie outside the scale.
+        InputError: the ratings cannot be read, or are outside of the scale.
     """
     file = training_file(path, layout)
     ratings = read_ratings(file, layout, better=better, target=target)
     limits = find_scale(layout, scale)
-    lesson = make_rating_examples(ratings, limits, file)
+    example_set = make_rating_examples(ratings, limits, file)
     about = {"ratings": layout, "target": ratings.target, "scale": limits}
-    return _write(_part(lesson, aside), lesson.failures, "vert", out, aside, about)
+    return _write(_split(example_set, hold_out), example_set.failures, "vert", out, hold_out, about)
 
 
 def _check_options(task: JudgeTask, teachers: Sequence[Teacher], few_shots: Path | None, balanced: bool) -> None:
-    names = [one.name for one in teachers]
+    names = [teacher.name for teacher in teachers]
     if not names or len(set(names)) < len(names):
-        raise InputError(f"expected teachers, each once, found {', '.join(names) or 'none'}", field="teacher")
-    if any(one.name == INJECTED and (one.base_url or one.arguments or one.concurrency) for one in teachers):
-        raise InputError(f"what goes with a model stands by the last teacher, which is {INJECTED}", field="teacher")
+        raise InputError(
+            f"expected different teachers, found {', '.join(names) or 'none'}",
+            code=ErrorCode.INVALID_OPTION,
+            field="teacher",
+        )
+    if any(
+        teacher.name == INJECTED and (teacher.base_url or teacher.arguments or teacher.concurrency)
+        for teacher in teachers
+    ):
+        raise InputError(
+            f"options of a model belong to the last teacher, which is {INJECTED}",
+            code=ErrorCode.CONFLICTING_OPTIONS,
+            field="teacher",
+        )
     if task == "entailment":
         return
     if few_shots is not None:
@@ -181,121 +203,124 @@ def _check_options(task: JudgeTask, teachers: Sequence[Teacher], few_shots: Path
 def _usual_pairings(task: JudgeTask, names: Sequence[str], drafts: Mapping[str, str] | None) -> list[Pairing]:
     if names == [INJECTED]:
         return ["permuted"]
-    skipped = {"drafted" if not drafts else None, "reworded" if task != "entailment" else None}
-    return [one for one in PAIRINGS if one not in skipped]
+    impossible = {"drafted" if not drafts else None, "reworded" if task != "entailment" else None}
+    return [pairing for pairing in PAIRINGS if pairing not in impossible]
 
 
-def _teach_entailment(pairs: Sequence[ReportPair], teachers: Sequence[Teacher], few_shots: Path | None) -> ExampleSet:
+def _label_entailment(pairs: Sequence[ReportPair], teachers: Sequence[Teacher], few_shots: Path | None) -> ExampleSet:
     judges: dict[str, Judge | None] = {}
-    for one in teachers:
-        judges[one.name] = None
-        if one.name != INJECTED:
-            judges[one.name] = load_judge(
-                one.name,
-                base_url=one.base_url,
-                judge_args=one.arguments,
-                concurrency=one.concurrency,
-                cache=one.cache,
+    for teacher in teachers:
+        judges[teacher.name] = None
+        if teacher.name != INJECTED:
+            judges[teacher.name] = load_judge(
+                teacher.name,
+                base_url=teacher.base_url,
+                judge_args=teacher.arguments,
+                concurrency=teacher.concurrency,
+                cache=teacher.cache,
             )
     return make_entailment_examples(pairs, judge_prompt(few_shots), load_splitter("offline"), judges)
 
 
-def _teach_scores(pairs: Sequence[ReportPair], task: ScoreTask, teachers: Sequence[Teacher]) -> ExampleSet:
+def _label_scores(pairs: Sequence[ReportPair], task: ScoreTask, teachers: Sequence[Teacher]) -> ExampleSet:
     with ExitStack() as stack:
         clients: dict[str, ChatClient | None] = {}
-        for one in teachers:
-            if one.name == INJECTED:
-                clients[one.name] = None
+        for teacher in teachers:
+            if teacher.name == INJECTED:
+                clients[teacher.name] = None
                 continue
             client = load_chat_client(
-                one.name,
-                base_url=one.base_url,
-                parameters={"temperature": 0, "max_tokens": 2048, **parse_model_args(one.arguments)},
-                concurrency=one.concurrency,
-                cache=one.cache,
+                teacher.name,
+                base_url=teacher.base_url,
+                parameters={"temperature": 0, "max_tokens": 2048, **parse_model_args(teacher.arguments)},
+                concurrency=teacher.concurrency,
+                cache=teacher.cache,
             )
             stack.callback(client.close)
-            clients[one.name] = client
+            clients[teacher.name] = client
         return make_score_examples(pairs, task, clients)
 
 
-def _part(lesson: ExampleSet, aside: HoldOut) -> dict[Split, list[TrainingExample]]:
-    """Both sides; of what is held out without the questions that are asked in training too, of reports much alike."""
-    if not lesson.taught:
-        why = next(iter(lesson.failures.values()), "no question follows from the pairs")
-        raise InputError(f"there is nothing to learn: {why}")
-    train = [one for one in lesson.taught if one not in aside]
-    asked = {one.messages[-1].content for one in train}
-    held = [one for one in lesson.taught if one in aside and one.messages[-1].content not in asked]
-    return {"train": train, "heldout": held}
+def _split(example_set: ExampleSet, hold_out: HoldOut) -> dict[Split, list[TrainingExample]]:
+    """Return both splits; held-out prompts that also occur in training are excluded."""
+    if not example_set.examples:
+        reason = next(iter(example_set.failures.values()), "the pairs give no prompt")
+        raise InputError(f"no training examples: {reason}", code=ErrorCode.EMPTY_INPUT)
+    train = [example for example in example_set.examples if example not in hold_out]
+    prompts = {example.messages[-1].content for example in train}
+    held_out = [e for e in example_set.examples if e in hold_out and e.messages[-1].content not in prompts]
+    return {"train": train, "heldout": held_out}
 
 
-def _balanced(sides: Mapping[Split, Sequence[TrainingExample]], seed: int) -> dict[Split, list[TrainingExample]]:
-    """Both sides half entailed; a judge that is checked learns nothing from copies, so that they may fill that side."""
+def _balanced(splits: Mapping[Split, Sequence[TrainingExample]], seed: int) -> dict[Split, list[TrainingExample]]:
+    """Balance both splits; copies may fill the held-out one, from which nothing is learned."""
     drawn: dict[Split, list[TrainingExample]] = {
-        split: balance(taught, seed, few_copies=split == "train") for split, taught in sides.items()
+        split: balance(examples, seed, few_copies=split == "train") for split, examples in splits.items()
     }
     if not drawn["train"]:
         raise InputError(
-            "leaves nothing to train on: it wants questions that are not entailed, and entailed ones that are no copy "
-            f"of a sentence: the pairing 'reworded' makes some, and a teacher behind {INJECTED} has to answer them",
+            "expected examples that are not entailed, and entailed ones that are not copies, found none; the pairing "
+            f"'reworded' makes some, which a teacher after {INJECTED} has to label",
+            code=ErrorCode.EMPTY_INPUT,
             field="balanced",
         )
     return drawn
 
 
 def _write(
-    sides: Mapping[Split, Sequence[TrainingExample]],
+    splits: Mapping[Split, Sequence[TrainingExample]],
     failures: Mapping[str, str],
     task: JudgeTask,
     out: Path,
-    aside: HoldOut,
+    hold_out: HoldOut,
     about: Mapping[str, Any],
 ) -> JudgeDataSummary:
-    samples = [_sample(one, task, split) for split, taught in sides.items() for one in taught]
+    samples = [_sample(example, task, split) for split, examples in splits.items() for example in examples]
     write_samples(out / "samples.jsonl", samples)
-    path = _write_held_out(sides["heldout"], task, out)
-    splits: Counter[Split] = Counter(sample.split for sample in samples)
-    taught = [one for side in sides.values() for one in side]
+    path = _write_held_out(splits["heldout"], task, out)
+    sizes: Counter[Split] = Counter(sample.split for sample in samples)
+    examples = [example for split in splits.values() for example in split]
     counts = {
-        "pairs": dict(Counter({one.paired.pair.sample_id: one.paired.pairing for one in taught}.values())),
-        "by": dict(Counter(one.teacher for one in taught)),
-        "answers": dict(Counter(_kind(one) for one in taught).most_common()),
-        "samples": dict(splits),
+        "pairs": dict(
+            Counter({example.paired.pair.sample_id: example.paired.pairing for example in examples}.values())
+        ),
+        "by": dict(Counter(example.teacher for example in examples)),
+        "answers": dict(Counter(_kind(example) for example in examples).most_common()),
+        "samples": dict(sizes),
         "failures": len(failures),
     }
-    write_json(out / "about.json", {"task": task, **about, **counts, "held_out": aside.share, "seed": aside.seed})
-    return JudgeDataSummary(splits, failures, path)
+    write_json(out / "about.json", {"task": task, **about, **counts, "held_out": hold_out.share, "seed": hold_out.seed})
+    return JudgeDataSummary(sizes, failures, path)
 
 
-def _kind(one: TrainingExample) -> str:
-    return one.labeled.label if one.labeled is not None else f"{one.score:.1f}"
+def _kind(example: TrainingExample) -> str:
+    return example.labeled.label if example.labeled is not None else f"{example.score:.1f}"
 
 
-def _sample(one: TrainingExample, task: JudgeTask, split: Split) -> ChatSample:
-    source = {"teacher": one.teacher, "pairing": one.paired.pairing, "reference": one.paired.source_id}
-    if one.paired.injected is not None:
-        source["errors"] = ",".join(change.category for change in one.paired.injected.changes)
+def _sample(example: TrainingExample, task: JudgeTask, split: Split) -> ChatSample:
+    source = {"teacher": example.teacher, "pairing": example.paired.pairing, "reference": example.paired.source_id}
+    if example.paired.injected is not None:
+        source["errors"] = ",".join(change.category for change in example.paired.injected.changes)
     return ChatSample(
-        sample_id=one.name,
+        sample_id=example.name,
         task=task,
-        messages=one.messages,
-        answer=one.answer,
+        messages=example.messages,
+        answer=example.answer,
         split=split,
         source=source,
     )
 
 
-def _write_held_out(taught: Sequence[TrainingExample], task: JudgeTask, out: Path) -> Path:
+def _write_held_out(examples: Sequence[TrainingExample], task: JudgeTask, out: Path) -> Path:
     if task == "entailment":
         path = out / "heldout.json"
-        write_json(path, held_out_judgments(taught))
+        write_json(path, held_out_judgments(examples))
         return path
     path = out / "heldout.csv"
     with open_atomic(path) as handle:
         table = csv.writer(handle, lineterminator="\n")
         table.writerow(["id", "reference", "candidate", "expert"])
-        for one in taught:
-            pair = one.paired.pair
-            table.writerow([pair.sample_id, narrative(pair.reference), narrative(pair.candidate), one.score])
+        for example in examples:
+            pair = example.paired.pair
+            table.writerow([pair.sample_id, narrative(pair.reference), narrative(pair.candidate), example.score])
     return path

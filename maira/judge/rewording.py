@@ -1,4 +1,4 @@
-"""A report in other words, by rules: sentences put differently, with a detail left out, or with one of their parts."""
+"""A report in other words, by rules: sentences rephrased, without a detail, or reduced to one of their findings."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ _DETAIL = re.compile(
 )
 
 
-def reword(report: str, drawn: random.Random) -> str | None:
-    """A report each of whose sentences says the same in other words, or less; None where none can be put so.
+def reword(report: str, rng: random.Random) -> str | None:
+    """Rephrase or shorten the sentences of a report; None if no sentence can be changed.
 
-    Wherever the ontology of the offline judge would read a finding that was not there, a sentence stays as it is. What
-    follows from what is for a judge to say.
+    A sentence stays as it is if the ontology of the offline judge would read an additional finding. Whether the new
+    sentence entails the old one is for a judge to decide.
 
     Args:
         report: the report.
-        drawn: chooses the ways.
+        rng: chooses among the variants.
     """
     document = ReportSentences.of(report)
     changes: dict[int, str | None] = {}
     for place, sentence in enumerate(document.sentences):
-        ways = [found for way in (_parts(sentence), _less(sentence), _otherwise(sentence)) if (found := way)]
-        if ways:
-            changes[place] = f"{drawn.choice(drawn.choice(ways))}."
+        variants = [texts for texts in (_parts(sentence), _shorten(sentence), _rephrase(sentence)) if texts]
+        if variants:
+            changes[place] = f"{rng.choice(rng.choice(variants))}."
     return document.replaced(changes, {}) if changes else None
 
 
@@ -64,18 +64,18 @@ def _parts(sentence: str) -> list[str]:
     return singles if len(singles) > 1 and all(parse_facts(one) for one in singles) else []
 
 
-def _less(sentence: str) -> list[str]:
-    """The sentence without one word for a degree, a side, a zone or a time."""
-    found = []
+def _shorten(sentence: str) -> list[str]:
+    """Return variants of a sentence without one word for a degree, a side, a zone or a time."""
+    shortened = []
     for match in _DETAIL.finditer(sentence):
         text = _sentence(sentence[: match.start()] + sentence[match.end() :])
         if _findings(text) == _findings(sentence) and set(parse_facts(text)) != set(parse_facts(sentence)):
-            found.append(text)
-    return found
+            shortened.append(text)
+    return shortened
 
 
-def _otherwise(sentence: str) -> list[str]:
-    """The sentence put in other ways, all of which the ontology reads as the same."""
+def _rephrase(sentence: str) -> list[str]:
+    """Return rephrasings of a sentence that the ontology reads as the same."""
     texts: list[str] = []
     if match := _DENIAL.match(sentence):
         texts = [form.format(what=match["what"]) for form in _DENIED]
@@ -99,7 +99,7 @@ def _named(fact: Fact) -> tuple[str, bool]:
 
 
 def _sentence(text: str) -> str:
-    """Single spaces, articles as the next word wants them, a capital first."""
+    """Normalize spaces, articles and the first letter."""
     text = " ".join(text.split())
     text = re.sub(r"\b([Aa])n (?=[bcdfgjklmnpqrstvwxz])", r"\1 ", text)
     text = re.sub(r"\b([Aa]) (?=[aeio])", r"\1n ", text)

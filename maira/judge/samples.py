@@ -1,4 +1,4 @@
-"""What judges learn from: conversations with the answer that is wanted, where it comes from, and its split."""
+"""The file of a judge's training data: conversations with the expected answer, its source and its split."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ChatMessage(Record):
 
 
 class ChatSample(Record):
-    """A question as a judge is asked it, and the answer that it should give.
+    """A prompt of a judge and the expected answer.
 
     Attributes:
         sample_id: unique in its file.
-        task: what is answered.
-        messages: all that the judge is shown; the last one is the user's.
-        answer: what it should say.
+        task: of the judge.
+        messages: the prompt; the last message is the user's.
+        answer: expected answer.
         split: train, or held out.
-        source: where it comes from: the teacher, the reports, how they were paired.
+        source: the teacher, the reports, and how they were paired.
     """
 
     sample_id: Text
@@ -41,14 +41,19 @@ class ChatSample(Record):
 
 
 def write_samples(path: Path, samples: Iterable[ChatSample]) -> int:
-    """Write JSON Lines, whole or not at all, and return how many there were."""
+    """Write samples as JSON Lines atomically and return their number."""
     return write_jsonl(path, (sample.model_dump() for sample in samples))
 
 
 def parse_sample(row: Mapping[str, Any], path: Path, line: int) -> ChatSample:
-    """A line of the file, checked.
+    """Validate a line of the file.
+
+    Args:
+        row: object of the line.
+        path: of the file.
+        line: from 1.
 
     Raises:
-        InputError: naming file, line and field.
+        InputError: the line is not a valid sample.
     """
     return validated(ChatSample, row, file=path, line=line)

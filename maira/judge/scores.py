@@ -1,4 +1,4 @@
-"""What GREEN and VERT should say of a pair: by another model, or by the errors that were put in on purpose."""
+"""Training examples of GREEN and VERT, labeled by another model or by injected errors."""
 
 from __future__ import annotations
 
@@ -21,83 +21,88 @@ from radfact.metrics.vert import Vert, VertTuned
 from radfact.records import TextPair, narrative, normalised_text
 
 ScoreTask = Literal["green", "vert"]
-_LOSS = 0.15
-"""What a significant error takes from VERT's score (paper 003, D.6)."""
-_OMITTED = frozenset("bf")
-"""Kinds of errors that lie in what the candidate leaves out."""
+_PENALTY = 0.15
+"""Loss of VERT's score by a significant error (VERT, appendix D.6)."""
+_OMISSIONS = frozenset("bf")
+"""Categories of errors that are omissions of the candidate."""
 
 
 def make_score_examples(
     pairs: Sequence[ReportPair], task: ScoreTask, teachers: Mapping[str, ChatClient | None]
 ) -> ExampleSet:
-    """GREEN's answers, or VERT's scores with one decimal, about pairs.
+    """Make examples with GREEN's assessments, or VERT's scores with one decimal.
 
     Args:
         pairs: reports.
         task: "green" or "vert".
-        teachers: clients of models by name, asked in their order, each what none before has answered; None in the place
-            of a client takes the errors that were put in as labels, of pairs that have such.
+        teachers: clients of models by name, in order; each answers what the previous ones have not. None instead of a
+            client labels pairs by their injected errors, if any.
 
     Raises:
         RunError: a teacher cannot be reached.
     """
-    lesson = ExampleSet()
+    example_set = ExampleSet()
     answers: list[Assessment | Failure | None] = [None] * len(pairs)
-    by = [""] * len(pairs)
+    sources = [""] * len(pairs)
     for name, client in teachers.items():
         places = [place for place, answer in enumerate(answers) if not isinstance(answer, Assessment)]
-        for place, answer in zip(places, _assess([pairs[one] for one in places], task, client), strict=True):
-            answers[place], by[place] = answer or answers[place], name
-    for paired, answer, teacher in zip(pairs, answers, by, strict=True):
+        new_answers = _assess([pairs[place] for place in places], task, client)
+        for place, answer in zip(places, new_answers, strict=True):
+            answers[place], sources[place] = answer or answers[place], name
+    for paired, answer, teacher in zip(pairs, answers, sources, strict=True):
         if isinstance(answer, Failure):
-            lesson.failures[paired.pair.sample_id] = answer.reason
+            example_set.failures[paired.pair.sample_id] = answer.reason
         elif answer is not None:
             try:
-                lesson.taught.append(_taught(paired, task, answer, teacher))
+                example_set.examples.append(_make_example(paired, task, answer, teacher))
             except ValueError as error:
-                reason = f"the teacher's answer cannot be written down: {error}"
-                lesson.failures[paired.pair.sample_id] = reason
-    return lesson
+                example_set.failures[paired.pair.sample_id] = f"the teacher's answer cannot be formatted: {error}"
+    return example_set
 
 
 def _assess(
     pairs: Sequence[ReportPair], task: ScoreTask, client: ChatClient | None
 ) -> Sequence[Assessment | Failure | None]:
     if client is None:
-        return [None if one.injected is None else assess_errors(one.injected) for one in pairs]
+        return [None if paired.injected is None else assess_errors(paired.injected) for paired in pairs]
     return (Green if task == "green" else Vert)(client).query([TextPair.of(report_pair.pair) for report_pair in pairs])
 
 
-def _taught(paired: ReportPair, task: ScoreTask, answer: Assessment, teacher: str) -> TrainingExample:
+def _make_example(paired: ReportPair, task: ScoreTask, answer: Assessment, teacher: str) -> TrainingExample:
     if task == "vert":
         return make_vert_example(paired, answer.score, teacher)
     score = green_score(answer.matched, answer.significant.total)
     name = paired.pair.sample_id
-    return TrainingExample(paired, name, _ask(Green, paired), format_assessment(answer), teacher, score=score)
+    return TrainingExample(paired, name, _prompt(Green, paired), format_assessment(answer), teacher, score=score)
 
 
 def make_vert_example(paired: ReportPair, score: float, teacher: str) -> TrainingExample:
-    """The question about a pair, and its score with one decimal (paper 003, section 4.1.4).
+    """Make the example of a pair and its score with one decimal.
+
+    Source: VERT, section 4.1.4.
 
     Args:
         paired: the reports.
         score: in [0, 1].
-        teacher: whose it is.
+        teacher: source of the score.
     """
     name = paired.pair.sample_id
-    return TrainingExample(paired, name, _ask(VertTuned, paired), f"{score:.1f}", teacher, score=score)
+    return TrainingExample(paired, name, _prompt(VertTuned, paired), f"{score:.1f}", teacher, score=score)
 
 
-def _ask(metric: type[LLMMetric[Any]], paired: ReportPair) -> tuple[ChatMessage, ...]:
-    asked = metric(_NOBODY).request(narrative(paired.pair.candidate), narrative(paired.pair.reference))
-    return chat_messages(asked.messages)
+def _prompt(metric: type[LLMMetric[Any]], paired: ReportPair) -> tuple[ChatMessage, ...]:
+    no_client: Any = None  # only the request is made
+    request = metric(no_client).request(narrative(paired.pair.candidate), narrative(paired.pair.reference))
+    return chat_messages(request.messages)
 
 
 def format_assessment(answer: Assessment) -> str:
-    """An answer in GREEN's notation (paper 000, appendix A.1).
+    """Format an assessment as GREEN's response.
+
+    Source: GREEN, appendix A.1.
 
     Raises:
-        ValueError: read again, it would say something else.
+        ValueError: parsed again, the text would have other counts.
     """
     findings = "; ".join(answer.findings)
     text = "\n\n".join(
@@ -109,60 +114,55 @@ def format_assessment(answer: Assessment) -> str:
         )
     )
     again = parse_assessment(text)
-    for said, meant in ((again.significant, answer.significant), (again.insignificant, answer.insignificant)):
-        if said.counts != meant.counts:
-            raise ValueError("its errors are not told apart")
+    for parsed, errors in ((again.significant, answer.significant), (again.insignificant, answer.insignificant)):
+        if parsed.counts != errors.counts:
+            raise ValueError(f"expected {errors.counts} errors, found {parsed.counts}")
     if again.matched != answer.matched:
-        raise ValueError("its matched findings are not told apart")
+        raise ValueError(f"expected {answer.matched} matched findings, found {again.matched}")
     return text
 
 
 def _error_lines(errors: CategoryErrors) -> str:
     return "\n".join(
-        f"({letter}) {name}: {count}. {'; '.join(said)}".rstrip()
-        for (letter, name), count, said in zip(
+        f"({letter}) {name}: {count}. {'; '.join(texts)}".rstrip()
+        for (letter, name), count, texts in zip(
             ERROR_CATEGORIES.items(), errors.counts, errors.explanations, strict=True
         )
     )
 
 
 def assess_errors(injected: InjectedReport) -> Assessment:
-    """What GREEN and VERT should say of errors that were put in; each counts as significant.
+    """Return the assessment of injected errors, each of which counts as significant.
 
-    The findings that match are the sentences that reference and candidate share, and VERT's score is that of paper 003,
-    D.6: max(0, 1 - 0.15 x errors).
+    Matched findings are the sentences that reference and candidate share, and VERT's score is max(0, 1 - 0.15 x
+    errors). Source: VERT, appendix D.6.
     """
-    said: dict[str, list[str]] = {letter: [] for letter in ERROR_CATEGORIES}
+    texts: dict[str, list[str]] = {letter: [] for letter in ERROR_CATEGORIES}
     for change in injected.changes:
-        said[change.category].append(_error(change))
-    kept = {normalised_text(one) for one in ReportSentences.of(injected.candidate).sentences}
+        texts[change.category].append(_error(change))
+    shared = {normalised_text(sentence) for sentence in ReportSentences.of(injected.candidate).sentences}
     findings = tuple(
-        _clean(one) for one in ReportSentences.of(injected.reference).sentences if normalised_text(one) in kept
+        _clean(sentence)
+        for sentence in ReportSentences.of(injected.reference).sentences
+        if normalised_text(sentence) in shared
     )
-    counts = tuple(len(said[letter]) for letter in ERROR_CATEGORIES)
-    kinds = [ERROR_CATEGORIES[letter].lower() for letter in ERROR_CATEGORIES if said[letter]]
+    counts = tuple(len(texts[letter]) for letter in ERROR_CATEGORIES)
+    kinds = [ERROR_CATEGORIES[letter].lower() for letter in ERROR_CATEGORIES if texts[letter]]
     explanation = f"The candidate differs from the reference: {'; '.join(kinds)}." if kinds else "No differences."
     none = CategoryErrors((0,) * len(ERROR_CATEGORIES), ((),) * len(ERROR_CATEGORIES))
-    errors = CategoryErrors(counts, tuple(tuple(said[letter]) for letter in ERROR_CATEGORIES))
-    return Assessment(errors, none, len(findings), findings, explanation, max(0.0, 1 - _LOSS * sum(counts)))
+    errors = CategoryErrors(counts, tuple(tuple(texts[letter]) for letter in ERROR_CATEGORIES))
+    return Assessment(errors, none, len(findings), findings, explanation, max(0.0, 1 - _PENALTY * sum(counts)))
 
 
 def _error(change: InjectedError) -> str:
-    """The findings that are wrong, or of an omission those that are missing."""
+    """Return the wrong findings of an error, or the missing ones of an omission."""
     own, other = change.modified, change.original
-    if change.category in _OMITTED:
+    if change.category in _OMISSIONS:
         own, other = other, own
     findings = split_narrative(f"{own or other}.")
-    kept = {normalised_text(one) for one in split_narrative(f"{other}.")} if own and other else set()
-    return _clean(" ".join([one for one in findings if normalised_text(one) not in kept] or findings))
+    shared = {normalised_text(sentence) for sentence in split_narrative(f"{other}.")} if own and other else set()
+    return _clean(" ".join([sentence for sentence in findings if normalised_text(sentence) not in shared] or findings))
 
 
 def _clean(text: str) -> str:
     return " ".join(text.replace(";", ",").split()).rstrip(".")
-
-
-class _Nobody:
-    """In the place of a client where only questions are written."""
-
-
-_NOBODY: Any = _Nobody()

@@ -1,4 +1,4 @@
-"""What a judge learns: questions about pairs of reports with their answers."""
+"""Training examples of judges: prompts about pairs of reports with their answers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from radfact.llm import Message
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
-    """A question as messages and the answer to it.
+    """A prompt about a pair of reports, with its answer.
 
     Attributes:
-        paired: the reports it is about.
-        name: of the question, unique among all.
-        messages, answer: as they are trained on.
-        teacher: who has answered.
-        labeled: the judgement itself, for an entailment question.
-        score: the figure of the pair, for the others.
+        paired: the pair.
+        name: unique name.
+        messages: the prompt.
+        answer: of the assistant.
+        teacher: source of the answer.
+        labeled: the judgment, for entailment.
+        score: the score of the pair, for other tasks.
     """
 
     paired: ReportPair
@@ -35,12 +36,12 @@ class TrainingExample:
 
 @dataclass(slots=True)
 class ExampleSet:
-    """All that teachers said, and why they said nothing of some questions."""
+    """Training examples, and the reasons why some prompts have no answer."""
 
-    taught: list[TrainingExample] = field(default_factory=list)
+    examples: list[TrainingExample] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
 
 
 def chat_messages(messages: Iterable[Message]) -> tuple[ChatMessage, ...]:
-    """Messages of a call as those of a sample."""
+    """Convert messages of a chat request to those of a sample."""
     return tuple(ChatMessage.model_validate({"role": role, "content": content}) for role, content in messages)

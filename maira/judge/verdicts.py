@@ -1,10 +1,10 @@
-"""RadFact's questions with their answers: from errors that were put in on purpose, or from another judge."""
+"""Training examples of entailment judges, labeled by injected errors or by other judges."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from maira.judge.pairing import ReportPair
 from maira.judge.training_examples import ExampleSet, TrainingExample, chat_messages
@@ -18,145 +18,156 @@ from radfact.meta.injection.records import InjectedReport
 from radfact.records import narrative, normalised_text
 
 _CANDIDATE_WRONG, _REFERENCE_MISSED = frozenset("abcde"), frozenset("abcdf")
-"""Kinds of errors whose sentence of the candidate the reference does not entail, and the other way round: a comparison
-that is left out takes nothing back, one that is added leaves the rest true."""
-_OTHERS = 2
-"""Entailed questions in other words, in a balanced draw, for each whose hypothesis is a premise word for word."""
+"""Categories of errors whose sentence of the candidate is not entailed by the reference, and the other way round: an
+omitted comparison contradicts nothing, an added one leaves the rest true."""
+_PARAPHRASES_PER_COPY = 2
+"""Entailed hypotheses in other words, in a balanced draw, for each that is a copy of a premise."""
 
-_Asked = tuple[ReportPair, str, EntailmentQuery]
-"""A pair, the way it is asked about, and the question."""
+
+class _PairQuery(NamedTuple):
+    """A query about a pair; the direction is A for sentences of the candidate, B for those of the reference."""
+
+    paired: ReportPair
+    direction: str
+    query: EntailmentQuery
 
 
 def make_entailment_examples(
     pairs: Sequence[ReportPair], prompt: JudgePrompt, splitter: Splitter, teachers: Mapping[str, Judge | None]
 ) -> ExampleSet:
-    """RadFact's questions about pairs, in both directions, with verdict and evidence.
+    """Make entailment queries about pairs, in both directions, with verdict and evidence.
 
     Args:
         pairs: reports.
-        prompt: what the judge will be shown before every question.
-        splitter: makes sentences of reports.
-        teachers: judges by name, asked in their order, each what none before has answered; None in the place of a judge
-            takes the errors that were put in as labels, where the answer follows from them.
+        prompt: system message and worked examples before every query.
+        splitter: splits reports into sentences.
+        teachers: judges by name, in order; each answers what the previous ones have not. None instead of a judge
+            labels by the injected errors, where they determine the verdict.
 
     Raises:
         RunError: a teacher cannot be reached.
     """
-    lesson = ExampleSet()
-    begin = few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch)
-    asked = list(_questions(pairs, splitter, lesson))
-    answers: list[tuple[str, Example | str | None]] = [("", None)] * len(asked)
+    example_set = ExampleSet()
+    prefix = few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch)
+    queries = list(_make_queries(pairs, splitter, example_set))
+    # An example, or the reason why there is none; None if the teachers do not know.
+    labels: list[tuple[str, Example | str | None]] = [("", None)] * len(queries)
     for name, judge in teachers.items():
-        places = [place for place, (_, answer) in enumerate(answers) if not isinstance(answer, Example)]
-        given = _answers(judge, [asked[place] for place in places])
-        for place, answer in zip(places, given, strict=True):
-            answers[place] = (name, answer or answers[place][1])
-    for number, ((paired, way, question), (teacher, answer)) in enumerate(zip(asked, answers, strict=True)):
-        name = f"{paired.pair.sample_id}/{way}{number}"
-        if isinstance(answer, str):
-            lesson.failures[name] = answer
-        elif answer is not None:
-            messages = chat_messages((*begin, ("user", query_message(question.premises, question.hypothesis))))
-            lesson.taught.append(
-                TrainingExample(paired, name, messages, dump_yaml(worked_response(answer)), teacher, answer)
-            )
-    return lesson
+        places = [place for place, (_, label) in enumerate(labels) if not isinstance(label, Example)]
+        new_labels = _label_queries(judge, [queries[place] for place in places])
+        for place, label in zip(places, new_labels, strict=True):
+            labels[place] = (name, label or labels[place][1])
+    for number, ((paired, direction, query), (teacher, label)) in enumerate(zip(queries, labels, strict=True)):
+        name = f"{paired.pair.sample_id}/{direction}{number}"
+        if isinstance(label, str):
+            example_set.failures[name] = label
+        elif label is not None:
+            messages = chat_messages((*prefix, ("user", query_message(query.premises, query.hypothesis))))
+            answer = dump_yaml(worked_response(label))
+            example_set.examples.append(TrainingExample(paired, name, messages, answer, teacher, label))
+    return example_set
 
 
-def _questions(pairs: Sequence[ReportPair], splitter: Splitter, lesson: ExampleSet) -> Iterator[_Asked]:
-    """Of each pair the candidate's sentences given the reference (A), then the reference's given the candidate (B)."""
-    texts = [narrative(report) for one in pairs for report in (one.pair.candidate, one.pair.reference)]
+def _make_queries(pairs: Sequence[ReportPair], splitter: Splitter, example_set: ExampleSet) -> Iterator[_PairQuery]:
+    """Yield for each pair the candidate's sentences given the reference (A), then the other way round (B)."""
+    texts = [narrative(report) for paired in pairs for report in (paired.pair.candidate, paired.pair.reference)]
     split = splitter.split(texts)
     for place, paired in enumerate(pairs):
         candidate, reference = split[2 * place], split[2 * place + 1]
         if isinstance(candidate, Failure):
-            lesson.failures[paired.pair.sample_id] = candidate.reason
+            example_set.failures[paired.pair.sample_id] = candidate.reason
         elif isinstance(reference, Failure):
-            lesson.failures[paired.pair.sample_id] = reference.reason
+            example_set.failures[paired.pair.sample_id] = reference.reason
         else:
-            for way, own, other in (("A", candidate, reference), ("B", reference, candidate)):
-                if other:
-                    yield from ((paired, way, EntailmentQuery(tuple(other), one)) for one in dict.fromkeys(own))
+            for direction, hypotheses, premises in (("A", candidate, reference), ("B", reference, candidate)):
+                if premises:
+                    for hypothesis in dict.fromkeys(hypotheses):
+                        yield _PairQuery(paired, direction, EntailmentQuery(tuple(premises), hypothesis))
 
 
-def _answers(judge: Judge | None, asked: Sequence[_Asked]) -> list[Example | str | None]:
-    """Answers in order: a text says why there is none, None that the teacher has nothing to say of it."""
+def _label_queries(judge: Judge | None, queries: Sequence[_PairQuery]) -> list[Example | str | None]:
+    """Return examples in order, reasons for failures, or None for queries that the teacher cannot answer."""
     if judge is None:
-        return [_by_errors(question, paired.injected, way) for paired, way, question in asked]
-    verdicts = query_judge(judge, [question for _, _, question in asked])
-    return [_said(question, verdict) for (_, _, question), verdict in zip(asked, verdicts, strict=True)]
+        return [_label_by_errors(query, paired.injected, direction) for paired, direction, query in queries]
+    verdicts = query_judge(judge, [query for _, _, query in queries])
+    return [_label_by_verdict(query, verdict) for (_, _, query), verdict in zip(queries, verdicts, strict=True)]
 
 
-def _said(question: EntailmentQuery, verdict: Verdict | Failure) -> Example | str:
+def _label_by_verdict(query: EntailmentQuery, verdict: Verdict | Failure) -> Example | str:
     if isinstance(verdict, Failure):
         return verdict.reason
     entailed = verdict.status == "entailment"
-    return _example(question, [question.premises[place] for place in verdict.evidence] if entailed else [])
+    return _make_example(query, [query.premises[place] for place in verdict.evidence] if entailed else [])
 
 
-def _example(question: EntailmentQuery, evidence: Sequence[str]) -> Example:
+def _make_example(query: EntailmentQuery, evidence: Sequence[str]) -> Example:
     label: Label = "entailment" if evidence else "not_entailment"
-    return Example(question.premises, question.hypothesis, tuple(evidence), label)
+    return Example(query.premises, query.hypothesis, tuple(evidence), label)
 
 
-def _by_errors(question: EntailmentQuery, injected: InjectedReport | None, way: str) -> Example | None:
-    """The judgement that follows from the errors; None where it does not follow from them."""
+def _label_by_errors(query: EntailmentQuery, injected: InjectedReport | None, direction: str) -> Example | None:
+    """Return the example that follows from the injected errors; None if they do not determine the verdict."""
     if injected is None:
         return None
-    same = _word_for_word(question)
-    if same:
-        return _example(question, same[:1])
-    said = normalised_text(question.hypothesis)
-    kinds = _CANDIDATE_WRONG if way == "A" else _REFERENCE_MISSED
+    if copies := _copies(query):
+        return _make_example(query, copies[:1])
+    hypothesis = normalised_text(query.hypothesis)
+    categories = _CANDIDATE_WRONG if direction == "A" else _REFERENCE_MISSED
     for change in injected.changes:
-        own = change.modified if way == "A" else change.original
-        if change.category in kinds and own and said in normalised_text(own):
-            return _example(question, ())
+        text = change.modified if direction == "A" else change.original
+        if change.category in categories and text and hypothesis in normalised_text(text):
+            return _make_example(query, ())
     return None
 
 
-def _word_for_word(question: EntailmentQuery) -> list[str]:
-    said = normalised_text(question.hypothesis)
-    return [premise for premise in question.premises if normalised_text(premise) == said]
+def _copies(query: EntailmentQuery) -> list[str]:
+    """Return the premises that are the hypothesis word for word."""
+    hypothesis = normalised_text(query.hypothesis)
+    return [premise for premise in query.premises if normalised_text(premise) == hypothesis]
 
 
-def balance(taught: Sequence[TrainingExample], seed: int, *, few_copies: bool = True) -> list[TrainingExample]:
-    """As many questions that are entailed as that are not; of the former at most a third are a premise word for word.
+def balance(examples: Sequence[TrainingExample], seed: int, *, few_copies: bool = True) -> list[TrainingExample]:
+    """Draw as many entailed examples as others; at most a third of the entailed ones are copies of a premise.
 
     Args:
-        taught: entailment questions.
+        examples: of entailment.
         seed: of the draw.
-        few_copies: keep to the third at any price; False takes more of them where there are too few others.
+        few_copies: never exceed a third; False takes more copies if there are too few paraphrases.
     """
-    same: list[TrainingExample] = []
-    others: list[TrainingExample] = []
-    wrong: list[TrainingExample] = []
-    for one in taught:
-        if one.labeled is None:
+    copies: list[TrainingExample] = []
+    paraphrases: list[TrainingExample] = []
+    not_entailed: list[TrainingExample] = []
+    for example in examples:
+        if (labeled := example.labeled) is None:
             continue
-        if one.labeled.status != "entailment":
-            wrong.append(one)
+        if labeled.status != "entailment":
+            not_entailed.append(example)
+        elif _copies(EntailmentQuery(labeled.reference, labeled.phrase)):
+            copies.append(example)
         else:
-            (same if _word_for_word(EntailmentQuery(one.labeled.reference, one.labeled.phrase)) else others).append(one)
-    most = min(len(same), len(others) // _OTHERS) if few_copies else len(same)
-    half = min(len(wrong), len(others) + most)
-    verbatim = min(most, max(half // (1 + _OTHERS), half - len(others)))
-    drawn = random.Random(f"{seed}/balance")
-    draws = ((same, verbatim), (others, half - verbatim), (wrong, half))
-    kept = {id(one) for kind, count in draws for one in drawn.sample(kind, count)}
-    return [one for one in taught if id(one) in kept]
+            paraphrases.append(example)
+    limit = min(len(copies), len(paraphrases) // _PARAPHRASES_PER_COPY) if few_copies else len(copies)
+    half = min(len(not_entailed), len(paraphrases) + limit)
+    copy_count = min(limit, max(half // (1 + _PARAPHRASES_PER_COPY), half - len(paraphrases)))
+    rng = random.Random(f"{seed}/balance")
+    draws = ((copies, copy_count), (paraphrases, half - copy_count), (not_entailed, half))
+    drawn = {id(example) for group, count in draws for example in rng.sample(group, count)}
+    return [example for example in examples if id(example) in drawn]
 
 
-def held_out_judgments(taught: Sequence[TrainingExample]) -> list[Mapping[str, Any]]:
-    """Entailment questions in the published layout, which `radfact judge-check` reads; one entry a report."""
-    found: dict[tuple[str, ...], list[Example]] = {}
-    for one in taught:
-        if one.labeled is not None:
-            found.setdefault((one.paired.pair.sample_id, *one.labeled.reference), []).append(one.labeled)
+def held_out_judgments(examples: Sequence[TrainingExample]) -> list[Mapping[str, Any]]:
+    """Return entailment examples in the published layout, which `radfact judge-check` reads, one entry per report."""
+    reports: dict[tuple[str, ...], list[Example]] = {}
+    for example in examples:
+        if (labeled := example.labeled) is not None:
+            reports.setdefault((example.paired.pair.sample_id, *labeled.reference), []).append(labeled)
     return [
         {
-            "input": {"phrases_A": [one.phrase for one in examples], "phrases_B": list(examples[0].reference)},
-            "output": {"phrases_A_evidenced": [worked_response(one) for one in examples], "phrases_B_evidenced": []},
+            "input": {"phrases_A": [entry.phrase for entry in entries], "phrases_B": list(entries[0].reference)},
+            "output": {
+                "phrases_A_evidenced": [worked_response(entry) for entry in entries],
+                "phrases_B_evidenced": [],
+            },
         }
-        for examples in found.values()
+        for entries in reports.values()
     ]

@@ -252,8 +252,8 @@ class MetricsLogger:
         local = [counts.tokens, counts.samples, counts.flops / 1e12, counts.waited]
         memory = [0.0] * context.size
         memory[context.rank] = _memory(context.device)
-        collective_section = torch.tensor([*local, *memory], dtype=torch.float64, device=context.device)
-        tokens, samples, tflop, waited, *peaks = context.sum(collective_section).tolist()
+        sums = torch.tensor([*local, *memory], dtype=torch.float64, device=context.device)
+        tokens, samples, tflop, waited, *peaks = context.sum(sums).tolist()
         elapsed = now - counts.started
         seconds = max(elapsed - counts.paused, 1e-9)
         self._seconds += elapsed

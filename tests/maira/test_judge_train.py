@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from raising import raises
-from tiny_judge import TEMPLATE, ask_folder, lesson, samples, texts, train_config, train_tiny_judge, write_tiny_model
+from tiny_judge import TEMPLATE, ask_folder, example_set, samples, texts, train_config, train_tiny_judge, write_tiny_model
 from tiny_runs import Command, metrics, quiet
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
@@ -30,20 +30,20 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "judges"
 
 
 @pytest.fixture(scope="module")
-def taught() -> list[TrainingExample]:
-    return lesson()
+def examples() -> list[TrainingExample]:
+    return example_set()
 
 
 @pytest.fixture(scope="module")
-def data(taught: list[TrainingExample], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(examples: list[TrainingExample], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "samples.jsonl"
-    write_samples(path, samples(taught))
+    write_samples(path, samples(examples))
     return path
 
 
 @pytest.fixture(scope="module")
-def model(taught: list[TrainingExample], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("model"), texts(taught))
+def model(examples: list[TrainingExample], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"), texts(examples))
 
 
 def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_adapters_are_merged_into_the_folder_and_validated_on_the_way(data: Path
 
 @pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4, "alpha": 8}}])
 def test_tied_embeddings_stay_one_weight_where_they_are_sharded(
-    changes: dict[str, Any], data: Path, taught: list[TrainingExample], tmp_path: Path
+    changes: dict[str, Any], data: Path, examples: list[TrainingExample], tmp_path: Path
 ) -> None:
-    model = write_tiny_model(tmp_path / "tied", texts(taught), tie_word_embeddings=True)
+    model = write_tiny_model(tmp_path / "tied", texts(examples), tie_word_embeddings=True)
     alone = train_judge(train_config(model, data, tmp_path / "one", **changes), quiet())
     sharded = train_config(model, data, tmp_path / "two", parallel="fsdp", **changes)
     command = Command(
@@ -158,14 +158,14 @@ def test_a_template_that_does_not_line_up_is_an_error_that_names_the_sample(
         encode_chat(chat(), tokenizer, frozenset([tokenizer.eos_token_id]))
 
 
-def test_losses_do_not_depend_on_how_samples_are_packed(model: Path, taught: list[TrainingExample]) -> None:
+def test_losses_do_not_depend_on_how_samples_are_packed(model: Path, examples: list[TrainingExample]) -> None:
     from maira.judge.dataset import _NO_IMAGES
     from maira.train.data.packing import EncodedSample
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     judge = JudgeLossModel(AutoModelForCausalLM.from_pretrained(model)).eval()
     encoded = []
-    for sample in samples(taught)[:3]:
+    for sample in samples(examples)[:3]:
         ids, prompt = encode_chat(sample, tokenizer, stops(judge.model, tokenizer))
         encoded.append(EncodedSample(sample.sample_id, sample.task, ids, prompt, _NO_IMAGES))
 

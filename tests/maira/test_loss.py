@@ -82,9 +82,9 @@ def test_parts_of_a_step_add_up(training: MairaLossModel, config: MairaConfig) -
     whole = pack(samples)
     parts = [pack(samples[:1], 3, whole.totals), pack(samples[1:], 0, whole.totals)]
     with torch.no_grad():
-        collective_section = training(whole).total(whole.totals, 0.5)
+        together = training(whole).total(whole.totals, 0.5)
         apart = sum(training(part).total(part.totals, 0.5) for part in parts)
-    assert float(apart) == pytest.approx(float(collective_section), rel=1e-6)
+    assert float(apart) == pytest.approx(float(together), rel=1e-6)
 
 
 def test_a_row_without_samples_has_no_loss_and_a_gradient_of_nothing(training: MairaLossModel) -> None:

@@ -72,7 +72,7 @@ OTHERS = (
 )
 
 
-def lesson() -> list[TrainingExample]:
+def example_set() -> list[TrainingExample]:
     """Whether a finding is there, of reports of two findings, by the offline judge."""
     drawn = random.Random(0)
     pairs = []
@@ -81,23 +81,23 @@ def lesson() -> list[TrainingExample]:
         reference = f"{texts[0]} {other}" if drawn.random() < 0.5 else f"{other} {texts[0]}"
         pairs.append(ReportPair(Pair(f"{number}", texts[1], reference), "random", f"{number}"))
     offline = {"offline": OfflineJudge()}
-    taught = make_entailment_examples(pairs, judge_prompt(Path("none")), load_splitter("offline"), offline).taught
-    return [one for one in taught if "/A" in one.name]
+    examples = make_entailment_examples(pairs, judge_prompt(Path("none")), load_splitter("offline"), offline).examples
+    return [one for one in examples if "/A" in one.name]
 
 
-def samples(taught: Sequence[TrainingExample]) -> list[ChatSample]:
+def samples(examples: Sequence[TrainingExample]) -> list[ChatSample]:
     """A fifth of them held out."""
     drawn = random.Random(1)
-    aside = set(drawn.sample(range(len(taught)), len(taught) // 5))
+    hold_out = set(drawn.sample(range(len(examples)), len(examples) // 5))
     return [
         ChatSample(
             sample_id=one.name,
             task="entailment",
             messages=one.messages,
             answer=one.answer,
-            split="heldout" if place in aside else "train",
+            split="heldout" if place in hold_out else "train",
         )
-        for place, one in enumerate(taught)
+        for place, one in enumerate(examples)
     ]
 
 
@@ -120,20 +120,20 @@ def train_config(model: Path, data: Path, out: Path, **changes: Any) -> JudgeTra
     return JudgeTrainConfig.model_validate(values | changes)
 
 
-def texts(taught: Sequence[TrainingExample]) -> list[str]:
+def texts(examples: Sequence[TrainingExample]) -> list[str]:
     """What its tokenizer needs to know."""
-    return [one.messages[-1].content for one in taught] + [one.answer for one in taught]
+    return [one.messages[-1].content for one in examples] + [one.answer for one in examples]
 
 
 def train_tiny_judge(folder: Path, **config: Any) -> tuple[Path, Path]:
     """A judge trained on a few hundred pairs, and the file of what was held out; `config` is the model's."""
-    taught = lesson()
-    made = samples(taught)
+    examples = example_set()
+    made = samples(examples)
     (folder / "model").mkdir()
-    model = write_tiny_model(folder / "model", texts(taught), **config)
+    model = write_tiny_model(folder / "model", texts(examples), **config)
     write_samples(folder / "samples.jsonl", made)
-    aside = [one for one, sample in zip(taught, made, strict=True) if sample.split == "heldout"]
-    write_json(folder / "heldout.json", held_out_judgments(aside))
+    hold_out = [one for one, sample in zip(examples, made, strict=True) if sample.split == "heldout"]
+    write_json(folder / "heldout.json", held_out_judgments(hold_out))
     changes: dict[str, Any] = {"passes": None, "epochs": 16, "global_batch": 16, "save_every": 1000, "log_every": 20}
     quiet = Console(file=StringIO())
     judge = train_judge(train_config(model, folder / "samples.jsonl", folder / "run", **changes), quiet)
