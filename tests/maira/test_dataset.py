@@ -198,7 +198,7 @@ def test_several_processes_make_the_same_table(
         made, made.train, alone.processor, tmp_path / "elsewhere", on_progress=lambda *done: said.append(done)
     )
     np.testing.assert_array_equal(alone.table, together.table)
-    assert (alone.kinds, alone.notes) == (together.kinds, collective_section.notes)
+    assert (alone.kinds, alone.notes) == (together.kinds, together.notes)
     assert said[-1] == (28, 28)
 
 

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 import torch
 from raising import raises
-from tiny_judge import TEMPLATE, ask_folder, example_set, samples, texts, train_config, train_tiny_judge, write_tiny_model
+from tiny_judge import (
+    TEMPLATE,
+    ask_folder,
+    example_set,
+    samples,
+    texts,
+    train_config,
+    train_tiny_judge,
+    write_tiny_model,
+)
 from tiny_runs import Command, metrics, quiet
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
