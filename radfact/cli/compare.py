@@ -63,18 +63,22 @@ def compare(
     console = new_console()
     if out is not None:
         check_folder(out)
-    found = compare_folders(folders, metrics=metric or (), replicates=draws.bootstrap, rounds=rounds, seed=draws.seed)
+    comparison = compare_folders(
+        folders, metrics=metric or (), replicates=draws.bootstrap, rounds=rounds, seed=draws.seed
+    )
     table = Table()
-    for heading in ("score", *found.systems):
+    for heading in ("score", *comparison.systems):
         table.add_column(escape(heading), justify="left" if heading == "score" else "right")
-    for name, contrasts in found.scores.items():
+    for name, contrasts in comparison.scores.items():
         lead = f"{escape(name)} {MARKS[contrasts[0].summary.direction]}".strip()
-        cells = (f"{number(one.summary.point)} {format_difference(one, rounds)}".rstrip() for one in contrasts)
+        cells = (
+            f"{number(contrast.summary.point)} {format_difference(contrast, rounds)}".rstrip() for contrast in contrasts
+        )
         table.add_row(lead, *map(escape, cells))
     console.print(table)
-    for name, count in zip(found.systems, found.own, strict=True):
-        say(console, f"{name}: {count} samples, {found.shared} shared")
-    for note in found.notes:
+    for name, count in zip(comparison.systems, comparison.own, strict=True):
+        say(console, f"{name}: {count} samples, {comparison.shared} shared")
+    for note in comparison.notes:
         say(console, note)
     if out is not None:
-        say_path(console, "Read the comparison in", write_comparison(found, out))
+        say_path(console, "Read the comparison in", write_comparison(comparison, out))

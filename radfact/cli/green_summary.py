@@ -1,4 +1,4 @@
-"""`radfact green-summary`: which errors are typical of a model, from what GREEN has said of its reports."""
+"""`radfact green-summary`: typical errors of a model, from the GREEN assessments of its reports."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 MANUAL = "\n".join(
     (
-        "Summarise what GREEN said in a results folder: by category of error, the share of reports without one, and "
+        "Summarize the GREEN assessments in a results folder: by category of error, the share of reports without one, and "
         "the explanations that are typical, from the largest cluster of their sentence embeddings.",
         "",
-        "No model is asked again. The summary is printed, written to green_summary.json in the folder, and shown on "
+        "No model is queried again. The summary is printed, written to green_summary.json in the folder, and shown on "
         "its page; 'radfact evaluate' does all of this by itself where the packages for it are installed.",
         "",
         "[bold]Examples[/bold]",
@@ -46,7 +46,7 @@ def green_summary(
     results: Annotated[Path, typer.Argument(help="Results folder of 'radfact evaluate' with GREEN among its metrics.")],
     embeddings: EmbeddingsOption = None,
 ) -> None:
-    """Summarise what GREEN said in a results folder."""
+    """Summarize the GREEN assessments in a results folder."""
     from radfact.html.page import write_page
     from radfact.results.green_summary import SentenceEmbedder, format_summary, write_summary
 

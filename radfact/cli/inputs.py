@@ -91,7 +91,7 @@ def check_images(manifest: Path | None, unscored: Path | None, read: Pairs) -> N
 
     if manifest is not None:
         drafts = read.without_reference if unscored is None else list(read_drafts(unscored))
-        check_manifest(manifest, [*(one.sample_id for one in read), *read.without_candidate, *drafts])
+        check_manifest(manifest, [*(pair.sample_id for pair in read), *read.without_candidate, *drafts])
 
 
 def check_folder(folder: Path) -> None:
@@ -144,17 +144,23 @@ def describe_difference(folder: Path, pairs: Pairs, runner: MetricRunner, option
     return f"with {', '.join(differing)}" if differing else ""
 
 
-def _as_requested(pairs: Pairs, narrative: bool | None) -> Pairs:
+def _as_requested(pairs: Pairs, is_narrative: bool | None) -> Pairs:
+    """Return the pairs as narratives (True), only if grounded (False), or as they are (None)."""
     from dataclasses import replace
 
-    from radfact.records import narrative as as_text
+    from radfact.records import narrative
 
-    if narrative is None:
+    if is_narrative is None:
         return pairs
-    if narrative:
-        texts = (replace(one, candidate=as_text(one.candidate), reference=as_text(one.reference)) for one in pairs)
-        return replace(pairs, pairs=tuple(texts))
-    for one in pairs:
-        if isinstance(one.candidate, str) or isinstance(one.reference, str):
-            raise InputError(f"--grounded needs lists of sentences; sample '{one.sample_id}' has a narrative")
+    if is_narrative:
+        texts = tuple(
+            replace(pair, candidate=narrative(pair.candidate), reference=narrative(pair.reference)) for pair in pairs
+        )
+        return replace(pairs, pairs=texts)
+    for pair in pairs:
+        if isinstance(pair.candidate, str) or isinstance(pair.reference, str):
+            raise InputError(
+                f"--grounded needs lists of sentences; sample '{pair.sample_id}' has a narrative",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+            )
     return pairs

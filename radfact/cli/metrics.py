@@ -26,7 +26,7 @@ def metrics(
     options: Annotated[MetricOptions, only("weights")],
     judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url")],
 ) -> None:
-    """List all metrics: their figures and direction, where they are defined, what a report costs, what they need."""
+    """List all metrics: scores and directions, source, cost of a report, requirements."""
     from radfact.metrics.registry import entries
     from radfact.metrics.resources import MetricResources
 

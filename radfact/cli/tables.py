@@ -101,7 +101,7 @@ def answers(usage: Mapping[str, int]) -> str:
     """An usage in words: how many answers, from where, and how many that could not be used."""
     parts = [f"{usage.get('calls', 0)} calls"]
     for key, words in (
-        ("cached", "answers that were kept"),
+        ("cached", "cached"),
         ("repairs", "repaired"),
         ("failures", "failed"),
         ("retries", "retries"),
@@ -121,10 +121,10 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
     """How often a judge was right, in what it was wrong, and what it took."""
     say(console, f"Judge {check.judge} on {check.n} labelled judgements")
     table = Table()
-    figures = {name: getattr(check, name) for name in ("accuracy", "precision", "recall", "f1", "evidence_f1")}
-    for name in figures:
+    scores = {name: getattr(check, name) for name in ("accuracy", "precision", "recall", "f1", "evidence_f1")}
+    for name in scores:
         table.add_column(name, justify="right")
-    table.add_row(*map(number, figures.values()))
+    table.add_row(*map(number, scores.values()))
     console.print(table)
     console.print(_confusion_table("label", {label: {label: row} for label, row in check.confusion.items()}))
     if check.by_topic:
@@ -151,14 +151,14 @@ def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
     for name in ("n", "entailment", "not_entailment", FAILED, "accuracy"):
         table.add_column(name, justify="right")
     for name, confusion in rows.items():
-        said = {
+        counts = {
             status: sum(row.get(status, 0) for row in confusion.values())
             for status in ("entailment", "not_entailment", FAILED)
         }
         table.add_row(
             escape(name),
-            str(sum(said.values())),
-            *(str(count) for count in said.values()),
+            str(sum(counts.values())),
+            *(str(count) for count in counts.values()),
             number(confusion_accuracy(confusion)),
         )
     return table
@@ -170,7 +170,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 def number(value: float | None) -> str:
-    """A figure in three decimals, a dash where there is none."""
+    """Format a score with three decimals, or a dash if there is none."""
     return "-" if value is None else f"{value:.3f}"
 
 

@@ -20,7 +20,7 @@ def green_section(folder: Path) -> str:
     if not path.is_file():
         return ""
     summary = validated(GreenSummaryFile, read_json(path), file=path)
-    rows = "".join(_row(letter, one) for letter, one in summary.categories.items())
+    rows = "".join(_row(letter, category) for letter, category in summary.categories.items())
     heads = "".join(
         f'<th scope="col">{name}</th>' for name in ("Significant errors", "Reports without", "Errors", "Typical")
     )
@@ -32,10 +32,14 @@ def green_section(folder: Path) -> str:
     )
 
 
-def _row(letter: str, one: GreenCategory) -> str:
-    typical = "".join(f"<li>{escape(text)}</li>" for text in one.typical)
-    of = f"<p>the largest of {one.clusters} clusters: {one.largest} errors</p>" if one.clusters > 1 else ""
+def _row(letter: str, category: GreenCategory) -> str:
+    typical = "".join(f"<li>{escape(text)}</li>" for text in category.typical)
+    cluster = (
+        f"<p>the largest of {category.clusters} clusters: {category.largest} errors</p>"
+        if category.clusters > 1
+        else ""
+    )
     return (
-        f'<tr><th scope="row">({escape(letter)}) {escape(one.name)}</th><td>{one.without:.1%}</td>'
-        f"<td>{one.errors}</td><td>{of}<ul>{typical}</ul></td></tr>"
+        f'<tr><th scope="row">({escape(letter)}) {escape(category.name)}</th><td>{category.without:.1%}</td>'
+        f"<td>{category.errors}</td><td>{cluster}<ul>{typical}</ul></td></tr>"
     )

@@ -236,7 +236,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
             yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-_WRITTEN = {
+_DISPLAY_NAMES = {
     "f1": "F1",
     "rouge": "ROUGE",
     "rouge l": "ROUGE-L",
@@ -253,7 +253,7 @@ _WRITTEN = {
     "vert": "VERT",
     "fineradscore": "FineRadScore",
 }
-_KNOWN = re.compile(rf"\b({'|'.join(sorted(_WRITTEN, key=len, reverse=True))})\b")
+_KNOWN = re.compile(rf"\b({'|'.join(sorted(_DISPLAY_NAMES, key=len, reverse=True))})\b")
 
 
 def words(name: str) -> str:
@@ -264,7 +264,7 @@ def words(name: str) -> str:
     folder, slash, score = name.rpartition("/")
     if slash or not re.fullmatch(r"\w+", name):
         return f"{folder}/{words(score)}" if slash and re.fullmatch(r"\w+", score) else name
-    spaced = _KNOWN.sub(lambda found: _WRITTEN[found[0]], name.replace("_", " "))
+    spaced = _KNOWN.sub(lambda match: _DISPLAY_NAMES[match[0]], name.replace("_", " "))
     spaced = re.sub(r"^BLEU (\d)$", r"BLEU-\1", spaced)
     return spaced[:1].upper() + spaced[1:]
 

@@ -158,13 +158,13 @@ def _sources(
     """Return manifest, notes and unscored drafts: as given, or else from the record of the run."""
     shown_notes = list(record.notes if notes is None else notes)
     paths = []
-    for given, named, what in (
+    for option, recorded, label in (
         (manifest, record.manifest, "The manifest with the images"),
         (unscored, record.unscored, "The drafts without a reference"),
     ):
-        path = folder / named if given is None and named is not None else given
-        if given is None and path is not None and not path.is_file():
-            shown_notes.append(f"{what} ({path.name}) is no longer where it was during the run.")
+        path = folder / recorded if option is None and recorded is not None else option
+        if option is None and path is not None and not path.is_file():
+            shown_notes.append(f"{label} ({path.name}) is no longer where it was during the run.")
             path = None
         paths.append(path)
     return paths[0], shown_notes, paths[1]

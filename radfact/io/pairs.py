@@ -16,7 +16,7 @@ from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.options import Missing
 from radfact.records import Pair, Pairs, Report, Sentence, as_input_error, parse_sentences, validated
 
-"""What becomes of a reference without a candidate: an error, a sample left out, or an empty candidate report."""
+"""Handling of a reference without a candidate: an error, a skipped sample, or an empty candidate report."""
 
 _CSV_COLUMNS = ("example_id", "prediction", "target")
 _REFERENCE_FIELDS = ("grounded_findings", "findings", "report")

@@ -107,14 +107,17 @@ def _contrasts(
 ) -> list[Contrast]:
     column, direction = systems[0].columns[name], systems[0].directions[name]
     functions, has_value, pairing = {name: column.value}, column.has_value, column.pairing
-    draws = {"replicates": replicates, "seed": seed}
     tables = [system.columns[name].of(shared) for system in systems]
-    points = [summarize_counts(table, functions, has_value=has_value, **draws)[name] for table in tables]
+    points = [
+        summarize_counts(table, functions, has_value=has_value, replicates=replicates, seed=seed)[name]
+        for table in tables
+    ]
     contrasts = [Contrast(replace(points[0], direction=direction))]
     for table, point in zip(tables[1:], points[1:], strict=True):
-        pair = (table, tables[0], functions)
-        difference = paired_difference(*pair, has_value=has_value, pairing=pairing, **draws)[name]
-        p = randomization_test(*pair, pairing=pairing, rounds=rounds, seed=seed)[name]
+        difference = paired_difference(
+            table, tables[0], functions, has_value=has_value, pairing=pairing, replicates=replicates, seed=seed
+        )[name]
+        p = randomization_test(table, tables[0], functions, pairing=pairing, rounds=rounds, seed=seed)[name]
         contrasts.append(Contrast(replace(point, direction=direction), replace(difference, direction=direction), p))
     return contrasts
 

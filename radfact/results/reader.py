@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_json, read_jsonl
@@ -50,11 +50,11 @@ def read_run(folder: Path | str) -> RunFile:
     return validated(RunFile, read_json(path) if path.exists() else {}, file=path)
 
 
-def read_samples(
-    folder: Path | str,
-    names: Sequence[str],
-    model: type[_RowT] = SampleRow,  # type: ignore[assignment]
-) -> list[_RowT]:
+@overload
+def read_samples(folder: Path | str, names: Sequence[str]) -> list[SampleRow]: ...
+@overload
+def read_samples(folder: Path | str, names: Sequence[str], model: type[_RowT]) -> list[_RowT]: ...
+def read_samples(folder: Path | str, names: Sequence[str], model: type[SampleRow] = SampleRow) -> Sequence[SampleRow]:
     """Read `samples.jsonl` of a results folder.
 
     Args:
@@ -67,7 +67,7 @@ def read_samples(
             finite number.
     """
     path = Path(folder) / "samples.jsonl"
-    rows: list[_RowT] = []
+    rows: list[SampleRow] = []
     seen: dict[str, int] = {}
     for line, values in read_jsonl(path):
         row = validated(model, values, file=path, line=line)

@@ -41,7 +41,7 @@ def write_results(result: EvaluationResult, folder: Path | str, run: Mapping[str
     write_jsonl(folder / "samples.jsonl", map(_sample_row, result.samples))
     write_jsonl(folder / "sentences.jsonl", (row.model_dump(mode="json") for row in result.sentences))
     run = run or {}
-    who = {"judge": result.judge, "splitter": result.splitter} if RADFACT in result.runs else {}
+    who: dict[str, Any] = {"judge": result.judge, "splitter": result.splitter} if RADFACT in result.runs else {}
     record = {
         "version": VERSION,
         **run,
