@@ -1,6 +1,6 @@
-"""A Sphinx extension: the reference of all commands, written from the commands themselves.
+"""A Sphinx extension that generates the reference of all commands.
 
-The page that a command is to be described on holds the line `{{ commands of maira }}` alone.
+The line `{{ commands of maira }}` of a page is replaced by the reference of that program.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typer.main import get_command
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-_PLACE = re.compile(r"^\{\{ commands of (radfact|maira) \}\}$", re.M)
+_PLACEHOLDER = re.compile(r"^\{\{ commands of (radfact|maira) \}\}$", re.M)
 _HEADING = re.compile(r"^\[bold\](.*)\[/bold\]$")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Have the reference put into pages as they are read."""
+    """Register the extension."""
     app.connect("source-read", _fill)
     return {"parallel_read_safe": True}
 
 
 def reference(program: str) -> str:
-    """Markdown that describes a program and all its commands, a section each."""
+    """Return Markdown with one section per command of a program."""
     from maira.cli.main import app as maira
     from radfact.cli.main import app as radfact
 
@@ -34,26 +34,26 @@ def reference(program: str) -> str:
 
 
 def _fill(_app: Sphinx, _name: str, source: list[str]) -> None:
-    source[0] = _PLACE.sub(lambda place: reference(place[1]), source[0])
+    source[0] = _PLACEHOLDER.sub(lambda match: reference(match[1]), source[0])
 
 
 def _command(command: Any, words: Sequence[str]) -> Iterator[str]:
-    below = getattr(command, "commands", {})
+    children = getattr(command, "commands", {})
     if len(words) > 1:
         yield f"## {' '.join(words)}\n"
     yield from _help(command.help or "")
     context = command.context_class(command, info_name=" ".join(words))
-    records = [one.get_help_record(context) for one in command.params if one.name != "help"]
+    records = [parameter.get_help_record(context) for parameter in command.params if parameter.name != "help"]
     if any(records):
         yield "| argument or option | meaning |\n|---|---|"
         yield from (f"| {_code(names)} | {_plain(about)} |" for names, about in filter(None, records))
         yield ""
-    for name, one in below.items():
-        yield from _command(one, (*words, name))
+    for name, child in children.items():
+        yield from _command(child, (*words, name))
 
 
 def _help(text: str) -> Iterator[str]:
-    """The text of a help page: paragraphs as they are, a heading and what is below it as a block."""
+    """Yield the text of a help page: paragraphs unchanged, headings with their indented lines as blocks."""
     for paragraph in text.split("\n\n"):
         lines = paragraph.strip("\n").split("\n")
         heading = _HEADING.match(lines[0])
@@ -71,6 +71,6 @@ def _code(names: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text of a help page as Markdown: markup of Rich becomes ours, and nothing else is taken for any."""
+    """Return text of a help page as Markdown: escaped, with the bold markup of Rich converted."""
     text = re.sub(r"([\\`*_|<>])", r"\\\1", text)
     return re.sub(r"\[(/?)bold\]", "**", text)

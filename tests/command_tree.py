@@ -1,4 +1,4 @@
-"""The commands `radfact` and `maira` as a tree, their examples, and command lines read as they would read them."""
+"""The commands `radfact` and `maira` as a tree, their examples, and a parser of command lines."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _COMMAND = re.compile(r"\s*(?:\w+=\S+ )*(?:(?:accelerate launch|torchrun) .*-m |
 
 
 def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """A command and all below it, each with its words."""
+    """Yield a command and all its subcommands, each with its words."""
     yield words, command
-    for name, below in getattr(command, "commands", {}).items():
-        yield from walk(below, (*words, name))
+    for name, child in getattr(command, "commands", {}).items():
+        yield from walk(child, (*words, name))
 
 
 COMMANDS: dict[str, Any] = {
@@ -31,27 +31,27 @@ COMMANDS: dict[str, Any] = {
 
 
 def command_lines(text: str) -> list[str]:
-    """The lines of a text that run radfact or maira, those broken by a backslash put together, comments left out.
+    """Return the lines of a text that run radfact or maira, with continued lines joined.
 
-    Settings of the environment and a launcher before a command are left out too.
+    Comments, environment variables and a launcher before the command are removed.
     """
-    whole = re.sub(r"\\\n\s*", "", text)
-    found = (_COMMAND.match(line) for line in whole.splitlines())
-    return [re.split(r"\s+#", match[1])[0].strip() for match in found if match]
+    joined = re.sub(r"\\\n\s*", "", text)
+    matches = (_COMMAND.match(line) for line in joined.splitlines())
+    return [re.split(r"\s+#", match[1])[0].strip() for match in matches if match]
 
 
 def examples(command: Any) -> list[str]:
-    """The examples in a command's help."""
+    """Return the examples in the help of a command."""
     _, heading, rest = (command.help or "").partition("[bold]Examples[/bold]\n")
     return command_lines(re.split(r"\n\n|\n\[bold\]", rest)[0]) if heading else []
 
 
 def read(line: str) -> str:
-    """Read a command line as the command would, up to running it, and give the words of the command that it names.
+    """Parse a command line without running it, and return the words of its command.
 
     Raises:
-        UsageError: an option or command that there is not, or a value that does not fit.
-        AssertionError: an argument is missing or too much.
+        UsageError: an unknown option or command, or an invalid value.
+        AssertionError: a missing or superfluous argument.
     """
     name, *arguments = shlex.split(line)
     command, words, parent = ROOTS[name], [name], None
@@ -61,11 +61,11 @@ def read(line: str) -> str:
         words.append(str(command.name))
         parent = context
     context = command.context_class(command, info_name=words[-1], parent=parent)
-    given, rest, _ = command.make_parser(context).parse_args(args=list(arguments))
+    values, rest, _ = command.make_parser(context).parse_args(args=list(arguments))
     if rest:
-        raise AssertionError(f"{line}: {rest} is too much")
+        raise AssertionError(f"{line}: superfluous {rest}")
     for parameter in command.get_params(context):
-        value = given.get(parameter.name)
+        value = values.get(parameter.name)
         if value is None:
             if parameter.required:
                 raise AssertionError(f"{line}: {parameter.name} is missing")

@@ -1,4 +1,4 @@
-"""How all commands behave, whatever they do."""
+"""Conventions of all commands."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from maira.cli.examples import EXAMPLES as OF_MAIRA
 from maira.cli.main import app as maira
 from radfact.cli.examples import EXAMPLES as OF_RADFACT
 from radfact.cli.main import app as radfact
+from radfact.errors import ErrorCode, InputError
 
 APPS = {"radfact": radfact, "maira": maira}
-COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?[34][0-7]m|\x1b\[38;|\x1b\[48;")
+COLOR = re.compile(r"\x1b\[(?:[0-9;]*;)?[34][0-7]m|\x1b\[38;|\x1b\[48;")
 
 
 def _run(words: str, *arguments: str, environment: Mapping[str, str] = os.environ) -> tuple[int, str]:
@@ -31,16 +32,16 @@ def _run(words: str, *arguments: str, environment: Mapping[str, str] = os.enviro
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_the_help_has_an_example_of_the_very_command(words: str) -> None:
-    """Those without one in their manual have it in cli/examples.py."""
-    named = [line for line in examples(COMMANDS[words]) if f"{line} ".startswith(f"{words} ")]
+def test_the_help_has_an_example_of_the_command(words: str) -> None:
+    """Commands without examples in their manual have them in cli/examples.py."""
+    own = [line for line in examples(COMMANDS[words]) if f"{line} ".startswith(f"{words} ")]
     # `maira review DRAFTS` is short for `maira review start DRAFTS`.
-    short = [line for line in examples(COMMANDS[words]) if read(line) == words]
-    assert named or short
+    shortened = [line for line in examples(COMMANDS[words]) if read(line) == words]
+    assert own or shortened
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_examples_are_read_without_a_fault_and_fit_the_page(words: str) -> None:
+def test_examples_are_valid_and_fit_the_page(words: str) -> None:
     for line in examples(COMMANDS[words]):
         assert read(line)
     block = (COMMANDS[words].help or "").partition("[bold]Examples[/bold]\n")[2]
@@ -59,7 +60,7 @@ def test_every_example_belongs_to_a_command(program: str, table: Mapping[str, tu
     assert {f"{program} {words}" for words in table} - COMMANDS.keys() == set()
 
 
-def test_the_reader_of_examples_notices_what_is_wrong() -> None:
+def test_wrong_examples_are_detected() -> None:
     for line in ("radfact scor x.json", "radfact score --judg offline", "maira prepare phantom --out x --count many"):
         with pytest.raises(Exception, match=r"No such|Invalid|valid integer"):
             read(line)
@@ -74,8 +75,8 @@ def test_the_reader_of_examples_notices_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_an_unknown_option_is_exit_code_2_and_the_right_one_is_named(words: str) -> None:
-    options = [option for one in COMMANDS[words].params for option in one.opts if option.startswith("--")]
+def test_an_unknown_option_is_exit_code_2_with_a_suggestion(words: str) -> None:
+    options = [flag for parameter in COMMANDS[words].params for flag in parameter.opts if flag.startswith("--")]
     option = max((*options, "--help"), key=len)
     code, shown = _run(words, f"{option[:-2]}{option[-1]}", "value")
     assert code == 2
@@ -83,11 +84,30 @@ def test_an_unknown_option_is_exit_code_2_and_the_right_one_is_named(words: str)
 
 
 @pytest.mark.parametrize("program", ROOTS)
-def test_an_unknown_command_is_exit_code_2_and_the_right_one_is_named(program: str) -> None:
+def test_an_unknown_command_is_exit_code_2_with_a_suggestion(program: str) -> None:
     for name in ROOTS[program].commands:
         code, shown = _run(program, f"{name[:-2]}{name[-1]}x")
         assert code == 2
         assert f"'{name}'" in shown
+
+
+LONG_RUNNING = (
+    *("radfact score", "radfact evaluate", "radfact judge-check", "radfact compare", "radfact meta agreement"),
+    *("radfact meta corrections", "radfact meta inject", "radfact meta detect", "radfact meta rexamine"),
+    *("radfact meta ensemble fit", "radfact meta ensemble apply", "maira generate", "maira ground", "maira boxes"),
+    *("maira evaluate inputs", "maira ablate", "maira judge-data", "maira sentences", "maira pack"),
+    *(words for words in COMMANDS if words.startswith(("maira prepare ", "maira annotate "))),
+)
+
+
+@pytest.mark.parametrize("words", LONG_RUNNING)
+def test_long_running_commands_take_a_file_of_options(words: str, tmp_path: Path) -> None:
+    assert "--config" in {flag for parameter in COMMANDS[words].params for flag in parameter.opts}
+    (tmp_path / "options.yaml").write_text("no_such_option: 1\n")
+    name, *rest = words.split()
+    result = CliRunner().invoke(APPS[name], [*rest, "--config", str(tmp_path / "options.yaml")])
+    assert isinstance(result.exception, InputError)
+    assert (result.exception.code, result.exception.field) == (ErrorCode.UNKNOWN_NAME, "no_such_option")
 
 
 @pytest.mark.parametrize("program", ROOTS)
@@ -124,7 +144,7 @@ def test_every_help_is_shown_and_loads_no_torch() -> None:
 
 
 def _on_a_terminal(arguments: list[str], environment: Mapping[str, str]) -> str:
-    """What a command writes to a terminal."""
+    """Return the output of a command on a terminal."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(arguments, stdout=theirs, stderr=theirs, stdin=theirs, env=dict(environment)) as process:
         os.close(theirs)
@@ -139,15 +159,15 @@ def _on_a_terminal(arguments: list[str], environment: Mapping[str, str]) -> str:
 def _chunk(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # what Linux says when the other end is closed
+    except OSError:  # the other end is closed
         return b""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are POSIX")
-def test_colour_is_for_terminals_that_want_it(tmp_path: Path) -> None:
-    said = [{"example_id": "a", "prediction": [{"text": "Effusion."}], "target": [{"text": "Effusion."}]}]
+def test_only_terminals_get_color(tmp_path: Path) -> None:
+    rows = [{"example_id": "a", "prediction": [{"text": "Effusion."}], "target": [{"text": "Effusion."}]}]
     pairs = tmp_path / "pairs.json"
-    pairs.write_text(str(said).replace("'", '"'))
+    pairs.write_text(str(rows).replace("'", '"'))
     score = [
         sys.executable,
         "-c",
@@ -164,7 +184,7 @@ def test_colour_is_for_terminals_that_want_it(tmp_path: Path) -> None:
         if name not in ("NO_COLOR", "FORCE_COLOR", "TERM", "PY_COLORS", "GITHUB_ACTIONS")
     }
     terminal = {**inherited, "TERM": "xterm-256color"}
-    assert COLOUR.search(_on_a_terminal(score, terminal))
-    assert not COLOUR.search(_on_a_terminal(score, {**terminal, "NO_COLOR": "1"}))
+    assert COLOR.search(_on_a_terminal(score, terminal))
+    assert not COLOR.search(_on_a_terminal(score, {**terminal, "NO_COLOR": "1"}))
     piped = subprocess.run(score, capture_output=True, text=True, check=True, env=terminal)
     assert "\x1b" not in piped.stdout + piped.stderr
