@@ -68,7 +68,7 @@ class _Results(RootModel[list[Any]]):
 def read_coco(
     path: Path | str, dataset: Path | str | None = None, *, faults: dict[str, str] | None = None
 ) -> dict[str, list[Sentence]]:
-    """Read one report an image, by the image's `sample_id`, or else its `id`.
+    """Read one report per image, by the `sample_id` of the image or else its `id`.
 
     The text of an annotation is its caption, or else the name of its category; annotations of an image with the same
     text are one sentence. Its region is the segmentation (run-length encoding or polygons), or else the bbox in pixels.
@@ -87,8 +87,8 @@ def read_coco(
     """
     value = read_json(path)
     if isinstance(value, dict):
-        found = validated(_Dataset, value, file=path)
-        return _Reader(found, path, path).reports(found.annotations, "annotations", faults)
+        dataset_file = validated(_Dataset, value, file=path)
+        return _Reader(dataset_file, path, path).reports(dataset_file.annotations, "annotations", faults)
     if dataset is None:
         raise InputError(
             "expected a COCO dataset {images, annotations, categories}; a list of results goes with one on the other "
@@ -129,8 +129,11 @@ class _Reader:
                 if faults is None:
                     raise
                 faults.setdefault(self._key(value) or where, str(error))
-        wanted = {image: found for image, found in drawn.items() if not faults or self.keys[image] not in faults}
-        return {self.keys[image]: [_sentence(*one) for one in found.items()] for image, found in wanted.items()}
+        return {
+            self.keys[image]: [_sentence(text, regions) for text, regions in sentences.items()]
+            for image, sentences in drawn.items()
+            if not faults or self.keys[image] not in faults
+        }
 
     def _add(self, value: Any, where: str, drawn: dict[str, dict[str, list[Box | Mask]]]) -> None:
         annotation = validated(_Annotation, value, file=self.path, field=where)
@@ -195,7 +198,7 @@ class _Reader:
 
         for index, polygon in enumerate(polygons):
             numbers = polygon if isinstance(polygon, list) else []
-            finite = all(isinstance(one, int | float) and math.isfinite(one) for one in numbers)
+            finite = all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
             if not finite or len(numbers) < 6 or len(numbers) % 2:
                 raise self._error("expected [x1, y1, x2, y2, x3, y3, ...] in pixels", f"{field}[{index}]")
         encoded = coco.merge(coco.frPyObjects(polygons, image.height, image.width))

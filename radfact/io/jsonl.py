@@ -1,4 +1,4 @@
-"""Text files written whole or not at all, and JSON Lines read with the line of every fault."""
+"""Atomic writing of text files, and reading of JSON and JSON Lines with the line of every error."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from typing import IO, Any
 
 from radfact.errors import ErrorCode, InputError
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""What writing to an open file fails with; Python does not say to which."""
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""Errors of writing to an open file, for which Python does not name the file."""
 
 
 @contextmanager
 def naming_file(path: Path, *others: Path | str) -> Iterator[None]:
-    """Say of which file the system's errors are.
+    """Name the file in errors of the operating system.
 
     Args:
-        path: the file that was to be written, for the person at the keyboard.
-        others: what is opened or made on the way, and means nothing to them.
+        path: the file that is written.
+        others: temporary files and folders, which mean nothing to a user.
 
     Raises:
-        OSError: in the place of one about `others` or an open file.
+        OSError: instead of an error about `others` or an open file; it names `path`.
     """
     try:
         yield
     except OSError as error:
-        is_ours = error.errno in _NO_ROOM if error.filename is None else str(error.filename) in map(str, others)
-        if not is_ours:
+        is_temporary = (
+            error.errno in _WRITE_ERRORS if error.filename is None else str(error.filename) in map(str, others)
+        )
+        if not is_temporary:
             raise
         raise OSError(error.errno, f"cannot be written: {error.strerror}", str(path)) from error
 
 
 @contextmanager
 def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a temporary neighbour of `path` for writing and rename it to `path` when the block ends without error.
+    """Open a temporary file next to `path` for writing, and rename it to `path` if the block ends without error.
 
     Args:
-        path: the file to write; missing folders above it are made.
+        path: the file to write; missing parent folders are created.
         mode: "w" for UTF-8 text, "wb" for bytes.
 
     Raises:
@@ -54,25 +56,25 @@ def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with naming_file(path, temporary):
-            # Made as any other file of its owner, and never in the place of one that is there.
+            # With the usual permissions, and never replacing an existing file.
             with temporary.open(mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as handle:
                 yield handle
                 handle.flush()
                 os.fsync(handle.fileno())
             temporary.replace(path)
     except BaseException:
-        with suppress(OSError):  # why it was not written matters more than what is left of it
+        with suppress(OSError):  # the first error matters more
             temporary.unlink()
         raise
 
 
 def dumps(row: Any) -> str:
-    """One line of strict JSON: numbers are finite or null, so NaN and infinities raise ValueError."""
+    """Return one line of strict JSON; NaN and infinities raise ValueError."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False)
 
 
 def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> int:
-    """Write `rows` as JSON Lines, whole or not at all, and return how many there were."""
+    """Write rows as JSON Lines atomically, and return their number."""
     count = 0
     with open_atomic(path) as handle:
         for row in rows:
@@ -82,7 +84,7 @@ def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> int:
 
 
 def append_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Add `rows` to JSON Lines, on disk when this returns.
+    """Append rows to a JSON Lines file; they are on disk when this returns.
 
     Raises:
         OSError: they cannot be written; it names `path`.
@@ -94,7 +96,7 @@ def append_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """Write one indented JSON document, whole or not at all."""
+    """Write one indented JSON document atomically."""
     with open_atomic(path) as handle:
         json.dump(value, handle, ensure_ascii=False, allow_nan=False, indent=2)
         handle.write("\n")
@@ -126,7 +128,7 @@ def read_json(path: Path | str) -> Any:
 
 
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number from 1, object) for every line that is not blank, one by one as the file is read.
+    """Yield (line number from 1, object) for every line that is not blank, while the file is read.
 
     Raises:
         InputError: the file cannot be read, or a line is not one JSON object.
@@ -135,12 +137,12 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def parse_rows(lines: Iterable[str], path: Path | str, first_line: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) for those of some lines of a JSON Lines file that are not blank.
+    """Yield (line number, object) for lines of a JSON Lines file that are not blank.
 
     Args:
-        lines: of the file, without their ends.
+        lines: lines without their ends.
         path: named in errors.
-        first_line: number of the first of them.
+        first_line: number of the first line.
 
     Raises:
         InputError: a line is not one JSON object.
@@ -150,19 +152,24 @@ def parse_rows(lines: Iterable[str], path: Path | str, first_line: int = 1) -> I
             continue
         row = _parse(line, path, first_line=number)
         if not isinstance(row, dict):
-            raise InputError(f"expected one JSON object a line, found {type(row).__name__}", file=path, line=number)
+            raise InputError(
+                f"expected one JSON object per line, found {type(row).__name__}",
+                code=ErrorCode.INVALID_FORMAT,
+                file=path,
+                line=number,
+            )
         yield number, row
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
-    """The lines of a UTF-8 text file one by one (a byte order mark is dropped), so that it may exceed the memory.
+    """Yield the lines of a UTF-8 text file (a byte order mark is dropped), which may be larger than the memory.
 
     Raises:
         InputError: the file does not exist, cannot be read or is not UTF-8 text.
     """
     read = 0
     try:
-        # As bytes: JSON strings may hold U+2028 and its like, which are no line ends here.
+        # Read as bytes: JSON strings may contain U+2028 and similar characters, which are not line ends here.
         with Path(path).open("rb") as handle:
             for line in handle:
                 yield line.decode("utf-8-sig" if read == 0 else "utf-8").removesuffix("\n")
@@ -182,7 +189,11 @@ def _parse(text: str, path: Path | str, first_line: int = 1) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         line = first_line + error.lineno - 1
-        raise InputError(f"not JSON: {error.msg} at column {error.colno}", file=path, line=line) from None
+        raise InputError(
+            f"not JSON: {error.msg} at column {error.colno}", code=ErrorCode.INVALID_FORMAT, file=path, line=line
+        ) from None
     except (ValueError, RecursionError) as error:
-        # Integers of thousands of digits and brackets nested as deep are JSON that Python declines to read.
-        raise InputError(f"not JSON that can be read: {error}", file=path, line=first_line) from None
+        # Python refuses valid JSON with integers or nesting of thousands of digits or levels.
+        raise InputError(
+            f"not JSON that can be read: {error}", code=ErrorCode.INVALID_FORMAT, file=path, line=first_line
+        ) from None

@@ -82,16 +82,15 @@ def read_candidates_and_references(
     """Read drafts and the records that hold their references: JSON Lines keyed by `sample_id`, or COCO files (.json).
 
     A draft has a `report`: a list of sentences or one narrative. The reference of a record is `grounded_findings`, or
-    else `findings`, or else `report`. Records of which all of these are null, and records of splits from which there is
-    no draft at all, are skipped and counted; drafts of the former are named in the result. Every draft must have its
-    record. For COCO files see `radfact.io.coco.read_coco`; a list of results as candidates takes sizes and categories from
-    the references.
+    else `findings`, or else `report`. Records where all of these are null, and records of splits without any draft, are
+    skipped and counted; drafts of the former are named in the result. Every draft must have a record. For COCO files see
+    `radfact.io.coco.read_coco`; a list of results as candidates takes sizes and categories from the references.
 
     Args:
         candidates: drafts, or a COCO dataset or list of results.
         references: a manifest, or a COCO dataset.
-        missing: `refuse` raises where a reference has no candidate, `skip` makes no pair of it and `empty` takes
-            an empty report for its candidate; both name it in the result.
+        missing: for a reference without a candidate, `refuse` raises, `skip` makes no pair and `empty` pairs it with an
+            empty report; the last two name it in the result.
 
     Raises:
         InputError: naming file, line and field, or the first ids that have no counterpart.
@@ -104,39 +103,41 @@ def read_candidates_and_references(
         )
     recorded = _read_references(references)
     drafted = _read_candidates(candidates, references)
-    wanted = {key: found.report for key, found in recorded.items() if found.report is not None}
+    references_by_id = {key: record.report for key, record in recorded.items() if record.report is not None}
 
-    alone = [key for key in drafted if key not in recorded]
-    if alone:
+    unknown = [key for key in drafted if key not in recorded]
+    if unknown:
         raise InputError(
-            f"{_counted(alone, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
+            f"{_counted(unknown, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
             "from another file, --unscored FILE",
             code=ErrorCode.MISMATCH,
             file=candidates,
         )
-    without_reference = tuple(key for key in drafted if key not in wanted)
+    without_reference = tuple(key for key in drafted if key not in references_by_id)
     splits = {recorded[key].split for key in drafted}
-    missed = tuple(key for key in wanted if key not in drafted and recorded[key].split in splits)
-    if missed and missing == "refuse":
+    unmatched = tuple(key for key in references_by_id if key not in drafted and recorded[key].split in splits)
+    if unmatched and missing == "refuse":
         raise InputError(
-            f"{_counted(missed, 'reference')} without a candidate in {candidates}; give --missing skip to score "
+            f"{_counted(unmatched, 'reference')} without a candidate in {candidates}; give --missing skip to score "
             "the others alone, or --missing empty to count each as an empty report",
             code=ErrorCode.MISMATCH,
             file=references,
         )
 
-    pairs = [Pair(key, report, wanted[key]) for key, report in drafted.items() if key in wanted]
-    found = Pairs(
+    pairs = [Pair(key, report, references_by_id[key]) for key, report in drafted.items() if key in references_by_id]
+    paired = Pairs(
         tuple(pairs),
         read=len(recorded),
-        skipped=len(recorded) - len(pairs) - len(missed),
+        skipped=len(recorded) - len(pairs) - len(unmatched),
         without_reference=without_reference,
         files=(Path(candidates), Path(references)),
     )
     if missing == "skip":
-        return replace(found, without_candidate=missed)
-    pairs += [Pair(key, "" if isinstance(wanted[key], str) else [], wanted[key]) for key in missed]
-    return replace(found, pairs=tuple(pairs), empty_candidates=missed)
+        return replace(paired, without_candidate=unmatched)
+    pairs += [
+        Pair(key, "" if isinstance(references_by_id[key], str) else [], references_by_id[key]) for key in unmatched
+    ]
+    return replace(paired, pairs=tuple(pairs), empty_candidates=unmatched)
 
 
 def read_drafts(path: Path | str) -> dict[str, Report]:
@@ -192,7 +193,7 @@ def _read_grounded_json(path: Path) -> Pairs:
 
 
 def _check_grounded(row: Any, *, file: Path, where: str) -> None:
-    """Say where narratives go, which are easily put into the layout of grounded reports."""
+    """Explain where narratives belong, which are easily put into the layout of grounded reports."""
     for name in ("prediction", "target"):
         if isinstance(row, dict) and isinstance(row.get(name), str):
             raise InputError(
@@ -227,7 +228,7 @@ _ValueT = TypeVar("_ValueT")
 
 
 def _read_keyed(path: Path | str, value_of: Callable[[dict[str, Any], Path | str, int], _ValueT]) -> dict[str, _ValueT]:
-    """Read JSON Lines by `sample_id`; `value_of` takes what is wanted out of a row."""
+    """Read JSON Lines by `sample_id`; `value_of` extracts the value of a row."""
     seen: dict[str, int] = {}
     values: dict[str, _ValueT] = {}
     for line, row in read_jsonl(path):

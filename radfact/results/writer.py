@@ -24,7 +24,7 @@ _TOTALS = ("calls", "cached", "tokens_in", "tokens_out", "repairs", "retries", "
 
 
 def write_results(result: EvaluationResult, folder: Path | str, run: Mapping[str, Any] | None = None) -> None:
-    """Write `samples.jsonl`, `sentences.jsonl`, `run.json` and, last, `scores.json`; each file completely or not at all.
+    """Write `samples.jsonl`, `sentences.jsonl`, `run.json` and, last, `scores.json`, each file atomically.
 
     Results of an earlier run are replaced, its page is removed.
 

@@ -79,7 +79,7 @@ def test_a_written_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
     ("content", "where"),
     [
         (b'{"a": 1}\n{"a": \n', ":2: not JSON"),
-        (b'{"a": 1}\n[1]\n', ":2: expected one JSON object a line, found list"),
+        (b'{"a": 1}\n[1]\n', ":2: expected one JSON object per line, found list"),
         (b'{"a": "\xff"}\n', "not UTF-8 text (byte 7)"),
         (b"[" * 100_000, ":1: not JSON that can be read"),
         (b'{"a": ' + b"9" * 5_000 + b"}", ":1: not JSON that can be read"),
