@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from error_checks import raises
 from PIL import Image
 
 from data.contact_sheet import write_contact_sheet
 from data.manifest import write_manifest
 from data.study import Label, Study
-from radfact.errors import InputError
 from radfact.records import Box, Mask, Sentence
 
 if TYPE_CHECKING:
@@ -239,12 +239,12 @@ def test_samples_can_be_asked_for_by_name(forty: Path, tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_there_is_told(forty: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no sample 's99'"):
+    with raises("manifest.jsonl: sample_id: unknown-name"):
         write_contact_sheet(forty, tmp_path / "out.html", sample_ids=["s3", "s99"])
     assert not (tmp_path / "out.html").exists()
 
 
 def test_an_empty_manifest_is_told(tmp_path: Path) -> None:
     (tmp_path / "manifest.jsonl").write_text("")
-    with pytest.raises(InputError, match="has no sample"):
+    with raises("manifest.jsonl: empty-input"):
         write_contact_sheet(tmp_path / "manifest.jsonl", tmp_path / "out.html")

@@ -109,7 +109,7 @@ def test_missing_is_null_in_the_file(tmp_path: Path) -> None:
             "labels[0].boxes[0]",
             "manifest.jsonl:2: labels[0].boxes[0]: invalid-value",
         ),
-        ({"sample_id": "s2"}, 2, "frontal", "manifest.jsonl:2: frontal: invalid-value"),
+        ({"sample_id": "s2"}, 2, "frontal", "manifest.jsonl:2: frontal: missing-field"),
         ('{"sample_id": ', 2, None, "manifest.jsonl:2: invalid-value"),
     ],
 )

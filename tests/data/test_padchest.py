@@ -261,7 +261,7 @@ def test_a_patient_in_two_splits_is_refused(tmp_path: Path) -> None:
         ({"StudyID": "s1", "split": "dev1"}, "english.csv:2: split: invalid-value"),
         ({"StudyID": "", "split": "train"}, "english.csv:2: PatientID: missing-field"),
         ({"StudyID": "other", "split": "train"}, "english.csv: mismatch"),
-        ({"StudyID": "s1", "fold": "train"}, "english.csv: split: invalid-value"),
+        ({"StudyID": "s1", "fold": "train"}, "english.csv: split: missing-field"),
     ],
 )
 def test_a_wrong_table_of_splits_is_one_line(tmp_path: Path, rows: Row, message: str) -> None:
@@ -275,7 +275,7 @@ def test_a_wrong_table_of_splits_is_one_line(tmp_path: Path, rows: Row, message:
     [
         ({"findings": "Clear.", "StudyID": ""}, "english.csv:2: images_path: missing-field"),
         ({"findings": "Clear.", "StudyID": "other"}, "english.csv: mismatch"),
-        ({"text": "Clear.", "StudyID": "s1"}, "english.csv: findings: invalid-value"),
+        ({"text": "Clear.", "StudyID": "s1"}, "english.csv: findings: missing-field"),
     ],
 )
 def test_a_wrong_table_of_reports_is_one_line(tmp_path: Path, row: Row, message: str) -> None:
@@ -306,11 +306,11 @@ def test_a_table_cut_off_is_one_line(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"), _row("b"))
     whole = (tmp_path / TABLE).read_bytes()
     (tmp_path / TABLE).write_bytes(whole[:-60])
-    with raises("PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv:3: invalid-value"):
+    with raises("PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv:3: invalid-format"):
         read_padchest(tmp_path)
     (tmp_path / TABLE).unlink()
     (tmp_path / f"{TABLE}.gz").write_bytes(gzip.compress(whole)[:-20])
-    with raises("PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv.gz:2: invalid-value"):
+    with raises("PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv.gz:2: file-unreadable"):
         read_padchest(tmp_path)
 
 

@@ -244,7 +244,7 @@ def test_a_bad_line_at_the_end_is_told_before_anything_is_written(tmp_path: Path
     manifest = _damaged(tmp_path, ["whole"])
     with manifest.open("a") as handle:
         handle.write('{"sample_id": "b"}\n')
-    with raises("manifest.jsonl:2: frontal: invalid-value"):
+    with raises("manifest.jsonl:2: frontal: missing-field"):
         pack(manifest, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
