@@ -1,7 +1,7 @@
-"""What is done to each transformer block of a model before it is trained: recomputation of activations, compilation.
+"""Activation checkpointing and compilation of transformer blocks.
 
-Both are set on a block's `forward`, so names of weights stay as they are, and what is hooked to a block, such as the
-gathering of its weights by FSDP, happens once outside.
+Both replace a block's `forward`, so that the names of weights do not change, and hooks of a block, such as FSDP's
+gathering of its weights, run once outside.
 """
 
 from __future__ import annotations
@@ -31,23 +31,22 @@ _KEPT = frozenset(
         "torch_attn::_varlen_attn",
     }
 )
-"""Operations whose outcomes "selective" keeps, since they are dear to compute: matrix products and attention."""
+"""Operations whose outputs "selective" saves, since they are expensive: matrix products and attention."""
 
 
 def prepare_blocks(model: nn.Module, config: BaseTrainConfig) -> None:
-    """Set activation checkpointing and compilation as a recipe says, before the model is dealt out to processes.
+    """Apply activation checkpointing and compilation to the blocks of a model before it is distributed.
 
-    A block that is not in training mode, as in validation and generation, computes as if nothing had been set.
+    Blocks in evaluation mode, as in validation and generation, are not affected.
 
     Args:
-        model: with a language model of transformers in it; blocks of a frozen encoder keep no activations and stay as
-            they are.
-        config: its `activation_checkpointing` and `compile` count.
+        model: with a language model of transformers; blocks of a frozen encoder save no activations and do not change.
+        config: its `activation_checkpointing` and `compile`.
     """
     for block in _blocks(model):
         forward: Callable[..., Any] = block.forward
         if config.activation_checkpointing == "selective":
-            # Inside of what is compiled, whose operations nothing outside can tell apart.
+            # Inside of the compiled function, whose operations are not visible from outside.
             forward = MethodType(_selective, block)
         if config.compile and isinstance(block, GradientCheckpointingLayer):
             forward = torch.compile(forward, dynamic=True)

@@ -1,4 +1,4 @@
-"""A model in training as a checkpoint that every command reads."""
+"""Export of a model in training as a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def write_checkpoint(
     context: DistributedContext,
     folder: Path,
 ) -> None:
-    """Write a model and its processor, whole or not at all; all processes call this.
+    """Write a model and its processor atomically; all processes call this.
 
     Args:
-        model: perhaps sharded. The main process gathers its trained weights on the CPU, one by one.
-        processor: that goes with it.
-        config: of the run; it decides the type of the weights, and where those come from that were not trained.
-        context: of the run.
-        folder: of the checkpoint; one that is there is replaced. Low-rank adapters stand in its `lora/` by themselves.
+        model: possibly sharded; the main process gathers its trained weights on the CPU.
+        processor: of the model.
+        config: of the run, for the type of the weights and the source of those that were not trained.
+        context: processes of the run.
+        folder: of the checkpoint; an existing one is replaced. Low-rank adapters are also saved to its `lora/`.
 
     Raises:
-        OSError: it cannot be written, in the main process; the others wait.
+        OSError: the checkpoint cannot be written, in the main process; the others wait.
     """
     weights = gather_weights(model, only_trained=not isinstance(config.model, FromScratch))
     if context.is_main:
@@ -49,11 +49,11 @@ def write_checkpoint(
 
 
 def gather_weights(model: nn.Module, *, only_trained: bool) -> dict[str, Tensor]:
-    """Weights of a model by name, whole and on the CPU of the main process; all processes call this.
+    """Gather the weights of a model by name on the CPU of the main process; all processes call this.
 
     Args:
-        model: perhaps sharded.
-        only_trained: leave out what is not trained.
+        model: possibly sharded.
+        only_trained: omit weights that are not trained.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=only_trained)
     return {n: w for n, w in get_model_state_dict(model, options=options).items() if isinstance(w, Tensor)}
@@ -61,17 +61,17 @@ def gather_weights(model: nn.Module, *, only_trained: bool) -> dict[str, Tensor]
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write to that takes the place of another when the block ends without an error.
+    """Context with a temporary folder that replaces another one when the block ends without an error.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the folder cannot be written.
     """
     fresh, old = (folder.with_name(f"{folder.name}.{end}") for end in ("writing", "old"))
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         yield fresh
     except BaseException as error:
-        # What is left of it takes the place that others need.
+        # Frees the disk space.
         shutil.rmtree(fresh, ignore_errors=True)
         if isinstance(error, SafetensorError):
             raise OSError(errno.EIO, str(error), str(folder)) from error

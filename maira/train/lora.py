@@ -1,6 +1,6 @@
-"""Low-rank adapters in the language model's blocks (LoRA, Hu et al. 2021), over weights in 4 bits if wanted (QLoRA).
+"""Low-rank adapters in the language model's blocks (LoRA, Hu et al. 2021), optionally over weights in 4 bits (QLoRA).
 
-Beside them the rows of MAIRA-2's own tokens are trained in the embeddings and the head (peft's trainable tokens).
+In addition, the rows of MAIRA-2's added tokens are trained in the embeddings and the head (peft's trainable tokens).
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _REMEDY = "add them so, as maira assemble does, or set it to false"
 
 
 def add(language_model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequence[int] = ()) -> None:
-    """Put adapters into a language model, in place; its other weights are frozen but for rows of tokens.
+    """Add adapters to a language model in place, and freeze its other weights except rows of tokens.
 
-    Weights in 4 bits are quantised when the model is moved to its device.
+    Weights in 4 bits are quantized when the model is moved to its device.
 
     Args:
-        language_model: a causal one of transformers.
-        lora: which, and where.
+        language_model: a causal language model of transformers.
+        lora: options of the adapters.
         dtype: of the adapters and rows.
         rows: tokens whose rows in the embeddings and the head are trained too.
 
     Raises:
         InputError: no layer has the name of a target, or bitsandbytes is not installed.
     """
-    # Here, since it brings all that it might quantise with, and most runs have no adapters.
+    # Imported here, since peft imports all quantization libraries, and most runs have no adapters.
     from peft import inject_adapter_in_model
     from peft.tuners.lora import LoraLayer
 
@@ -53,7 +53,7 @@ def add(language_model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequen
     inject_adapter_in_model(_peft_config(lora, rows), language_model)
     for part in language_model.modules():
         if isinstance(part, LoraLayer):
-            # Autocast and FSDP see to the types; a copy of every input in the adapters' would be for nothing.
+            # Autocast and FSDP convert types; a copy of every input in the type of the adapters is not needed.
             part.cast_input_dtype_enabled = False
     for name, parameter in language_model.named_parameters():
         if _LOW_RANK.fullmatch(name) or _ROWS.fullmatch(name):
@@ -61,10 +61,14 @@ def add(language_model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequen
 
 
 def added_rows(lora: MairaLoraOptions, model_config: MairaConfig) -> range:
-    """The tokens of a MAIRA-2 whose rows are trained beside the adapters.
+    """Return the tokens of a MAIRA-2 whose rows are trained in addition to the adapters.
+
+    Args:
+        lora: options of the adapters.
+        config: of the model.
 
     Raises:
-        InputError: the model has no room for MAIRA-2's tokens before the image's.
+        InputError: the added tokens do not fit before the image token.
     """
     ids = added_ids(model_config.image_token_index)
     if not lora.added_tokens:
@@ -81,19 +85,19 @@ def check_tokens(tokenizer: Any, model_config: MairaConfig, file: Path) -> None:
 
 
 def plain_name(name: str) -> str:
-    """The name that a weight of a model with adapters had before: peft puts what it adapts one level lower."""
+    """Return the name of a weight without peft's wrappers."""
     return _WRAPPED.sub("", name)
 
 
 def merged(
     weights: Iterable[tuple[str, Tensor]], trained: Mapping[str, Tensor], lora: LoraOptions, rows: Sequence[int] = ()
 ) -> Iterator[tuple[str, Tensor]]:
-    """Weights of a checkpoint with the adapters' products added to theirs and trained rows put in, in their own type.
+    """Yield the weights of a checkpoint with merged adapters and trained rows, in the type of the weights.
 
     Args:
-        weights: names and tensors as the checkpoint has them, not quantised.
-        trained: weights of the model that was trained, by its names; those of adapters count.
-        lora: that the model was trained with.
+        weights: names and tensors of the checkpoint, not quantized.
+        trained: weights of the trained model by name, with those of the adapters.
+        lora: options of the adapters.
         rows: as for `add`.
     """
     halves, fresh = low_rank(trained), token_rows(trained)
@@ -109,7 +113,7 @@ def merged(
 
 
 def low_rank(trained: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The two factors A (rank, inputs) and B (outputs, rank) of each adapted layer, by the layer's name."""
+    """Return the factors A (rank, inputs) and B (outputs, rank) of each adapted layer by name."""
     halves: dict[str, dict[str, Tensor]] = {}
     for name, tensor in trained.items():
         if found := _LOW_RANK.fullmatch(name):
@@ -118,16 +122,16 @@ def low_rank(trained: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def token_rows(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The trained rows (`maira.model.tokens.ADDED_TOKENS`, width) of embeddings and head, by the layer's name."""
+    """Return the trained rows (`maira.model.tokens.ADDED_TOKENS`, width) of embeddings and head by the layer's name."""
     return {found["layer"]: tensor for name, tensor in trained.items() if (found := _ROWS.fullmatch(name))}
 
 
 def save_adapter(trained: Mapping[str, Tensor], lora: LoraOptions, folder: Path, rows: Sequence[int] = ()) -> None:
-    """Write adapters and rows alone in peft's format, for the language model by itself (`PeftModel.from_pretrained`).
+    """Write adapters and rows in peft's format for the language model (`PeftModel.from_pretrained`).
 
     Args:
-        trained: weights of the model that was trained, by its names; those of adapters count.
-        lora: that the model was trained with.
+        trained: weights of the trained model by name, with those of the adapters.
+        lora: options of the adapters.
         folder: to write to.
         rows: as for `add`.
     """
@@ -185,6 +189,6 @@ def _quantize(blocks: nn.Module) -> None:
                 )
             small.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=small)
             small.bias = layer.bias
-            # On some CPUs a layer in evaluation would pack its weights for good, after which no gradient passes it.
+            # On some CPUs a layer in evaluation mode would repack its weights, after which it passes no gradient.
             small.support_avx512bf16_for_cpu = False
             setattr(parent, name, small)

@@ -1,4 +1,7 @@
-"""AdamW and its schedule (paper 004, B.2)."""
+"""AdamW and its learning rate schedule.
+
+Source: MAIRA-2, appendix B.2.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,18 @@ import torch
 from torch import nn
 
 from maira.train.config.run_config import BaseTrainConfig
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 
 def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Optimizer:
-    """AdamW over a model's trained weights, after they are dealt out to the processes.
+    """Make AdamW for a model's trained weights, after the model is distributed.
+
+    Args:
+        model: with trained weights.
+        config: of the run.
 
     Raises:
-        InputError: states in 8 bits are wanted and torchao is not installed.
+        InputError: the optimizer is adamw_8bit, and torchao is not installed.
     """
     groups = parameter_groups(model, config.weight_decay)
     if config.optimizer == "adamw":
@@ -28,16 +35,17 @@ def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Opt
     except ImportError:
         raise InputError(
             "adamw_8bit needs torchao, which is not installed: pip install 'maira-radfact[states8bit]'",
+            code=ErrorCode.MISSING_REQUIREMENT,
             field="optimizer",
         ) from None
-    # To torchao's authors, when the step is compiled.
+    # A message for torchao's developers, when the step is compiled.
     warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash_for_caching")
     stochastic = config.weights == "bfloat16"
     optimizer: torch.optim.Optimizer = AdamW8bit(
         groups, lr=config.learning_rate, betas=config.betas, bf16_stochastic_round=stochastic
     )
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
-        # It would be compiled for every shape, which takes minutes there, for what is meant for GPUs.
+        # Compiling it for every shape takes minutes on a CPU.
         step = optimizer.step
         optimizer.step = lambda *args, **options: _eagerly(step, *args, **options)  # type: ignore[method-assign]
     return optimizer
@@ -49,7 +57,12 @@ def _eagerly(step: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Trained weights with their weight decay: that of the recipe for matrices, none for biases, norms and the like."""
+    """Group trained weights by weight decay: matrices have it, biases, norms and other vectors do not.
+
+    Args:
+        model: with trained weights.
+        decay: of matrices.
+    """
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
@@ -59,10 +72,10 @@ def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 
 def make_lr_schedule(config: BaseTrainConfig, steps: int) -> Callable[[int], float]:
-    """Factor of the learning rate by step: linear warm-up, then half a cosine down to 0 (paper B.2).
+    """Return the factor of the learning rate by step: linear warm-up, then cosine decay to 0.
 
     Args:
-        config: its share of warm-up counts.
+        config: of the run.
         steps: of the whole run.
     """
     warmup = max(1, round(config.warmup * steps))

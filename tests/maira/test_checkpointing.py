@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from raising import raises
+from error_checks import raises
 from tiny_runs import train_config
 from torch import nn
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from error_checks import raises
 from packed_rows import gradients, make_sample, pack
-from raising import raises
 from safetensors.torch import load_file
 
 from maira.model.config import MairaConfig, read_config

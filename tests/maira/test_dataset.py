@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from error_checks import raises
 from PIL import Image
-from raising import raises
 
 import maira.train.data.dataset as module
 from data.images import CropMap, load_gray

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from raising import raises
+from error_checks import raises
 from tiny_judge import (
     TEMPLATE,
     ask_folder,
@@ -55,6 +55,7 @@ def model(examples: list[TrainingExample], tmp_path_factory: pytest.TempPathFact
     return write_tiny_model(tmp_path_factory.mktemp("model"), texts(examples))
 
 
+@pytest.mark.slow
 def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(tmp_path: Path) -> None:
     folder, held_out = train_tiny_judge(tmp_path)
     labeled = load_labeled_queries(held_out)
@@ -101,6 +102,7 @@ def test_adapters_are_merged_into_the_folder_and_validated_on_the_way(data: Path
 
 
 @pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4, "alpha": 8}}])
+@pytest.mark.slow
 def test_tied_embeddings_stay_one_weight_where_they_are_sharded(
     changes: dict[str, Any], data: Path, examples: list[TrainingExample], tmp_path: Path
 ) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from error_checks import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raising import raises
 from rich.console import Console
 from torch import Tensor
 

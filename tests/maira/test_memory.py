@@ -112,6 +112,7 @@ CASES = {
     ("checkpointing", "precision", "rows"), [("none", "bf16", 2), ("selective", "bf16", 2), ("full", "no", 1)]
 )
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_fullest_moment_is_within_5_percent_of_the_tracker(
     case: str, checkpointing: str, precision: str, rows: int
 ) -> None:

@@ -95,7 +95,7 @@ def test_states_in_8_bits_are_saved_and_gone_on_from(tmp_path: Path) -> None:
 
     resumed = layers()
     again = make_optimizer(resumed, wanted)
-    states.load(states.found()[0], resumed, again)
+    states.load(states.find()[0], resumed, again)
     states.close()
     assert isinstance(again.state[resumed[0].weight]["exp_avg"], optim.subclass_8bit.OptimState8bit)
     assert [step(resumed, again) for _ in range(3)] == after

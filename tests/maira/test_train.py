@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from raising import raises
+from error_checks import raises
 from safetensors import SafetensorError
 from tiny_runs import TEXT, VISION, Command, held_by_another, metrics, quiet, said, train_config, values
 
@@ -118,6 +118,7 @@ def test_dropout_goes_on_where_it_was(phantoms: Path, tmp_path: Path, monkeypatc
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_or_in_a_save_a_run_goes_on_with_the_same_losses(phantoms: Path, tmp_path: Path) -> None:
     steps = 40
     changes: dict[str, Any] = {"passes": 4 * steps, "save_every": 2}
@@ -153,6 +154,7 @@ def test_told_to_stop_a_run_saves_where_it_stands(notice: signal.Signals, phanto
     assert not [word for word in ("Traceback", "Exception", "KeyboardInterrupt") if word in command.said]
 
 
+@pytest.mark.slow
 def test_a_second_start_is_refused_while_the_first_is_under_way(phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = Command(tmp_path / "first", **values(phantoms, out, passes=40_000))
@@ -171,6 +173,7 @@ def test_a_second_start_is_refused_while_the_first_is_under_way(phantoms: Path, 
     train(train_config(phantoms, out, passes=4 * (read_record(last)["step"] + 1)), quiet())
 
 
+@pytest.mark.slow
 def test_of_two_starts_at_once_in_a_folder_that_is_not_there_one_trains(phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     two = [Command(tmp_path / name, **values(phantoms, out, passes=40_000)) for name in ("first", "second")]

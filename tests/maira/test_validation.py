@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny_runs
 import torch
-from raising import raises
+from error_checks import raises
 from rich.console import Console
 
 import data.pack_shards
@@ -418,6 +418,7 @@ def test_modes_and_random_numbers_are_as_they_were() -> None:
     assert drawn() == expected
 
 
+@pytest.mark.slow
 def test_training_is_the_same_with_validation_and_without(phantoms: Path, tmp_path: Path) -> None:
     fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
     options: dict[str, Any] = {"model": fresh, "passes": 16, "log_every": 1, "learning_rate": 3e-3}

@@ -1,4 +1,4 @@
-"""Studies one by one and in any order, from manifests and from shards, without holding them in memory."""
+"""Random access to the studies of manifests and shards, without holding them in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from data.manifest import manifest_folder, parse_study
 from data.shards import PackedSample, Shards
 from data.study import IMAGE_COLUMNS, Study
 from maira.train.config.run_config import DataSource
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import parse_rows
 
 Offsets = npt.NDArray[np.uint64]
@@ -26,7 +26,7 @@ _LINES = 256
 
 
 class StudyHeader(NamedTuple):
-    """A study as far as its texts go: its number in the source, and the (width, height) of its frontal in pixels."""
+    """A study without pixels: its number in the source, and the (width, height) of its frontal."""
 
     number: int
     study: Study
@@ -34,7 +34,7 @@ class StudyHeader(NamedTuple):
 
 
 class UnreadableSample(InputError):
-    """Something of a sample cannot be read, although it was there when the run began: an image's pixels, a line."""
+    """An image or line of a sample that existed when the run began cannot be read."""
 
 
 class StudySource(Protocol):
@@ -42,46 +42,50 @@ class StudySource(Protocol):
 
     Attributes:
         where: path or URL, for messages.
-        count: numbers are below it; some may stand for no study.
+        count: upper bound of the numbers, some of which may have no study.
     """
 
     where: str
     count: int
 
     def key(self) -> Any:
-        """A JSON value that changes when the studies do."""
+        """Return a JSON value that changes when the studies change."""
 
     def line(self, number: int) -> int | None:
-        """Where a study stands in a text file; None if it does not."""
+        """Return the line of a study in a text file; None for other sources."""
 
     def scan(
-        self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None
+        self, begin: int, end: int, split: str | None, errors: list[InputError] | None = None
     ) -> Iterator[StudyHeader]:
-        """The studies from one number up to another, of a split or all, without the pixels of their images.
+        """Yield the studies of a range of numbers without the pixels of their images.
 
         Args:
-            begin, end: numbers.
-            split: None for all.
-            faults: takes images that are missing, or none; their studies are passed over. None: the first one is
-                raised.
+            begin: first number.
+            end: number after the last.
+            split: of the studies; None for all.
+            errors: receives the errors of images, whose studies are skipped; None raises the first one.
 
         Raises:
-            InputError: a study cannot be read, or an image.
+            InputError: a study or an image cannot be read.
         """
 
     def read(self, number: int) -> PackedSample:
-        """One study; its images' bytes if they lie beside it.
+        """Return a study, with the bytes of its images if they are stored with it.
 
         Raises:
-            UnreadableSample: they do, and are damaged.
+            UnreadableSample: the bytes are damaged.
             InputError: the study cannot be read.
         """
 
     def radiograph(self, sample: PackedSample, column: str) -> Gray:
-        """Grey levels of one image of a study, (height, width).
+        """Return the gray levels of an image of a study, (height, width).
+
+        Args:
+            sample: the study.
+            column: of the image.
 
         Raises:
-            UnreadableSample: it cannot be read.
+            UnreadableSample: the image cannot be read.
         """
 
 
@@ -90,7 +94,7 @@ class ManifestSource:
 
     Args:
         path: `manifest.jsonl`.
-        offsets: (lines + 1,), where each line begins and the file ends; None looks for them.
+        offsets: (lines + 1,), byte offsets of the lines and the end; None computes them.
 
     Raises:
         InputError: the file cannot be read.
@@ -107,34 +111,34 @@ class ManifestSource:
         return manifest_key(self.path)
 
     def line(self, number: int) -> int:
-        """As `StudySource` says."""
+        """See `StudySource`."""
         return number + 1
 
     def scan(
-        self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None
+        self, begin: int, end: int, split: str | None, errors: list[InputError] | None = None
     ) -> Iterator[StudyHeader]:
-        """As `StudySource` says."""
+        """See `StudySource`."""
         for first in range(begin, end, _LINES):
             for line, row in self._rows(first, min(first + _LINES, end)):
                 study = parse_study(row, self._folder, file=self.path, line=line)
                 if split is not None and study.split != split:
                     continue
-                size, wrong = check_images(study)
-                if size is not None and not wrong:
+                size, image_errors = check_images(study)
+                if size is not None and not image_errors:
                     yield StudyHeader(line - 1, study, size)
-                elif faults is None:
-                    raise wrong[0]
+                elif errors is None:
+                    raise image_errors[0]
                 else:
-                    faults += wrong
+                    errors += image_errors
 
     def read(self, number: int) -> PackedSample:
-        """As `StudySource` says."""
+        """See `StudySource`."""
         for line, row in self._rows(number, number + 1):
             return PackedSample(parse_study(row, self._folder, file=self.path, line=line), {})
-        raise InputError("has changed since it was read first: the line is blank", file=self.path, line=number + 1)
+        raise InputError("has changed since the run began: the line is blank", file=self.path, line=number + 1)
 
     def radiograph(self, sample: PackedSample, column: str) -> Gray:
-        """As `StudySource` says."""
+        """See `StudySource`."""
         return _load(getattr(sample.study, column))
 
     def _rows(self, begin: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -172,12 +176,12 @@ class ShardSource:
         return [self.where, hashlib.sha256(self.shards.rows.tobytes()).hexdigest()]
 
     def line(self, number: int) -> None:
-        """As `StudySource` says."""
+        """See `StudySource`."""
 
     def scan(
-        self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None
+        self, begin: int, end: int, split: str | None, errors: list[InputError] | None = None
     ) -> Iterator[StudyHeader]:
-        """As `StudySource` says."""
+        """See `StudySource`."""
         splits = self.shards.index.splits
         for number in range(begin, end):
             if split is not None and splits[int(self.shards.rows[number]["split"])] != split:
@@ -186,21 +190,21 @@ class ShardSource:
             try:
                 size = self._frontal_size(number, study, head)
             except InputError as error:
-                if faults is None:
+                if errors is None:
                     raise
-                faults.append(error)
+                errors.append(error)
             else:
                 yield StudyHeader(number, study, size)
 
     def read(self, number: int) -> PackedSample:
-        """As `StudySource` says."""
+        """See `StudySource`."""
         try:
             return self.shards[number]
         except InputError as error:
-            raise UnreadableSample(error.message, file=error.file) from None
+            raise UnreadableSample(error.message, code=error.code, file=error.file) from None
 
     def radiograph(self, sample: PackedSample, column: str) -> Gray:
-        """As `StudySource` says."""
+        """See `StudySource`."""
         return _load(self._name(getattr(sample.study, column)), io.BytesIO(sample.images[column]))
 
     def _frontal_size(self, number: int, study: Study, head: bytes) -> tuple[int, int]:
@@ -216,14 +220,14 @@ class ShardSource:
 
 
 def open_source(source: DataSource, offsets: Offsets | None = None) -> StudySource:
-    """The studies of a source.
+    """Open a source.
 
     Args:
         source: a manifest or shards.
-        offsets: of a manifest's lines, where they are known.
+        offsets: of a manifest's lines, if known.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the source cannot be read.
     """
     if source.manifest is not None:
         return ManifestSource(source.manifest, offsets)
@@ -245,35 +249,40 @@ def manifest_key(path: Path) -> Any:
 
 
 def check_images(study: Study) -> tuple[tuple[int, int] | None, list[UnreadableSample]]:
-    """(width, height) of the frontal in pixels, if it can be told, and what is wrong with any image; no pixel is read.
+    """Check the images of a study without reading pixels.
 
     Args:
         study: with its images as files.
+
+    Returns:
+        (width, height) of the frontal, if known, and the errors of all images.
     """
-    size, wrong = None, []
+    size, errors = None, []
     try:
         size = image_size(study.frontal)
     except InputError as error:
-        wrong.append(UnreadableSample(error.message, file=error.file))
+        errors.append(UnreadableSample(error.message, code=error.code, file=error.file))
     others: list[Path | None] = [getattr(study, column) for column in IMAGE_COLUMNS[1:]]
-    wrong += [
-        UnreadableSample("no such file", file=image) for image in others if image is not None and not image.is_file()
+    errors += [
+        UnreadableSample("no such file", code=ErrorCode.FILE_NOT_FOUND, file=image)
+        for image in others
+        if image is not None and not image.is_file()
     ]
-    return size, wrong
+    return size, errors
 
 
 def _load(path: Path, content: io.BytesIO | None = None) -> Gray:
     try:
         return load_gray(path, content)
     except InputError as error:
-        raise UnreadableSample(error.message, file=error.file) from None
+        raise UnreadableSample(error.message, code=error.code, file=error.file) from None
 
 
 def line_offsets(path: Path) -> Offsets:
-    """Where the lines of a file begin, and where it ends: (lines + 1,).
+    """Return the byte offsets of the lines of a file and of its end: (lines + 1,).
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     parts = [np.zeros(1, np.uint64)]
     size = 0
@@ -284,7 +293,7 @@ def line_offsets(path: Path) -> Offsets:
                 parts.append((ends + size + 1).astype(np.uint64))
                 size += len(content)
     except FileNotFoundError:
-        raise InputError("no such file", file=path) from None
+        raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=path) from None
     offsets = np.concatenate(parts)
