@@ -1,4 +1,4 @@
-"""What a training run starts from, what of it is trained, and what becomes of it: the parts of a model."""
+"""The components of a model in training: loading, selecting trained weights, and exporting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODULES: dict[Component, str] = {
     "adapter": "multi_modal_projector",
     "language_model": "language_model",
 }
-"""The modules of a model by the names of its parts in recipes."""
+"""Modules of a model by the names of its components in configurations."""
 
 
 def load_model(
@@ -63,7 +63,12 @@ def load_model(
 
 
 def weight_dtype(config: BaseTrainConfig, part: Component) -> torch.dtype:
-    """The type of a part's weights in memory: of trained ones the recipe's, of others that of the computation."""
+    """Return the type of a component's weights: the configured one if it is trained, else that of the computation.
+
+    Args:
+        config: of the run.
+        part: the component.
+    """
     if part in config.trains and not (part == "language_model" and config.lora):
         return torch.bfloat16 if config.weights == "bfloat16" else torch.float32
     return torch.bfloat16 if config.precision == "bf16" else torch.float32

@@ -40,7 +40,7 @@ TABLE_1 = {
     "USMix, GR-1": Published("grounded", 60_463, 0.48, 0),
     "USMix, GR-Bench": Published("grounded", 8_580, 0.812, 0),
 }
-"""Training samples of the paper (004, table 1), 510,848 in all."""
+"""Training samples of MAIRA-2 (table 1), 510,848 in all."""
 _FOLDERS = {
     "mimic": "MIMIC-CXR",
     "mimic-cxr": "MIMIC-CXR",
