@@ -53,7 +53,7 @@ def read_manifest(path: Path | str, skipped: list[Failure] | None = None) -> lis
 
 
 def iter_manifest(path: Path | str, skipped: list[Failure] | None = None) -> Iterator[Study]:
-    """Iterate over the samples of a manifest; arguments and errors as in `read_manifest`."""
+    """Iterate over the samples of a manifest. See `read_manifest` for the arguments and errors."""
     folder = manifest_folder(path)
     line_of: dict[str, int] = {}
     for line, row in read_jsonl(path):
@@ -113,7 +113,12 @@ def read_failures(path: Path | str) -> list[Failure]:
 
 
 def write_failures(path: Path | str, failures: Iterable[Failure]) -> int:
-    """Write failures as JSON Lines, atomically, and return their number; no failures give an empty file."""
+    """Write failures as JSON Lines, atomically, and return their number; no failures give an empty file.
+
+    Args:
+        path: of the file.
+        failures: none gives an empty file.
+    """
     return write_jsonl(path, (failure.model_dump(mode="json") for failure in failures))
 
 

@@ -170,7 +170,14 @@ def _convert(
 
 
 def convert_radiograph(radiograph: Radiograph, target: Path, size: int, apply_windows: bool) -> str | None:
-    """Convert one radiograph, and return the reason if it cannot be converted."""
+    """Convert one radiograph, and return the reason if it cannot be converted.
+
+    Args:
+        radiograph: to convert.
+        target: path of the PNG.
+        size: of the shorter side, pixels.
+        apply_windows: whether to apply the DICOM file's window.
+    """
     try:
         radiograph_to_png(radiograph, target, size, apply_windows=apply_windows)
     except InputError as error:

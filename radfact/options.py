@@ -133,6 +133,10 @@ def record_options(*models: Options) -> dict[str, Any]:
 def option_of(model: type[Options], name: str) -> Option:
     """Return how a field of a model appears on the command line.
 
+    Args:
+        model: an option model.
+        name: of a field.
+
     Raises:
         TypeError: its annotation has no `Option`.
     """
@@ -143,7 +147,12 @@ def option_of(model: type[Options], name: str) -> Option:
 
 
 def flag_of(model: type[Options], name: str) -> str:
-    """Return the flag of a field, such as "--judge-arg"."""
+    """Return the flag of a field, such as "--judge-arg".
+
+    Args:
+        model: an option model.
+        name: of a field.
+    """
     return option_of(model, name).flag or f"--{name.replace('_', '-')}"
 
 

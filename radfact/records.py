@@ -164,7 +164,12 @@ def narrative(report: Report) -> str:
 
 
 def digest(candidate: Report, reference: Report) -> str:
-    """What tells two pairs of reports apart, whatever their case, spaces and marks, which splitters change."""
+    """Return a hash of a pair of reports, which ignores case, spaces and punctuation, since splitters change these.
+
+    Args:
+        candidate: report.
+        reference: report.
+    """
     plain = "\n".join(re.sub(r"\W+", "", narrative(report).lower()) for report in (candidate, reference))
     return hashlib.sha256(plain.encode(errors="replace")).hexdigest()[:16]
 
@@ -202,7 +207,13 @@ def normalised_text(text: str) -> str:
 def parse_sentences(
     value: Any, *, file: Path | str | None = None, line: int | None = None, field: str = "report"
 ) -> list[Sentence]:
-    """Check a list of `{text, boxes, ...}` objects as read from JSON.
+    """Validate a list of `{text, boxes, ...}` objects from JSON.
+
+    Args:
+        value: parsed JSON.
+        file: for error messages.
+        line: for error messages.
+        field: path of the value in the file, for error messages.
 
     Raises:
         InputError: naming file, line and the path of the field that is wrong, with what would be right.
@@ -219,7 +230,14 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 def validated(
     model: type[_ModelT], value: Any, *, file: Path | str | None = None, line: int | None = None, field: str = ""
 ) -> _ModelT:
-    """A value as read from a file, checked and made an instance of `model`.
+    """Validate a value from a file as an instance of `model`.
+
+    Args:
+        model: a Pydantic model.
+        value: parsed JSON.
+        file: for error messages.
+        line: for error messages.
+        field: path of the value in the file, for error messages.
 
     Raises:
         InputError: naming file, line and the path of the field that is wrong, with what would be right.

@@ -314,7 +314,13 @@ def _text(value: _Value) -> str | None:
 
 
 def box_of(x: float, y: float, width: float, height: float) -> Box | None:
-    """Return a box from its upper left corner and size in percent; None without area (a click without a drag).
+    """Return a box as fractions of the image; None without area (a click without a drag).
+
+    Args:
+        x: of the upper left corner, percent.
+        y: of the upper left corner, percent.
+        width: percent.
+        height: percent.
 
     Raises:
         Unusable: it extends beyond the image.

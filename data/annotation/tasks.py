@@ -83,6 +83,10 @@ def numbered_phrases(study: Study) -> list[str]:
 def task_of(study: Study, address: ImageAddress) -> dict[str, Any]:
     """Return a task: images, report (findings), phrases and known labels.
 
+    Args:
+        study: a sample.
+        address: addresses of images.
+
     Raises:
         InputError: an image has no address.
     """

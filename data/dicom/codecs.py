@@ -52,6 +52,10 @@ _PYDICOM_PLUGINS = {
 def check_decodable(header: Any, path: Path) -> None:
     """Check the transfer syntax and the length of the pixel data.
 
+    Args:
+        header: of a DICOM file.
+        path: of the file.
+
     Raises:
         InputError: the transfer syntax is not supported, or pixels are missing.
     """

@@ -96,7 +96,12 @@ def to_levels(frame: Frame, size: int, source: Path) -> Levels:
 
 
 def write_png(levels: Levels, target: Path) -> None:
-    """Write a gray PNG without metadata, atomically."""
+    """Write a gray PNG without metadata, atomically.
+
+    Args:
+        levels: gray levels, (height, width).
+        target: path of the PNG.
+    """
     from PIL import Image
 
     with open_atomic(target, "wb") as handle:
@@ -105,7 +110,14 @@ def write_png(levels: Levels, target: Path) -> None:
 
 
 def frame_to_png(frame: Frame, target: Path, size: int, source: Path) -> ImageInfo:
-    """Write a radiograph as PNG; see `to_levels` for arguments and errors."""
+    """Write a radiograph as PNG; see `to_levels` for arguments and errors.
+
+    Args:
+        frame: decoded pixels of a DICOM file.
+        target: path of the PNG.
+        size: of the shorter side, pixels.
+        source: path of the DICOM file, for error messages.
+    """
     levels = to_levels(frame, size, source)
     write_png(levels, target)
     return ImageInfo(

@@ -49,7 +49,12 @@ class PhantomStudy:
 
 
 def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
-    """Draw up to four findings that can be seen next to each other, in the order of a report."""
+    """Draw up to four findings that can be seen next to each other, in the order of a report.
+
+    Args:
+        anatomy: of the patient.
+        rng: draws number and kinds.
+    """
     count = int(rng.choice(5, p=[0.12, 0.26, 0.30, 0.22, 0.10]))
     weights = np.array([FREQUENCY[kind] for kind in KINDS])
     chosen: list[Finding] = []
@@ -63,7 +68,13 @@ def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, 
 
 
 def draw_prior(findings: tuple[Finding, ...], anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
-    """Draw the findings of the prior radiograph: some missing, some of another size, some resolved since."""
+    """Draw the findings of the prior radiograph: some missing, some of another size, some resolved since.
+
+    Args:
+        findings: of the current radiograph.
+        anatomy: of the patient.
+        rng: draws the changes.
+    """
     prior: list[Finding] = []
     for finding in findings:
         if rng.random() < 0.3:

@@ -29,31 +29,61 @@ class Canvas:
     square: int
 
     def band(self, distance: Array, edge: float = 0.008) -> Array:
-        """Return 1 for `distance` above 0 and 0 below, with a soft edge."""
+        """Return 1 for `distance` above 0 and 0 below, with a soft edge.
+
+        Args:
+            distance: from an edge, in sides of the square.
+            edge: half width of the soft edge, in sides of the square.
+        """
         softened: Array = np.clip(distance * np.float32(0.5 / edge) + np.float32(0.5), 0, 1)
         return softened
 
     def blob(self, u: float, v: float, radius_u: float, radius_v: float | None = None) -> Array:
-        """Return a Gaussian of height 1 (height, width)."""
+        """Return a Gaussian of height 1, (height, width).
+
+        Args:
+            u: of the center.
+            v: of the center.
+            radius_u: horizontal radius.
+            radius_v: vertical radius; default: `radius_u`.
+        """
         across = np.exp(-(((self.u - u) / radius_u) ** 2))
         down = np.exp(-(((self.v - v) / (radius_v or radius_u)) ** 2))
         hill: Array = across * down
         return hill
 
     def disc(self, u: float, v: float, radius_u: float, radius_v: float | None = None, edge: float = 0.15) -> Array:
-        """Return a filled ellipse with a soft edge, 1 inside (height, width); `edge` in shares of the radius."""
+        """Return a filled ellipse with a soft edge, 1 inside, (height, width).
+
+        Args:
+            u: of the center.
+            v: of the center.
+            radius_u: horizontal radius.
+            radius_v: vertical radius; default: `radius_u`.
+            edge: width of the soft edge, as a share of the radius.
+        """
         away = ((self.u - u) / radius_u) ** 2 + ((self.v - v) / (radius_v or radius_u)) ** 2
         return np.clip((1 - away) / (2 * edge) + 0.5, 0, 1)
 
     def noise(self, rng: np.random.Generator, cells: int) -> Array:
-        """Return smooth noise with unit variance on a grid of `cells` across the square (height, width)."""
+        """Return smooth noise with unit variance, (height, width).
+
+        Args:
+            rng: draws the noise.
+            cells: of the noise's grid, across the square.
+        """
         height, width = self.pixels.shape
         rows, columns = round(cells * height / self.square), round(cells * width / self.square)
         grid = Image.fromarray(rng.standard_normal((rows, columns), np.float32))
         return np.asarray(grid.resize((width, height), Image.Resampling.BICUBIC))
 
     def stroke(self, line: list[tuple[float, float]], width: float) -> Array:
-        """Return a smooth line through points (u, v), 1 on it (height, width); `width` in shares of the square."""
+        """Return a smooth line, 1 on it, (height, width).
+
+        Args:
+            line: points (u, v).
+            width: of the line, in sides of the square.
+        """
         points = _smooth(line)
         height, columns = self.pixels.shape
         canvas = Image.new("L", (columns * 2, height * 2))
@@ -76,7 +106,12 @@ def _smooth(line: list[tuple[float, float]]) -> NDArray[np.float64]:
 
 
 def blank(size: int, aspect: float) -> Canvas:
-    """Return an empty canvas whose shorter side has `size` pixels; `aspect` is width over height."""
+    """Return an empty canvas.
+
+    Args:
+        size: of the shorter side, pixels.
+        aspect: width over height.
+    """
     width, height = (round(size * aspect), size) if aspect >= 1 else (size, round(size / aspect))
     u, v = (
         np.asarray((np.arange(side, dtype=np.float32) + 0.5 - (side - size) / 2) / size, np.float32)
@@ -221,7 +256,14 @@ def _paint_pneumothorax(canvas: Canvas, anatomy: Anatomy, finding: Finding, side
 def render_lateral(
     anatomy: Anatomy, findings: tuple[Finding, ...], rng: np.random.Generator, size: int
 ) -> NDArray[np.uint8]:
-    """Render the lateral radiograph as gray levels (size, size); the patient faces left."""
+    """Render the lateral radiograph as gray levels (size, size); the patient faces left.
+
+    Args:
+        anatomy: of the patient.
+        findings: of the radiograph.
+        rng: draws noise.
+        size: of the image, pixels.
+    """
     anatomy = apply_to(anatomy, findings)
     canvas = blank(size, 1.0)
     canvas.pixels += 0.1 + 0.45 * canvas.disc(0.5, 0.55, 0.44, 0.68, 0.08)

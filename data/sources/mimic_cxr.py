@@ -119,7 +119,7 @@ def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) 
     return Archive(SOURCE, studies, failures)
 
 
-def report_name(patient_id: str, study_id: str) -> str:
+def _report_name(patient_id: str, study_id: str) -> str:
     """Return the path of a study's report below the folder of either release."""
     return f"files/p{patient_id[:2]}/p{patient_id}/s{study_id}.txt"
 
@@ -261,7 +261,7 @@ class _Reports:
 
     def read(self, patient_id: str, study_id: str, failures: list[Failure]) -> str | None:
         """Return a study's report; add a failure and return None if there is none."""
-        name = report_name(patient_id, study_id)
+        name = _report_name(patient_id, study_id)
         try:
             content = next(self._copies(name), None)
             if content is None:

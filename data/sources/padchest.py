@@ -115,13 +115,23 @@ def read_padchest(
 
 
 def whole_report(findings: str | None, impression: str | None) -> str | None:
-    """Join two sections to the report that a later study shows, with headings as in MIMIC-CXR."""
+    """Join two sections to one report, with headings as in MIMIC-CXR.
+
+    Args:
+        findings: section.
+        impression: section.
+    """
     sections = (("FINDINGS", findings), ("IMPRESSION", impression))
     return " ".join(f"{heading}: {text}" for heading, text in sections if text) or None
 
 
 def split_name(value: str | None, *, file: Path, line: int) -> str:
     """Return the name of a split as used in manifests.
+
+    Args:
+        value: split as in the table.
+        file: for error messages.
+        line: for error messages.
 
     Raises:
         InputError: the split is unknown.

@@ -269,7 +269,12 @@ def compare_trials(
 
 
 def differences_of(config: TrainConfig, base: TrainConfig) -> dict[str, Any]:
-    """Return the values of a configuration that differ from another one (except the folder), nested keys with dots."""
+    """Return the values of a configuration that differ from another one (except the folder), nested keys with dots.
+
+    Args:
+        config: a configuration.
+        base: the baseline.
+    """
     values, base_values = (dict(_flatten(item.model_dump(mode="json", exclude={"out"}))) for item in (config, base))
     return {key: value for key, value in values.items() if key not in base_values or value != base_values[key]}
 

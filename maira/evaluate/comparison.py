@@ -149,7 +149,12 @@ def _notes(experiments: Sequence[Experiment]) -> list[str]:
 
 
 def cell(score: Summary | None, *, signed: bool = False) -> str:
-    """Return median and 95 % interval as in the paper, or the point without bootstrap."""
+    """Return median and 95 % interval as in the paper, or the point without bootstrap.
+
+    Args:
+        score: with or without interval.
+        signed: whether to print the sign, as for differences.
+    """
     if score is None or score.point is None:
         return "-"
     form = "+.3f" if signed else ".3f"

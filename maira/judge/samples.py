@@ -41,7 +41,12 @@ class ChatSample(Record):
 
 
 def write_samples(path: Path, samples: Iterable[ChatSample]) -> int:
-    """Write samples as JSON Lines atomically and return their number."""
+    """Write samples as JSON Lines atomically and return their number.
+
+    Args:
+        path: of the file.
+        samples: to write.
+    """
     return write_jsonl(path, (sample.model_dump() for sample in samples))
 
 

@@ -116,7 +116,12 @@ def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, 
 
 
 def stops(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the stop tokens of a model, as servers read them from its folder."""
+    """Return the stop tokens of a model, as servers read them from its folder.
+
+    Args:
+        model: a language model.
+        tokenizer: of the model.
+    """
     configured = getattr(model.generation_config, "eos_token_id", None)
     tokens = configured if isinstance(configured, list) else [configured]
     return frozenset(token for token in (*tokens, tokenizer.eos_token_id) if token is not None)

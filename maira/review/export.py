@@ -73,6 +73,10 @@ def corrections_csv(store: Store, reviewers: Sequence[str]) -> str:
 def corrected_drafts(store: Store, reviewer: str) -> Iterator[dict[str, Any]]:
     """Yield the corrected reports of the studies that a reviewer finished, as records of a drafts file.
 
+    Args:
+        store: of the reviews.
+        reviewer: name of the reviewer.
+
     Raises:
         InputError: the reviewer is unknown.
     """

@@ -86,7 +86,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address_of(host: str, port: int, token: str | None) -> str:
-    """Return the URL of the page, with the token."""
+    """Return the URL of the page, with the token.
+
+    Args:
+        host: that the server binds to.
+        port: of the server.
+        token: None without authentication.
+    """
     name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     name = f"[{name}]" if ":" in name else name
     return f"http://{name}:{port}/" + ("" if token is None else f"?token={quote(token, safe='')}")

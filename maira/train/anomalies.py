@@ -154,7 +154,7 @@ def step_error(row: dict[str, Any], out: Path, resume_hint: str) -> RunError:
 
 
 def unreadable_error(row: dict[str, Any], out: Path, resume_hint: str) -> InputError:
-    """Return the error of too many unreadable samples; arguments as for `step_error`."""
+    """Return the error of too many unreadable samples. See `step_error` for the arguments."""
     count, of = len(row["sample_ids"]), row["of"]
     hint = "Repair them" if count == of else "Repair them, or raise faults.most_unreadable"
     return InputError(

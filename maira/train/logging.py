@@ -226,7 +226,12 @@ class MetricsLogger:
             self.info(f"step {step}/{self._steps}", *_line(metrics, rates, left))
 
     def log_validation(self, step: int, metrics: MetricValues) -> None:
-        """Log the metrics of a validation after a step."""
+        """Log the metrics of a validation after a step.
+
+        Args:
+            step: after which the model was validated.
+            metrics: of the validation.
+        """
         if self._context.is_main:
             self.validated = step
             self._write({"step": step}, metrics)

@@ -462,7 +462,12 @@ def _make_trainer(
 
 
 def attention_kernel(config: BaseTrainConfig, context: DistributedContext) -> str:
-    """Return the name of the attention kernel that a configuration asks for, or that is available."""
+    """Return the name of the attention kernel that a configuration asks for, or that is available.
+
+    Args:
+        config: of the training.
+        context: device of this process.
+    """
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     return attention.select_kernel(config.attention, context.device, dtype)
 

@@ -25,7 +25,12 @@ class Tracker(Protocol):
     """A target of metrics."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step."""
+        """Write the metrics of a step.
+
+        Args:
+            step: number of the optimizer step.
+            metrics: by name.
+        """
 
     def close(self) -> None:
         """Write everything and close."""
@@ -53,7 +58,7 @@ class TensorBoard:
         self._writer = writer(str(config.out / "tensorboard"), purge_step=first_step + 1 if first_step else None)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step."""
+        """Write the metrics of a step. See `Tracker`."""
         for name, value in metrics.items():
             self._writer.add_scalar(name if "/" in name else f"train/{name}", value, step)
 
@@ -109,7 +114,7 @@ class Wandb:
         self._run.define_metric("*", step_metric="step")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step."""
+        """Write the metrics of a step. See `Tracker`."""
         named = {name if "/" in name else f"train/{name}": value for name, value in metrics.items()}
         self._run.log({"step": step, **named})
 

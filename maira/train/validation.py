@@ -151,7 +151,12 @@ class Validator:
         return {f"loss/{name}": means[name] for name in ("all", *self._tasks)}, skipped
 
     def drafts(self, model: ParallelModel, step: int) -> dict[str, float | None]:
-        """Return the scores of drafts and box completions: `drafts/...`, `boxes/...`."""
+        """Return the scores of drafts and box completions: `drafts/...`, `boxes/...`.
+
+        Args:
+            model: the trained model.
+            step: after which it is validated.
+        """
         if self._drafter is None:
             return {}
         with evaluation_mode(model.training):

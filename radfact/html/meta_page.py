@@ -97,7 +97,12 @@ class PlotFolder:
 
 
 def format_cell(cell: Any, *, missing: str = "-") -> str:
-    """Return a cell as text: numbers with three decimals, a dash for None and NaN."""
+    """Return a cell as text; numbers get three decimals.
+
+    Args:
+        cell: a number, a text or None.
+        missing: text of None and NaN.
+    """
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return missing
     if isinstance(cell, float):

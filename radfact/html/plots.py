@@ -20,7 +20,12 @@ _STYLE_COLORS = ("black", "#1c5d99")
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Write a plot as `path`.png and `path`.svg, each atomically, and return the PNG."""
+    """Write a plot as PNG and SVG, each atomically, and return the path of the PNG.
+
+    Args:
+        figure: a Matplotlib figure, which is closed.
+        path: without suffix.
+    """
     for kind, options in (("png", {"dpi": _DPI}), ("svg", {})):
         # Without the date, equal plots are equal files.
         meta = {"metadata": {"Date": None}} if kind == "svg" else {}

@@ -74,7 +74,12 @@ def dumps(row: Any) -> str:
 
 
 def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> int:
-    """Write rows as JSON Lines atomically, and return their number."""
+    """Write rows as JSON Lines atomically, and return their number.
+
+    Args:
+        path: of the file.
+        rows: JSON objects.
+    """
     count = 0
     with open_atomic(path) as handle:
         for row in rows:
@@ -86,6 +91,10 @@ def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> int:
 def append_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Append rows to a JSON Lines file; they are on disk when this returns.
 
+    Args:
+        path: of the file.
+        rows: JSON objects.
+
     Raises:
         OSError: they cannot be written; it names `path`.
     """
@@ -96,7 +105,12 @@ def append_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """Write one indented JSON document atomically."""
+    """Write one indented JSON document atomically.
+
+    Args:
+        path: of the file.
+        value: that JSON can represent.
+    """
     with open_atomic(path) as handle:
         json.dump(value, handle, ensure_ascii=False, allow_nan=False, indent=2)
         handle.write("\n")

@@ -139,6 +139,10 @@ def check_judge(judge: Judge, labeled: Sequence[LabeledQuery]) -> JudgeCheck:
     A model with a report per call is also queried with a sentence per call to measure the agreement; seconds and cost
     cover only the former.
 
+    Args:
+        judge: a judge.
+        labeled: queries with their labels.
+
     Raises:
         InputError: no queries.
         RunError: the judge cannot be reached or returns too few verdicts.

@@ -263,7 +263,7 @@ def load_llm_splitter(
     concurrency: int | None = None,
     cache: Path | None = None,
 ) -> LLMSplitter:
-    """Load the splitter of the paper; the arguments are those of `load_splitter`.
+    """Load the splitter of MAIRA-2. See `load_splitter` for the arguments.
 
     Raises:
         InputError: an unknown provider, a missing package or key, or an option that does not fit.

@@ -26,7 +26,7 @@ class MockJudge(CallableJudge):
 
         def judge(premises: Sequence[str], hypothesis: str) -> VerdictLike:
             if verdicts is None:
-                return match_verbatim(premises, hypothesis)
+                return _match_verbatim(premises, hypothesis)
             if callable(verdicts):
                 return verdicts(premises, hypothesis)
             return verdicts.get(hypothesis, False) if isinstance(verdicts, Mapping) else verdicts
@@ -38,7 +38,7 @@ class MockJudge(CallableJudge):
         return {"name": self.name, "note": "Mock judge for tests: the scores mean nothing."}
 
 
-def match_verbatim(premises: Sequence[str], hypothesis: str) -> tuple[bool, list[int]]:
+def _match_verbatim(premises: Sequence[str], hypothesis: str) -> tuple[bool, list[int]]:
     """Return whether premises equal the hypothesis up to case, punctuation and spaces, and their indices."""
     text = normalised_text(hypothesis)
     indices = [index for index, premise in enumerate(premises) if normalised_text(premise) == text]

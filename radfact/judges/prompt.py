@@ -176,12 +176,22 @@ def _dump_json(value: Any) -> str:
 
 
 def query_message(reference: Sequence[str], hypothesis: str) -> str:
-    """Return the user message of one query (MAIRA-2, listing 5)."""
+    """Return the user message of one query (MAIRA-2, listing 5).
+
+    Args:
+        reference: the premises.
+        hypothesis: a sentence.
+    """
     return _reference_yaml(tuple(reference)) + dump_yaml({"hypothesis": hypothesis})
 
 
 def report_message(reference: Sequence[str], hypotheses: Sequence[str]) -> str:
-    """Return the user message of all hypotheses of a report, numbered from 1."""
+    """Return the user message of all hypotheses of a report, numbered from 1.
+
+    Args:
+        reference: the premises.
+        hypotheses: the sentences of a report.
+    """
     return _reference_yaml(tuple(reference)) + dump_yaml({"hypotheses": dict(enumerate(hypotheses, start=1))})
 
 
@@ -196,12 +206,21 @@ def verdict_schema(premises: Sequence[str], hypothesis: str) -> dict[str, Any]:
 
     Every text is one of a list, or bounded in length if the list would be too long, and every list is bounded:
     otherwise some models generate up to the limit of tokens.
+
+    Args:
+        premises: the sentences that the evidence is quoted from.
+        hypothesis: a sentence.
     """
     return _object(_verdict_fields(premises, {"type": "string", "enum": [hypothesis]}))
 
 
 def report_schema(premises: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Any]:
-    """Return the JSON schema of the response to all hypotheses of a report."""
+    """Return the JSON schema of the response to all hypotheses of a report.
+
+    Args:
+        premises: the sentences that the evidence is quoted from.
+        hypotheses: the sentences of a report.
+    """
     count = len(hypotheses)
     phrase = {"type": "string", "enum": list(dict.fromkeys(hypotheses))}
     number = {"type": "integer", "enum": list(range(1, count + 1))}

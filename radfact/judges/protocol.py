@@ -118,6 +118,10 @@ def flatten_split(split: Sequence[SplitSentence]) -> list[str]:
 def query_judge(judge: Judge, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
     """Query a judge and validate its verdicts; an invalid one becomes a failure.
 
+    Args:
+        judge: a judge.
+        queries: in the order of the verdicts.
+
     Raises:
         RunError: the number of verdicts differs from the number of queries.
     """

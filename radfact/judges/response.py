@@ -99,7 +99,15 @@ def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequen
 
 
 def match_evidence(quoted: str, premises: Sequence[str]) -> int | None:
-    """Return the first premise that a quotation means: verbatim, normalized, or by the longest common substring."""
+    """Return the first premise that a quotation means: verbatim, normalized, or by the longest common substring.
+
+    Args:
+        quoted: evidence in a response.
+        premises: the sentences that it may quote.
+
+    Returns:
+        Index of the premise; None if none has enough in common with the quotation.
+    """
     if quoted in premises:
         return list(premises).index(quoted)
     text, normalized = normalised_text(quoted), [normalised_text(premise) for premise in premises]

@@ -178,6 +178,10 @@ class GroupCommit:
     async def put(self, key: str, response: CachedResponse) -> None:
         """Store a response; it is on disk when this returns, even if the caller is canceled.
 
+        Args:
+            key: of the request.
+            response: to store.
+
         Raises:
             RunError: it cannot be written.
         """

@@ -56,7 +56,7 @@ class HttpBackend:
         self._session: aiohttp.ClientSession | None = None
 
     def body(self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None) -> bytes:
-        """Return the JSON body of a request."""
+        """Return the JSON body of a request. See `ChatBackend`."""
         tail = self._tail
         if schema is not None:
             form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}

@@ -52,7 +52,7 @@ class MockChatModel:
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
     ) -> CachedResponse:
-        """Return the next response; a word counts as one token. The schema is ignored."""
+        """Return the next response; a word counts as one token. The schema is ignored. See `ChatBackend`."""
         del schema
         conversation = (*prefix.messages, *messages)
         self.calls.append(conversation)
@@ -69,7 +69,7 @@ class MockChatModel:
 
 
 def mock_client(responses: ResponseFunction | Sequence[str] | str, *, name: str = "mock:model") -> ChatClient:
-    """Return a client whose model is a `MockChatModel`; see there for the arguments."""
+    """Return a client with a mock model. See `MockChatModel` for the arguments."""
     return ChatClient(MockChatModel(responses), {"model": name})
 
 

@@ -66,7 +66,7 @@ class RayWorkers:
     _usage_by_worker: dict[str, Mapping[str, int]] = field(default_factory=dict)
 
     def run(self, items: Sequence[Any], group_key: Callable[[Any], Any]) -> list[Any]:
-        """Return one result per item, in order; arguments and errors as in `stream`."""
+        """Return one result per item, in order. See `stream` for the arguments and errors."""
         results = dict(self.stream(items, group_key))
         return [results[index] for index in range(len(items))]
 
@@ -327,7 +327,12 @@ def check_in_process(name: str, option: str) -> None:
 
 
 def gpus_per_worker(name: str, arguments: Mapping[str, Any] | None) -> int:
-    """Return the GPUs of one worker with this judge or splitter."""
+    """Return the GPUs of one worker with this judge or splitter.
+
+    Args:
+        name: of the judge or splitter, such as "vllm:MODEL".
+        arguments: of the model.
+    """
     return gpus_per_engine(arguments or {}) if name.startswith("vllm:") else 0
 
 

@@ -111,7 +111,7 @@ class VLLMBackend:
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[tuple[str, str]], schema: Mapping[str, Any] | None
     ) -> CachedResponse:
-        """Return one response; vLLM's prefix caching computes equal beginnings once.
+        """Return one response; vLLM's prefix caching computes equal beginnings once. See `ChatBackend`.
 
         Raises:
             CallError: the request does not fit the model, or the engine died.

@@ -69,7 +69,11 @@ ScoreFunction = Callable[[Sequence[Pair], Path], ScoreColumns]
 
 
 def orient(values: Sequence[float], direction: Direction) -> list[float] | None:
-    """Return values with the sign that makes higher worse, as counts of errors are; None for a neutral direction.
+    """Return values with the sign that makes higher worse, as for counts of errors; None for a neutral direction.
+
+    Args:
+        values: of a score.
+        direction: of the score.
 
     Source: ReXamine-Global, section 2.4.
     """

@@ -47,31 +47,56 @@ def confusion_counts(candidate: NDArray[np.int_], reference: NDArray[np.int_]) -
 
 
 def macro_f1(counts: Counts, classes: Sequence[int]) -> float:
-    """Compute the mean F1 of classes; a class without positives counts 0, as in scikit-learn."""
+    """Compute the mean F1 of classes; a class without positives counts 0, as in scikit-learn.
+
+    Args:
+        counts: of all classes.
+        classes: indices of classes.
+    """
     tp, fp, fn, _ = _select(counts, classes)
     total = 2 * tp + fp + fn
     return float(np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0).mean())
 
 
 def micro_f1(counts: Counts, classes: Sequence[int]) -> float:
-    """Compute the F1 of all findings of some classes; NaN without positives."""
+    """Compute the F1 of all findings of some classes; NaN without positives.
+
+    Args:
+        counts: of all classes.
+        classes: indices of classes.
+    """
     tp, fp, fn, _ = _select(counts, classes).sum(axis=1)
     return _ratio(2 * tp, 2 * tp + fp + fn)
 
 
 def class_f1(counts: Counts, index: int) -> float:
-    """Compute the F1 of one class; NaN without positives."""
+    """Compute the F1 of one class; NaN without positives.
+
+    Args:
+        counts: of all classes.
+        index: of a class.
+    """
     return micro_f1(counts, [index])
 
 
 def class_recall(counts: Counts, index: int) -> float:
-    """Compute the recall of one class; NaN if no reference has the finding."""
+    """Compute the recall of one class; NaN if no reference has the finding.
+
+    Args:
+        counts: of all classes.
+        index: of a class.
+    """
     tp, _, fn, _ = _select(counts, [index])[:, 0]
     return _ratio(tp, tp + fn)
 
 
 def class_specificity(counts: Counts, index: int) -> float:
-    """Compute the specificity of one class; NaN if all references have the finding."""
+    """Compute the specificity of one class; NaN if all references have the finding.
+
+    Args:
+        counts: of all classes.
+        index: of a class.
+    """
     _, fp, _, tn = _select(counts, [index])[:, 0]
     return _ratio(tn, tn + fp)
 
@@ -141,13 +166,13 @@ class CheXbert(Metric):
             for candidate, reference in zip(candidate_labels, reference_labels, strict=True)
         ]
         return MetricResult(
-            {"chexbert_similarity": cosines(candidate_embeddings, reference_embeddings)},
+            {"chexbert_similarity": _cosines(candidate_embeddings, reference_embeddings)},
             pooled={name: PooledScore(counts, value) for name, value in self.pooled.items()},
             details=details,
         )
 
 
-def cosines(left: NDArray[np.float64], right: NDArray[np.float64]) -> list[float]:
+def _cosines(left: NDArray[np.float64], right: NDArray[np.float64]) -> list[float]:
     """Compute the cosine similarity of corresponding rows of two arrays (samples, width)."""
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     return [float(value) for value in (left * right).sum(axis=1) / lengths]

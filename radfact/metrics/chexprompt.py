@@ -64,7 +64,7 @@ class CheXprompt(LLMMetric[ErrorCounts]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 1024}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
-        """Build the instructions as the system message, and the two reports as the user's."""
+        """Build the instructions as the system message, and the two reports as the user's. See `LLMMetric`."""
         content = f"Reference report:\n{reference}\n\nCandidate report:\n{candidate}"
         return structured_request(
             (("user", content),),

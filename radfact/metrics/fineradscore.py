@@ -72,11 +72,16 @@ class FineRadScore(LLMMetric[Corrections]):
         self._prefix = PromptPrefix([("system", load_prompt("fineradscore") + output_format)])
 
     def request(self, candidate: str, reference: str) -> ChatRequest[Corrections]:
-        """Build instructions and examples as the system message, numbered candidate and reference as the user's."""
+        """Build a system message with instructions and examples and a user message of both reports. See `LLMMetric`."""
         return self.request_for_lines(split_lines(candidate), reference)
 
     def request_for_lines(self, lines: Sequence[str], reference: str) -> ChatRequest[Corrections]:
-        """Build the request for a candidate that is split already, such as one that radiologists have corrected."""
+        """Build the request for a candidate that is already split, such as one that radiologists have corrected.
+
+        Args:
+            lines: of the candidate.
+            reference: report.
+        """
         numbered_lines = "\n".join(f"[{index}] {line}" for index, line in enumerate(lines))
         content = f"Generated Text: {numbered_lines}\n\nGround Truth Text: {reference}\n\nCorrections:"
         return ChatRequest(

@@ -36,7 +36,12 @@ def count_scores(prefix: str) -> dict[str, Score]:
 
 
 def compute_counts(prefix: str, assessment: Assessment) -> dict[str, float]:
-    """Return the values of `count_scores`."""
+    """Return the values of `count_scores`.
+
+    Args:
+        prefix: of the names, such as "green".
+        assessment: parsed response of the model.
+    """
     counts: dict[str, float] = {
         f"{prefix}_ec": assessment.significant.total + assessment.insignificant.total,
         f"{prefix}_matched": assessment.matched,
@@ -72,7 +77,7 @@ class Green(LLMMetric[Assessment]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 2048}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
-        """Build the prompt as the only message."""
+        """Build the prompt as the only message. See `LLMMetric`."""
         content = fill_prompt(load_prompt("green"), reference=reference, candidate=candidate)
         return ChatRequest((("user", content),), parse_assessment)
 

@@ -22,7 +22,12 @@ _SLOT = re.compile(r"\{(\w+)\}")
 
 @cache
 def load_prompt(name: str, package: str = "radfact.metrics") -> str:
-    """Return a prompt of a package, character by character as it is sent, with unfilled slots."""
+    """Return a prompt exactly as it is sent, with unfilled slots.
+
+    Args:
+        name: of the file in `prompts/`, without ".txt".
+        package: whose `prompts/` folder is read.
+    """
     return (resources.files(package) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
@@ -46,7 +51,12 @@ class LLMMetric(Metric, Generic[ResponseT]):
 
     @abstractmethod
     def request(self, candidate: str, reference: str) -> ChatRequest[ResponseT]:
-        """Build the request for a pair."""
+        """Build the request for a pair.
+
+        Args:
+            candidate: report.
+            reference: report.
+        """
 
     @abstractmethod
     def compute_scores(self, response: ResponseT) -> Mapping[str, float]:

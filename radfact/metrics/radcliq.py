@@ -49,7 +49,12 @@ PARTS = ("radgraph_f1", "bertscore", "chexbert_similarity")
 
 
 def bleu_2(candidate: str, reference: str) -> float:
-    """Compute BLEU-2 as in RadCliQ: lower case, full stops are words, split on spaces, smoothing method 1."""
+    """Compute BLEU-2 as in RadCliQ: lower case, full stops are words, split on spaces, smoothing method 1.
+
+    Args:
+        candidate: report.
+        reference: report.
+    """
     from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
     candidate_words, reference_words = (

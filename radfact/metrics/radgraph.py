@@ -25,23 +25,42 @@ Annotate = Callable[[Sequence[str]], Sequence[Graph]]
 def combined_f1(candidate: Graph, reference: Graph) -> float:
     """Compute RadGraph-F1: the mean of the F1 of entities and the F1 of relations; an empty set gives 0.
 
+    Args:
+        candidate: graph of the candidate report.
+        reference: graph of the reference report.
+
     Source: code of RadCliQ; MAIRA-2, appendix D.1.
     """
     return (_f1(_entities(candidate), _entities(reference)) + _f1(_relations(candidate), _relations(reference))) / 2
 
 
 def entity_reward(candidate: Graph, reference: Graph) -> float:
-    """Compute RG_E, the reward "simple": F1 of the entities with their labels."""
+    """Compute RG_E, the reward "simple": F1 of the entities with their labels.
+
+    Args:
+        candidate: graph of the candidate report.
+        reference: graph of the reference report.
+    """
     return _f1(_entities(candidate), _entities(reference))
 
 
 def partial_reward(candidate: Graph, reference: Graph) -> float:
-    """Compute RG_ER, the reward "partial": F1 of the entities with labels and whether they have a relation."""
+    """Compute RG_ER, the reward "partial": F1 of the entities with labels and whether they have a relation.
+
+    Args:
+        candidate: graph of the candidate report.
+        reference: graph of the reference report.
+    """
     return _f1(_entities_with_link(candidate), _entities_with_link(reference))
 
 
 def complete_reward(candidate: Graph, reference: Graph) -> float:
-    """Compute the reward "complete": F1 of the entities with kind and target of their relations."""
+    """Compute the reward "complete": F1 of the entities with kind and target of their relations.
+
+    Args:
+        candidate: graph of the candidate report.
+        reference: graph of the reference report.
+    """
     return _f1(_entities_with_relations(candidate), _entities_with_relations(reference))
 
 

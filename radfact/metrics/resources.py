@@ -250,7 +250,7 @@ class SharedMetric(Metric):
     def aggregate(
         self, result: MetricResult, names: Sequence[str], *, replicates: int, seed: int
     ) -> dict[str, Summary]:
-        """Aggregate as the metric does."""
+        """Aggregate as the wrapped metric does. See `Metric`."""
         return self._metric.aggregate(result, names, replicates=replicates, seed=seed)
 
     def describe(self) -> dict[str, Any] | None:

@@ -96,7 +96,7 @@ class Vert(LLMMetric[Assessment]):
         return cls(client, few_shot=FewShot(style, examples if n is None else draw_shots(examples, n, seed=seed)))
 
     def request(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
-        """Build the prompt and the examples after it as the only message."""
+        """Build the prompt and the examples after it as the only message. See `LLMMetric`."""
         content = (
             fill_prompt(vert_prompt(self.variant), reference=reference, candidate=candidate) + self._few_shot_section
         )
@@ -154,7 +154,7 @@ class VertTuned(LLMMetric[float]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 16}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[float]:
-        """Build the prompt as the only message."""
+        """Build the prompt as the only message. See `LLMMetric`."""
         objective = vert_prompt().partition("\n")[0]
         content = f"{objective}\n\nReference Report:\n{reference}\n\nCandidate Report:\n{candidate}"
         return ChatRequest((("user", content),), lambda text: parse_accuracy_score(strip_reasoning(text)))

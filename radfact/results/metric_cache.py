@@ -54,7 +54,13 @@ class MetricCache:
         return None if result is None or result.failures else result
 
     def write(self, metric: Metric, identity: Mapping[str, Any] | None, result: MetricResult) -> None:
-        """Write the result of a metric, replacing an earlier one."""
+        """Write the result of a metric, replacing an earlier one.
+
+        Args:
+            metric: that was computed.
+            identity: everything that determines its result; None disables the cache.
+            result: of the metric.
+        """
         path = self._folder / METRICS_FOLDER / f"{metric.name}.json"
         path.unlink(missing_ok=True)
         groups: dict[int, list[str]] = {}

@@ -52,6 +52,11 @@ def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: C
     and as rectangles in `exact` mode. With a mask on either side, `paper` brings masks to 224 x 224 by nearest
     neighbor; `exact` compares on the grid of the masks (the finest, if they differ), with boxes drawn onto it.
 
+    Args:
+        sentence: with the region.
+        evidence: sentences with the other regions.
+        compat: "paper" or "exact".
+
     Returns:
         NaN where the sentence's own region covers nothing.
 

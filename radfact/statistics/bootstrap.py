@@ -63,7 +63,12 @@ def round_noise(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.flo
 
 
 def harmonic_mean(precision: float, recall: float) -> float:
-    """Return the F1 of a precision and a recall: 0 if both are 0, NaN if either is NaN."""
+    """Return F1: 0 if both precision and recall are 0, NaN if either is NaN.
+
+    Args:
+        precision: in [0, 1].
+        recall: in [0, 1].
+    """
     total = precision + recall
     return 2 * precision * recall / total if total != 0 else 0.0
 

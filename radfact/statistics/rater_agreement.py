@@ -44,7 +44,12 @@ class Share:
 
     @classmethod
     def of(cls, part: int, whole: int) -> Share:
-        """Return the share of `part` cases in `whole`."""
+        """Return a share of cases.
+
+        Args:
+            part: number of cases in the part.
+            whole: number of all cases.
+        """
         return cls(part / whole if whole else None, whole)
 
 
@@ -166,6 +171,10 @@ class SeverityErrors:
 
 def severity_errors(expert: Sequence[int], predicted: Sequence[int]) -> SeverityErrors:
     """Compare the greatest severity of each report, 0 to 4.
+
+    Args:
+        expert: severity of each report, 0 to 4.
+        predicted: severities of the same reports.
 
     Raises:
         ValueError: no severities, or not as many of each.

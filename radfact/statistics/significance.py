@@ -29,13 +29,23 @@ Pairing = Callable[[_Counts, _Counts], tuple[_Counts, _Counts]]
 
 
 def common_rows(left: _Counts, right: _Counts) -> tuple[_Counts, _Counts]:
-    """Keep the samples that are scored in both systems."""
+    """Keep the samples that are scored in both systems.
+
+    Args:
+        left: counts of one system, a row per sample.
+        right: counts of the other system.
+    """
     both = scored_rows(left) & scored_rows(right)
     return left[both], right[both]
 
 
 def common_parts(left: _Counts, right: _Counts) -> tuple[_Counts, _Counts]:
-    """Keep each part (precision, recall) of `f1_counts` for the samples for which both systems have it."""
+    """Keep each part (precision, recall) of `f1_counts` for the samples for which both systems have it.
+
+    Args:
+        left: counts of one system, a row per sample.
+        right: counts of the other system.
+    """
     left, right = common_rows(left, right)
     both = np.repeat((left[:, 1::2] > 0) & (right[:, 1::2] > 0), 2, axis=1)
     return np.where(both, left, 0.0), np.where(both, right, 0.0)

@@ -198,7 +198,7 @@ def _fresh_config(parts: FromScratch) -> MairaConfig:
         raise invalid_model_config(error) from None
 
 
-def pack_steps(config: TrainConfig, workload: Workload, processes: int) -> Packing:
+def _pack_steps(config: TrainConfig, workload: Workload, processes: int) -> Packing:
     """Pack some steps' samples as a run would.
 
     Raises:
@@ -222,7 +222,7 @@ def pack_steps(config: TrainConfig, workload: Workload, processes: int) -> Packi
 def _memory(
     config: TrainConfig, model_config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
 ) -> tuple[Memory, Packing, str]:
-    packing = pack_steps(config, workload, gpus)
+    packing = _pack_steps(config, workload, gpus)
     kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
     # FlashAttention's kernel needs Ampere or later.
     is_varlen = config.attention != "samples" and config.precision == "bf16" and not accelerator.name.startswith("v100")

@@ -101,7 +101,12 @@ class Memory:
 
 
 def build_shapes(model_config: MairaConfig, config: TrainConfig) -> MairaForConditionalGeneration:
-    """The model of a recipe on the meta device, with its adapters and the types that its weights are held in."""
+    """Build the model of a configuration on the meta device, with its adapters and the types of its weights.
+
+    Args:
+        model_config: of the model.
+        config: of the training.
+    """
     # Weights in 4 bits are counted as such later; their layers are no different to what computes with shapes.
     unquantized = config.lora.model_copy(update={"quantize": None}) if config.lora else None
     with torch.device("meta"):

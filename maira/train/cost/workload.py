@@ -124,7 +124,13 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
 
 
 def paper_workload(config: TrainConfig, model_config: MairaConfig, why: str) -> Workload:
-    """The mix of table 1: 53.4 % of samples with a lateral, 26.5 % with a prior, about 2,800 tokens on average."""
+    """Return the mix of MAIRA-2, table 1: 53.4 % with a lateral, 26.5 % with a prior, about 2,800 tokens on average.
+
+    Args:
+        config: of the training.
+        model_config: of the model.
+        why: reason for not measuring the configuration's own data.
+    """
     weight = np.array([row.samples * config.tasks.get(row.task, 0.0) for row in TABLE_1.values()])
     table = np.stack([_published(row, config, model_config) for row in TABLE_1.values()])
     rng = np.random.default_rng(0)

@@ -114,7 +114,12 @@ class StudyDataset:
         return pad_id
 
     def study(self, source: int, number: int) -> Study:
-        """Return a study by the index of its source and its number there."""
+        """Return a study.
+
+        Args:
+            source: index of the source.
+            number: of the study in the source.
+        """
         return self.sources[source].read(number).study
 
     def sample_id(self, row: int) -> str:

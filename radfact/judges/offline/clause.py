@@ -44,7 +44,12 @@ class FactReader:
         return frozenset(fact.concept for fact in self.facts_in(text))
 
     def are_kept_by(self, parts: Sequence[str], whole: str) -> bool:
-        """Return whether the parts have all findings of the whole, with their presence if certain."""
+        """Return whether the parts have all findings of the whole, with their presence if certain.
+
+        Args:
+            parts: the texts that a sentence is split into.
+            whole: the sentence.
+        """
         stated = frozenset().union(*map(self.stated_findings, parts))
         named = frozenset().union(*map(self.named_findings, parts))
         implied = {
@@ -58,7 +63,12 @@ class FactReader:
         return missing <= implied
 
     def are_same(self, parts: Sequence[str], whole: str) -> bool:
-        """Return whether the parts have exactly the facts of the whole, details included."""
+        """Return whether the parts have exactly the facts of the whole, details included.
+
+        Args:
+            parts: the texts that a sentence is split into.
+            whole: the sentence.
+        """
         return frozenset().union(*map(self.facts_in, parts)) == self.facts_in(whole)
 
     def is_modifier(self, word: str) -> bool:
@@ -121,11 +131,21 @@ class Clause:
         return self.words[i].lower if 0 <= i < len(self.words) else ""
 
     def span(self, first: int, last: int) -> str:
-        """Return the text from word `first` up to, but without, word `last`."""
+        """Return the text of a range of words.
+
+        Args:
+            first: index of the first word.
+            last: index after the last word.
+        """
         return self.text[self.words[first].begin : self.words[last - 1].end] if first < last else ""
 
     def phrase(self, first: int, last: int) -> list[str]:
-        """Return the words from `first` up to, but without, `last` in lower case."""
+        """Return a range of words in lower case.
+
+        Args:
+            first: index of the first word.
+            last: index after the last word.
+        """
         return [word.lower for word in self.words[first:last]]
 
     def is_transitive(self, verb: int) -> bool:

@@ -104,7 +104,12 @@ def remove_connective(sentence: str) -> str:
 
 
 def remove_heading(sentence: str, reader: FactReader) -> str:
-    """Remove "Lungs and pleura:" if the rest has the same findings without it; "Lungs: Clear" stays."""
+    """Remove "Lungs and pleura:" if the rest has the same findings without it; "Lungs: Clear" stays.
+
+    Args:
+        sentence: a sentence of a report.
+        reader: finds the findings.
+    """
     match = _HEADING.match(sentence)
     if match is None or _REMARK_HEADING.match(sentence):
         return sentence
@@ -119,7 +124,12 @@ def remove_heading(sentence: str, reader: FactReader) -> str:
 
 
 def remove_interpretation(sentence: str, reader: FactReader) -> str:
-    """Remove "..., which may represent pneumonia" after a described finding if no finding is lost."""
+    """Remove "..., which may represent pneumonia" after a described finding if no finding is lost.
+
+    Args:
+        sentence: a sentence of a report.
+        reader: finds the findings.
+    """
     for match in _INTERPRETATION.finditer(sentence):
         before, cut = sentence[: match.start()], match[0]
         unspecific = re.search(r"\b(?:likely|possibl[ey]|probabl[ey]|presum(?:ed|ably)|perhaps)\b", cut) is not None
@@ -137,7 +147,12 @@ def remove_interpretation(sentence: str, reader: FactReader) -> str:
 
 
 def remove_recommendation(sentence: str, reader: FactReader) -> str:
-    """Remove "..., CT is recommended" after a finding."""
+    """Remove "..., CT is recommended" after a finding.
+
+    Args:
+        sentence: a sentence of a report.
+        reader: finds the findings.
+    """
     match = _RECOMMENDATION.search(sentence)
     if match is None:
         return sentence
@@ -147,7 +162,12 @@ def remove_recommendation(sentence: str, reader: FactReader) -> str:
 
 
 def is_linked(sentence: str, reader: FactReader) -> bool:
-    """Return whether the sentence adds change, degree or size to the one before, as "This has increased." does."""
+    """Return whether the sentence adds change, degree or size to the one before, as "This has increased." does.
+
+    Args:
+        sentence: a sentence of a report.
+        reader: finds the findings.
+    """
     if _LINK.match(sentence) is None or reader.named_findings(sentence) or _RECOMMENDATION.search(sentence):
         return False
     known = any(reader.is_modifier(word.lower) for word in split_words(sentence)[1:])
@@ -155,7 +175,12 @@ def is_linked(sentence: str, reader: FactReader) -> bool:
 
 
 def states_no_finding(sentence: str, reader: FactReader) -> bool:
-    """Return whether the sentence states nothing about the image (MAIRA-2, listing 1)."""
+    """Return whether the sentence states nothing about the image (MAIRA-2, listing 1).
+
+    Args:
+        sentence: a sentence of a report.
+        reader: finds the findings.
+    """
     if all(_MARK.match(word) for word in sentence.split()) or _REMARK_HEADING.match(sentence):
         return True
     facts = reader.facts_in(sentence)

@@ -50,7 +50,12 @@ class Token:
 
 
 def tokenize(text: str, ontology: Ontology) -> list[Token]:
-    """Split `text` into the longest phrases of the lexicon, measures, punctuation and unknown words."""
+    """Split `text` into the longest phrases of the lexicon, measures, punctuation and unknown words.
+
+    Args:
+        text: a phrase.
+        ontology: has the lexicon.
+    """
     lemmas = lemmatize(text)
     words = [word for word, _, _ in lemmas]
     measures = {match.start(): match for match in _MEASURE.finditer(text)} if _NUMBER.search(text) else {}

@@ -139,7 +139,12 @@ def _row_means(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def counted_quantity(score: str, quantities: Mapping[str, Better]) -> str | None:
-    """Return the quantity that a score counts: `significant` for `green_significant`, `errors` for `green_ec`."""
+    """Return the quantity that a score counts: `significant` for `green_significant`, `errors` for `green_ec`.
+
+    Args:
+        score: name of a score.
+        quantities: the rated quantities of a set.
+    """
     if score.endswith("_ec"):
         return "errors" if "errors" in quantities else None
     matching = [
@@ -150,6 +155,10 @@ def counted_quantity(score: str, quantities: Mapping[str, Better]) -> str | None
 
 def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
     """Compare the number of errors that metrics count with the mean expert and with each expert.
+
+    Args:
+        ratings: experts' ratings.
+        scores: metrics' scores of the same samples.
 
     Source: GREEN, tables 2 and 4.
     """
@@ -172,6 +181,10 @@ def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
 
 def compare_counts(ratings: RatingSet, scores: ScoreColumns) -> list[CountAgreement]:
     """Compare counts of metrics with the mean expert, rounded half up: by number of errors and by category.
+
+    Args:
+        ratings: experts' ratings.
+        scores: metrics' scores of the same samples.
 
     Source: VERT, figures 2 and 4 and appendix C; GREEN, table 4.
     """

@@ -65,13 +65,23 @@ def corrected_text(corrections: Corrections) -> str:
 
 
 def corrected_text_pairs(expert: Sequence[Corrections], model: Sequence[Corrections]) -> list[Pair]:
-    """Pair the model's `corrected_text` with the radiologist's; reports without either are excluded."""
+    """Pair the model's `corrected_text` with the radiologist's; reports without either are excluded.
+
+    Args:
+        expert: a radiologist's corrections, per report.
+        model: the model's corrections of the same reports.
+    """
     texts = [(corrected_text(ours), corrected_text(theirs)) for theirs, ours in zip(expert, model, strict=True)]
     return [Pair(str(index), *both) for index, both in enumerate(texts) if any(both)]
 
 
 def corrected_pairs(pairs: Sequence[Pair], corrections: Sequence[Corrections]) -> list[Pair]:
-    """Replace candidates by corrected ones; their scores show the gain of correction (tables 3, 6 and 9)."""
+    """Replace candidates by corrected ones; their scores show the gain of correction.
+
+    Args:
+        pairs: candidates and references.
+        corrections: of each candidate.
+    """
     return [replace(pair, candidate=item.corrected_report()) for pair, item in zip(pairs, corrections, strict=True)]
 
 
@@ -119,6 +129,13 @@ def paraphrase(client: ChatClient, texts: Sequence[str]) -> list[str | Failure]:
     """Paraphrase texts with a language model and a prompt of this project (section 7.2).
 
     In the paper radiologists checked that each paraphrase has the same content; here nothing checks this.
+
+    Args:
+        client: of the language model.
+        texts: to paraphrase.
+
+    Returns:
+        A paraphrase or a failure per text.
 
     Raises:
         RunError: the server refuses the key or the model, or cannot be reached.

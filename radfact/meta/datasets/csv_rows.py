@@ -51,7 +51,12 @@ class CsvRow:
         return value
 
     def whole_number(self, column: str, lowest: int, highest: int) -> int:
-        """Return a cell as a whole number from `lowest` to `highest`.
+        """Return a cell as a whole number.
+
+        Args:
+            column: name of the column.
+            lowest: smallest valid number.
+            highest: largest valid number.
 
         Raises:
             InputError: the cell is no such number.
@@ -74,7 +79,13 @@ class CsvRow:
         return value
 
     def error(self, message: str, column: str | None = None, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
-        """Return an error at a cell of this row, or at the row itself."""
+        """Return an error at a cell of this row.
+
+        Args:
+            message: of the error.
+            column: of the cell; None for the row itself.
+            code: of the error.
+        """
         return InputError(message, code=code, file=self.file, line=self.line, field=column)
 
 

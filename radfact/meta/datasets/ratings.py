@@ -102,11 +102,21 @@ class RatingSet:
         return sorted({rater for sample in self.samples for rater in sample.ratings.get(quantity, {})})
 
     def values_by_sample(self, quantity: str, rater: str) -> list[float]:
-        """Return one rater's value of every sample; NaN without a rating."""
+        """Return one rater's value of every sample; NaN without a rating.
+
+        Args:
+            quantity: what is rated.
+            rater: name of the rater.
+        """
         return [sample.ratings.get(quantity, {}).get(rater, math.nan) for sample in self.samples]
 
     def values_by_candidate(self, quantity: str, rater: str) -> list[float]:
-        """Return one rater's value of every candidate, in the order of the samples; NaN without a rating."""
+        """Return one rater's value of every candidate, in the order of the samples; NaN without a rating.
+
+        Args:
+            quantity: what is rated.
+            rater: name of the rater.
+        """
         values: dict[str, float] = {}
         for sample in self.samples:
             key = sample.candidate_id or sample.pair.sample_id

@@ -64,7 +64,12 @@ class InjectedReport(Record):
 
 
 def write_injected(path: Path | str, reports: Iterable[InjectedReport]) -> int:
-    """Write JSON Lines and return the number of reports."""
+    """Write JSON Lines and return the number of reports.
+
+    Args:
+        path: of the file.
+        reports: with injected errors.
+    """
     return write_jsonl(path, (report.model_dump() for report in reports))
 
 

@@ -133,7 +133,13 @@ class RuleInjector:
         return _apply(f"{source_id}_{category}{count}", source_id, document, edits, category)
 
     def inject_mixed(self, source_id: str, report: str, count: int) -> InjectedReport:
-        """Return a candidate with up to `count` errors of any categories."""
+        """Return a candidate with up to `count` errors of any categories.
+
+        Args:
+            source_id: of the report; part of the random seed.
+            report: without errors.
+            count: of errors.
+        """
         document = ReportSentences.of(report)
         generator = random.Random(f"{self.seed}/{source_id}/mixed")
         pool = {letter: self.edits(source_id, document, letter) for letter in _GENERATORS}
@@ -158,7 +164,13 @@ class RuleInjector:
         return candidates
 
     def edits(self, source_id: str, document: ReportSentences, category: CategoryLetter) -> list[Edit]:
-        """Return all errors of a category that fit into the report together, in the order in which they are used."""
+        """Return all errors of a category that fit into the report together, in the order in which they are used.
+
+        Args:
+            source_id: of the report; part of the random seed.
+            document: sentences of the report.
+            category: of the errors.
+        """
         if not is_readable(document):
             return []
         generator = random.Random(f"{self.seed}/{source_id}/{category}/{document.text}")
