@@ -11,7 +11,8 @@ from typing import Any
 
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.io.jsonl import read_text
-from radfact.judges.loading import load_splitter
+from radfact.judges.llm_splitter import load_llm_splitter
+from radfact.judges.offline.splitter import OfflineSplitter
 from radfact.judges.options import JudgeOptions
 from radfact.judges.prompt import (
     DEFAULT_FEW_SHOTS,
@@ -91,7 +92,7 @@ class LLMJudge:
         name: str,
         client: ChatClient,
         prompt: JudgePrompt,
-        make_splitter: Callable[[], Splitter] = partial(load_splitter, "offline"),
+        make_splitter: Callable[[], Splitter] = OfflineSplitter,
     ) -> None:
         """Prepare the constant part of the prompt.
 
@@ -241,7 +242,7 @@ def load_llm_judge(name: str, options: JudgeOptions, cache: Path | None = None) 
     shared: dict[str, Any] = {"base_url": options.base_url, "concurrency": options.concurrency, "cache": cache}
     client = load_chat_client(name, parameters=parameters, **shared)
     # The splitter has a client of its own, with another limit of tokens and a separate usage.
-    make_splitter = partial(load_splitter, name, splitter_args=options.judge_args, **shared)
+    make_splitter = partial(load_llm_splitter, name, splitter_args=options.judge_args, **shared)
     return LLMJudge(name, client, prompt, make_splitter)
 
 
