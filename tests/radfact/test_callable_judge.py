@@ -37,7 +37,7 @@ def judge_with(opinion: Any) -> Verdict | Failure:
         (Verdict("entailment", cast("Any", (np.int64(1),))), Verdict("entailment", (1,))),
     ],
 )
-def test_an_opinion_becomes_a_verdict(opinion: Any, verdict: Verdict) -> None:
+def test_return_values_become_verdicts(opinion: Any, verdict: Verdict) -> None:
     assert judge_with(opinion) == verdict
 
 
@@ -54,7 +54,7 @@ ODD_PARTS: Sequence[Any] = (
 @pytest.mark.parametrize(
     "opinion", [None, 1, "yes", (True,), (True, 0), *ODD_PARTS, *(Verdict(*parts) for parts in ODD_PARTS)]
 )
-def test_an_answer_of_another_kind_stops_at_once_and_says_what_is_expected(opinion: Any) -> None:
+def test_an_invalid_return_value_stops_the_run(opinion: Any) -> None:
     with pytest.raises(InputError) as caught:
         judge_with(opinion)
     assert caught.value.code is ErrorCode.INVALID_PLUGIN
@@ -68,7 +68,7 @@ def test_an_async_function_is_refused() -> None:
         CallableJudge(judge).judge([QUERY])  # type: ignore[arg-type]
 
 
-def test_a_function_that_takes_other_arguments_stops_at_the_first_query() -> None:
+def test_a_wrong_signature_stops_at_the_first_query() -> None:
     with pytest.raises(InputError, match="TypeError"):
         CallableJudge(len).judge([QUERY])  # type: ignore[arg-type]
 
@@ -90,17 +90,17 @@ def queries(count: int) -> list[EntailmentQuery]:
 
 @pytest.mark.parametrize("error", [ValueError("odd"), RuntimeError("busy"), KeyError("x"), OSError("gone")])
 @pytest.mark.parametrize("place", [0, 1])
-def test_an_exception_costs_its_query_alone(place: int, error: Exception) -> None:
+def test_an_exception_fails_its_query_only(place: int, error: Exception) -> None:
     answers = CallableJudge(fails_at(place, error)).judge(queries(3))
     assert [index for index, answer in enumerate(answers) if isinstance(answer, Failure)] == [place]
 
 
-def test_a_mistake_of_programming_after_an_answer_costs_its_query_alone() -> None:
+def test_a_type_error_after_a_verdict_fails_its_query_only() -> None:
     answers = CallableJudge(fails_at(1, TypeError("one of them has no text"))).judge(queries(3))
     assert [type(answer) for answer in answers] == [Verdict, Failure, Verdict]
 
 
-def test_equal_queries_are_put_once() -> None:
+def test_equal_queries_are_sent_once() -> None:
     judge = CallableJudge(lambda *_: True)
     judge.judge([QUERY] * 3)
     assert judge.usage()["calls"] == 1
@@ -108,13 +108,13 @@ def test_equal_queries_are_put_once() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from("abc"), max_size=6))
-def test_answers_keep_the_order_of_the_queries(letters: list[str]) -> None:
+def test_verdicts_keep_the_order_of_the_queries(letters: list[str]) -> None:
     judge = CallableJudge(lambda _, hypothesis: (hypothesis == "a", [0]))
     answers = judge.judge([EntailmentQuery(PREMISES, letter) for letter in letters])
     assert [isinstance(one, Verdict) and one.status == "entailment" for one in answers] == [x == "a" for x in letters]
 
 
-def test_the_source_of_the_function_stands_in_the_results() -> None:
+def test_results_record_the_source_of_the_function() -> None:
     first = CallableJudge(lambda *_: True, "mine")
     second = CallableJudge(lambda *_: False, "mine")
     assert isinstance(first, Judge)
@@ -199,7 +199,7 @@ def test_arguments_go_to_the_factory(module: str) -> None:
         ("Strict", {"depth": "3"}, ErrorCode.INVALID_OPTION, "judge_args"),
     ],
 )
-def test_an_object_that_is_no_judge_is_refused_in_one_line(
+def test_an_object_that_is_no_judge_is_refused(
     module: str, name: str, judge_args: dict[str, str], code: ErrorCode, field: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -215,7 +215,7 @@ def test_an_unknown_module_or_object_is_refused(name: str) -> None:
     assert (caught.value.code, caught.value.field) == (ErrorCode.UNKNOWN_NAME, "judge")
 
 
-def test_a_module_that_fails_to_import_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_error_gives_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "judges_half_done.py").write_text("x = undefined_name\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -237,7 +237,7 @@ def test_a_mock_judge_returns_the_given_verdicts(verdicts: Any, verdict: Verdict
     assert MockJudge(verdicts).judge([QUERY]) == [verdict]
 
 
-def test_a_mock_judge_entails_verbatim_sentences_and_says_that_it_is_a_mock() -> None:
+def test_a_mock_judge_entails_verbatim_sentences() -> None:
     judge = load_judge("mock")
     assert judge.judge([EntailmentQuery(PREMISES, "no pneumothorax")]) == [Verdict("entailment", (1,))]
     assert judge.name == judge.describe()["name"] == "mock"

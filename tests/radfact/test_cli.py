@@ -125,7 +125,7 @@ def pairs(tmp_path: Path) -> str:
     return "pairs.json"
 
 
-def test_a_scored_file_leaves_a_results_folder_and_a_table(run: Run, pairs: str, tmp_path: Path) -> None:
+def test_score_writes_a_results_folder_and_prints_a_table(run: Run, pairs: str, tmp_path: Path) -> None:
     code, out, err = run("score", pairs, "--judge", "verbatim", "--out", "done")
     assert (code, err) == (0, "")
     assert {path.name for path in (tmp_path / "done").iterdir()} >= {
@@ -137,7 +137,7 @@ def test_a_scored_file_leaves_a_results_folder_and_a_table(run: Run, pairs: str,
     assert "report.html" in out
 
 
-def test_a_run_records_what_its_numbers_depend_on(run: Run, pairs: str, tmp_path: Path) -> None:
+def test_run_json_records_judge_options_and_versions(run: Run, pairs: str, tmp_path: Path) -> None:
     run("score", pairs, "--judge", "verbatim", "--out", "done", "--compat", "exact", "--seed", "7", "--bootstrap", "3")
     record = read_json(tmp_path / "done" / "run.json")
     assert record["judge"] == {"name": "verbatim"}
@@ -154,7 +154,7 @@ def test_a_run_records_what_its_numbers_depend_on(run: Run, pairs: str, tmp_path
     assert {"python", "maira-radfact", "numpy"} <= set(record["versions"])
 
 
-def test_drafts_are_scored_against_a_manifest(run: Run, tmp_path: Path) -> None:
+def test_candidates_are_scored_against_a_manifest(run: Run, tmp_path: Path) -> None:
     (tmp_path / "drafts.jsonl").write_text('{"sample_id": "a", "report": [{"text": "Clear."}]}\n')
     (tmp_path / "manifest.jsonl").write_text('{"sample_id": "a", "grounded_findings": [{"text": "Clear."}]}\n')
     code, _, _ = run("score", "--candidates", "drafts.jsonl", "--references", "manifest.jsonl", "--judge", "verbatim")
@@ -170,9 +170,7 @@ def test_drafts_are_scored_against_a_manifest(run: Run, tmp_path: Path) -> None:
         ("empty", 0, "pairs: 2, of these 1 with an empty candidate"),
     ],
 )
-def test_a_reference_without_a_draft_is_never_passed_over(
-    run: Run, tmp_path: Path, missing: str, code: int, said: str
-) -> None:
+def test_references_without_a_candidate(run: Run, tmp_path: Path, missing: str, code: int, said: str) -> None:
     (tmp_path / "drafts.jsonl").write_text('{"sample_id": "a", "report": [{"text": "Clear."}]}\n')
     rows = [{"sample_id": name, "grounded_findings": [{"text": "Clear."}]} for name in "ab"]
     write_manifest(tmp_path / "manifest.jsonl", *rows)
@@ -182,18 +180,18 @@ def test_a_reference_without_a_draft_is_never_passed_over(
     assert said in out + err
 
 
-def test_the_judge_may_be_named_by_the_environment(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_selects_the_judge(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RADFACT_JUDGE", "verbatim")
     assert run("score", pairs)[0] == 0
 
 
-def test_a_name_holds_no_emoji(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rich_renders_no_emoji_in_names(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(radfact.judges, "load_judge", lambda name, **_: Verbatim(name))
     assert "judge openai:m: here, paper mode" in run("score", pairs, "--judge", "openai:m: here")[1]
 
 
 @pytest.mark.parametrize("environment", [{}, {"RADFACT_JUDGE": ""}])
-def test_no_judge_is_not_a_default(
+def test_a_judge_is_required(
     run: Run, pairs: str, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
@@ -205,20 +203,18 @@ def test_no_judge_is_not_a_default(
     assert not (tmp_path / "done").exists()
 
 
-def test_what_a_judge_says_of_its_figures_stands_beside_them(run: Run, pairs: str) -> None:
+def test_the_note_of_a_judge_is_printed(run: Run, pairs: str) -> None:
     assert "Not comparable." in run("score", pairs, "--judge", "humble")[1]
 
 
-def test_the_offline_judge_says_that_its_figures_are_not_comparable(
-    run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_offline_judge_has_a_note_on_comparability(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(radfact.judges, "load_judge", LOAD_JUDGE)
     code, out, _ = run("score", pairs, "--judge", "offline")
     assert code == 0
     assert "not comparable with RadFact-Llama3" in out
 
 
-def test_a_judge_gets_its_address_its_arguments_and_a_cache_in_the_results_folder(run: Run, pairs: str) -> None:
+def test_options_reach_the_judge(run: Run, pairs: str) -> None:
     options = {"--base-url": "U", "--few-shots": "F", "--system": "S", "--format": "schema", "--batch": "report",
                "--concurrency": "8", "--judge-arg": "seed=1", "--out": "done"}  # fmt: skip
     _, _, err = run("score", pairs, "--judge", "magic", *(word for option in options.items() for word in option))
@@ -229,7 +225,7 @@ def test_a_judge_gets_its_address_its_arguments_and_a_cache_in_the_results_folde
         assert given in err
 
 
-def test_samples_left_out_are_listed_and_give_exit_code_3(run: Run, tmp_path: Path) -> None:
+def test_excluded_samples_are_listed_and_give_exit_code_3(run: Run, tmp_path: Path) -> None:
     examples = [
         {"example_id": "x7", "prediction": [{"text": "bad"}], "target": [{"text": "Clear."}]},
         {"example_id": "x8", "prediction": [{"text": "Clear."}], "target": [{"text": "Clear."}]},
@@ -242,7 +238,7 @@ def test_samples_left_out_are_listed_and_give_exit_code_3(run: Run, tmp_path: Pa
     assert run("score", "pairs.json", "--judge", "verbatim", "--on-failure", "stop")[0] == 1
 
 
-def test_a_run_in_which_every_sample_fails_replaces_no_results(run: Run, pairs: str, tmp_path: Path) -> None:
+def test_a_run_without_scores_keeps_earlier_results(run: Run, pairs: str, tmp_path: Path) -> None:
     assert run("score", pairs, "--judge", "verbatim")[0] == 0
     before = (tmp_path / "results" / "scores.json").read_bytes()
     example = {"example_id": "x7", "prediction": [{"text": "bad"}], "target": [{"text": "Clear."}]}
@@ -314,13 +310,13 @@ def test_an_interrupted_run_is_exit_code_1(run: Run, pairs: str) -> None:
     assert "Traceback" not in err
 
 
-def test_the_manual_names_files_and_exit_codes(run: Run) -> None:
+def test_help_lists_files_and_exit_codes(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
     assert all(word in out for word in ("drafts.jsonl", "manifest.jsonl", "Exit codes", "--judge offline"))
 
 
-def test_a_page_is_drawn_again_with_a_note(run: Run, pairs: str, tmp_path: Path) -> None:
+def test_page_writes_the_page_again_with_a_note(run: Run, pairs: str, tmp_path: Path) -> None:
     run("score", pairs, "--judge", "verbatim", "--out", "done")
     (tmp_path / "done" / "report.html").unlink()
     code, out, _ = run("page", "done", "--note", "Phantoms, not patients.")
@@ -329,11 +325,11 @@ def test_a_page_is_drawn_again_with_a_note(run: Run, pairs: str, tmp_path: Path)
     assert "Phantoms, not patients." in (tmp_path / "done" / "report.html").read_text()
 
 
-def test_a_page_of_no_results_folder_is_exit_code_2(run: Run) -> None:
+def test_page_without_a_results_folder_is_exit_code_2(run: Run) -> None:
     assert run("page", "nowhere")[0] == 2
 
 
-def test_a_page_drawn_again_has_the_images_and_notes_of_the_run(run: Run, pairs: str, tmp_path: Path) -> None:
+def test_page_keeps_images_and_notes_of_the_run(run: Run, pairs: str, tmp_path: Path) -> None:
     write_image(tmp_path / "radiograph.png")
     write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "1", "frontal": "radiograph.png"})
     command = ["--judge", "verbatim", "--manifest", "manifest.jsonl", "--note", "Phantoms.", "--out", "done"]
@@ -345,7 +341,7 @@ def test_a_page_drawn_again_has_the_images_and_notes_of_the_run(run: Run, pairs:
     assert (tmp_path / "done" / "report.html").read_text() == first
 
 
-def test_a_manifest_that_is_gone_is_said_on_the_page(run: Run, pairs: str, tmp_path: Path) -> None:
+def test_the_page_reports_a_missing_manifest(run: Run, pairs: str, tmp_path: Path) -> None:
     write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "1"})
     run("score", pairs, "--judge", "verbatim", "--manifest", "manifest.jsonl", "--out", "done")
     (tmp_path / "manifest.jsonl").unlink()
@@ -358,7 +354,7 @@ def configured(tmp_path: Path, text: str) -> list[str]:
     return ["--config", "run.yaml"]
 
 
-def test_a_config_file_gives_options_by_name(run: Run, pairs: str, tmp_path: Path) -> None:
+def test_a_config_file_sets_options_by_name(run: Run, pairs: str, tmp_path: Path) -> None:
     text = f"pairs: {pairs}\njudge: verbatim\non-failure: not-entailed\nbootstrap: 3\nnote: [A., B.]\ngrounded: true\n"
     assert run("score", *configured(tmp_path, text))[0] == 0
     record = read_json(tmp_path / "results" / "run.json")
@@ -373,20 +369,20 @@ def test_key_value_options_are_a_mapping_in_a_config_file(run: Run, pairs: str, 
     assert "'judge_args': {'reasoning_effort': 'low', 'seed': '7'}" in err
 
 
-def test_the_command_line_goes_before_the_config_file(run: Run, pairs: str, tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_config_file(run: Run, pairs: str, tmp_path: Path) -> None:
     run("score", pairs, *configured(tmp_path, "judge: magic\nseed: 1\n"), "--judge", "verbatim", "--seed", "2")
     record = read_json(tmp_path / "results" / "run.json")
     assert (record["judge"]["name"], record["options"]["seed"]) == ("verbatim", 2)
 
 
-def test_the_config_file_goes_before_the_environment(
+def test_the_config_file_overrides_the_environment(
     run: Run, pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RADFACT_JUDGE", "magic")
     assert run("score", pairs, *configured(tmp_path, "judge: verbatim\n"))[0] == 0
 
 
-def test_one_config_file_serves_several_commands(run: Run, tmp_path: Path) -> None:
+def test_a_config_file_may_have_options_of_other_commands(run: Run, tmp_path: Path) -> None:
     assert run("judge-check", *configured(tmp_path, "judge: verbatim\ncompat: exact\n"))[0] == 0
 
 
@@ -405,7 +401,7 @@ def test_one_config_file_serves_several_commands(run: Run, tmp_path: Path) -> No
         ("seed: [1", "run.yaml:1: ", "invalid-format"),
     ],
 )
-def test_wrong_options_in_a_config_file_are_one_line(
+def test_wrong_options_in_a_config_file_are_refused(
     run: Run, pairs: str, tmp_path: Path, text: str, place: str, error_code: str
 ) -> None:
     code, out, err = run("score", pairs, *configured(tmp_path, text))
@@ -444,16 +440,14 @@ def splitting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--judge", "python:judges_that_split:function"], "offline"),
     ],
 )
-def test_whoever_judges_splits_unless_it_is_a_function_or_another_is_named(
-    run: Run, tmp_path: Path, options: list[str], splitter: str
-) -> None:
+def test_choice_of_the_splitter(run: Run, tmp_path: Path, options: list[str], splitter: str) -> None:
     _, out, _ = run("score", narrative_pairs(tmp_path), *options)
     assert read_json(tmp_path / "results" / "run.json")["splitter"]["name"] == splitter
     assert f"narratives split by {splitter}" in out
 
 
 @pytest.mark.usefixtures("splitting")
-def test_the_offline_rules_beside_a_function_take_the_splitter_s_arguments(run: Run, tmp_path: Path) -> None:
+def test_the_offline_splitter_of_a_function_judge_takes_splitter_arguments(run: Run, tmp_path: Path) -> None:
     options = ["--judge", "python:judges_that_split:function", "--splitter-arg", "ontology=mine.yaml"]
     run("score", narrative_pairs(tmp_path), *options)
     splitter = read_json(tmp_path / "results" / "run.json")["splitter"]
@@ -470,7 +464,7 @@ def test_the_offline_rules_beside_a_function_take_the_splitter_s_arguments(run: 
         ("function", ["--splitter", "python:judges_that_split:function"], "--splitter: expected offline"),
     ],
 )
-def test_what_does_not_fit_whoever_splits_is_refused(
+def test_options_that_the_splitter_does_not_take_are_refused(
     run: Run, tmp_path: Path, judge: str, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(radfact.judges, "load_splitter", LOAD_SPLITTER)
@@ -480,14 +474,14 @@ def test_what_does_not_fit_whoever_splits_is_refused(
 
 
 @pytest.mark.usefixtures("splitting")
-def test_a_judge_that_splits_is_reached_in_the_same_way(run: Run, tmp_path: Path) -> None:
+def test_the_splitter_of_a_judge_has_its_options(run: Run, tmp_path: Path) -> None:
     options = ["--base-url", "U", "--judge-arg", "seed=1", "--few-shots", "F", "--splitter-few-shots", "G"]
     run("score", narrative_pairs(tmp_path), "--judge", "humble", *options)
     given = read_json(tmp_path / "results" / "run.json")["splitter"]["options"]
     assert (given["base_url"], given["splitter_args"], given["few_shots"]) == ("U", "{'seed': '1'}", "G")
 
 
-def test_another_splitter_is_not_looked_for_where_the_judge_is(run: Run, tmp_path: Path) -> None:
+def test_a_separate_splitter_does_not_inherit_options_of_the_judge(run: Run, tmp_path: Path) -> None:
     options = ["--base-url", "U", "--judge-arg", "seed=1", "--splitter", "openai:m", "--splitter-arg", "top_p=1"]
     run("score", narrative_pairs(tmp_path), "--judge", "humble", *options)
     given = read_json(tmp_path / "results" / "run.json")["splitter"]["options"]
@@ -495,7 +489,7 @@ def test_another_splitter_is_not_looked_for_where_the_judge_is(run: Run, tmp_pat
     assert "base_url" not in given
 
 
-def test_costs_are_told_where_prices_are_known(run: Run, tmp_path: Path) -> None:
+def test_costs_are_printed_if_prices_are_known(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("score", narrative_pairs(tmp_path), "--judge", "verbatim", "--price", "2,4")
     assert "splitter: 2 calls, tokens 1M in, 500k out, cost 4.00" in out
 
@@ -517,22 +511,20 @@ def test_a_price_is_two_numbers(run: Run, pairs: str, price: str) -> None:
         (["--judge", "verbatim", "--narrative"], "without a splitter"),
     ],
 )
-def test_figures_of_another_run_are_replaced_and_it_is_said(
-    run: Run, pairs: str, options: list[str], said: str
-) -> None:
+def test_replaced_scores_of_other_options_are_reported(run: Run, pairs: str, options: list[str], said: str) -> None:
     run("score", pairs, "--judge", "verbatim")
     _, out, _ = run("score", pairs, *options)
     assert ("results holds scores" in out) == bool(said)
     assert said in out
 
 
-def test_figures_of_other_files_are_replaced_and_it_is_said(run: Run, pairs: str, tmp_path: Path) -> None:
+def test_replaced_scores_of_other_files_are_reported(run: Run, pairs: str, tmp_path: Path) -> None:
     run("score", pairs, "--judge", "verbatim")
     (tmp_path / "other.json").write_text((tmp_path / pairs).read_text())
     assert "results holds scores of other files (pairs.json)" in run("score", "other.json", "--judge", "verbatim")[1]
 
 
-def test_a_run_that_fails_leaves_earlier_results_whole(run: Run, pairs: str, tmp_path: Path) -> None:
+def test_a_failed_run_keeps_earlier_results(run: Run, pairs: str, tmp_path: Path) -> None:
     run("score", pairs, "--judge", "verbatim")
     before = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir() if path.is_file()}
     example = {"example_id": "x7", "prediction": [{"text": "bad"}], "target": [{"text": "Clear."}]}
@@ -541,7 +533,7 @@ def test_a_run_that_fails_leaves_earlier_results_whole(run: Run, pairs: str, tmp
     assert {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir() if path.is_file()} == before
 
 
-def test_workers_go_with_ray(run: Run, pairs: str) -> None:
+def test_workers_require_ray(run: Run, pairs: str) -> None:
     code, _, err = run("score", pairs, "--judge", "verbatim", "--workers", "2")
     assert (code, err.startswith("radfact: --workers: ")) == (2, True)
     assert err.endswith("[conflicting-options]\n")
@@ -565,7 +557,7 @@ def labelled(tmp_path: Path) -> str:
     return "labelled.json"
 
 
-def test_a_judge_is_checked_against_labelled_judgements(run: Run, tmp_path: Path) -> None:
+def test_a_judge_is_checked_against_labeled_judgments(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("judge-check", labelled(tmp_path), "--judge", "verbatim", "--out", "check.json")
     assert code == 0
     found = read_json(tmp_path / "check.json")
@@ -575,15 +567,13 @@ def test_a_judge_is_checked_against_labelled_judgements(run: Run, tmp_path: Path
     assert row.split()[3:12:2] == ["2", "1", "1", "0", "0.500"]
 
 
-def test_where_a_check_cannot_be_written_is_said_before_anything_is_asked(run: Run, tmp_path: Path) -> None:
+def test_an_unwritable_output_is_refused_before_the_check(run: Run, tmp_path: Path) -> None:
     code, out, err = run("judge-check", labelled(tmp_path), "--judge", "verbatim", "--out", "labelled.json/check.json")
     assert (code, out) == (2, "")
     assert "labelled.json: expected a folder" in err
 
 
-def test_the_offline_judge_is_checked_with_what_comes_with_the_package(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_judge_check_has_default_examples(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(radfact.judges, "load_judge", LOAD_JUDGE)
     code, out, _ = run("judge-check", "--judge", "offline")
     assert code == 0
@@ -596,7 +586,7 @@ def test_scores_are_exported_in_the_published_layout(run: Run, pairs: str, tmp_p
     assert "logical_precision/p2.5th" in read_json(tmp_path / "flat.json")
 
 
-def test_coco_files_are_scored_and_are_no_manifest_of_the_page(run: Run, tmp_path: Path) -> None:
+def test_coco_files_are_scored(run: Run, tmp_path: Path) -> None:
     coco = {
         "images": [{"id": 1, "file_name": "a.png", "width": 10, "height": 10}],
         "categories": [{"id": 3, "name": "nodule"}],
@@ -607,9 +597,7 @@ def test_coco_files_are_scored_and_are_no_manifest_of_the_page(run: Run, tmp_pat
     assert read_json(tmp_path / "results" / "scores.json")["scores"]["spatial_f1"]["point"] == 1.0
 
 
-def test_ctrl_c_ends_a_run_with_one_line_and_the_same_command_finishes_it(
-    tmp_path: Path, serve: Callable[..., ChatServer]
-) -> None:
+def test_an_interrupted_run_resumes_from_the_cache(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     """A process of its own is told to stop by the server, once the first answer must be on disk."""
     running: list[subprocess.Popen[str]] = []
     answer = "phrase: x\nevidence: []\nstatus: not_entailment\n"
@@ -643,6 +631,6 @@ def test_ctrl_c_ends_a_run_with_one_line_and_the_same_command_finishes_it(
     assert len(server.requests) > asked
 
 
-def test_runs_may_share_the_answers_of_a_model(run: Run, pairs: str) -> None:
+def test_cache_selects_the_folder_of_responses(run: Run, pairs: str) -> None:
     _, _, err = run("score", pairs, "--judge", "magic", "--out", "done", "--cache", "answers")
     assert "'cache': PosixPath('answers')" in err

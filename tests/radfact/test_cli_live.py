@@ -20,57 +20,57 @@ def metered(*readings: tuple[float, dict[str, int]], price: Price | None = None)
     return meter
 
 
-def test_rate_and_time_left_come_from_what_is_done() -> None:
+def test_rate_and_time_left_follow_from_completed_queries() -> None:
     meter = metered((0, {"planned": 100, "done": 0}), (10, {"planned": 100, "done": 20}))
     assert (meter.rate, meter.seconds_left) == (2, 40)
     assert meter.line() == "judging: 20 of 100 done, 2 per second, 0:00:40 left"
 
 
-def test_answers_from_disk_at_the_start_promise_no_early_end() -> None:
+def test_cached_responses_do_not_shorten_the_time_left() -> None:
     quick = [(0.0, {"planned": 9000, "done": 0}), (1.0, {"planned": 9000, "done": 5000})]
     slow = [(float(now), {"planned": 9000, "done": 5000 + now}) for now in range(2, 60)]
     assert metered(*quick, *slow).rate == pytest.approx(1)
 
 
-def test_what_was_done_before_the_first_count_is_no_part_of_the_rate() -> None:
+def test_queries_before_the_first_count_are_not_part_of_the_rate() -> None:
     meter = metered((0, {}), (10, {"planned": 9000, "done": 5000}), (20, {"planned": 9000, "done": 5010}))
     assert meter.rate == 1
 
 
-def test_the_rate_is_taken_over_the_window() -> None:
+def test_the_rate_is_computed_over_the_window() -> None:
     meter = Meter("drafting", window=100)
     for now, done in ((0, 0), (50, 24), (99, 24)):
         meter.read({"planned": 100, "done": done}, now)
     assert meter.rate == pytest.approx(24 / 99)
 
 
-def test_tokens_cost_failures_and_retries_are_told() -> None:
+def test_tokens_cost_failures_and_retries_are_shown() -> None:
     usage = {"planned": 9, "done": 5, "tokens_in": 2_000_000, "tokens_out": 1500, "failures": 1, "retries": 3}
     meter = metered((0, usage), price=Price(0.5, 100))
     assert meter.status == "tokens 2M in 1.5k out, cost 1.15, 1 failed, 3 retries"
 
 
-def test_a_server_that_does_not_answer_is_said() -> None:
+def test_a_server_that_does_not_respond_is_reported() -> None:
     meter = metered((0, {"planned": 9, "done": 5}), (10, {"planned": 9, "done": 5, "retries": 2}))
     assert "server does not respond, retrying" in meter.line()
 
 
-def test_that_comes_before_what_a_narrow_terminal_would_cut_off() -> None:
+def test_a_narrow_terminal_still_shows_that_the_server_does_not_respond() -> None:
     readings = [(now, {"planned": 9, "tokens_in": 5, "tokens_out": 1, "retries": int(now)}) for now in (0.0, 9.0)]
     assert metered(*readings).status.startswith("server does not respond")
 
 
-def test_retries_that_got_through_are_no_alarm() -> None:
+def test_successful_retries_are_no_warning() -> None:
     meter = metered((0, {"planned": 9, "done": 5}), (10, {"planned": 9, "done": 6, "retries": 2}))
     assert "does not respond" not in meter.line()
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0"), (999, "999"), (1000, "1k"), (123456, "123k"), (2e9, "2G")])
-def test_counts_are_short(number: int, text: str) -> None:
+def test_counts_are_abbreviated(number: int, text: str) -> None:
     assert live.format_count(number) == text
 
 
-def test_without_a_terminal_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_lines_are_written_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LINE_INTERVAL", 0.001)
     written, printed = io.StringIO(), threading.Event()
 
@@ -84,7 +84,7 @@ def test_without_a_terminal_a_line_is_written_now_and_then(monkeypatch: pytest.M
     assert written.getvalue().startswith("judging: 1 of 3 done")
 
 
-def test_a_terminal_is_left_as_it_was() -> None:
+def test_the_terminal_is_restored() -> None:
     written = io.StringIO()
     with ProgressDisplay(Console(file=written, force_terminal=True, width=100), {"judging": lambda: {"planned": 3}}):
         pass

@@ -47,7 +47,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return command
 
 
-def test_all_metrics_that_can_be_computed_are_and_the_others_say_why(run: Run) -> None:
+def test_all_available_metrics_are_computed_and_the_others_have_a_reason(run: Run) -> None:
     code, out, _ = run("evaluate", "pairs.csv", "--judge", "offline", "--out", "r")
     assert code == 0
     assert "logical_f1 ↑" in out
@@ -64,7 +64,7 @@ def test_all_metrics_that_can_be_computed_are_and_the_others_say_why(run: Run) -
     assert Path("r/report.html").is_file()
 
 
-def test_where_nothing_was_split_nobody_is_said_to_have_split(run: Run) -> None:
+def test_no_splitter_is_named_if_nothing_was_split(run: Run) -> None:
     sentences = [{"text": "Large heart.", "boxes": None}]
     Path("pairs.json").write_text(json.dumps([{"example_id": "1", "prediction": sentences, "target": sentences}]))
     code, out, _ = run("evaluate", "pairs.json", "--metrics", "rouge_l,radfact", "--judge", "offline", "--out", "r")
@@ -75,7 +75,7 @@ def test_where_nothing_was_split_nobody_is_said_to_have_split(run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", [["score"], ["evaluate", "--metrics", "rouge_l,radfact"]])
-def test_drafts_of_studies_without_a_report_are_counted_and_shown_apart(run: Run, command: list[str]) -> None:
+def test_candidates_without_a_reference_are_counted_and_shown_separately(run: Run, command: list[str]) -> None:
     drafts = [{"sample_id": key, "report": f"Large heart {key}."} for key in "ab"]
     records = [{"sample_id": "a", "findings": "Large heart a."}, {"sample_id": "b", "findings": None}]
     for name, rows in (("drafts.jsonl", drafts), ("manifest.jsonl", records)):
@@ -93,7 +93,7 @@ def test_drafts_of_studies_without_a_report_are_counted_and_shown_apart(run: Run
 
 
 @pytest.mark.parametrize("command", [["score"], ["evaluate", "--metrics", "rouge_l"]], ids=["score", "evaluate"])
-def test_a_manifest_without_any_of_the_studies_is_refused_before_the_judging(run: Run, command: list[str]) -> None:
+def test_a_manifest_of_other_studies_is_refused_before_the_judge_is_queried(run: Run, command: list[str]) -> None:
     Path("manifest.jsonl").write_text('{"sample_id": "other", "frontal": null}\n')
     Path("drafts.jsonl").write_text('{"sample_id": "other", "report": "Clear."}\n')
     named = [*command, "pairs.csv", "--judge", "offline", "--manifest", "manifest.jsonl", "--out", "r"]
@@ -103,11 +103,11 @@ def test_a_manifest_without_any_of_the_studies_is_refused_before_the_judging(run
     assert run(*named, "--unscored", "drafts.jsonl")[0] == 0
 
 
-def test_a_named_metric_that_gives_nothing_is_exit_code_3(run: Run) -> None:
+def test_an_unavailable_selected_metric_is_exit_code_3(run: Run) -> None:
     assert run("evaluate", "pairs.csv", "--metrics", "rouge_l,chexbert", "--out", "r")[0] == 3
 
 
-def test_without_a_judge_the_others_go_on_and_nothing_is_said_of_one_on_the_page(run: Run) -> None:
+def test_without_a_judge_the_other_metrics_are_computed(run: Run) -> None:
     assert run("evaluate", "pairs.csv", "--metrics", "rouge_l,bleu_4", "--out", "r")[0] == 0
     page = Path("r/report.html").read_text()
     assert "Judge:" not in page
@@ -115,7 +115,7 @@ def test_without_a_judge_the_others_go_on_and_nothing_is_said_of_one_on_the_page
     assert "The lungs are clear." in page
 
 
-def test_a_key_that_is_missing_is_said_in_one_line(run: Run) -> None:
+def test_a_missing_key_is_one_line(run: Run) -> None:
     code, out, _ = run("evaluate", "pairs.csv", "--metrics", "rouge_l,green", "--judge", "openai:m", "--out", "r")
     assert code == 3
     assert any(line.startswith("without green:") and "OPENAI_API_KEY" in line for line in out.splitlines())
@@ -125,7 +125,7 @@ GREEN = GreenResponse((("An effusion on the left",), ("Missed edema",), *[()] * 
 SHOT = {"reference": "The aorta is wide.", "candidate": "The aorta is slim.", "category": "b", "score": 0.4}
 
 
-def test_metrics_are_asked_with_their_arguments(run: Run, serve: Callable[..., ChatServer]) -> None:
+def test_arguments_reach_the_metrics(run: Run, serve: Callable[..., ChatServer]) -> None:
     vert = GREEN.text() + "\n[Overall Accuracy Score]:\n0.70\n"
     server = serve(lambda body, _: (200, {}, "{}" if "json object" in body["messages"][0]["content"] else vert))
     Path("shots.json").write_text(json.dumps([SHOT] * 3))
@@ -154,7 +154,7 @@ def test_metrics_are_asked_with_their_arguments(run: Run, serve: Callable[..., C
         ("green.x=1", "--metric-arg green: this metric is not selected"),
     ],
 )
-def test_arguments_of_metrics_that_do_not_fit_are_wrong_input(run: Run, argument: str, message: str) -> None:
+def test_invalid_arguments_of_metrics_are_refused(run: Run, argument: str, message: str) -> None:
     judge = ("--judge", "openai:m", "--base-url", "http://127.0.0.1:9/v1")
     code, _, err = run("evaluate", "pairs.csv", *judge, "--metrics", "vert,rouge_l", "--metric-arg", argument)
     assert code == 2
@@ -173,7 +173,7 @@ class Embedder:
         return np.ones((len(sentences), 2))
 
 
-def test_greens_summary_is_printed_kept_and_on_the_page(
+def test_the_green_summary_is_printed_saved_and_on_the_page(
     run: Run, serve: Callable[..., ChatServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(green_summary, "SentenceEmbedder", Embedder)
@@ -218,7 +218,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(run: Run, arguments: list[str],
     assert not Path("r").exists()
 
 
-def test_a_judge_named_by_nothing_in_the_environment_is_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_judge_in_the_environment_is_no_judge(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RADFACT_JUDGE", "")
     code, out, _ = run("metrics")
     assert (code, "radfact: needs a judge" in out) == (0, True)
@@ -234,7 +234,7 @@ def test_the_list_has_every_metric_with_its_status(run: Run) -> None:
     assert "green: needs a language model: --judge PROVIDER:MODEL instead of offline" in out
 
 
-def test_what_a_metric_takes_is_listed_and_one_that_cannot_be_loaded_hides_no_other(
+def test_arguments_of_metrics_are_listed_despite_one_that_fails_to_load(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = {"lost": MetricEntry("lost", "nowhere:Metric"), **entries()}
@@ -260,12 +260,12 @@ def test_a_model_is_checked_as_detector_of_comparisons(run: Run, serve: Callable
     assert run("judge-check", "pairs.csv", "--comparisons", *judge)[0] == 2
 
 
-def test_the_package_is_the_command() -> None:
+def test_python_m_radfact_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "radfact", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_systems_are_compared_and_the_shared_samples_counted(run: Run) -> None:
+def test_compare_counts_the_shared_samples(run: Run) -> None:
     run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "a")
     Path("pairs.csv").write_text(Path("pairs.csv").read_text().replace("Large heart.", "Edema.").replace("3,,", "4,,"))
     run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "b")

@@ -35,12 +35,12 @@ def only(tmp_path: Path, *annotations: dict[str, Any]) -> Sentence:
     return sentence
 
 
-def test_a_bbox_in_pixels_becomes_a_box_in_shares(tmp_path: Path) -> None:
+def test_a_bbox_in_pixels_becomes_a_relative_box(tmp_path: Path) -> None:
     sentence = only(tmp_path, on_first(bbox=[20, 10, 60, 40]))
     assert sentence == Sentence(text="Nodule", boxes=(Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.5),))
 
 
-def test_annotations_of_one_category_are_one_sentence(tmp_path: Path) -> None:
+def test_annotations_of_a_category_are_one_sentence(tmp_path: Path) -> None:
     sentence = only(tmp_path, on_first(bbox=[0, 0, 20, 20]), on_first(bbox=[100, 0, 20, 20]))
     assert sentence.boxes is not None
     assert len(sentence.boxes) == 2
@@ -50,7 +50,7 @@ def test_a_caption_comes_before_the_name_of_the_category(tmp_path: Path) -> None
     assert only(tmp_path, on_first(caption=" Calcified nodule. ")) == Sentence(text="Calcified nodule.")
 
 
-def test_polygons_become_a_mask_and_come_before_the_bbox(tmp_path: Path) -> None:
+def test_polygons_become_a_mask_and_override_the_bbox(tmp_path: Path) -> None:
     sentence = only(tmp_path, on_first(segmentation=[SQUARE], bbox=[0, 0, 200, 100]))
     assert sentence.boxes is None
     assert sentence.masks is not None
@@ -69,7 +69,7 @@ def test_run_lengths_become_a_mask(packed: bool, tmp_path: Path) -> None:
     assert (decode_mask(sentence.masks[0]) == pixels).all()
 
 
-def test_an_empty_segmentation_leaves_the_bbox(tmp_path: Path) -> None:
+def test_an_empty_segmentation_keeps_the_bbox(tmp_path: Path) -> None:
     assert only(tmp_path, on_first(segmentation=[], bbox=[0, 0, 10, 10])).boxes is not None
 
 
@@ -83,12 +83,12 @@ def test_an_image_may_name_its_sample(tmp_path: Path) -> None:
     assert found == {"study-a": [Sentence(text="Nodule")]}
 
 
-def test_a_detector_s_box_is_cut_at_the_edge_of_its_image(tmp_path: Path) -> None:
+def test_a_detected_box_is_clipped_to_its_image(tmp_path: Path) -> None:
     sentence = only(tmp_path, on_first(bbox=[-0.4, 0, 200.8, 100.5]))
     assert sentence.boxes == (Box(x_min=0, y_min=0, x_max=1, y_max=1),)
 
 
-def test_results_take_sizes_and_names_from_the_references(tmp_path: Path) -> None:
+def test_detections_take_sizes_and_names_from_the_references(tmp_path: Path) -> None:
     references = document(tmp_path / "gt.json", dataset(on_first(bbox=[0, 0, 100, 100])))
     results = document(tmp_path / "dt.json", [on_first(bbox=[0, 0, 50, 100], score=0.9)])
     first, second = read_candidates_and_references(results, references)
@@ -97,7 +97,7 @@ def test_results_take_sizes_and_names_from_the_references(tmp_path: Path) -> Non
     assert (second.sample_id, second.candidate, second.reference) == ("2", [], [])
 
 
-def test_drafts_go_with_a_dataset(tmp_path: Path) -> None:
+def test_candidates_are_paired_with_a_dataset(tmp_path: Path) -> None:
     drafts = tmp_path / "drafts.jsonl"
     drafts.write_text('{"sample_id": "1", "report": [{"text": "Nodule."}]}\n{"sample_id": "2", "report": []}\n')
     references = document(tmp_path / "gt.json", dataset(on_first(bbox=[0, 0, 9, 9])))
@@ -145,7 +145,7 @@ def test_drafts_go_with_a_dataset(tmp_path: Path) -> None:
         ([on_first(bbox=[0, 0, 1, 1])], "a list of results goes with one on the other side"),
     ],
 )
-def test_a_fault_is_one_line_with_its_path(value: Any, message: str, tmp_path: Path) -> None:
+def test_an_invalid_dataset_is_one_line_with_its_path(value: Any, message: str, tmp_path: Path) -> None:
     path = document(tmp_path / "coco.json", value)
     with pytest.raises(InputError) as caught:
         read_coco(path)
@@ -154,13 +154,13 @@ def test_a_fault_is_one_line_with_its_path(value: Any, message: str, tmp_path: P
     assert "\n" not in str(caught.value)
 
 
-def test_a_fault_in_results_is_named_in_their_file(tmp_path: Path) -> None:
+def test_an_error_in_detections_names_their_file(tmp_path: Path) -> None:
     references = document(tmp_path / "gt.json", dataset())
     results = document(tmp_path / "dt.json", [on_first(image_id=9)])
     with pytest.raises(InputError, match=r"dt\.json: \[0\]\.image_id: no image has the id '9'"):
         read_candidates_and_references(results, references)
 
 
-def test_a_dataset_as_a_file_of_pairs_is_told_where_it_goes(tmp_path: Path) -> None:
+def test_a_dataset_given_as_pairs_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="COCO files are given as --candidates and --references"):
         read_pairs(document(tmp_path / "gt.json", dataset()))

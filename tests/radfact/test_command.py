@@ -23,7 +23,7 @@ from radfact.errors import ErrorCode, InputError, RunError
         (SystemExit(130), 1, "interrupted", "interrupted"),
     ],
 )
-def test_an_error_is_one_line_with_its_place_and_code(
+def test_an_error_is_one_line_with_its_location_and_code(
     error: BaseException, exit_code: int, place: str, code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def app() -> None:
@@ -38,7 +38,7 @@ def test_an_error_is_one_line_with_its_place_and_code(
     assert shown.count("\n") == 1
 
 
-def test_a_missing_module_of_our_own_is_not_hidden() -> None:
+def test_a_missing_module_of_radfact_is_not_hidden() -> None:
     def app() -> None:
         raise ModuleNotFoundError("No module", name="radfact.gone")
 

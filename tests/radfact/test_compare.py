@@ -45,7 +45,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [root / "good", root / "bad"]
 
 
-def test_systems_are_compared_on_the_samples_and_figures_that_they_share(folders: list[Path]) -> None:
+def test_systems_are_compared_on_shared_samples_and_scores(folders: list[Path]) -> None:
     found = compare(folders)
     assert (found.systems, found.shared, found.own) == (["good", "bad"], 5, [6, 5])
     assert {"rouge_l", "bleu_4", "logical_f1"} <= set(found.scores)
@@ -60,7 +60,7 @@ def test_systems_are_compared_on_the_samples_and_figures_that_they_share(folders
     assert second.p == pytest.approx(2 / 32, abs=0.03)
 
 
-def test_a_pooled_figure_is_computed_anew_from_the_shared_samples(folders: list[Path]) -> None:
+def test_pooled_scores_are_recomputed_from_the_shared_samples(folders: list[Path]) -> None:
     from sacrebleu.metrics.bleu import BLEU
 
     first, second = compare(folders).scores["bleu_4"]
@@ -69,7 +69,7 @@ def test_a_pooled_figure_is_computed_anew_from_the_shared_samples(folders: list[
     assert second.summary.point == pytest.approx(expected)
 
 
-def test_references_that_differ_are_said(folders: list[Path], tmp_path: Path) -> None:
+def test_different_references_are_reported(folders: list[Path], tmp_path: Path) -> None:
     other = [Pair("0", TEXTS[0], "Something else."), *pairs(TEXTS[1:], first=1)]
     evaluate(other, ["rouge_l"], out=tmp_path / "other")
     notes = compare([folders[0], tmp_path / "other"]).notes
@@ -86,7 +86,7 @@ def test_results_without_a_common_sample_are_refused(folders: list[Path], tmp_pa
         compare(folders[:1])
 
 
-def test_one_folder_is_not_compared_with_itself(folders: list[Path], tmp_path: Path) -> None:
+def test_a_folder_is_not_compared_with_itself(folders: list[Path], tmp_path: Path) -> None:
     good, bad = folders
     (tmp_path / "link").symlink_to(good)
     with pytest.raises(InputError, match="twice"):
@@ -97,7 +97,7 @@ def test_one_folder_is_not_compared_with_itself(folders: list[Path], tmp_path: P
         assert (caught.value.code, caught.value.file) == (ErrorCode.DUPLICATE, same)
 
 
-def test_what_is_written(folders: list[Path], tmp_path: Path) -> None:
+def test_compare_writes_its_files(folders: list[Path], tmp_path: Path) -> None:
     page = write_comparison(compare(folders), tmp_path)
     assert "ROUGE-L" in page.read_text()
     # Headings keep the place of the words beside the figures free too.
@@ -121,7 +121,7 @@ def test_what_is_written(folders: list[Path], tmp_path: Path) -> None:
         (1.0, 1000, "p 1.000"),
     ],
 )
-def test_the_least_p_of_so_many_rounds_is_a_bound(p: float, rounds: int, shown: str) -> None:
+def test_the_smallest_p_is_shown_as_a_bound(p: float, rounds: int, shown: str) -> None:
     one = Contrast(Summary(0.5, n=3), Summary(0.1, n=3), p)
     assert format_difference(one, rounds) == f"(+0.100, {shown if shown.startswith('p') else f'p {shown}'})"
 
@@ -142,9 +142,7 @@ class Words(Metric):
         return MetricResult({}, pooled={"words_ratio": PooledScore(counts, ratio)})
 
 
-def test_a_pooled_figure_of_ones_own_is_compared_where_its_metric_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pooled_score_of_a_custom_metric_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, texts in (("a", TEXTS), ("b", ["Nothing of note."] * 6)):
         evaluate(pairs(texts), [Words(), "rouge_l"], out=tmp_path / name)
     systems = [tmp_path / "a", tmp_path / "b"]
@@ -158,7 +156,7 @@ def test_a_pooled_figure_of_ones_own_is_compared_where_its_metric_is_named(
     assert second.summary.point == pytest.approx(18 / sum(len(text.split()) for text in TEXTS))
 
 
-def test_samples_that_are_left_out_of_both_count_in_neither(tmp_path: Path) -> None:
+def test_samples_excluded_from_both_are_not_counted(tmp_path: Path) -> None:
     for name, texts in (("a", TEXTS), ("b", ["Nothing of note."] * 6)):
         evaluate(
             Pairs(tuple(pairs(texts)), read=7, without_candidate=("x",)), ["bleu_2", "rouge_l"], out=tmp_path / name
@@ -170,7 +168,7 @@ def test_samples_that_are_left_out_of_both_count_in_neither(tmp_path: Path) -> N
     assert [found.scores[name][1].summary.n for name in ("bleu_2", "rouge_l")] == [6, 6]
 
 
-def test_another_judge_or_model_is_said(folders: list[Path], tmp_path: Path) -> None:
+def test_a_different_judge_or_model_is_reported(folders: list[Path], tmp_path: Path) -> None:
     def other(premises: Sequence[str], hypothesis: str) -> bool:
         return hypothesis in premises
 
@@ -179,7 +177,7 @@ def test_another_judge_or_model_is_said(folders: list[Path], tmp_path: Path) -> 
     assert not any("another judge" in note for note in compare(folders).notes)
 
 
-def test_figures_of_one_name_from_two_metrics_are_said(folders: list[Path], tmp_path: Path) -> None:
+def test_scores_of_different_metrics_with_the_same_name_are_reported(folders: list[Path], tmp_path: Path) -> None:
     class Own(Metric):
         name = "own"
         scores: Mapping[str, Direction] = {"rouge_l": "higher"}
@@ -192,7 +190,7 @@ def test_figures_of_one_name_from_two_metrics_are_said(folders: list[Path], tmp_
 
 
 @pytest.mark.parametrize("chosen", [["radfact"], ["grounding_f1"]])
-def test_n_of_an_f1_is_that_of_the_results(tmp_path: Path, chosen: list[str]) -> None:
+def test_n_of_an_f1_equals_that_of_the_results(tmp_path: Path, chosen: list[str]) -> None:
     box = (Box(x_min=0, y_min=0, x_max=1, y_max=1),)
     said = [
         [Sentence(text="Left pleural effusion.", boxes=box)],
@@ -215,7 +213,7 @@ values = st.one_of(st.floats(0, 1), st.just(math.nan))
 
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=12))
-def test_f1_by_counts_is_that_dataset_scoress_precision_and_recall(parts: list[tuple[float, float]]) -> None:
+def test_f1_from_counts_equals_f1_of_mean_precision_and_recall(parts: list[tuple[float, float]]) -> None:
     columns = {"p": [one[0] for one in parts], "r": [one[1] for one in parts]}
     expected = summarize(columns, f1={"f1": ("p", "r")}, replicates=0)["f1"].point
     counts = f1_counts(np.array(parts))

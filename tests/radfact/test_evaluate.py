@@ -140,7 +140,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in read_jsonl(path)]
 
 
-def test_radfact_is_what_radfact_score_gives(tmp_path: Path) -> None:
+def test_radfact_scores_equal_those_of_radfact_score(tmp_path: Path) -> None:
     from radfact.judges import load_judge
 
     found = evaluate(PAIRS, ["radfact", "rouge_l"], judge="offline", out=tmp_path / "many")
@@ -152,13 +152,13 @@ def test_radfact_is_what_radfact_score_gives(tmp_path: Path) -> None:
         assert {name: many[name] for name in one} == one
 
 
-def test_a_folder_with_radfact_among_its_metrics_can_be_exported(tmp_path: Path) -> None:
+def test_results_of_several_metrics_can_be_exported(tmp_path: Path) -> None:
     evaluate(PAIRS, ["radfact", "rouge_l"], judge="offline", out=tmp_path)
     flat = json.loads(export(tmp_path, tmp_path / "flat.json").read_text())
     assert flat["num_samples/mean"] == pytest.approx(4)
 
 
-def test_a_metric_that_lacks_something_says_what_and_the_others_go_on(tmp_path: Path) -> None:
+def test_missing_requirements_make_metrics_unavailable(tmp_path: Path) -> None:
     found = evaluate(PAIRS, ["rouge_l", "chexbert", "meteor", "green", "radfact"], weights={"wordnet": tmp_path})
     assert list(found.runs) == ["rouge_l"]
     assert found.unavailable["chexbert"] == "needs weights: --weights chexbert=FOLDER with chexbert.pth, vocab.txt"
@@ -167,37 +167,37 @@ def test_a_metric_that_lacks_something_says_what_and_the_others_go_on(tmp_path: 
     assert found.unavailable["radfact"] == "needs a judge: --judge offline or --judge PROVIDER:MODEL"
 
 
-def test_a_missing_file_of_weights_is_named(tmp_path: Path) -> None:
+def test_a_missing_weights_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "chexbert").mkdir()
     (tmp_path / "chexbert" / "vocab.txt").write_text("")
     found = evaluate(PAIRS, ["rouge_l", "chexbert"], weights=[tmp_path])
     assert found.unavailable["chexbert"] == f"needs weights: {tmp_path / 'chexbert'} has no chexbert.pth"
 
 
-def test_weights_that_no_metric_knows_are_refused(tmp_path: Path) -> None:
+def test_unknown_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"weights\.meteor.*expected bertscore, chexbert, radgraph, wordnet"):
         evaluate(PAIRS, ["rouge_l"], weights={"meteor": tmp_path})
 
 
-def test_nothing_to_compute_is_wrong_input() -> None:
+def test_no_available_metric_is_an_error() -> None:
     for metrics in ("green", ["green", "vert"]):
         with pytest.raises(InputError, match="needs a language model") as error:
             evaluate(PAIRS, metrics, judge="offline")
         assert error.value.code is ErrorCode.MISSING_REQUIREMENT
 
 
-def test_a_misspelt_name_is_told_its_neighbour() -> None:
+def test_a_misspelled_metric_has_a_suggestion() -> None:
     with pytest.raises(InputError, match=r"'bleu_5'; did you mean 'bleu_"):
         evaluate(PAIRS, ["bleu_5"])
 
 
-def test_the_name_of_a_figure_gives_that_one_alone() -> None:
+def test_a_score_name_selects_that_score() -> None:
     assert list(evaluate(PAIRS, ["bleu_4", "rouge_l"]).scores) == ["bleu_4", "rouge_l"]
     assert list(evaluate(PAIRS, ["bleu_4", "bleu_1"]).scores) == ["bleu_1", "bleu_4"]
     assert list(evaluate(PAIRS, ["bleu_4", "bleu"]).scores) == ["bleu_1", "bleu_2", "bleu_3", "bleu_4"]
 
 
-def test_figures_of_one_answer_ask_once() -> None:
+def test_scores_of_one_response_need_one_request() -> None:
     asked: list[str] = []
 
     def answer(text: str) -> str:
@@ -213,7 +213,7 @@ def test_figures_of_one_answer_ask_once() -> None:
     assert sorted(asked) == ["Clear.", "Unchanged."]
 
 
-def test_a_metric_of_ones_own_by_object_and_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_metric_is_given_by_object_or_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = evaluate(PAIRS, [Length()])
     assert given.scores["words"].n == 3
     monkeypatch.setitem(sys.modules, "own_metric", sys.modules[__name__])
@@ -237,7 +237,7 @@ class Reads(Metric):
         return MetricResult({"reads": [0.0] * len(pairs)})
 
 
-def test_a_metric_of_text_receives_text_and_a_grounded_one_sentences() -> None:
+def test_metrics_receive_text_or_sentences_as_declared() -> None:
     grounded = [Pair("g", [Sentence(text="Clear.", boxes=(BOX,)), Sentence(text="Normal heart.")], "Clear.")]
     text, sentences = Reads("text"), Reads("sentences")
     evaluate(grounded, [text])
@@ -247,7 +247,7 @@ def test_a_metric_of_text_receives_text_and_a_grounded_one_sentences() -> None:
     assert evaluate(grounded, [ratio]).scores["ratio"].point == 3
 
 
-def test_what_is_written(tmp_path: Path) -> None:
+def test_compare_writes_its_files(tmp_path: Path) -> None:
     pairs = Pairs(tuple(PAIRS), read=5, without_candidate=("e",))
     evaluate(pairs, [Length(), "rouge_l"], out=tmp_path)
     scores = json.loads((tmp_path / "scores.json").read_text())
@@ -263,7 +263,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert "report.html" in {path.name for path in tmp_path.iterdir()}
 
 
-def test_the_same_metric_on_the_same_input_is_not_computed_again(tmp_path: Path) -> None:
+def test_equal_input_reuses_cached_scores(tmp_path: Path) -> None:
     first = evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
     again = evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
     assert all(run.reused for run in again.runs.values())
@@ -279,7 +279,7 @@ def test_the_same_metric_on_the_same_input_is_not_computed_again(tmp_path: Path)
     assert not other.runs["rouge_l"].reused
 
 
-def test_what_an_earlier_run_left_of_other_metrics_goes(tmp_path: Path) -> None:
+def test_files_of_metrics_not_selected_are_removed(tmp_path: Path) -> None:
     evaluate(PAIRS, ["rouge_l", "bleu"], out=tmp_path)
     (tmp_path / "metrics" / "notes.txt").write_text("mine")
     evaluate(PAIRS, ["rouge_l"], out=tmp_path)
@@ -307,7 +307,7 @@ class Forgetful(Length):
         )
 
 
-def test_what_could_not_be_had_this_time_stays_but_is_none_of_the_results(
+def test_files_of_unavailable_metrics_stay_but_are_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluate(PAIRS, ["rouge_l", "bleu", "lateral_mentions"], out=tmp_path)
@@ -326,7 +326,7 @@ def test_what_could_not_be_had_this_time_stays_but_is_none_of_the_results(
 
 
 @pytest.mark.usefixtures("own")
-def test_nothing_goes_where_it_may_be_of_a_metric_that_could_not_be_made(tmp_path: Path) -> None:
+def test_files_stay_if_a_custom_metric_cannot_be_created(tmp_path: Path) -> None:
     evaluate(PAIRS, ["own_metric:Length", "rouge_l"], out=tmp_path)
     with pytest.MonkeyPatch.context() as context:
         context.setattr(Length, "__init__", Unmade.__init__)
@@ -334,13 +334,13 @@ def test_nothing_goes_where_it_may_be_of_a_metric_that_could_not_be_made(tmp_pat
     assert (tmp_path / "metrics" / "length.jsonl").is_file()
 
 
-def test_a_metric_that_scored_nothing_is_left_out_with_the_first_reason(tmp_path: Path) -> None:
+def test_a_metric_without_scores_is_unavailable_with_the_first_reason(tmp_path: Path) -> None:
     found = evaluate(PAIRS, [Forgetful(0), "rouge_l"], out=tmp_path)
     assert list(found.runs) == ["rouge_l"]
     assert "no sample could be scored (no answer)" in found.unavailable["forgetful"]
 
 
-def test_the_page_says_which_metric_scored_little(tmp_path: Path) -> None:
+def test_the_page_counts_samples_not_scored_by_a_metric(tmp_path: Path) -> None:
     evaluate(PAIRS, [Forgetful(1), "rouge_l"], out=tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert f"<dt>not scored by every metric</dt><dd>{len(PAIRS) - 1}</dd>" in page
@@ -349,20 +349,20 @@ def test_the_page_says_which_metric_scored_little(tmp_path: Path) -> None:
     assert "not scored by rouge" not in page
 
 
-def test_other_options_of_radfact_compute_it_again(tmp_path: Path) -> None:
+def test_other_options_recompute_radfact(tmp_path: Path) -> None:
     evaluate(PAIRS, ["radfact"], judge="offline", out=tmp_path)
     again = evaluate(PAIRS, ["radfact"], judge="offline", radfact={"threshold": 0.9}, out=tmp_path)
     assert not again.runs["radfact"].reused
 
 
-def test_a_results_file_that_was_cut_is_computed_again(tmp_path: Path) -> None:
+def test_a_truncated_cache_file_is_recomputed(tmp_path: Path) -> None:
     evaluate(PAIRS, ["rouge_l"], out=tmp_path)
     path = tmp_path / "metrics/rouge_l.jsonl"
     path.write_text(path.read_text()[:40])
     assert not evaluate(PAIRS, ["rouge_l"], out=tmp_path).runs["rouge_l"].reused
 
 
-def test_a_results_file_that_lacks_a_line_or_a_figure_is_computed_again(tmp_path: Path) -> None:
+def test_an_incomplete_cache_file_is_recomputed(tmp_path: Path) -> None:
     evaluate(PAIRS, ["bleu"], out=tmp_path)
     path = tmp_path / "metrics/bleu.jsonl"
     lines = path.read_text().splitlines(keepends=True)
@@ -382,7 +382,7 @@ def test_a_results_file_that_lacks_a_line_or_a_figure_is_computed_again(tmp_path
     assert evaluate(PAIRS, ["bleu"], out=tmp_path).runs["bleu"].reused
 
 
-def test_a_metric_that_failed_on_a_sample_is_computed_again(tmp_path: Path) -> None:
+def test_scores_with_failures_are_not_cached(tmp_path: Path) -> None:
     metric, identity = Length(), {"of": "this test"}
     for pairs, is_kept in ((PAIRS, False), (PAIRS[:3], True)):
         store = MetricCache(tmp_path, pairs)
@@ -390,7 +390,7 @@ def test_a_metric_that_failed_on_a_sample_is_computed_again(tmp_path: Path) -> N
         assert (store.read(metric, identity) is not None) == is_kept
 
 
-def test_a_metric_of_ones_own_is_asked_every_time(tmp_path: Path) -> None:
+def test_custom_metrics_are_not_cached(tmp_path: Path) -> None:
     before = Length.asked
     for _ in range(2):
         evaluate(PAIRS, [Length()], out=tmp_path)
@@ -398,7 +398,7 @@ def test_a_metric_of_ones_own_is_asked_every_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("metric", "why"), [(Broken(), "the server cannot be reached"), (Short(), "one per pair")])
-def test_a_metric_that_fails_is_left_out(metric: Metric, why: str) -> None:
+def test_a_failed_metric_is_unavailable(metric: Metric, why: str) -> None:
     found = evaluate(PAIRS, [metric, Length()])
     assert list(found.runs) == ["length"]
     assert why in found.unavailable[metric.name]
@@ -423,21 +423,21 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("BOX", "expected a subclass of radfact.Metric"),
     ],
 )
-def test_a_metric_of_ones_own_that_fails_is_one_line_and_the_others_go_on(name: str, why: str) -> None:
+def test_errors_of_custom_metrics_are_one_line(name: str, why: str) -> None:
     found = evaluate(PAIRS, [f"own_metric:{name}", "rouge_l"])
     assert list(found.runs) == ["rouge_l"]
     assert re.search(why, found.unavailable[f"own_metric:{name}"])
     assert "\n" not in found.unavailable[f"own_metric:{name}"]
 
 
-def test_a_sample_without_a_value_is_counted_also_where_nobody_says_why() -> None:
+def test_a_missing_value_without_a_reason_is_a_failure() -> None:
     run = evaluate(PAIRS, [Silent()]).runs["silent"]
     assert run.scores["x"].n == 3
     assert run.result.failures == {1: "gave no value"}
 
 
 @pytest.mark.usefixtures("own")
-def test_metrics_are_made_with_arguments(tmp_path: Path) -> None:
+def test_arguments_are_passed_and_recorded(tmp_path: Path) -> None:
     found = evaluate(PAIRS, ["own_metric:Limited"], metric_args={"own_metric:Limited": {"limit": 7}}, out=tmp_path)
     assert found.scores["x"].point == 7
     record = json.loads((tmp_path / "scores.json").read_text())["metrics"]["limited"]
@@ -453,7 +453,7 @@ def test_metrics_are_made_with_arguments(tmp_path: Path) -> None:
         ({"rouge_l": {"stem": True}}, "unexpected keyword argument 'stem'"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(arguments: dict[str, dict[str, Any]], wrong: str) -> None:
+def test_invalid_metric_arguments_are_refused(arguments: dict[str, dict[str, Any]], wrong: str) -> None:
     with pytest.raises(InputError, match=wrong):
         evaluate(PAIRS, ["own_metric:Limited", "rouge_l"], metric_args=arguments)
 
@@ -463,20 +463,20 @@ def test_radfact_takes_options_as_arguments() -> None:
     assert found.options["threshold"] == 0.9
 
 
-def test_options_of_a_model_are_refused_beside_a_client() -> None:
+def test_judge_args_are_refused_with_a_client() -> None:
     client = mock_client(lambda _: "yes")
     with pytest.raises(InputError, match=r"judge_args.*a client has its own"):
         evaluate(PAIRS, "comparison_mentions", model=client, judge_args={"temperature": 1})
 
 
-def test_a_client_with_other_parameters_than_a_metric_wants_is_said() -> None:
+def test_a_client_with_unsuitable_parameters_has_a_warning() -> None:
     client = mock_client(lambda _: "yes")
     client.identity["parameters"] = {"temperature": 1, "max_tokens": 16}
     with pytest.warns(UserWarning, match="comparison_mentions is meant to be asked with temperature 0; the client"):
         evaluate(PAIRS, "comparison_mentions", model=client)
 
 
-def test_files_deep_in_a_folder_of_weights_are_part_of_what_was_computed(tmp_path: Path) -> None:
+def test_the_cache_key_covers_nested_weights_files(tmp_path: Path) -> None:
     deep = tmp_path / "chexbert" / "encoder" / "weights.bin"
     deep.parent.mkdir(parents=True)
     for path, size in (
@@ -494,7 +494,7 @@ def test_files_deep_in_a_folder_of_weights_are_part_of_what_was_computed(tmp_pat
     assert resources.identity(choice, metric) != before
 
 
-def test_two_metrics_must_not_share_a_figure() -> None:
+def test_score_names_must_be_unique() -> None:
     class Other(Length):
         name = "other"
 
@@ -502,7 +502,7 @@ def test_two_metrics_must_not_share_a_figure() -> None:
         evaluate(PAIRS, [Length(), Other()])
 
 
-def test_two_metrics_must_not_have_one_name() -> None:
+def test_metric_names_must_be_unique() -> None:
     with pytest.raises(InputError, match="'length'"):
         evaluate(PAIRS, [Length(), Length()])
 
@@ -514,7 +514,7 @@ def test_two_metrics_must_not_have_one_name() -> None:
 
 
 @pytest.mark.parametrize("figure", ["sample_id", "failure", "candidate_sentences", "x/y", ""])
-def test_figures_must_not_be_called_like_other_columns(figure: str) -> None:
+def test_reserved_score_names_are_refused(figure: str) -> None:
     class Named(Length):
         scores: Mapping[str, Score | Direction] = {figure: "higher"}
 
@@ -522,7 +522,7 @@ def test_figures_must_not_be_called_like_other_columns(figure: str) -> None:
         evaluate(PAIRS, [Named()])
 
 
-def test_a_fault_of_ours_is_one_line_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_built_in_metrics_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_memory(metric: object, pairs: Sequence[Pair]) -> MetricResult:
         raise RuntimeError(f"CUDA out of\nmemory with {metric} and {len(pairs)}")
 
@@ -546,7 +546,7 @@ def test_ids_must_be_unique() -> None:
         evaluate([PAIRS[0], PAIRS[0]], ["rouge_l"])
 
 
-def test_the_frame_has_a_row_a_sample() -> None:
+def test_the_dataframe_has_a_row_per_sample() -> None:
     pandas = pytest.importorskip("pandas")
     found: EvaluationResult = evaluate(PAIRS, [Length(), "rouge_l"])
     frame = found.to_dataframe()
@@ -556,7 +556,7 @@ def test_the_frame_has_a_row_a_sample() -> None:
 
 
 @pytest.mark.parametrize("entry", entries().values(), ids=lambda entry: entry.name)
-def test_every_metric_of_the_table_says_what_it_gives(entry: MetricEntry) -> None:
+def test_every_registered_metric_is_complete(entry: MetricEntry) -> None:
     figures = entry.scores
     assert figures
     assert set(figures.values()) <= {"higher", "lower", "neutral"}
@@ -569,7 +569,7 @@ def test_every_metric_of_the_table_says_what_it_gives(entry: MetricEntry) -> Non
     assert entry.load().name == entry.name
 
 
-def test_no_figure_is_given_by_two_metrics_of_the_table() -> None:
+def test_registered_score_names_are_unique() -> None:
     named = [figure for entry in entries().values() for figure in entry.scores]
     assert len(named) == len(set(named))
 
@@ -584,9 +584,7 @@ def test_no_figure_is_given_by_two_metrics_of_the_table() -> None:
         (["all"], ["bleu_2"], 4),
     ],
 )
-def test_the_headline_of_a_metric_is_of_its_name_and_other_figures_of_theirs(
-    names: list[str], headline: list[str], wanted: int
-) -> None:
+def test_selected_names_determine_main_scores(names: list[str], headline: list[str], wanted: int) -> None:
     (choice,) = (one for one in select_metrics(names) if one.entry.name == "bleu")
     metric = Bleu()
     assert choice.main_scores(metric) == headline
@@ -594,11 +592,11 @@ def test_the_headline_of_a_metric_is_of_its_name_and_other_figures_of_theirs(
     assert choice.is_named == (names != ["all"])
 
 
-def test_a_metric_without_a_figure_of_its_name_and_a_headline_is_all_its_figures() -> None:
+def test_by_default_all_scores_are_main_scores() -> None:
     assert main_scores_of(Length()) == list(Length.scores)
 
 
-def test_all_are_all_but_variants() -> None:
+def test_all_selects_all_metrics_but_variants() -> None:
     names = {choice.entry.name for choice in select_metrics(["all"])}
     assert {"radfact", "rouge_l", "green", "chexbert"} <= names
     assert "vert_rubric" not in names

@@ -81,19 +81,19 @@ def folder_of(result: EvaluationResult, folder: Path, **run: Any) -> Path:
     return folder
 
 
-def test_the_keys_are_the_published_ones_in_their_order(tmp_path: Path) -> None:
+def test_keys_and_their_order_are_the_published_ones(tmp_path: Path) -> None:
     written = read_json(export(folder_of(scored(), tmp_path)))
     assert list(written) == STATISTICS + [f"{name}/{kind}" for name in PUBLISHED_NAMES for kind in STATISTICS]
 
 
-def test_without_replicates_a_figure_is_one_key(tmp_path: Path) -> None:
+def test_without_replicates_a_score_has_one_key(tmp_path: Path) -> None:
     result = scored(0)
     written = read_json(export(folder_of(result, tmp_path)))
     assert list(written) == PUBLISHED_NAMES
     assert written["logical_f1"] == pytest.approx(result.scores["logical_f1"].point)
 
 
-def test_the_quantiles_are_those_of_the_result(tmp_path: Path) -> None:
+def test_quantiles_equal_those_of_the_result(tmp_path: Path) -> None:
     result = scored()
     written = read_json(export(folder_of(result, tmp_path)))
     for name, figure in result.scores.items():
@@ -101,7 +101,7 @@ def test_the_quantiles_are_those_of_the_result(tmp_path: Path) -> None:
         assert [written[f"{name}/{kind}"] for kind in STATISTICS[2:]] == pytest.approx(wanted, abs=1e-12)
 
 
-def test_mean_and_error_are_those_of_replicates_drawn_one_by_one(tmp_path: Path) -> None:
+def test_mean_and_standard_error_equal_those_of_explicit_replicates(tmp_path: Path) -> None:
     result = scored()
     written = read_json(export(folder_of(result, tmp_path)))
     generator = np.random.default_rng(7)
@@ -118,19 +118,19 @@ def test_mean_and_error_are_those_of_replicates_drawn_one_by_one(tmp_path: Path)
     assert found == pytest.approx([np.mean(invalid), np.std(invalid)], abs=1e-9)
 
 
-def test_keys_without_a_name_are_the_logical_f1(tmp_path: Path) -> None:
+def test_keys_without_a_prefix_are_the_logical_f1(tmp_path: Path) -> None:
     written = read_json(export(folder_of(scored(), tmp_path)))
     assert [written[kind] for kind in STATISTICS] == [written[f"logical_f1/{kind}"] for kind in STATISTICS]
 
 
-def test_sentences_with_and_without_an_answer_are_counted(tmp_path: Path) -> None:
+def test_sentences_with_and_without_a_verdict_are_counted(tmp_path: Path) -> None:
     written = read_json(export(folder_of(scored(0), tmp_path)))
     sentences = sum(len(one.split()) for one in CANDIDATES + REFERENCES)
     assert (written["num_llm_failures"], written["num_llm_success"]) == (1, sentences - 1)
     assert (written["num_samples"], written["num_invalid_processed_samples"]) == (4, 1)
 
 
-def test_samples_without_two_reports_are_nowhere(tmp_path: Path) -> None:
+def test_samples_without_two_reports_are_not_exported(tmp_path: Path) -> None:
     pairs = tuple(Pair(name, texts("a " + name), texts("a")) for name in "abc")
     metric = RadFact(Verbatim(), bootstrap=20)
     both = [Pairs(pairs, read=3), Pairs(pairs, read=4, without_candidate=("d",))]
@@ -144,7 +144,7 @@ def test_samples_without_two_reports_are_nowhere(tmp_path: Path) -> None:
     assert alone.read_bytes() == beside.read_bytes()
 
 
-def test_what_has_no_value_is_null(tmp_path: Path) -> None:
+def test_missing_values_are_null(tmp_path: Path) -> None:
     result = RadFact(Verbatim(), bootstrap=10).score([texts("a")], [texts("a")])
     written = read_json(export(folder_of(result, tmp_path)))
     assert [written[f"spatial_f1/{kind}"] for kind in STATISTICS] == [None] * 7
@@ -156,18 +156,18 @@ def test_narratives_have_zeros_for_boxes_as_published(tmp_path: Path) -> None:
     assert [written[name] for name in PUBLISHED_NAMES if name.startswith(("spatial", "grounding"))] == [0.0] * 6
 
 
-def test_the_file_has_the_published_name_of_the_input(tmp_path: Path) -> None:
+def test_the_default_file_has_the_published_name(tmp_path: Path) -> None:
     path = export(folder_of(scored(0), tmp_path, input={"files": ["somewhere/pairs.json"]}))
     assert path == tmp_path / "radfact_scores_pairs.json"
 
 
-def test_a_path_of_one_s_own(tmp_path: Path) -> None:
+def test_the_output_path_can_be_given(tmp_path: Path) -> None:
     wanted = tmp_path / "elsewhere" / "scores.json"
     assert export(folder_of(scored(0), tmp_path / "results"), wanted) == wanted
     assert wanted.is_file()
 
 
-def test_a_folder_without_scores_is_not_finished(tmp_path: Path) -> None:
+def test_a_folder_without_scores_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected a finished results folder.* no scores\.json"):
         export(tmp_path)
 
@@ -189,7 +189,7 @@ def lost_figure(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [changed_seed, lost_sample, lost_figure])
-def test_files_that_do_not_belong_together_are_refused(change: Any, tmp_path: Path) -> None:
+def test_files_of_different_runs_are_refused(change: Any, tmp_path: Path) -> None:
     folder = folder_of(scored(), tmp_path)
     change(folder)
     with pytest.raises(InputError, match=r"scores\.json: scores\.\w+\.(point|median): samples\.jsonl and "):
@@ -205,7 +205,7 @@ def test_files_that_do_not_belong_together_are_refused(change: Any, tmp_path: Pa
         ("samples.jsonl", {"sample_id": "x"}, "samples.jsonl:1: logical_precision: "),
     ],
 )
-def test_a_fault_in_a_file_is_one_line_with_its_place(
+def test_an_invalid_file_is_one_line_with_its_location(
     name: str, change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = folder_of(scored(), tmp_path)

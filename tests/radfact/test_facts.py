@@ -45,7 +45,7 @@ def test_presence(sentence: str, present: dict[str, bool]) -> None:
         ("Pleural effusion, if any, is small.", "pleural_effusion", POSSIBLE),
     ],
 )
-def test_doubt(sentence: str, concept: str, doubt: int) -> None:
+def test_possibility(sentence: str, concept: str, doubt: int) -> None:
     assert facts(sentence)[concept].doubt == doubt
 
 
@@ -61,11 +61,11 @@ def test_doubt(sentence: str, concept: str, doubt: int) -> None:
         ("Complete collapse of the right upper lobe.", "collapse", {("right", "upper")}),
     ],
 )
-def test_places(sentence: str, concept: str, places: set[tuple[str | None, str | None]]) -> None:
+def test_locations(sentence: str, concept: str, places: set[tuple[str | None, str | None]]) -> None:
     assert set(facts(sentence)[concept].places) == places
 
 
-def test_each_side_keeps_its_own_degree() -> None:
+def test_each_side_has_its_own_degree() -> None:
     found = parse_sentence("Large right and small left pleural effusions.").facts
     assert {(fact.places, max(fact.severity)) for fact in found} == {((("right", None),), 4), ((("left", None),), 2)}
 
@@ -85,11 +85,11 @@ def test_the_degree_of_a_change_is_not_that_of_the_finding(sentence: str) -> Non
         ("Right internal jugular central venous line.", "jugular_catheter"),
     ],
 )
-def test_a_general_name_gets_its_special_one(sentence: str, concept: str) -> None:
+def test_a_general_name_is_replaced_by_the_specific_one(sentence: str, concept: str) -> None:
     assert set(facts(sentence)) == {concept}
 
 
-def test_what_a_normal_statement_leaves_out() -> None:
+def test_exceptions_of_a_normal_statement() -> None:
     assert facts("Lungs are clear except for atelectasis.")["parenchymal_abnormality"].exceptions == {"atelectasis"}
 
 
@@ -102,7 +102,7 @@ def test_alternatives_form_one_group_unless_each_is_possible() -> None:
     assert len(parse_sentence("This may represent scarring or atelectasis.").groups) == 2
 
 
-def test_unread_words_are_named() -> None:
+def test_unparsed_words_are_named() -> None:
     parsed = parse_sentence("Wotsits in the gubbins of the left lung, 6th rib nodule.")
     assert parsed.unread_words == {"wotsit"}
     assert parsed.required_words == {"gubbin", "6"}

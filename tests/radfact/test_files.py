@@ -32,20 +32,20 @@ def example(key: Any = 1, **changes: Any) -> dict[str, Any]:
 
 
 @needs_published
-def test_the_published_grounded_examples_are_read_whole() -> None:
+def test_the_published_grounded_examples_are_read_completely() -> None:
     pairs = read_pairs(PUBLISHED / "grounded_reporting_examples.json")
     assert (len(pairs), pairs.read, pairs.skipped) == (20, 20, 0)
     assert sum(one.has_region for pair in pairs for one in pair.candidate if isinstance(one, Sentence)) > 0
 
 
 @needs_published
-def test_the_published_narrative_examples_are_read_whole() -> None:
+def test_the_published_narrative_examples_are_read_completely() -> None:
     pairs = read_pairs(PUBLISHED / "findings_generation_examples.csv")
     assert len(pairs) == 20
     assert all(isinstance(pair.candidate, str) and pair.candidate and pair.reference for pair in pairs)
 
 
-def test_grounded_pairs_keep_texts_boxes_and_ids(tmp_path: Path) -> None:
+def test_grounded_pairs_have_texts_boxes_and_ids(tmp_path: Path) -> None:
     (pair,) = read_pairs(document(tmp_path / "pairs.json", [example(7)]))
     assert pair == Pair("7", [Sentence(text="Nodule.", boxes=(Box(**BOX),))], [Sentence(text="Clear lungs.")])
 
@@ -89,7 +89,7 @@ def test_empty_reports_are_legal(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_fault_in_grounded_pairs_is_one_line_with_its_path(value: Any, message: str, tmp_path: Path) -> None:
+def test_an_error_in_grounded_pairs_names_its_path(value: Any, message: str, tmp_path: Path) -> None:
     path = document(tmp_path / "pairs.json", value)
     with pytest.raises(InputError) as caught:
         read_pairs(path)
@@ -119,12 +119,12 @@ def test_an_error_in_narrative_pairs_names_its_line(text: str, line: int, field:
     assert (caught.value.file, caught.value.line, caught.value.field) == (path, line, field)
 
 
-def test_more_columns_than_needed_do_no_harm(tmp_path: Path) -> None:
+def test_additional_columns_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("split, target ,prediction,example_id\ntest,b,a,1\n")
     assert list(read_pairs(tmp_path / "pairs.csv")) == [Pair("1", "a", "b")]
 
 
-def test_a_value_that_is_quoted_in_part_is_so_marked(tmp_path: Path) -> None:
+def test_a_shortened_value_is_marked(tmp_path: Path) -> None:
     path = document(tmp_path / "pairs.json", [example(prediction=[{"text": "A.", "boxes": "no " * 100}])])
     with pytest.raises(InputError, match=r"found 'no no .* no \.\.\.'$") as caught:
         read_pairs(path)
@@ -132,18 +132,18 @@ def test_a_value_that_is_quoted_in_part_is_so_marked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pairs.txt", "pairs.jsonl", "pairs"])
-def test_an_unknown_kind_of_file_names_the_known_ones(name: str, tmp_path: Path) -> None:
+def test_an_unknown_file_type_names_the_known_ones(name: str, tmp_path: Path) -> None:
     (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"expected \.json .* or \.csv"):
         read_pairs(tmp_path / name)
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_pairs(tmp_path / "pairs.json")
 
 
-def test_drafts_are_paired_in_their_order_with_grounded_findings_before_findings(tmp_path: Path) -> None:
+def test_candidates_keep_their_order_and_grounded_findings_are_preferred(tmp_path: Path) -> None:
     drafts = lines(
         tmp_path / "drafts.jsonl",
         {"sample_id": "b", "report": [{"text": "Nodule.", "boxes": [BOX]}], "raw": "...", "model": "m", "seconds": 1},
@@ -172,7 +172,7 @@ def test_records_without_a_reference_and_of_other_splits_are_skipped_and_counted
     assert (len(pairs), pairs.read, pairs.skipped) == (1, 3, 2)
 
 
-def test_a_draft_of_a_record_without_a_report_makes_no_pair_and_is_named(tmp_path: Path) -> None:
+def test_candidates_of_studies_without_a_report_are_named(tmp_path: Path) -> None:
     drafts = lines(tmp_path / "drafts.jsonl", *({"sample_id": key, "report": "Clear."} for key in "ab"))
     manifest = lines(
         tmp_path / "manifest.jsonl", {"sample_id": "a", "findings": None}, {"sample_id": "b", "findings": "Clear."}
@@ -186,7 +186,7 @@ def test_a_draft_of_a_record_without_a_report_makes_no_pair_and_is_named(tmp_pat
     drafted=st.sets(st.integers(0, 9).map(str), min_size=1),
     recorded=st.sets(st.integers(0, 9).map(str), min_size=1),
 )
-def test_every_id_without_a_counterpart_is_an_error(
+def test_ids_without_a_counterpart_are_refused(
     drafted: set[str], recorded: set[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("match")
@@ -215,24 +215,24 @@ def one_of_three(tmp_path: Path) -> tuple[Path, Path]:
     return drafts, manifest
 
 
-def test_a_refused_study_without_a_draft_is_told_both_ways_out(one_of_three: tuple[Path, Path]) -> None:
+def test_a_missing_candidate_is_refused_with_a_hint_on_both_options(one_of_three: tuple[Path, Path]) -> None:
     with pytest.raises(InputError, match=r"2 references \(a, c\) .* --missing skip .* --missing empty"):
         read_candidates_and_references(*one_of_three)
 
 
-def test_studies_without_a_draft_are_left_out_by_name(one_of_three: tuple[Path, Path]) -> None:
+def test_skip_names_studies_without_a_candidate(one_of_three: tuple[Path, Path]) -> None:
     pairs = read_candidates_and_references(*one_of_three, missing="skip")
     assert [pair.sample_id for pair in pairs] == ["b"]
     assert (pairs.without_candidate, pairs.empty_candidates, pairs.read, pairs.skipped) == (("a", "c"), (), 3, 0)
 
 
-def test_studies_without_a_draft_are_empty_reports_by_name(one_of_three: tuple[Path, Path]) -> None:
+def test_empty_names_studies_without_a_candidate(one_of_three: tuple[Path, Path]) -> None:
     pairs = read_candidates_and_references(*one_of_three, missing="empty")
     assert [(pair.sample_id, pair.candidate) for pair in pairs] == [("b", []), ("a", []), ("c", "")]
     assert (pairs.without_candidate, pairs.empty_candidates) == ((), ("a", "c"))
 
 
-def test_an_unknown_way_out_is_named(one_of_three: tuple[Path, Path]) -> None:
+def test_an_unknown_value_of_missing_is_refused(one_of_three: tuple[Path, Path]) -> None:
     with pytest.raises(InputError, match="missing: expected one of refuse, skip, empty, found 'ignore'"):
         read_candidates_and_references(*one_of_three, missing="ignore")  # type: ignore[arg-type]
 
@@ -248,7 +248,7 @@ def test_masks_and_boxes_on_the_prior_image_are_read(tmp_path: Path) -> None:
     assert drafted == paired == Pair("a", [wanted], [wanted])
 
 
-def test_a_broken_mask_of_a_draft_is_named(tmp_path: Path) -> None:
+def test_an_invalid_mask_of_a_candidate_is_named(tmp_path: Path) -> None:
     drafts = lines(
         tmp_path / "drafts.jsonl",
         {"sample_id": "a", "report": [{"text": "A."}, {"text": "B.", "masks": [{"size": [2, 2], "counts": "1"}]}]},
@@ -281,7 +281,7 @@ def test_a_broken_mask_of_a_draft_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_fault_in_drafts_or_references_is_one_line_with_its_place(
+def test_an_error_in_candidates_or_references_names_its_location(
     draft: dict[str, Any], record: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -292,7 +292,7 @@ def test_a_fault_in_drafts_or_references_is_one_line_with_its_place(
     assert "\n" not in str(caught.value)
 
 
-def test_a_draft_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+def test_a_duplicate_candidate_is_refused(tmp_path: Path) -> None:
     draft = {"sample_id": "a", "report": "Clear."}
     drafts = lines(tmp_path / "drafts.jsonl", draft, draft)
     with pytest.raises(InputError) as caught:

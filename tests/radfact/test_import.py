@@ -31,7 +31,7 @@ def test_importing_radfact_alone_loads_no_dependency() -> None:
 
 
 @pytest.mark.parametrize("name", radfact.__all__)
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     assert getattr(radfact, name) is not None
 
 

@@ -26,31 +26,33 @@ encodable = st.text(alphabet=st.characters(codec="utf-8"))
 
 
 @given(rows=st.lists(st.dictionaries(encodable, encodable | st.integers() | st.none(), max_size=4), max_size=5))
-def test_rows_come_back_as_written(rows: list[dict[str, object]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_written_rows_are_read_unchanged(
+    rows: list[dict[str, object]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     assert write_jsonl(path, rows) == len(rows)
     assert [row for _, row in read_jsonl(path)] == rows
 
 
 @given(value=json_values)
-def test_one_line_of_json_has_no_line_end(value: object) -> None:
+def test_a_json_line_has_no_line_break(value: object) -> None:
     assert "\n" not in dumps(value)
 
 
-def test_lines_are_numbered_as_an_editor_numbers_them(tmp_path: Path) -> None:
+def test_line_numbers_match_those_of_editors(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": "x\u2028y"}\n\n{"a": 2}\n', encoding="utf-8")
     assert [line for line, _ in read_jsonl(path)] == [1, 3]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n')
     assert list(read_jsonl(path)) == [(1, {"a": 1})]
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_a_number_that_is_not_finite_leaves_the_old_file_alone(number: float, tmp_path: Path) -> None:
+def test_a_non_finite_number_is_refused_and_keeps_the_old_file(number: float, tmp_path: Path) -> None:
     path = tmp_path / "scores.json"
     write_json(path, {"point": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -59,7 +61,7 @@ def test_a_number_that_is_not_finite_leaves_the_old_file_alone(number: float, tm
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_write_leaves_no_file(tmp_path: Path) -> None:
     def rows() -> Iterator[dict[str, int]]:
         yield {"a": 1}
         raise KeyboardInterrupt
@@ -69,7 +71,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_written_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
+def test_written_files_have_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "other").touch()
     write_json(tmp_path / "scores.json", {})
     assert stat.S_IMODE((tmp_path / "scores.json").stat().st_mode) == stat.S_IMODE((tmp_path / "other").stat().st_mode)
@@ -85,7 +87,7 @@ def test_a_written_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
         (b'{"a": ' + b"9" * 5_000 + b"}", ":1: not JSON that can be read"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_line(content: bytes, where: str, tmp_path: Path) -> None:
+def test_invalid_lines_are_named(content: bytes, where: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
@@ -94,14 +96,14 @@ def test_what_cannot_be_read_is_named_with_its_line(content: bytes, where: str, 
     assert where in str(caught.value)
 
 
-def test_a_broken_document_is_named_with_the_line_of_the_fault(tmp_path: Path) -> None:
+def test_an_invalid_document_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "pairs.json"
     path.write_text('[\n  {"a": 1},\n  {"a" 2}\n]')
     with pytest.raises(InputError, match=r"\.json:3: not JSON"):
         read_json(path)
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_json(tmp_path / "nowhere.json")
 
@@ -117,7 +119,7 @@ def _full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
+def test_a_full_disk_error_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     with _full_disk(), pytest.raises(OSError, match="cannot be written: File too large") as caught:
         write_jsonl(path, [{"text": "x" * 200}])
@@ -125,7 +127,7 @@ def test_a_full_disk_names_the_file_that_was_to_be_written(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_that_cannot_be_added_name_their_file(tmp_path: Path) -> None:
+def test_a_failed_append_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.partial"
     with _full_disk(), pytest.raises(OSError, match="cannot be written: File too large") as caught:
         append_jsonl(path, [{"text": "x" * 200}])
@@ -133,14 +135,14 @@ def test_rows_that_cannot_be_added_name_their_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["file/rows.jsonl", "file/folder/rows.jsonl", "r" * 250])
-def test_a_file_that_cannot_be_made_is_named(tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_be_created_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OSError, match="cannot be written: ") as caught:
         write_json(tmp_path / name, {})
     assert caught.value.filename == str(tmp_path / name)
 
 
-def test_an_error_of_another_file_stays_its_own(tmp_path: Path) -> None:
+def test_errors_of_other_files_are_not_changed(tmp_path: Path) -> None:
     def rows() -> Iterator[dict[str, str]]:
         yield {"text": (tmp_path / "none.txt").read_text()}
 

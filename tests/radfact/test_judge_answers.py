@@ -53,7 +53,7 @@ def answer(text: str) -> Verdict:
         "```yaml\nevidence:\n- The heart is enlarged.\nstatus: entailment",
     ],
 )
-def test_one_meaning_in_many_forms(text: str) -> None:
+def test_forms_of_one_response(text: str) -> None:
     assert answer(text) == Verdict("entailment", (0,))
 
 
@@ -69,22 +69,22 @@ def test_one_meaning_in_many_forms(text: str) -> None:
         "No",
     ],
 )
-def test_not_entailed_in_many_forms(text: str) -> None:
+def test_forms_of_not_entailed(text: str) -> None:
     assert answer(text) == Verdict("not_entailment")
 
 
-def test_a_contradiction_keeps_its_evidence() -> None:
+def test_a_contradiction_has_its_evidence() -> None:
     assert answer("evidence:\n- No pneumothorax.\nstatus: contradiction") == Verdict("not_entailment", (2,))
 
 
-def test_a_colon_inside_evidence_does_not_break_the_answer() -> None:
+def test_evidence_may_contain_a_colon() -> None:
     verdict, _ = parse_response(
         "phrase: Lungs clear\nevidence:\n- Lungs: clear.\nstatus: entailment", ("Heart: big.", "Lungs: clear.")
     )
     assert verdict == Verdict("entailment", (1,))
 
 
-def test_evidence_that_is_no_premise_is_dropped_and_counted() -> None:
+def test_evidence_outside_the_premises_is_dropped_and_counted() -> None:
     text = "evidence:\n- The heart is enlarged.\n- Fracture of the sixth rib.\nstatus: entailment"
     assert parse_response(text, PREMISES) == (Verdict("entailment", (0,)), 1)
 
@@ -100,12 +100,12 @@ def test_evidence_that_is_no_premise_is_dropped_and_counted() -> None:
         "",
     ],
 )
-def test_meaningless_answers_are_rejected(text: str) -> None:
+def test_invalid_responses_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"status|evidence"):
         answer(text)
 
 
-def test_evidence_that_stands_twice_is_its_first_occurrence() -> None:
+def test_duplicate_evidence_means_its_first_occurrence() -> None:
     verdict, _ = parse_response("evidence:\n- A b.\nstatus: entailment", ("C d.", "A b.", "A b."))
     assert verdict.evidence == (1,)
 
@@ -129,7 +129,7 @@ sentences = (
 
 @settings(deadline=None)
 @given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), data=st.data())
-def test_what_the_protocol_writes_it_reads(premises: list[str], data: st.DataObject) -> None:
+def test_formatted_responses_are_parsed(premises: list[str], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(premises) - 1))
     example = Example(tuple(premises), "x", (premises[index],), "entailment")
     _, _, (_, written) = few_shot_messages([example], "", "yaml", "sentence")
@@ -137,7 +137,7 @@ def test_what_the_protocol_writes_it_reads(premises: list[str], data: st.DataObj
 
 
 @pytest.mark.parametrize("mark", ["<think>", "```"])
-def test_marks_that_a_candidate_was_written_with_are_quoted_as_they_are(mark: str) -> None:
+def test_quotation_marks_of_a_candidate_are_part_of_it(mark: str) -> None:
     premises = (f"Clear {mark} lungs.", "No effusion.")
     example = Example(premises, "x", premises[:1], "entailment")
     _, _, (_, written) = few_shot_messages([example], "", "yaml", "sentence")
@@ -148,7 +148,7 @@ def test_marks_that_a_candidate_was_written_with_are_quoted_as_they_are(mark: st
     ("before", "after"),
     [("<think>", "</think>"), ("", "</think>"), ("[THINK]", "[/THINK]"), ("analysis", "assistantfinal")],
 )
-def test_a_verdict_within_a_thought_is_none(before: str, after: str) -> None:
+def test_a_verdict_within_reasoning_text_is_ignored(before: str, after: str) -> None:
     thought = f"{before}Perhaps\nevidence: []\nstatus: not_entailment"
     assert answer(f"{thought}{after}evidence:\n- The heart is enlarged.\nstatus: entailment").status == "entailment"
     if before:
@@ -158,7 +158,7 @@ def test_a_verdict_within_a_thought_is_none(before: str, after: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=200))
-def test_any_text_is_an_answer_or_a_value_error(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         verdict = answer(text)
     except ValueError:
@@ -168,18 +168,18 @@ def test_any_text_is_an_answer_or_a_value_error(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet="-:[]{}\"'`,\n ex0statusevidencephrase", max_size=300))
-def test_any_shape_is_an_answer_or_a_value_error(text: str) -> None:
+def test_any_data_is_parsed_or_refused(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert answer(text).status in get_args(Status)
 
 
 @pytest.mark.parametrize("text", ["[" * 20_000, "{" * 20_000, "- " * 20_000, "&a [" * 500, "```\n" * 5_000])
-def test_nonsense_as_long_as_an_answer_can_be_is_refused(text: str) -> None:
+def test_a_long_invalid_response_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="status"):
         answer(text)
 
 
-def test_evidence_that_looks_like_a_key_stays_evidence() -> None:
+def test_evidence_may_look_like_a_key() -> None:
     premises = ("Status: after sternotomy.", "No effusion.")
     text = "phrase: Wires: seen\nevidence:\n- Status: after sternotomy.\nstatus: entailment"
     assert parse_response(text, premises)[0] == Verdict("entailment", (0,))
@@ -225,7 +225,7 @@ ALL = {0: "entailment", 1: "not_entailment", 2: "not_entailment"}
     ],
     ids=["yaml", "fence", "colon", "json", "bare list", "by number", "backwards", "unnumbered", "reworded", "twice"],
 )
-def test_a_report_answered_in_many_forms(text: str) -> None:
+def test_forms_of_a_response_for_a_report(text: str) -> None:
     assert statuses(text) == ALL
 
 
@@ -246,14 +246,14 @@ def test_a_report_answered_in_many_forms(text: str) -> None:
         ("", set(), "no answer to number 1, 2, 3"),
     ],
 )
-def test_what_is_wrong_with_a_report_is_left_out_and_named(text: str, left: set[int], fault: str) -> None:
+def test_invalid_parts_of_a_response_for_a_report_are_named(text: str, left: set[int], fault: str) -> None:
     read = parse_report_response(text, PREMISES, HYPOTHESES)
     assert (set(read.verdicts), fault in "; ".join(read.problems)) == (left, True)
 
 
 @settings(deadline=None)
 @given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), data=st.data())
-def test_a_report_as_the_protocol_writes_it_is_read(premises: list[str], data: st.DataObject) -> None:
+def test_formatted_responses_for_a_report_are_parsed(premises: list[str], data: st.DataObject) -> None:
     phrases = data.draw(st.lists(sentences, min_size=1, max_size=5, unique_by=normalised_text))
     named = [data.draw(st.sets(st.sampled_from(premises))) for _ in phrases]
     examples = [
@@ -269,6 +269,6 @@ def test_a_report_as_the_protocol_writes_it_is_read(premises: list[str], data: s
 
 @settings(deadline=None)
 @given(st.text(max_size=200) | st.text(alphabet="-:[]{}\"'\n answersnumber12phrase", max_size=300))
-def test_no_text_breaks_the_reading_of_a_report(text: str) -> None:
+def test_any_response_for_a_report_is_parsed_or_refused(text: str) -> None:
     read = parse_report_response(text, PREMISES, HYPOTHESES)
     assert len(read.verdicts) == 3 or read.problems

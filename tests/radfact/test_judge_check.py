@@ -53,18 +53,18 @@ def answer(_: Sequence[str], hypothesis: str) -> Verdict:
 CHECKED = check_judge(CallableJudge(answer, "mine"), SET)
 
 
-def test_figures_of_the_entailed_class_are_those_of_the_counts() -> None:
+def test_precision_and_recall_of_entailment_follow_from_the_counts() -> None:
     # By hand: two of three called entailment are, two of three that are entailed are called so, 3 of 6 right.
     assert (CHECKED.n, CHECKED.accuracy) == (6, pytest.approx(3 / 6))
     assert (CHECKED.precision, CHECKED.recall, CHECKED.f1) == tuple(pytest.approx(2 / 3) for _ in range(3))
 
 
-def test_evidence_is_compared_where_both_say_entailment() -> None:
+def test_evidence_is_compared_if_both_labels_are_entailment() -> None:
     # Of a and b: two indices in common, three named, three labeled.
     assert CHECKED.evidence_f1 == pytest.approx(2 / 3)
 
 
-def test_a_query_without_an_answer_is_a_failure_and_wrong() -> None:
+def test_a_query_without_a_verdict_is_a_failure_and_wrong() -> None:
     assert CHECKED.failures == 1
     assert CHECKED.confusion["neutral"] == {"entailment": 1, "failed": 1}
 
@@ -74,13 +74,13 @@ def test_confusion_is_by_label_and_by_topic() -> None:
     assert CHECKED.by_topic == {"lists": {"entailment": {"entailment": 2}}, "devices": {"neutral": {"entailment": 1}}}
 
 
-def test_a_check_is_json() -> None:
+def test_a_check_can_be_written_as_json() -> None:
     assert json.loads(json.dumps(CHECKED.as_dict(), allow_nan=False))["judge"] == "mine"
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["entailment", "neutral", "contradiction"]), st.booleans()), min_size=1))
-def test_the_confusion_holds_every_query_and_gives_the_accuracy(cases: list[tuple[Label, bool]]) -> None:
+def test_the_confusion_matrix_has_every_query(cases: list[tuple[Label, bool]]) -> None:
     asked = [labeled(str(i), label, (0,)) for i, (label, _) in enumerate(cases)]
     judge = CallableJudge(lambda _, hypothesis: (cases[int(hypothesis)][1], [0]))
     checked = check_judge(judge, asked)
@@ -88,18 +88,18 @@ def test_the_confusion_holds_every_query_and_gives_the_accuracy(cases: list[tupl
     assert confusion_accuracy(checked.confusion) == pytest.approx(checked.accuracy)
 
 
-def test_a_judge_that_calls_nothing_entailed_has_no_precision() -> None:
+def test_precision_without_entailed_verdicts_is_missing() -> None:
     checked = check_judge(CallableJudge(lambda *_: False), SET)
     assert (checked.precision, checked.recall, checked.f1, checked.evidence_f1) == (None, 0, None, None)
 
 
-def test_nothing_to_check_with_is_said() -> None:
+def test_no_labeled_judgments_are_refused() -> None:
     with pytest.raises(InputError) as caught:
         check_judge(CallableJudge(answer), [])
     assert caught.value.code is ErrorCode.EMPTY_INPUT
 
 
-def test_the_set_that_comes_along_is_large_and_covers_the_topics() -> None:
+def test_the_default_examples_are_many_and_cover_the_topics() -> None:
     topics = Counter(one.topic for one in load_labeled_queries())
     assert sum(topics.values()) >= 200
     assert len(topics) >= 10
@@ -107,7 +107,7 @@ def test_the_set_that_comes_along_is_large_and_covers_the_topics() -> None:
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
-def test_the_published_examples_are_labeled_judgements() -> None:
+def test_the_published_examples_are_labeled_judgments() -> None:
     read = load_labeled_queries(PUBLISHED)
     assert (len(read), sum(one.is_entailed for one in read)) == (67, 19)
     assert {one.topic for one in read} == {None}
@@ -123,7 +123,7 @@ def example(evidence: list[str], **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_evidence_is_found_among_the_premises_whatever_its_spelling(tmp_path: Path) -> None:
+def test_evidence_matches_premises_despite_spelling(tmp_path: Path) -> None:
     path = tmp_path / "labeled.json"
     path.write_text(json.dumps(example(["lungs clear"], topic="devices")))
     assert load_labeled_queries(path) == [
@@ -156,13 +156,13 @@ def of_two_minds(body: dict[str, Any], _: int) -> Reply:
     return 200, {}, yaml.safe_dump({"answers": rows})
 
 
-def test_asking_by_report_is_compared_with_asking_by_sentence(serve: Any) -> None:
+def test_verdicts_by_report_are_compared_with_those_by_sentence(serve: Any) -> None:
     judge = load_judge("openai:m", base_url=serve(of_two_minds).base_url, batch="report")
     checked = check_judge(judge, SET)
     assert checked.agreement == Agreement(n=6, share=0.0, accuracy_report=0.5, accuracy_sentence=0.5)
     assert (checked.calls, checked.tokens_in, checked.tokens_out) == (1, 10, 3)
 
 
-def test_asking_by_sentence_is_compared_with_nothing(serve: Any) -> None:
+def test_verdicts_by_sentence_are_not_compared(serve: Any) -> None:
     judge = load_judge("openai:m", base_url=serve(of_two_minds).base_url)
     assert check_judge(judge, SET).agreement is None

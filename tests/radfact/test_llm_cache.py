@@ -24,7 +24,7 @@ from radfact.llm.cache import GroupCommit, response_key
 MESSAGES = (("system", "Count."), ("user", "x"))
 
 
-def test_a_second_run_asks_nothing_twice(serve: Any, tmp_path: Path) -> None:
+def test_a_second_run_sends_no_requests(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, _: (200, {}, last(body)))
     with http_client(server.base_url, cache=ResponseCache(tmp_path)) as first:
         first.complete_all([numeric("1"), numeric("2")])
@@ -33,7 +33,7 @@ def test_a_second_run_asks_nothing_twice(serve: Any, tmp_path: Path) -> None:
     assert (len(server.requests), again.usage_counter.cached, again.usage_counter.calls) == (3, 2, 1)
 
 
-def test_answers_before_a_stop_are_kept(serve: Any, tmp_path: Path) -> None:
+def test_responses_before_an_interruption_are_cached(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, n: (200, {}, last(body)) if n <= 3 else (401, {}, "expired"))
     with pytest.raises(RunError):
         http_client(server.base_url, concurrency=1, cache=ResponseCache(tmp_path)).complete_all(
@@ -44,7 +44,7 @@ def test_answers_before_a_stop_are_kept(serve: Any, tmp_path: Path) -> None:
     assert kept.usage_counter.cached == 3
 
 
-def test_a_repaired_answer_is_repaired_from_disk(serve: Any, tmp_path: Path) -> None:
+def test_repairs_are_replayed_from_the_cache(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda _, n: (200, {}, "seven" if n == 1 else "7"))
     for _ in range(2):
         with http_client(server.base_url, cache=ResponseCache(tmp_path)) as chat:
@@ -52,7 +52,7 @@ def test_a_repaired_answer_is_repaired_from_disk(serve: Any, tmp_path: Path) -> 
     assert (len(server.requests), chat.usage_counter.cached, chat.usage_counter.repairs) == (2, 2, 1)
 
 
-def test_an_answer_cut_off_stays_one_on_disk(tmp_path: Path) -> None:
+def test_truncated_responses_stay_truncated_in_the_cache(tmp_path: Path) -> None:
     cache = ResponseCache(tmp_path)
     cache.put([("k", CachedResponse("7", 1, 2, cut=True))])
     assert cache.get("k") == CachedResponse("7", 1, 2, cut=True)
@@ -69,7 +69,7 @@ def test_an_answer_cut_off_stays_one_on_disk(tmp_path: Path) -> None:
     ],
     ids=["model", "parameter", "one more parameter", "prompt", "schema"],
 )
-def test_whatever_changes_an_answer_asks_anew(serve: Any, tmp_path: Path, other: dict[str, Any]) -> None:
+def test_the_cache_key_covers_all_that_changes_a_response(serve: Any, tmp_path: Path, other: dict[str, Any]) -> None:
     server = serve(lambda _, n: (200, {}, str(n)))
 
     def answer(**changed: Any) -> Any:
@@ -82,7 +82,7 @@ def test_whatever_changes_an_answer_asks_anew(serve: Any, tmp_path: Path, other:
     assert [answer(), answer(**other), answer()] == [1, 2, 1]
 
 
-def test_the_same_model_at_another_address_goes_on_where_it_was(serve: Any, tmp_path: Path) -> None:
+def test_the_address_is_not_part_of_the_cache_key(serve: Any, tmp_path: Path) -> None:
     servers = [serve(lambda body, _: (200, {}, last(body))) for _ in range(2)]
     for server in servers:
         with http_client(server.base_url, cache=ResponseCache(tmp_path)) as chat:
@@ -90,7 +90,7 @@ def test_the_same_model_at_another_address_goes_on_where_it_was(serve: Any, tmp_
     assert [len(server.requests) for server in servers] == [1, 0]
 
 
-def test_how_long_to_wait_changes_no_answer(serve: Any, tmp_path: Path) -> None:
+def test_time_limits_are_not_part_of_the_cache_key(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, _: (200, {}, last(body)))
     for timeout in (5, 50):
         with load_chat_client(
@@ -110,7 +110,7 @@ def test_different_conversations_have_different_keys(conversations: list[list[tu
 
 
 @given(messages, st.data())
-def test_a_key_does_not_depend_on_where_the_prefix_ends(
+def test_the_key_does_not_depend_on_the_end_of_the_prefix(
     conversation: list[tuple[str, str]], data: st.DataObject
 ) -> None:
     # A last message follows every prefix: the request.
@@ -119,7 +119,7 @@ def test_a_key_does_not_depend_on_where_the_prefix_ends(
     assert response_key(b"{}", PromptPrefix(whole[:cut]), whole[cut:]) == response_key(b"{}", PromptPrefix(), whole)
 
 
-def test_a_file_or_folder_that_is_no_cache_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_no_cache_is_refused(tmp_path: Path) -> None:
     (tmp_path / "answers.sqlite").write_text("this is no database, however long it may be" * 50)
     for folder in (tmp_path, tmp_path / "answers.sqlite" / "cache"):
         with pytest.raises(InputError) as caught:
@@ -144,7 +144,7 @@ def another(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def test_a_file_that_another_process_is_making_is_waited_for(
+def test_a_cache_file_under_creation_is_waited_for(
     another: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: another.rollback())
@@ -154,13 +154,13 @@ def test_a_file_that_another_process_is_making_is_waited_for(
 
 
 @pytest.mark.usefixtures("another")
-def test_nobody_is_told_to_remove_what_others_are_using(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_do_not_suggest_removing_a_cache_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_LOCK_SECONDS", 0.0)
     with pytest.raises(InputError, match=r"\(database is locked\); try again"):
         ResponseCache(tmp_path)
 
 
-def test_answers_that_cannot_be_written_stop_the_run_with_one_line(serve: Any, tmp_path: Path) -> None:
+def test_a_failed_write_to_the_cache_stops_the_run(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, _: (200, {}, last(body)))
     cache = ResponseCache(tmp_path)
     cache._writer.execute("PRAGMA max_page_count = 2")  # what a full disk looks like to SQLite
@@ -169,7 +169,7 @@ def test_answers_that_cannot_be_written_stop_the_run_with_one_line(serve: Any, t
     assert caught.value.code is ErrorCode.WRITE_FAILED
 
 
-def test_answers_that_cannot_be_read_stop_the_run_with_one_line(serve: Any, tmp_path: Path) -> None:
+def test_a_failed_read_from_the_cache_stops_the_run(serve: Any, tmp_path: Path) -> None:
     with http_client(serve(lambda *_: (200, {}, "7")).base_url, cache=ResponseCache(tmp_path)) as chat:
         with sqlite3.connect(tmp_path / "answers.sqlite") as other:
             other.execute("DROP TABLE answers")
@@ -177,14 +177,14 @@ def test_answers_that_cannot_be_read_stop_the_run_with_one_line(serve: Any, tmp_
             chat.complete_all([numeric("x")])
 
 
-def test_a_file_keeps_up_with_a_second_process_writing(tmp_path: Path) -> None:
+def test_two_processes_write_to_one_cache(tmp_path: Path) -> None:
     one, other = ResponseCache(tmp_path), ResponseCache(tmp_path)
     one.put([("a", CachedResponse("1", 0, 0))])
     other.put([("b", CachedResponse("2", 0, 0))])
     assert (one.get("b"), other.get("a")) == (CachedResponse("2", 0, 0), CachedResponse("1", 0, 0))
 
 
-def test_caches_merge_without_changing_what_is_there(tmp_path: Path) -> None:
+def test_merging_caches_changes_no_existing_response(tmp_path: Path) -> None:
     main, worker = ResponseCache(tmp_path / "main"), ResponseCache(tmp_path / "worker")
     main.put([("a", CachedResponse("1", 0, 0))])
     worker.put([("a", CachedResponse("other", 0, 0)), ("b", CachedResponse("2", 0, 0, cut=True))])
@@ -208,7 +208,7 @@ class _SlowDisk:
         pass
 
 
-def test_answers_that_arrive_during_a_commit_share_the_next() -> None:
+def test_responses_during_a_commit_share_the_next_commit() -> None:
     disk = _SlowDisk()
 
     async def arrive() -> None:
@@ -226,7 +226,7 @@ def test_answers_that_arrive_during_a_commit_share_the_next() -> None:
     assert disk.commits == [["first"], ["a", "b", "c"]]
 
 
-def test_an_answer_whose_asker_is_cancelled_is_kept(tmp_path: Path) -> None:
+def test_a_response_to_a_cancelled_request_is_cached(tmp_path: Path) -> None:
     async def arrive() -> None:
         group = GroupCommit(ResponseCache(tmp_path))
         put = asyncio.create_task(group.put("k", CachedResponse("7", 1, 2)))

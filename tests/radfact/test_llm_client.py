@@ -25,15 +25,15 @@ def echo(body: dict[str, Any], _: int) -> Reply:
     return 200, {}, last(body)
 
 
-def test_answers_come_in_the_order_of_the_requests(serve: Any) -> None:
+def test_responses_have_the_order_of_the_requests(serve: Any) -> None:
     assert http_client(serve(echo).base_url).complete_all([numeric(str(i)) for i in range(40)]) == list(range(40))
 
 
-def test_nothing_asked_is_nothing_answered(serve: Any) -> None:
+def test_no_requests_have_no_responses(serve: Any) -> None:
     assert http_client(serve(echo).base_url).complete_all([]) == []
 
 
-def test_no_more_calls_in_flight_than_allowed(serve: Any) -> None:
+def test_concurrency_limits_the_calls_in_flight(serve: Any) -> None:
     def reply(body: dict[str, Any], number: int) -> Reply:
         time.sleep(0.005)  # lets calls overlap; the assertion is on a bound, not on time
         return echo(body, number)
@@ -43,7 +43,7 @@ def test_no_more_calls_in_flight_than_allowed(serve: Any) -> None:
     assert server.most_in_flight <= 3
 
 
-def test_threads_together_have_no_more_calls_in_flight_than_allowed(serve: Any) -> None:
+def test_concurrency_limits_the_calls_of_all_threads(serve: Any) -> None:
     def reply(body: dict[str, Any], number: int) -> Reply:
         time.sleep(0.005)
         return echo(body, number)
@@ -72,20 +72,20 @@ def test_the_pool_is_full_while_there_are_requests(serve: Any) -> None:
     assert answers == list(range(24))
 
 
-def test_requests_start_in_the_order_given(serve: Any) -> None:
+def test_requests_start_in_order(serve: Any) -> None:
     server = serve(echo)
     http_client(server.base_url, concurrency=1).complete_all([numeric(str(i)) for i in range(10)])
     assert [last(body) for body in server.requests] == [str(i) for i in range(10)]
 
 
-def test_a_prefix_is_the_beginning_of_the_conversation(serve: Any) -> None:
+def test_a_prefix_starts_the_conversation(serve: Any) -> None:
     server = serve(echo)
     prefix = PromptPrefix([("system", "Count."), ("user", 'a "quoted"\nline'), ("assistant", "1")])
     http_client(server.base_url).complete_all([ChatRequest((("user", "2"),), int, prefix)])
     assert [(m["role"], m["content"]) for m in server.requests[0]["messages"]] == [*prefix.messages, ("user", "2")]
 
 
-def test_equal_requests_in_flight_are_one_call(serve: Any) -> None:
+def test_equal_requests_in_flight_share_a_call(serve: Any) -> None:
     server = serve(echo)
     chat = http_client(server.base_url)
     assert chat.complete_all([numeric("1"), numeric("2"), numeric("1"), numeric("1")]) == [
@@ -97,14 +97,14 @@ def test_equal_requests_in_flight_are_one_call(serve: Any) -> None:
     assert (len(server.requests), chat.usage_counter.calls, chat.usage_counter.cached) == (2, 2, 2)
 
 
-def test_a_request_is_asked_once_in_the_life_of_a_client(serve: Any) -> None:
+def test_a_client_sends_a_request_once(serve: Any) -> None:
     server = serve(echo)
     chat = http_client(server.base_url)
     assert chat.complete_all([numeric("1")]) == chat.complete_all([numeric("1")])
     assert len(server.requests) == 1
 
 
-def test_threads_that_ask_the_same_share_a_call(serve: Any) -> None:
+def test_equal_requests_of_threads_share_a_call(serve: Any) -> None:
     def reply(body: dict[str, Any], number: int) -> Reply:
         while chat.usage_counter.planned < 2:  # answers when both threads have asked
             time.sleep(0.001)
@@ -146,7 +146,7 @@ class _StopsWhenJoined:
         pass
 
 
-def test_a_call_shared_with_a_run_that_stops_is_made_anew() -> None:
+def test_a_shared_call_is_repeated_if_its_run_stops() -> None:
     backend = _StopsWhenJoined()
     chat = ChatClient(backend, {"model": "m"}, concurrency=2)
     stopped: list[BaseException] = []
@@ -172,7 +172,7 @@ def test_a_call_shared_with_a_run_that_stops_is_made_anew() -> None:
     assert len(stopped) == 1
 
 
-def test_it_works_inside_a_running_loop(serve: Any) -> None:
+def test_a_client_works_inside_a_running_event_loop(serve: Any) -> None:
     chat = http_client(serve(echo).base_url)
 
     async def cell() -> list[int | Failure]:
@@ -181,7 +181,7 @@ def test_it_works_inside_a_running_loop(serve: Any) -> None:
     assert asyncio.run(cell()) == [3]
 
 
-def test_a_wrong_answer_is_repaired_with_what_is_wrong(serve: Any) -> None:
+def test_a_repair_request_contains_the_error(serve: Any) -> None:
     server = serve(lambda _, n: (200, {}, "seven" if n == 1 else "7"))
     chat = http_client(server.base_url)
     assert chat.complete_all([numeric("x")]) == [7]
@@ -200,7 +200,7 @@ def test_at_most_two_repairs(serve: Any) -> None:
     assert chat.usage_counter.failures == 1
 
 
-def test_a_request_may_want_more_repairs_or_none(serve: Any) -> None:
+def test_a_request_may_set_its_number_of_repairs(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, "seven"))
     chat = http_client(server.base_url)
     answers = chat.complete_all([replace(numeric("x"), repairs=5), replace(numeric("y"), repairs=0)])
@@ -216,7 +216,7 @@ def test_a_request_may_want_more_repairs_or_none(serve: Any) -> None:
     [completion("7", "length"), completion(""), completion("  \n"), completion(None)],
     ids=["cut", "empty", "blank", "null"],
 )
-def test_half_an_answer_is_repaired(serve: Any, half: dict[str, Any]) -> None:
+def test_a_truncated_response_is_repaired(serve: Any, half: dict[str, Any]) -> None:
     server = serve(lambda _, n: half if n == 1 else (200, {}, "7"))
     chat = http_client(server.base_url)
     assert chat.complete_all([numeric("x")]) == [7]
@@ -231,7 +231,7 @@ def test_the_usage_counts_calls_tokens_and_requests(serve: Any) -> None:
     assert chat.usage_counter.as_dict() | counts == chat.usage_counter.as_dict()
 
 
-def test_the_usage_moves_while_answers_come_in(serve: Any) -> None:
+def test_the_usage_grows_during_the_run(serve: Any) -> None:
     seen: list[tuple[int, int]] = []
 
     def reply(body: dict[str, Any], number: int) -> Reply:
@@ -249,7 +249,7 @@ def test_parameters_reach_the_server(serve: Any) -> None:
     assert (server.requests[0]["temperature"], server.requests[0]["max_tokens"]) == (0, 1024)
 
 
-def test_half_a_surrogate_pair_breaks_nothing(serve: Any) -> None:
+def test_a_lone_surrogate_can_be_sent(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, "caf\ud83d"))
     answers = http_client(server.base_url).complete_all([ChatRequest((("user", "caf\ud83d"),), str)])
     assert answers == ["caf?"]
@@ -265,7 +265,7 @@ print(chat.complete_all([numeric("3")]))
 """
 
 
-def test_a_program_that_forgets_to_close_ends_without_a_word(serve: Any, tmp_path: Any, request: Any) -> None:
+def test_an_unclosed_client_ends_without_a_warning(serve: Any, tmp_path: Any, request: Any) -> None:
     arguments = [serve(echo).base_url, str(request.path.parent), str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-c", PROGRAM, *arguments],
@@ -283,7 +283,7 @@ def test_a_closed_client_may_be_closed_again(serve: Any) -> None:
     chat.close()
 
 
-def test_a_forked_process_leaves_the_clients_of_its_parent_alone_and_can_have_its_own(serve: Any) -> None:
+def test_a_forked_process_can_have_its_own_client(serve: Any) -> None:
     url = serve(echo).base_url
     inherited = [http_client(url)]
     assert inherited[0].complete_all([numeric("1")]) == [1]

@@ -33,7 +33,7 @@ def failure(base_url: str, request: ChatRequest[Any] | None = None, **options: A
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
-def test_a_busy_server_is_asked_again(serve: Any, status: int) -> None:
+def test_a_busy_server_is_retried(serve: Any, status: int) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 2 else (status, {}, "busy"))
     chat = http_client(server.base_url)
     assert chat.complete_all([numeric("x")]) == [7]
@@ -53,14 +53,14 @@ BROKEN: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN)
-def test_a_broken_reply_is_asked_for_again(serve: Any, raw: bytes) -> None:
+def test_a_broken_reply_is_retried(serve: Any, raw: bytes) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 1 else raw)
     chat = http_client(server.base_url)
     assert chat.complete_all([numeric("x")]) == [7]
     assert len(server.requests) == 2
 
 
-def test_a_reply_that_never_comes_is_asked_for_again(serve: Any) -> None:
+def test_a_timeout_is_retried(serve: Any) -> None:
     def reply(_: dict[str, Any], number: int) -> Reply:
         while number == 1 and chat.usage_counter.retries == 0:
             time.sleep(0.001)
@@ -71,7 +71,7 @@ def test_a_reply_that_never_comes_is_asked_for_again(serve: Any) -> None:
     assert chat.complete_all([numeric("x")]) == [7]
 
 
-def test_the_server_says_how_long_to_wait(serve: Any) -> None:
+def test_retry_after_determines_the_wait(serve: Any) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 1 else (429, {"Retry-After": "17"}, "busy"))
     waits = Waits()
     http_client(server.base_url, sleep=waits).complete_all([numeric("x")])
@@ -79,7 +79,7 @@ def test_the_server_says_how_long_to_wait(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("said", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"], ids=["no time", "a time gone by"])
-def test_a_server_that_asks_for_no_wait_is_not_asked_in_a_burst(serve: Any, said: str) -> None:
+def test_retry_after_zero_still_waits(serve: Any, said: str) -> None:
     server = serve(lambda *_: (429, {"Retry-After": said}, "busy"))
     waits = Waits()
     http_client(server.base_url, sleep=waits).complete_all([numeric("x")])
@@ -88,7 +88,7 @@ def test_a_server_that_asks_for_no_wait_is_not_asked_in_a_burst(serve: Any, said
     assert sum(waits) > 60
 
 
-def test_those_who_are_told_the_same_time_do_not_all_come_back_at_once(serve: Any) -> None:
+def test_waits_by_retry_after_are_spread(serve: Any) -> None:
     server = serve(lambda body, n: (200, {}, last(body)) if n > 8 else (503, {"Retry-After": "30"}, "busy"))
     waits = Waits()
     http_client(server.base_url, sleep=waits, concurrency=8).complete_all([numeric(str(i)) for i in range(8)])
@@ -97,21 +97,21 @@ def test_those_who_are_told_the_same_time_do_not_all_come_back_at_once(serve: An
 
 
 @given(st.one_of(st.text(max_size=40), st.floats().map(str), st.datetimes().map(format_datetime)))
-def test_a_wait_is_never_beyond_its_ceiling(value: str) -> None:
+def test_waits_have_an_upper_bound(value: str) -> None:
     seconds = retry_after(value)
     assert seconds is None or 0 <= seconds <= MAX_WAIT
 
 
-def test_a_wait_may_be_given_as_a_date() -> None:
+def test_retry_after_may_be_a_date() -> None:
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
     assert retry_after(date) == pytest.approx(19, abs=2)
 
 
-def test_a_date_gone_by_is_no_wait() -> None:
+def test_a_date_in_the_past_is_no_wait() -> None:
     assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
 
 
-def test_waits_are_random_below_a_bound_that_doubles(serve: Any) -> None:
+def test_waits_are_random_below_a_doubling_bound(serve: Any) -> None:
     server = serve(lambda *_: (500, {}, "down"))
     waits = Waits()
     for number in range(6):
@@ -122,7 +122,7 @@ def test_waits_are_random_below_a_bound_that_doubles(serve: Any) -> None:
     assert len(set(waits)) == len(waits)
 
 
-def test_a_server_that_stays_down_gives_a_failure_for_the_request_only(serve: Any) -> None:
+def test_exhausted_retries_fail_the_request_only(serve: Any) -> None:
     server = serve(lambda body, _: (500, {}, "down") if last(body) == "1" else (200, {}, last(body)))
     answers = http_client(server.base_url).complete_all([numeric("0"), numeric("1"), numeric("2")])
     assert (answers[0], answers[2]) == (0, 2)
@@ -130,25 +130,25 @@ def test_a_server_that_stays_down_gives_a_failure_for_the_request_only(serve: An
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_refused_request_is_not_asked_again(serve: Any, status: int) -> None:
+def test_a_refused_request_is_not_retried(serve: Any, status: int) -> None:
     server = serve(lambda *_: (status, {}, "the context is too long"))
     assert failure(server.base_url) == f"openai:m: HTTP {status} (the context is too long)"
     assert len(server.requests) == 1
 
 
-def test_each_kind_of_trouble_has_its_own_patience(serve: Any) -> None:
+def test_retries_are_counted_per_kind_of_error(serve: Any) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 6 else (429, {}, "busy") if n % 2 else (500, {}, "down"))
     chat = http_client(server.base_url, attempts={"busy": 4, "broken": 4})
     assert chat.complete_all([numeric("x")]) == [7]
 
 
-def test_an_answer_that_names_no_error_is_an_answer(serve: Any) -> None:
+def test_a_response_without_an_error_is_accepted(serve: Any) -> None:
     body = b'{"error": null, "choices": [{"message": {"content": "7"}}]}'
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     assert http_client(serve(lambda *_: head + body).base_url).complete_all([numeric("x")]) == [7]
 
 
-def test_the_other_requests_of_a_refused_one_are_answered(serve: Any) -> None:
+def test_other_requests_continue_after_a_refusal(serve: Any) -> None:
     server = serve(lambda body, _: (400, {}, "too long") if last(body) == "1" else (200, {}, last(body)))
     assert http_client(server.base_url).complete_all([numeric("0"), numeric("1"), numeric("2")])[::2] == [0, 2]
 
@@ -169,7 +169,7 @@ def test_a_server_that_is_down_for_every_request_stops_the_run_sooner(serve: Any
         )
 
 
-def test_a_report_whose_requests_are_all_refused_does_not_stop_the_run(serve: Any) -> None:
+def test_refusals_of_one_report_do_not_stop_the_run(serve: Any) -> None:
     def reply(body: dict[str, Any], _: int) -> Reply:
         if int(last(body)) < 100:
             return 400, {}, "too long"
@@ -184,7 +184,7 @@ def test_a_report_whose_requests_are_all_refused_does_not_stop_the_run(serve: An
     assert answers[100:] == list(range(100, 120))
 
 
-def test_a_call_under_way_is_waited_for_before_the_run_is_given_up(serve: Any, tmp_path: Path) -> None:
+def test_calls_in_flight_are_awaited_before_the_run_stops(serve: Any, tmp_path: Path) -> None:
     many = MAX_FAILED_REQUESTS["refused"] + 50
 
     def reply(body: dict[str, Any], _: int) -> Reply:
@@ -200,7 +200,7 @@ def test_a_call_under_way_is_waited_for_before_the_run_is_given_up(serve: Any, t
     assert (answers[0], answers[many], chat.usage_counter.failures) == (0, many, many - 1)
 
 
-def test_kept_answers_show_that_a_server_does_not_refuse_everything(serve: Any, tmp_path: Path) -> None:
+def test_cached_responses_count_against_stopping(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, _: (200, {}, "0") if last(body) == "0" else (400, {}, "filtered"))
     requests = [numeric(str(i)) for i in range(MAX_FAILED_REQUESTS["refused"] + 50)]
     for _ in range(2):
@@ -208,7 +208,7 @@ def test_kept_answers_show_that_a_server_does_not_refuse_everything(serve: Any, 
             assert chat.complete_all(requests)[0] == 0
 
 
-def test_a_client_that_gave_up_can_be_asked_again(serve: Any) -> None:
+def test_a_client_can_be_used_after_a_stopped_run(serve: Any) -> None:
     up = False
     server = serve(lambda body, _: (200, {}, last(body)) if up else (500, {}, "down"))
     chat = http_client(server.base_url, attempts={})
@@ -220,7 +220,7 @@ def test_a_client_that_gave_up_can_be_asked_again(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 307])
-def test_what_concerns_every_request_stops_the_run_with_one_line(serve: Any, status: int) -> None:
+def test_errors_of_every_request_stop_the_run(serve: Any, status: int) -> None:
     server = serve(lambda *_: (status, {"Location": "http://127.0.0.1:9/"}, "no"))
     with pytest.raises(RunError, match=f"HTTP {status}") as caught:
         http_client(server.base_url, concurrency=2).complete_all([numeric(str(i)) for i in range(50)])
@@ -228,13 +228,13 @@ def test_what_concerns_every_request_stops_the_run_with_one_line(serve: Any, sta
     assert len(server.requests) <= 2
 
 
-def test_an_account_without_quota_is_not_waited_for(serve: Any) -> None:
+def test_an_exhausted_quota_is_not_retried(serve: Any) -> None:
     server = serve(lambda *_: (429, {}, "insufficient_quota"))
     with pytest.raises(RunError, match="quota"):
         http_client(server.base_url).complete_all([numeric("x")])
 
 
-def test_an_address_where_nobody_listens_stops_the_run_within_seconds(serve: Any) -> None:
+def test_an_unreachable_address_stops_the_run_within_seconds(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, "1"))
     server.close()
     waits = Waits()
@@ -244,7 +244,7 @@ def test_an_address_where_nobody_listens_stops_the_run_within_seconds(serve: Any
     assert sum(waits[:-1]) < 5
 
 
-def test_a_server_that_goes_away_and_comes_back_is_waited_for(serve: Any) -> None:
+def test_a_restarted_server_is_waited_for(serve: Any) -> None:
     server = serve(lambda body, _: (200, {"Connection": "close"}, last(body)))
     chat = http_client(server.base_url)
     chat.complete_all([numeric("1")])
@@ -261,7 +261,7 @@ def test_a_server_that_goes_away_and_comes_back_is_waited_for(serve: Any) -> Non
     assert sum(waits) > 10
 
 
-def test_a_server_that_stays_away_stops_the_run_at_last(serve: Any) -> None:
+def test_a_server_that_stays_down_stops_the_run(serve: Any) -> None:
     server = serve(lambda body, _: (200, {"Connection": "close"}, last(body)))
     waits = Waits()
     chat = http_client(server.base_url, sleep=waits)
@@ -273,7 +273,7 @@ def test_a_server_that_stays_away_stops_the_run_at_last(serve: Any) -> None:
     assert len(waits) == MAX_ATTEMPTS["unreachable"] - 1
 
 
-def test_a_name_that_nobody_has_is_an_unreachable_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_is_an_unreachable_server(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: Any, **__: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -283,14 +283,14 @@ def test_a_name_that_nobody_has_is_an_unreachable_server(monkeypatch: pytest.Mon
     assert caught.value.code is ErrorCode.SERVER_UNAVAILABLE
 
 
-def test_a_message_that_repeats_the_report_is_not_shown(serve: Any) -> None:
+def test_error_messages_that_repeat_the_report_are_not_shown(serve: Any) -> None:
     report = "Small left pleural effusion with collapse of the lower lobe."
     server = serve(lambda body, _: (422, {}, f"bad input: {last(body)[:30]}"))
     assert failure(server.base_url, ChatRequest((("user", report),), str)) == "openai:m: HTTP 422"
 
 
 @given(st.lists(st.sampled_from(["heart", "lung", "clear", "left", "no"]), min_size=3, max_size=30), st.data())
-def test_three_words_of_a_report_are_never_shown(words: list[str], data: st.DataObject) -> None:
+def test_three_consecutive_words_of_a_report_are_never_shown(words: list[str], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(words) - 3))
     assert safe_message(f"bad: {words[start : start + 3]}", [" ".join(words)]) == ""
 
@@ -301,7 +301,7 @@ def _texts(folder: Path) -> str:
 
 @pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 422, 429, 500])
 @pytest.mark.parametrize("route", ["aiohttp", "LangChain"])
-def test_the_key_is_sent_and_never_told(
+def test_the_key_is_sent_and_never_shown(
     serve: Any,
     route: str,
     status: int,

@@ -71,13 +71,13 @@ def test_the_judge_follows_the_protocol_of_judges(serve: Any) -> None:
     json.dumps(judge.describe(), allow_nan=False)
 
 
-def test_equal_queries_are_asked_once(serve: Any) -> None:
+def test_equal_queries_are_sent_once(serve: Any) -> None:
     server = serve(yes)
     load_judge("openai:m", base_url=server.base_url).judge([EntailmentQuery(PREMISES, "Enlarged heart.")] * 3)
     assert len(server.requests) == 1
 
 
-def test_an_empty_report_entails_nothing_and_costs_nothing(serve: Any) -> None:
+def test_an_empty_report_needs_no_request(serve: Any) -> None:
     server = serve(yes)
     verdict = load_judge("openai:m", base_url=server.base_url).judge([EntailmentQuery((), "Enlarged heart.")])[0]
     assert isinstance(verdict, Verdict)
@@ -96,14 +96,14 @@ def yes_first(_: dict[str, Any]) -> Reply:
     return 200, {}, f"evidence:\n- {PREMISES[0]}\nstatus: entailment"
 
 
-def test_an_answer_that_stays_wrong_is_a_failure(serve: Any) -> None:
+def test_an_invalid_response_after_repairs_is_a_failure(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, "I would say that it depends."))
     judge = load_judge("openai:m", base_url=server.base_url)
     assert isinstance(judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")])[0], Failure)
     assert judge.usage()["failures"] == 1
 
 
-def test_a_run_taken_up_again_asks_nothing(serve: Any, tmp_path: Path) -> None:
+def test_a_resumed_run_sends_no_requests(serve: Any, tmp_path: Path) -> None:
     server = serve(yes)
     queries = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(5)]
     first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path).judge(queries)
@@ -112,7 +112,7 @@ def test_a_run_taken_up_again_asks_nothing(serve: Any, tmp_path: Path) -> None:
     assert (len(server.requests), again.usage()["cached"]) == (5, 5)
 
 
-def test_default_examples_are_ten_reports_with_evidence_for_every_entailment() -> None:
+def test_default_examples_are_ten_reports_with_evidence() -> None:
     shots = load_few_shots()
     reports = json.loads((Path(load_few_shots.__code__.co_filename).parent / "few_shots.json").read_text())
     assert len(reports) == 10
@@ -154,7 +154,7 @@ def test_a_wrong_few_shot_file_is_refused(tmp_path: Path, content: str, code: Er
     assert (caught.value.code, caught.value.file, caught.value.field) == (code, path, field)
 
 
-def test_own_examples_change_the_prompt_hash_and_are_named(serve: Any, tmp_path: Path) -> None:
+def test_custom_examples_change_the_prompt_hash_and_are_named(serve: Any, tmp_path: Path) -> None:
     server = serve(yes)
     own = tmp_path / "mine.json"
     item = {"phrase": "a", "evidence": [], "status": "neutral"}
@@ -176,7 +176,7 @@ def test_an_unknown_judge_is_refused(name: str) -> None:
     assert (caught.value.code, caught.value.field) == (ErrorCode.UNKNOWN_NAME, "judge")
 
 
-def test_queries_are_written_as_the_published_implementation_writes_them(serve: Any) -> None:
+def test_queries_are_formatted_as_published(serve: Any) -> None:
     """Lines fold at 80 columns and other than ASCII is escaped: the defaults of yaml.dump, which it uses."""
     server = serve(yes)
     long = "Moderate left pleural effusion, larger than on the film of the day before, with atelectasis beside it."
@@ -192,7 +192,7 @@ def test_queries_are_written_as_the_published_implementation_writes_them(serve: 
     )
 
 
-def test_queries_with_the_same_premises_are_neighbours(serve: Any) -> None:
+def test_queries_with_the_same_premises_are_adjacent(serve: Any) -> None:
     server = serve(yes)
     judge = load_judge("openai:m", base_url=server.base_url, concurrency=1)
     judge.judge([EntailmentQuery((premise,), f"H{i}.") for i in range(3) for premise in ("A.", "B.")])
@@ -200,7 +200,7 @@ def test_queries_with_the_same_premises_are_neighbours(serve: Any) -> None:
     assert asked == ["A."] * 3 + ["B."] * 3
 
 
-def test_a_system_message_of_ones_own_is_sent_as_it_is_and_named(serve: Any, tmp_path: Path) -> None:
+def test_a_custom_system_message_is_sent_verbatim_and_named(serve: Any, tmp_path: Path) -> None:
     server = serve(yes)
     own = tmp_path / "system.txt"
     own.write_text("Judge CT reports.\n")
@@ -223,7 +223,7 @@ def schema_of(body: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def test_a_schema_admits_only_sentences_of_the_report_and_asks_for_evidence_first(serve: Any) -> None:
+def test_the_schema_has_evidence_first_from_sentences_of_the_report(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, '{"phrase": "x", "evidence": ["No pneumothorax."], "status": "entailment"}'))
     judge = load_judge("openai:m", base_url=server.base_url, answer_format="schema")
     assert judge.judge([EntailmentQuery(PREMISES, "Lungs are up.")]) == [Verdict("entailment", (2,))]
@@ -247,13 +247,13 @@ def is_bounded(schema: Any) -> bool:
 
 
 @pytest.mark.parametrize("premises", [1, MAX_CHOICES, MAX_CHOICES + 1])
-def test_nothing_in_a_schema_is_without_bounds(premises: int) -> None:
+def test_every_part_of_a_schema_is_bounded(premises: int) -> None:
     texts = [f"Finding {i}." for i in range(premises)]
     assert is_bounded(verdict_schema(texts, "A finding."))
     assert is_bounded(report_schema(texts, ["A finding.", "Another."]))
 
 
-def test_worked_answers_are_json_where_answers_must_be() -> None:
+def test_example_responses_are_json_if_a_schema_is_used() -> None:
     shots = load_few_shots()
     yaml_messages = few_shot_messages(shots, "s", "yaml", "sentence")
     json_messages = few_shot_messages(shots, "s", "schema", "sentence")
@@ -296,7 +296,7 @@ def by_report(server: ChatServer, **options: Any) -> Judge:
     return load_judge("openai:m", base_url=server.base_url, batch="report", **options)
 
 
-def test_a_report_is_one_call(serve: Any) -> None:
+def test_a_report_is_one_request(serve: Any) -> None:
     server = serve(all_answered)
     assert by_report(server).judge(QUERIES) == [YES] * 3
     assert [yaml.safe_load(last(body)) for body in server.requests] == [
@@ -304,7 +304,7 @@ def test_a_report_is_one_call(serve: Any) -> None:
     ]
 
 
-def test_queries_of_a_report_are_one_call_however_they_are_mixed(serve: Any) -> None:
+def test_shuffled_queries_of_a_report_are_one_request(serve: Any) -> None:
     server = serve(all_answered)
     by_report(server).judge(
         [EntailmentQuery((premise,), h) for h in (*HYPOTHESES, HYPOTHESES[0]) for premise in ("A.", "B.")]
@@ -312,7 +312,7 @@ def test_queries_of_a_report_are_one_call_however_they_are_mixed(serve: Any) -> 
     assert len(server.requests) == 2
 
 
-def test_worked_examples_are_regrouped_to_reports() -> None:
+def test_examples_are_regrouped_by_report() -> None:
     messages = few_shot_messages(load_few_shots(), SYSTEM_MESSAGE, "yaml", "report")
     assert len(messages) == 1 + 2 * 20  # ten examples, each in both directions
     assert messages[0][1].startswith(SYSTEM_MESSAGE)
@@ -321,7 +321,7 @@ def test_worked_examples_are_regrouped_to_reports() -> None:
     assert list(told["answers"][0]) == ["number", "phrase", "evidence", "status"]
 
 
-def test_a_hypothesis_left_out_is_asked_for_again(serve: Any) -> None:
+def test_a_missing_hypothesis_is_requested_again(serve: Any) -> None:
     server = serve(lambda body, n: answered(body, {1, 2} if n == 1 else {3}))
     judge = by_report(server)
     assert judge.judge(QUERIES) == [YES] * 3
@@ -329,7 +329,7 @@ def test_a_hypothesis_left_out_is_asked_for_again(serve: Any) -> None:
     assert "no answer to number 3" in last(server.requests[1])
 
 
-def test_what_stays_open_after_repairs_is_asked_on_its_own(serve: Any) -> None:
+def test_hypotheses_without_a_verdict_after_repairs_are_sent_alone(serve: Any) -> None:
     def reply(body: dict[str, Any], _: int) -> Reply:
         asked = yaml.safe_load(last_query(body))["hypotheses"]
         return answered(body, {1, 2} if len(asked) > 1 else {1})
@@ -341,7 +341,7 @@ def test_what_stays_open_after_repairs_is_asked_on_its_own(serve: Any) -> None:
     assert yaml.safe_load(last(server.requests[-1]))["hypotheses"] == {1: HYPOTHESES[2]}
 
 
-def test_only_the_hypotheses_without_an_answer_fail(serve: Any) -> None:
+def test_only_hypotheses_without_a_verdict_fail(serve: Any) -> None:
     server = serve(lambda body, _: answered(body, {2}))
     judge = by_report(server)
     answers = judge.judge(QUERIES)
@@ -349,7 +349,7 @@ def test_only_the_hypotheses_without_an_answer_fail(serve: Any) -> None:
     assert judge.usage()["failures"] == 2
 
 
-def test_a_long_report_is_several_calls(serve: Any) -> None:
+def test_a_long_report_is_several_requests(serve: Any) -> None:
     server = serve(all_answered)
     queries = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(REPORT_MAX_HYPOTHESES + 1)]
     assert by_report(server).judge(queries) == [YES] * len(queries)
@@ -359,7 +359,7 @@ def test_a_long_report_is_several_calls(serve: Any) -> None:
     ]
 
 
-def test_a_report_held_to_a_schema_has_as_many_answers_as_hypotheses(serve: Any) -> None:
+def test_the_schema_of_a_report_has_an_item_per_hypothesis(serve: Any) -> None:
     server = serve(all_answered)
     by_report(server, answer_format="schema").judge(QUERIES)
     answers = schema_of(server.requests[0])["properties"]["answers"]
@@ -368,7 +368,7 @@ def test_a_report_held_to_a_schema_has_as_many_answers_as_hypotheses(serve: Any)
 
 
 @pytest.mark.parametrize("options", [{"answer_format": "schema"}, {"batch": "report"}, {"judge_args": {"seed": "1"}}])
-def test_other_options_are_other_queries_to_the_cache(serve: Any, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_options_are_part_of_the_cache_key(serve: Any, tmp_path: Path, options: dict[str, Any]) -> None:
     server = serve(lambda body, n: all_answered(body, n) if options.get("batch") and n > 1 else yes(body, n))
     query = [EntailmentQuery(PREMISES, "Enlarged heart.")]
     first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path)
@@ -379,7 +379,7 @@ def test_other_options_are_other_queries_to_the_cache(serve: Any, tmp_path: Path
     assert other.describe() != first.describe()
 
 
-def test_quotations_that_match_nothing_are_counted_in_both_batches(serve: Any) -> None:
+def test_unmatched_quotations_are_counted_in_both_modes(serve: Any) -> None:
     server = serve(
         lambda body, _: (
             200,
@@ -407,7 +407,7 @@ def test_quotations_that_match_nothing_are_counted_in_both_batches(serve: Any) -
     ids=lambda options: str(*options),
 )
 @pytest.mark.parametrize("name", ["offline", "python:mine:judge"])
-def test_an_option_of_models_does_not_fit_other_judges(name: str, options: dict[str, Any]) -> None:
+def test_model_options_are_refused_for_other_judges(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         load_judge(name, **options)
     assert caught.value.field == next(iter(options))
@@ -422,7 +422,7 @@ def test_an_option_of_models_does_not_fit_other_judges(name: str, options: dict[
         ({"judge_args": {"api_key": "sk-1"}}, "judge_args.api_key"),
     ],
 )
-def test_a_value_that_an_option_cannot_have_is_named(options: dict[str, Any], field: str) -> None:
+def test_invalid_values_of_options_are_named(options: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
         load_judge("openai:m", base_url="http://127.0.0.1:9/v1", **options)
     assert caught.value.field == field
@@ -435,14 +435,14 @@ texts = st.text(max_size=120) | st.lists(
 
 @settings(deadline=None)
 @given(st.lists(texts, max_size=3), st.lists(texts, min_size=1, max_size=3))
-def test_queries_are_yaml_as_the_safe_dumper_writes_it(reference: list[str], hypotheses: list[str]) -> None:
+def test_queries_equal_the_output_of_the_safe_dumper(reference: list[str], hypotheses: list[str]) -> None:
     one = {"reference": reference, "hypothesis": hypotheses[0]}
     several = {"reference": reference, "hypotheses": dict(enumerate(hypotheses, start=1))}
     assert query_message(reference, hypotheses[0]) == yaml.safe_dump(one, sort_keys=False)
     assert report_message(reference, hypotheses) == yaml.safe_dump(several, sort_keys=False)
 
 
-def test_writing_a_query_takes_little_time() -> None:
+def test_formatting_a_query_is_fast() -> None:
     """At most 0.2 ms a query (0.03 measured with libyaml), so that the processor is not what a run waits for."""
     premises = [*PREMISES, "The lungs are clear apart from atelectasis at both bases."]
     # Reports that differ: what was written for one is kept for its other queries.

@@ -59,7 +59,7 @@ def test_both_routes_send_equal_requests(routes: Any, schema: dict[str, Any] | N
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["free", "schema"])
-def test_both_routes_read_equal_answers(routes: Any, schema: dict[str, Any] | None) -> None:
+def test_both_routes_read_equal_responses(routes: Any, schema: dict[str, Any] | None) -> None:
     _, direct, chain = routes(lambda _, n: completion('{"status": "', "length") if n % 2 else (200, {}, "{}"))
     request = ChatRequest((("user", "Is it?"),), str, PREFIX, schema)
     assert direct.complete_all([request]) == chain.complete_all([request]) == ["{}"]
@@ -70,7 +70,7 @@ def test_both_routes_read_equal_answers(routes: Any, schema: dict[str, Any] | No
 @pytest.mark.parametrize(
     ("status", "retries"), [(429, 23), (500, 7), (400, 0), (422, 0)], ids=["busy", "down", "refused", "invalid"]
 )
-def test_both_routes_meet_equal_faults(routes: Any, status: int, retries: int) -> None:
+def test_both_routes_report_equal_errors(routes: Any, status: int, retries: int) -> None:
     _, direct, chain = routes(lambda *_: (status, {"Retry-After": "2"}, "so it is"))
     request = ChatRequest((("user", "Is it?"),), str)
     reasons = [client.complete_all([request])[0] for client in (direct, chain)]
@@ -83,7 +83,7 @@ def test_both_routes_meet_equal_faults(routes: Any, status: int, retries: int) -
 
 
 @pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"], ids=["dropped", "half"])
-def test_both_routes_try_a_broken_connection_again(routes: Any, raw: bytes) -> None:
+def test_both_routes_retry_a_broken_connection(routes: Any, raw: bytes) -> None:
     _, direct, chain = routes(lambda _, n: raw if n % 2 else (200, {}, "7"))
     request = ChatRequest((("user", "Is it?"),), int)
     assert direct.complete_all([request]) == chain.complete_all([request]) == [7]
@@ -114,9 +114,7 @@ REFUSED_PARAMETERS = {
 
 
 @pytest.mark.parametrize(("reply", "advice"), REFUSED_PARAMETERS.values(), ids=REFUSED_PARAMETERS)
-def test_a_parameter_that_the_model_refuses_stops_the_run_with_the_option_that_leaves_it_out(
-    routes: Any, reply: bytes, advice: str
-) -> None:
+def test_a_refused_parameter_stops_the_run_with_a_hint(routes: Any, reply: bytes, advice: str) -> None:
     server, *clients = routes(lambda *_: reply, temperature=0, top_p=1, max_tokens=9)
     for client in clients:
         client.concurrency, before = 1, len(server.requests)
@@ -134,13 +132,13 @@ def test_a_parameter_that_the_model_refuses_stops_the_run_with_the_option_that_l
     ],
     ids=["one request's length", "the request repeated", "not sent"],
 )
-def test_a_request_that_is_refused_is_not_taken_for_a_parameter(routes: Any, message: str) -> None:
+def test_a_refused_request_is_not_a_refused_parameter(routes: Any, message: str) -> None:
     _, *clients = routes(lambda *_: _refusing("", message), temperature=0, max_tokens=9)
     for client in clients:
         assert isinstance(client.complete_all([ChatRequest((("user", "x"),), str)])[0], Failure)
 
 
-def test_a_parameter_that_has_been_taken_is_not_what_is_refused(routes: Any) -> None:
+def test_an_accepted_parameter_is_not_named_as_refused(routes: Any) -> None:
     refusing, _ = REFUSED_PARAMETERS["value"]
     _, direct, _ = routes(lambda _, n: (200, {}, "7") if n == 1 else refusing, temperature=0)
     direct.concurrency = 1
@@ -159,7 +157,7 @@ WITHHELD["refusal"][0]["choices"][0]["message"]["refusal"] = "I cannot help."
 
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["free", "schema"])
 @pytest.mark.parametrize(("reply", "reason"), WITHHELD.values(), ids=WITHHELD)
-def test_an_answer_that_is_withheld_says_so_and_is_not_asked_for_again(
+def test_a_filtered_response_is_reported_and_not_retried(
     routes: Any, reply: dict[str, Any], reason: str, schema: dict[str, Any] | None
 ) -> None:
     server, *clients = routes(lambda *_: reply)
@@ -172,7 +170,7 @@ def test_an_answer_that_is_withheld_says_so_and_is_not_asked_for_again(
 
 @pytest.mark.parametrize("kind", ["text/html", "application/json"])
 @pytest.mark.parametrize("page", ["<!DOCTYPE html><p>Hello</p>", "\n<!-- us --> <HTML lang='en'></HTML>"])
-def test_an_address_that_answers_with_a_web_page_stops_the_run(routes: Any, page: str, kind: str) -> None:
+def test_a_web_page_as_response_stops_the_run(routes: Any, page: str, kind: str) -> None:
     server, *clients = routes(lambda *_: _raw("200 OK", page, kind))
     for client in clients:
         with pytest.raises(RunError, match=r"web page; check the base URL \(it mostly ends in /v1\)"):
@@ -185,13 +183,13 @@ class _CallsTools(GenericFakeChatModel):
         return self
 
 
-def test_a_provider_that_calls_tools_answers_in_a_schema() -> None:
+def test_a_provider_with_tools_responds_by_schema() -> None:
     reply = AIMessage("", tool_calls=[{"name": "answer", "args": {"status": "a"}, "id": "1"}])
     chat = ChatClient(LangChainBackend(_CallsTools(messages=iter([reply]))), {"model": "fake"})
     assert chat.complete_all([ChatRequest((("user", "x"),), json.loads, schema=SCHEMA)]) == [{"status": "a"}]
 
 
-def test_a_provider_without_schemas_says_so() -> None:
+def test_a_provider_without_schemas_is_reported() -> None:
     chat = ChatClient(LangChainBackend(GenericFakeChatModel(messages=iter(["x"]))), {"model": "fake"})
     with pytest.raises(InputError) as caught:
         chat.complete_all([ChatRequest((("user", "x"),), str, schema=SCHEMA)])
@@ -201,7 +199,7 @@ def test_a_provider_without_schemas_says_so() -> None:
 @pytest.mark.parametrize(
     "ending", [{"finish_reason": "MAX_TOKENS"}, {"stop_reason": "max_tokens"}, {"done_reason": "length"}]
 )
-def test_every_provider_s_word_for_cut_off_is_known(ending: dict[str, str]) -> None:
+def test_stop_reasons_of_truncated_responses_are_recognized(ending: dict[str, str]) -> None:
     replies = [AIMessage("7", response_metadata=ending), AIMessage("8", response_metadata={"finish_reason": "stop"})]
     chat = ChatClient(LangChainBackend(GenericFakeChatModel(messages=iter(replies))), {"model": "fake"})
     assert chat.complete_all([ChatRequest((("user", "x"),), int)]) == [8]
@@ -214,7 +212,7 @@ def test_fields_of_the_extra_body_are_fields_of_the_request(routes: Any) -> None
     assert [body["top_k"] for body in server.requests] == [1, 1]
 
 
-def test_a_parameter_without_a_value_is_left_out(routes: Any) -> None:
+def test_a_parameter_without_a_value_is_omitted(routes: Any) -> None:
     server, direct, chain = routes(lambda body, _: (200, {}, last(body)), temperature=0, top_p=None)
     for client in (direct, chain):
         client.complete_all([ChatRequest((("user", "x"),), str)])
@@ -243,7 +241,7 @@ def _caused(cause: Exception) -> Exception:
 
 
 @pytest.mark.parametrize("fault", [_Throttled("slow down"), _caused(_Throttled("slow down"))], ids=["own", "cause"])
-def test_a_provider_s_error_may_tell_its_status_in_its_own_way(fault: Exception) -> None:
+def test_errors_of_providers_have_a_status(fault: Exception) -> None:
     waits = Waits()
     model = _FailsFirst(messages=iter(["7"]), fault=fault)
     chat = ChatClient(LangChainBackend(model), {"model": "fake"}, sleep=waits)
@@ -251,7 +249,7 @@ def test_a_provider_s_error_may_tell_its_status_in_its_own_way(fault: Exception)
     assert [int(wait) for wait in waits] == [3]
 
 
-def test_a_server_of_one_s_own_gets_more_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_server_has_a_higher_concurrency(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-at-all")
     assert load_chat_client("openai:m", base_url="http://localhost:1/v1").concurrency == CONCURRENCY_OWN_SERVER == 64
     assert load_chat_client("openai:m").concurrency == CONCURRENCY_PROVIDER == 16
@@ -269,7 +267,7 @@ def test_an_unknown_model_is_refused(name: str) -> None:
     assert (caught.value.code, caught.value.field) == (ErrorCode.UNKNOWN_NAME, "judge")
 
 
-def test_no_key_and_no_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_without_a_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(InputError, match="OPENAI_API_KEY") as caught:
         load_chat_client("openai:m")
@@ -306,7 +304,7 @@ def test_an_address_that_cannot_be_used_is_refused(name: str, base_url: str, cod
         ({"stop": {1, 2}}, "stop"),
     ],
 )
-def test_a_parameter_that_does_not_fit_is_named(parameters: dict[str, Any], field: str) -> None:
+def test_an_invalid_parameter_is_named(parameters: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
         load_chat_client("openai:m", base_url="http://localhost:1/v1", parameters=parameters)
     assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_OPTION, f"judge_args.{field}")
@@ -328,7 +326,7 @@ def test_keys_come_only_from_the_environment(given: dict[str, str]) -> None:
     assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_OPTION, f"judge_args.{next(iter(given))}")
 
 
-def test_model_arguments_are_numbers_where_they_look_like_it() -> None:
+def test_model_arguments_are_converted_to_numbers() -> None:
     given = {"temperature": "0.5", "seed": "3", "user": "abc", "stop": "[a, b]", "max_tokens": "9"}
     assert parse_model_args(given) == {
         "temperature": 0.5,
@@ -339,12 +337,12 @@ def test_model_arguments_are_numbers_where_they_look_like_it() -> None:
     }
 
 
-def test_model_arguments_of_a_program_stay_what_they_are() -> None:
+def test_model_arguments_in_python_keep_their_types() -> None:
     given = {"temperature": 0.5, "stop": ["a"], "extra_body": {"top_k": 1}}
     assert parse_model_args(given) == given
 
 
-def test_tokens_of_text_are_no_secret() -> None:
+def test_token_counts_are_not_secret() -> None:
     assert parse_model_args({"stop_token_ids": "[2]"}) == {"stop_token_ids": [2]}
 
 
@@ -358,14 +356,14 @@ class _Named(FakeListChatModel):
         return {name: value for name, value in values.items() if (name, values["model"]) != ("temperature", "reasons")}
 
 
-def test_an_argument_that_the_provider_s_class_would_swallow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_ignored_by_the_class_of_a_provider_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PARTNERS, "fake", (__name__, "_Named"))
     with pytest.raises(InputError, match="top_p=null") as caught:
         load_chat_model("fake:model", {"responses": ["yes"], "top_p": 1})
     assert caught.value.field == "judge_args.top_p"
 
 
-def test_an_argument_that_the_provider_s_class_leaves_out_for_a_model_is_refused(
+def test_arguments_omitted_for_a_model_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(PARTNERS, "fake", (__name__, "_Named"))

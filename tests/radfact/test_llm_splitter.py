@@ -58,7 +58,7 @@ def test_system_message_is_listing_1_word_for_word() -> None:
     assert f"System: {' '.join(SYSTEM_MESSAGE.split())} ```" in paper
 
 
-def test_of_every_sentence_it_is_told_what_became_of_it(serve: Any) -> None:
+def test_every_sentence_has_its_division(serve: Any) -> None:
     [explained] = load_splitter("openai:m", base_url=serve(say(dump_yaml(ANSWER))).base_url).explain([NARRATIVE])
     assert not isinstance(explained, Failure)
     assert [(one.orig, list(one.new)) for one in explained] == [
@@ -77,7 +77,7 @@ def test_the_first_query_sent_is_the_protocol(serve: Any) -> None:
     assert body["temperature"] == 0
 
 
-def test_it_follows_the_protocol_of_splitters(serve: Any) -> None:
+def test_the_splitter_follows_the_protocol_of_splitters(serve: Any) -> None:
     splitter = splitter_of(serve(say(dump_yaml(ANSWER))))
     assert isinstance(splitter, Splitter)
     splitter.split([NARRATIVE])
@@ -85,13 +85,13 @@ def test_it_follows_the_protocol_of_splitters(serve: Any) -> None:
     json.dumps(splitter.describe(), allow_nan=False)
 
 
-def test_equal_narratives_are_asked_once_and_empty_ones_never(serve: Any) -> None:
+def test_equal_narratives_are_sent_once_and_empty_ones_never(serve: Any) -> None:
     server = serve(say(dump_yaml(ANSWER)))
     assert splitter_of(server).split([NARRATIVE, "", NARRATIVE, " \n"]) == [SENTENCES, [], SENTENCES, []]
     assert len(server.requests) == 1
 
 
-def test_a_lost_sentence_is_asked_for_again(serve: Any) -> None:
+def test_a_missing_sentence_is_requested_again(serve: Any) -> None:
     def reply(_: Any, number: int) -> Reply:
         return 200, {}, dump_yaml(ANSWER[:2] if number == 1 else ANSWER)
 
@@ -102,14 +102,14 @@ def test_a_lost_sentence_is_asked_for_again(serve: Any) -> None:
     assert "'Opacity at the left base, likely pneumonia.' is missing" in last(server.requests[1])
 
 
-def test_a_narrative_that_stays_without_an_answer_is_a_failure_of_its_own(serve: Any) -> None:
+def test_only_the_narrative_without_a_response_fails(serve: Any) -> None:
     server = serve(lambda body, _: (200, {}, dump_yaml(ANSWER) if NARRATIVE in str(body["messages"][-3:]) else "No."))
     failed, split = splitter_of(server).split(["Lungs are clear.", NARRATIVE])
     assert isinstance(failed, Failure)
     assert split == SENTENCES
 
 
-def test_a_run_taken_up_again_asks_nothing(serve: Any, tmp_path: Path) -> None:
+def test_a_resumed_run_sends_no_requests(serve: Any, tmp_path: Path) -> None:
     server = serve(say(dump_yaml(ANSWER)))
     splitter_of(server, cache=tmp_path).split([NARRATIVE])
     again = splitter_of(server, cache=tmp_path)
@@ -134,30 +134,30 @@ def test_a_run_taken_up_again_asks_nothing(serve: Any, tmp_path: Path) -> None:
     ],
     ids=["yaml", "fence", "json", "published", "key", "bare dash", "empty list", "null", "case", "listing 2"],
 )
-def test_one_meaning_in_many_forms(text: str) -> None:
+def test_forms_of_one_response(text: str) -> None:
     assert sentences_read(text, NARRATIVE) == SENTENCES
 
 
-def test_a_colon_inside_a_sentence_does_not_break_the_answer() -> None:
+def test_a_sentence_may_contain_a_colon() -> None:
     text = "- orig: Heart: normal.\n  new:\n  - Heart: normal.\n- orig: Lungs: clear.\n  new:\n  - Lungs: clear."
     assert sentences_read(text, "Heart: normal. Lungs: clear.") == ["Heart: normal.", "Lungs: clear."]
 
 
-def test_a_report_of_nothing_but_technique_has_no_sentences() -> None:
+def test_a_report_of_technique_only_has_no_sentences() -> None:
     assert sentences_read("- orig: Two views.\n  new: ['']", "Two views.") == []
 
 
-def test_a_word_changed_in_orig_does_no_harm() -> None:
+def test_a_changed_word_in_orig_is_accepted() -> None:
     text = dump_yaml(ANSWER).replace("likely pneumonia", "likely a pneumonia").replace("Heart and", "The heart and")
     assert sentences_read(text, NARRATIVE) == SENTENCES
 
 
-def test_a_sentence_about_the_other_side_does_not_stand_for_a_lost_one() -> None:
+def test_a_sentence_about_the_other_side_does_not_replace_a_missing_one() -> None:
     with pytest.raises(ValueError, match=r"'No left effusion.' is missing"):
         sentences_read("- orig: No right effusion.\n  new: []", "No right effusion. No left effusion.")
 
 
-def test_a_heading_may_be_left_out() -> None:
+def test_a_heading_may_be_omitted() -> None:
     assert sentences_read("- orig: No effusion.\n  new: [No effusion.]", "PLEURA:\nNo effusion.") == ["No effusion."]
 
 
@@ -172,14 +172,14 @@ def test_a_heading_may_be_left_out() -> None:
         (dump_yaml(ANSWER[1:]), "'Two views.' is missing"),
     ],
 )
-def test_answers_that_lose_or_invent_are_rejected(text: str, message: str) -> None:
+def test_responses_that_lose_or_invent_sentences_are_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         sentences_read(text, NARRATIVE)
 
 
 @settings(deadline=None)
 @given(st.text(max_size=200) | st.text(alphabet="-:[]{}\"'\n orignew", max_size=300))
-def test_any_text_is_an_answer_or_a_value_error(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         sentences = sentences_read(text, NARRATIVE)
     except ValueError:
@@ -195,13 +195,13 @@ phrases = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), m
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(phrases, st.lists(phrases, max_size=3)), min_size=1, max_size=4))
-def test_what_the_protocol_writes_it_reads(made: list[tuple[str, list[str]]]) -> None:
+def test_formatted_responses_are_parsed(made: list[tuple[str, list[str]]]) -> None:
     example = SplitExample(" ".join(orig for orig, _ in made), tuple(SplitSentence(o, tuple(n)) for o, n in made))
     *_, (_, written) = few_shot_messages([example])
     assert sentences_read(written, example.narrative) == [one for _, new in made for one in new]
 
 
-def test_default_examples_are_nine_and_answer_for_every_sentence() -> None:
+def test_default_examples_are_nine_and_cover_every_sentence() -> None:
     examples = load_split_examples()
     assert len(examples) == 9
     for example, (_, written) in zip(examples, few_shot_messages(examples)[2::2], strict=True):
@@ -253,7 +253,7 @@ def test_a_wrong_few_shot_file_is_refused(tmp_path: Path, content: str, field: s
         ("openai:m", {"base_url": "http://127.0.0.1:9/v1", "splitter_args": {"timeout": "x"}}, "splitter_args.timeout"),
     ],
 )
-def test_what_does_not_fit_is_named(name: str, options: dict[str, Any], field: str) -> None:
+def test_options_that_a_splitter_does_not_take_are_refused(name: str, options: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
         load_splitter(name, **options)
     assert caught.value.field == field
@@ -286,7 +286,7 @@ def splits(server: Any) -> list[dict[str, Any]]:
 NARRATIVES = Pair("1", "Heart is large.", "Left effusion.")
 
 
-def test_whoever_judges_splits_whichever_way_it_is_given(judging: Any) -> None:
+def test_the_judge_is_the_default_splitter(judging: Any) -> None:
     given: dict[str, Any] = {"base_url": judging.base_url, "judge_args": {"seed": 3, "temperature": None}}
     by_object = RadFact(load_judge("openai:m", **given), bootstrap=0).score([NARRATIVES])
     evaluate([NARRATIVES], ["radfact"], judge=load_judge("openai:m", **given), bootstrap=0)
@@ -301,7 +301,7 @@ def test_whoever_judges_splits_whichever_way_it_is_given(judging: Any) -> None:
 
 
 @pytest.mark.parametrize("splitter", ["offline", load_splitter("offline"), lambda text: [text]])
-def test_a_splitter_that_is_given_splits_in_the_place_of_the_judge(judging: Any, splitter: Any) -> None:
+def test_a_given_splitter_replaces_that_of_the_judge(judging: Any, splitter: Any) -> None:
     options: dict[str, Any] = {"judge": "openai:m", "base_url": judging.base_url, "splitter": splitter}
     assert evaluate([NARRATIVES], ["radfact"], bootstrap=0, **options).scores["logical_precision"].point == 0
     reward = make_reward("logical_precision", **options)

@@ -59,9 +59,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("ends_in", [nullcontext(), pytest.raises(RunError)], ids=["done", "failed"])
-def test_a_run_merges_the_stores_of_its_workers_however_it_ends(
-    tmp_path: Path, ends_in: AbstractContextManager[object]
-) -> None:
+def test_a_run_always_merges_the_stores_of_its_workers(tmp_path: Path, ends_in: AbstractContextManager[object]) -> None:
     with ends_in, worker_caches(tmp_path) as stores:
         for name in "ab":
             keep(stores / name, name)
@@ -71,7 +69,7 @@ def test_a_run_merges_the_stores_of_its_workers_however_it_ends(
     assert not list((tmp_path / "workers").iterdir())
 
 
-def test_the_stores_of_a_run_that_still_works_are_left_to_it(other: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_stores_of_an_active_run_are_not_merged(other: subprocess.Popen[str], tmp_path: Path) -> None:
     with worker_caches(tmp_path) as stores:
         keep(stores / "worker", "own")
     assert kept(tmp_path, "own", "early") == ["own"]
@@ -81,7 +79,7 @@ def test_the_stores_of_a_run_that_still_works_are_left_to_it(other: subprocess.P
     assert not list((tmp_path / "workers").iterdir())
 
 
-def test_two_runs_of_one_process_leave_each_other_alone(tmp_path: Path) -> None:
+def test_two_runs_of_one_process_do_not_interfere(tmp_path: Path) -> None:
     with worker_caches(tmp_path) as first:
         with worker_caches(tmp_path) as second:
             keep(first / "worker", "first")
@@ -90,7 +88,7 @@ def test_two_runs_of_one_process_leave_each_other_alone(tmp_path: Path) -> None:
     assert kept(tmp_path, "first", "second") == ["first", "second"]
 
 
-def test_what_a_killed_run_left_is_merged(other: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_stores_of_a_killed_run_are_merged(other: subprocess.Popen[str], tmp_path: Path) -> None:
     other.send_signal(signal.SIGKILL)
     other.wait(timeout=60)
     with worker_caches(tmp_path) as stores:
@@ -99,7 +97,7 @@ def test_what_a_killed_run_left_is_merged(other: subprocess.Popen[str], tmp_path
     assert not list((tmp_path / "workers").iterdir())
 
 
-def test_where_there_are_no_locks_other_runs_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_stores_of_other_runs_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

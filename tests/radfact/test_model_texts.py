@@ -19,7 +19,7 @@ texts = st.text(max_size=120) | words.map(" ".join)
 
 @settings(deadline=None)
 @given(st.lists(texts, max_size=3), texts)
-def test_yaml_is_written_as_the_safe_dumper_writes_it(reference: list[str], hypothesis: str) -> None:
+def test_yaml_equals_the_output_of_the_safe_dumper(reference: list[str], hypothesis: str) -> None:
     value = {"reference": reference, "hypothesis": hypothesis}
     assert dump_yaml(value) == yaml.safe_dump(value, sort_keys=False)
 
@@ -35,13 +35,13 @@ def test_yaml_is_written_as_the_safe_dumper_writes_it(reference: list[str], hypo
     ],
     ids=["words", "comma", "json", "no yaml", "tag"],
 )
-def test_data_is_read_without_giving_words_another_meaning(body: str, data: Any) -> None:
+def test_words_are_not_converted_to_other_types(body: str, data: Any) -> None:
     assert read_data(body) == data
 
 
 @settings(deadline=None)
 @given(st.text(max_size=300))
-def test_any_text_can_be_tried_as_data(body: str) -> None:
+def test_any_text_can_be_parsed_as_data(body: str) -> None:
     read_data(body)
 
 

@@ -49,7 +49,7 @@ def judge(premises: list[str], hypothesis: str) -> Verdict:
     ("premises", "hypothesis", "evidence"),
     [pytest.param(*case, id=f"{group}-{i}") for group, cases in JUDGEMENTS.items() for i, case in enumerate(cases)],
 )
-def test_labeled_judgements(premises: list[str], hypothesis: str, evidence: list[int]) -> None:
+def test_labeled_judgments(premises: list[str], hypothesis: str, evidence: list[int]) -> None:
     verdict = judge(premises, hypothesis)
     assert (verdict.status, list(verdict.evidence)) == ("entailment" if evidence else "not_entailment", evidence), (
         verdict.why
@@ -62,17 +62,17 @@ def test_a_sentence_entails_itself(sentence: str) -> None:
 
 
 @given(statements, findings)
-def test_what_is_present_is_not_absent(sentence: str, finding: str) -> None:
+def test_a_present_finding_is_not_absent(sentence: str, finding: str) -> None:
     assert judge([sentence], f"No {finding}.").status == "not_entailment"
 
 
 @given(statements, findings)
-def test_a_denied_finding_entails_nothing_of_it(sentence: str, finding: str) -> None:
+def test_a_denied_finding_does_not_entail_its_presence(sentence: str, finding: str) -> None:
     assert judge([f"No {finding}."], sentence).status == "not_entailment" or finding not in sentence.lower()
 
 
 @given(statements, st.sampled_from(["possible ", "probable "]))
-def test_what_is_doubtful_is_not_certain(sentence: str, doubt: str) -> None:
+def test_a_possible_finding_does_not_entail_a_certain_one(sentence: str, doubt: str) -> None:
     assert judge([f"{doubt}{sentence}"], sentence).status == "not_entailment"
 
 
@@ -82,7 +82,7 @@ def test_case_and_punctuation_change_nothing(sentence: str) -> None:
 
 
 @given(statements, statements, st.lists(statements, max_size=3))
-def test_more_premises_never_take_an_entailment_away(premise: str, hypothesis: str, more: list[str]) -> None:
+def test_additional_premises_keep_an_entailment(premise: str, hypothesis: str, more: list[str]) -> None:
     if judge([premise], hypothesis).status == "entailment":
         assert judge([premise, *more], hypothesis).status == "entailment"
 
@@ -95,7 +95,7 @@ def test_an_entailment_has_evidence_among_the_premises(premises: list[str], hypo
 
 
 @given(st.lists(st.text(max_size=60), max_size=3), st.text(max_size=60))
-def test_any_text_gets_a_verdict_with_its_reason(premises: list[str], hypothesis: str) -> None:
+def test_any_text_has_a_verdict_and_a_reason(premises: list[str], hypothesis: str) -> None:
     assert judge(premises, hypothesis).why
 
 
@@ -114,7 +114,7 @@ def test_the_reason_names_rule_and_terms() -> None:
     assert "contradicted by cardiomegaly" in (judge(["Cardiomegaly."], "Heart size is normal.").why or "")
 
 
-def test_a_sentence_without_known_findings_says_so() -> None:
+def test_a_sentence_without_known_findings_has_that_reason() -> None:
     assert "no known finding" in (judge(["Nipple rings."], "Nipple rings.").why or "")
 
 
@@ -129,7 +129,7 @@ def test_a_sentence_without_known_findings_says_so() -> None:
         ("the labeled judgments of this package", None),
     ],
 )
-def test_the_stated_accuracy_is_the_measured_one(name: str, path: Path | None) -> None:
+def test_the_documented_accuracy_is_the_measured_accuracy(name: str, path: Path | None) -> None:
     measured = check_judge(JUDGE, load_labeled_queries(path))
     stated = MEASURED[name]
     assert (measured.n, round(measured.accuracy, 3), round(measured.f1 or 0, 3)) == tuple(stated.values())
@@ -146,7 +146,7 @@ def test_five_thousand_judgments_take_less_than_a_second_of_processor_time() -> 
     assert min(taken) < 1
 
 
-def test_a_word_added_to_a_copy_of_the_ontology_is_understood(tmp_path: Path) -> None:
+def test_words_can_be_added_to_a_copy_of_the_ontology(tmp_path: Path) -> None:
     copy = tmp_path / "ontology.yaml"
     copy.write_text(DEFAULT_PATH.read_text("utf-8").replace("names: [cavity, ", "names: [cavity, wotsit, "), "utf-8")
     query = EntailmentQuery(("There is a wotsit in the right upper lobe.",), "Cavity in the right lung.")
@@ -158,7 +158,7 @@ def test_a_word_added_to_a_copy_of_the_ontology_is_understood(tmp_path: Path) ->
     assert default_splitter(judge).describe()["ontology_sha256"] == judge.describe()["ontology_sha256"]
 
 
-def test_it_follows_the_protocol_of_judges() -> None:
+def test_the_judge_follows_the_protocol_of_judges() -> None:
     offline = load_judge("offline")
     assert isinstance(offline, Judge)
     described = offline.describe()
@@ -167,13 +167,13 @@ def test_it_follows_the_protocol_of_judges() -> None:
     assert set(offline.usage()) >= {"calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"}
 
 
-def test_it_takes_no_server() -> None:
+def test_the_offline_judge_refuses_a_server() -> None:
     with pytest.raises(InputError) as caught:
         load_judge("offline", base_url="http://localhost:8000/v1")
     assert (caught.value.code, caught.value.field) == (ErrorCode.CONFLICTING_OPTIONS, "base_url")
 
 
-def test_it_imports_no_language_model_package() -> None:
+def test_the_offline_judge_imports_no_language_model_package() -> None:
     code = (
         "import sys; from radfact.judges import load_judge, EntailmentQuery;"
         "load_judge('offline').judge([EntailmentQuery(('No nodule.',), 'No nodule.')]);"

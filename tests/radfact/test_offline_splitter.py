@@ -47,7 +47,7 @@ PUBLISHED = DATA / "radfact" / "report_to_phrases_few_shot_examples.json"
         ("No pneumothorax, heart size is normal.", ["No pneumothorax.", "Heart size is normal."]),
     ],
 )
-def test_what_is_absent_is_listed_singly(text: str, sentences: list[str]) -> None:
+def test_absent_findings_are_listed_separately(text: str, sentences: list[str]) -> None:
     assert split_narrative(text) == sentences
 
 
@@ -84,7 +84,7 @@ def test_what_is_absent_is_listed_singly(text: str, sentences: list[str]) -> Non
         ("Heart normal, lungs clear, no effusion.", ["Heart normal.", "Lungs clear.", "No effusion."]),
     ],
 )
-def test_what_a_list_shares_goes_with_each_member(text: str, sentences: list[str]) -> None:
+def test_each_member_of_a_list_has_the_shared_words(text: str, sentences: list[str]) -> None:
     assert split_narrative(text) == sentences
 
 
@@ -102,7 +102,7 @@ def test_what_a_list_shares_goes_with_each_member(text: str, sentences: list[str
         ),
     ],
 )
-def test_clauses_and_attachments_stand_alone(text: str, sentences: list[str]) -> None:
+def test_clauses_and_attachments_are_separate_sentences(text: str, sentences: list[str]) -> None:
     assert split_narrative(text) == sentences
 
 
@@ -127,7 +127,7 @@ def test_clauses_and_attachments_stand_alone(text: str, sentences: list[str]) ->
         "Aortic atherosclerosis with vascular calcification.",
     ],
 )
-def test_one_finding_stays_whole(text: str) -> None:
+def test_one_finding_is_not_split(text: str) -> None:
     assert split_narrative(text) == [text]
 
 
@@ -143,7 +143,7 @@ def test_one_finding_stays_whole(text: str) -> None:
         ("XXXX and the aorta are normal.", ["XXXX are normal.", "The aorta is normal."]),
     ],
 )
-def test_words_that_the_ontology_lacks_are_not_garbled(text: str, sentences: list[str]) -> None:
+def test_unknown_words_are_unchanged(text: str, sentences: list[str]) -> None:
     assert split_narrative(text) == sentences
 
 
@@ -187,7 +187,7 @@ def test_the_sentences_of_a_section(text: str, sentences: list[str]) -> None:
         "Dr. Smith was notified by telephone.",
     ],
 )
-def test_what_is_no_finding_is_removed(removed: str) -> None:
+def test_text_without_findings_is_removed(removed: str) -> None:
     assert split_narrative(f"The heart is enlarged. {removed}") == ["The heart is enlarged."]
 
 
@@ -201,21 +201,21 @@ def test_what_is_no_finding_is_removed(removed: str) -> None:
         "Left basal opacity, CT is recommended.",
     ],
 )
-def test_interpretation_is_cut_from_what_it_interprets(text: str) -> None:
+def test_interpretations_are_removed_from_findings(text: str) -> None:
     assert split_narrative(text) == ["Left basal opacity."]
 
 
-def test_a_technical_remark_keeps_the_finding_beside_it() -> None:
+def test_a_technical_remark_keeps_the_finding_next_to_it() -> None:
     assert split_narrative("Low lung volumes with basal atelectasis.") == ["Basal atelectasis."]
 
 
-def test_a_sentence_that_needs_the_one_before_stays_with_it() -> None:
+def test_a_sentence_stays_with_the_sentence_it_refers_to() -> None:
     assert split_narrative("There is a left nodule. This has increased.") == [
         "There is a left nodule; this has increased."
     ]
 
 
-def test_the_explanation_shows_what_became_of_each_sentence() -> None:
+def test_the_explanation_covers_each_sentence() -> None:
     divisions = explain_split("Two views. No nodule or mass.")
     assert [(one.orig, one.new) for one in divisions] == [
         ("Two views", ()),
@@ -223,7 +223,7 @@ def test_the_explanation_shows_what_became_of_each_sentence() -> None:
     ]
 
 
-def test_the_splitter_keeps_to_the_protocol() -> None:
+def test_the_splitter_follows_the_protocol_of_splitters() -> None:
     splitter = OfflineSplitter()
     assert isinstance(splitter, Splitter)
     assert splitter.split(["No nodule or mass.", ""]) == [["No nodule.", "No mass."], []]
@@ -233,7 +233,7 @@ def test_the_splitter_keeps_to_the_protocol() -> None:
     assert "not comparable" in described["note"]
 
 
-def test_an_ontology_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_ontology_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.yaml"):
         OfflineSplitter(tmp_path / "none.yaml")
 
@@ -275,7 +275,7 @@ def test_no_stated_finding_is_lost(sentences: list[str]) -> None:
 
 
 @given(narratives_of(things))
-def test_splitting_what_is_split_changes_nothing(sentences: list[str]) -> None:
+def test_splitting_is_idempotent(sentences: list[str]) -> None:
     once = split_narrative(" ".join(sentences))
     assert [part for sentence in once for part in split_narrative(sentence)] == once
 
@@ -344,7 +344,7 @@ def test_open_i_reports_keep_their_findings() -> None:
 
 
 @pytest.mark.skipif(not REPORTS.exists(), reason="the Open-i reports are not here")
-def test_open_i_sentences_are_split_once_and_for_all() -> None:
+def test_splitting_open_i_sentences_is_idempotent() -> None:
     sentences = {sentence for text in open_i(500) for sentence in split_narrative(text)}
     assert [sentence for sentence in sentences if split_narrative(sentence) != [sentence]] == []
 
@@ -367,5 +367,5 @@ def test_open_i_sentences_are_split_once_and_for_all() -> None:
         ),
     ],
 )
-def test_what_stands_behind_an_interpretation_stays(narrative: str, sentences: list[str]) -> None:
+def test_findings_after_an_interpretation_stay(narrative: str, sentences: list[str]) -> None:
     assert split_narrative(narrative) == sentences

@@ -80,7 +80,7 @@ def jpeg_of(src: str) -> Image.Image:
 
 
 class TestFigures:
-    def test_point_median_and_interval_stand_in_one_row(self, folder: Path) -> None:
+    def test_point_median_and_interval_are_in_one_row(self, folder: Path) -> None:
         rows = re.findall(r"<tr.*?</tr>", write_page(folder).read_text(), re.S)
         cells = re.findall(r"<td[^>]*>([^<]*)</td>", next(row for row in rows if "Logical precision" in row))
         assert cells[:3] == ["0.750", "0.760", "0.650 – 0.850"]
@@ -91,13 +91,13 @@ class TestFigures:
         assert '<rect class="interval" x="130.00" y="4" width="40.00"' in html
         assert "The bar runs from 0 to 1" in html
 
-    def test_a_figure_without_value_is_a_dash_and_has_no_bar(self, folder: Path) -> None:
+    def test_a_missing_score_is_a_dash_without_a_bar(self, folder: Path) -> None:
         write_json(folder / "scores.json", {"figures": {"spatial_f1": figure(None, n=0)}, "judge": "x", "counts": {}})
         html = write_page(folder).read_text()
         assert re.findall(r"<td[^>]*>([^<]*)</td>", html) == ["–", "–", "–", "", "0"]
         assert "<svg" not in html
 
-    def test_a_figure_outside_the_common_axis_has_no_bar(self, folder: Path) -> None:
+    def test_a_score_outside_the_common_axis_has_no_bar(self, folder: Path) -> None:
         errors = figure(2.5, direction="lower")
         write_json(folder / "scores.json", {"figures": {"errors": errors}, "judge": "x", "counts": {}})
         html = write_page(folder).read_text()
@@ -105,7 +105,7 @@ class TestFigures:
         assert "The bar runs" not in html
         assert '<th scope="row">Errors ↓</th>' in html
 
-    def test_an_f1_of_radfact_is_not_said_to_be_a_mean_over_studies(self, folder: Path) -> None:
+    def test_an_f1_of_radfact_is_not_described_as_a_mean_over_studies(self, folder: Path) -> None:
         text = " ".join(Page(write_page(folder)).text.split())
         set_f1 = "RadFact's F1: the harmonic mean of the dataset-level precision and recall"
         assert f"Mean over the studies that have a value; {set_f1}" in text
@@ -115,14 +115,14 @@ class TestFigures:
         write_json(folder / "scores.json", {"figures": parts, "metrics": metrics})
         assert f"computed from all of them; {set_f1}" in Page(write_page(folder)).text
 
-    def test_of_other_metrics_nothing_is_said_of_radfacts_figures(self, folder: Path) -> None:
+    def test_without_radfact_its_scores_are_not_mentioned(self, folder: Path) -> None:
         metrics = {"radgraph": {"figures": ["radgraph_f1"]}}
         write_json(folder / "scores.json", {"figures": {"radgraph_f1": figure(0.6)}, "metrics": metrics})
         text = Page(write_page(folder)).text
         assert "Mean over the studies that have a value or," in text
         assert "RadFact's" not in text
 
-    def test_the_judge_speaks_for_itself(self, folder: Path) -> None:
+    def test_the_note_of_the_judge_is_shown(self, folder: Path) -> None:
         assert "Judge: tester. Figures of this judge stand alone." in Page(write_page(folder)).text
 
     def test_failures_are_listed_with_their_reason(self, folder: Path) -> None:
@@ -130,7 +130,7 @@ class TestFigures:
         assert "Failures: 1 of the studies" in text
         assert "failed: no valid answer" in text
 
-    def test_notes_stand_in_the_banner(self, folder: Path) -> None:
+    def test_notes_are_in_the_banner(self, folder: Path) -> None:
         page = Page(write_page(folder, notes=["Phantoms, not patients."]))
         assert "Phantoms, not patients." in page.text
 
@@ -147,7 +147,7 @@ class TestFigures:
         ("openai:gpt-4o, asked", "openai:gpt-4o, asked"),
     ],
 )
-def test_figures_are_called_as_their_papers_call_them(name: str, said: str) -> None:
+def test_scores_have_the_names_of_their_papers(name: str, said: str) -> None:
     assert words(name) == said
 
 
@@ -156,12 +156,12 @@ class TestStudies:
         page = Page(write_page(folder))
         assert [study["sample_id"] for study in page.data["studies"]] == ["good", "bad", "failed"]
 
-    def test_sentences_keep_their_index_whatever_the_order_of_lines(self, folder: Path) -> None:
+    def test_sentences_keep_their_index_in_any_order_of_lines(self, folder: Path) -> None:
         rewrite(folder / "sentences.jsonl", lambda rows: rows.reverse())
         texts = [s["text"] for s in Page(write_page(folder)).study("good")["candidate"]]
         assert texts == ["Nodule in the left mid zone.", "Small effusion on the right.", "Trachea central."]
 
-    def test_boxes_stay_shares_of_the_original(self, folder: Path, tmp_path: Path) -> None:
+    def test_boxes_are_relative_to_the_original_image(self, folder: Path, tmp_path: Path) -> None:
         write_image(tmp_path / "wide.png", 4000, 1000)
         manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "wide.png"})
         study = Page(write_page(folder, manifest=manifest)).study("good")
@@ -215,31 +215,31 @@ class TestSafety:
         assert len(page.raw["script"]) == 2
         assert not [tag for tag, _ in page.elements if tag == "img"]
 
-    def test_controls_that_turn_letters_around_are_written_out(self, folder: Path) -> None:
+    def test_bidirectional_controls_are_escaped(self, folder: Path) -> None:
         page = write_page(folder, notes=["Set \u202eone\u2066"]).read_text("utf-8")
         assert "<p>Set [U+202E]one[U+2066]</p>" in page
         assert not set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069") & set(page)
 
-    def test_no_element_carries_a_handler_or_a_style(self, folder: Path) -> None:
+    def test_no_element_has_a_handler_or_a_style(self, folder: Path) -> None:
         page = Page(write_page(folder))
         names = {name for _, attributes in page.elements for name in attributes}
         assert not {name for name in names if name.startswith("on") or name == "style"}
 
-    def test_the_policy_allows_exactly_the_scripts_and_styles_of_the_page(self, folder: Path) -> None:
+    def test_the_policy_allows_only_scripts_and_styles_of_the_page(self, folder: Path) -> None:
         page = Page(write_page(folder))
         for kind, text in (("script", page.raw["script"][1]), ("style", page.raw["style"][0])):
             digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
             assert f"{kind}-src 'sha256-{digest}';" in page.policy
         assert page.policy.startswith("default-src 'none';")
 
-    def test_nothing_is_loaded_from_elsewhere(self, folder: Path) -> None:
+    def test_the_page_loads_nothing(self, folder: Path) -> None:
         page = Page(write_page(folder))
         links = {a[name] for _, a in page.elements for name in ("src", "href") if name in a}
         assert links == {"#studies"}
 
     @settings(deadline=None)
     @given(text=st.text(st.characters(codec=None), min_size=1))
-    def test_any_text_arrives_as_it_was(self, tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    def test_any_text_is_unchanged_on_the_page(self, tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
         folder = write_folder(tmp_path_factory.mktemp("any"))
         with (folder / "sentences.jsonl").open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(sentence("bad", "candidate", 1, text)) + "\n")
@@ -254,7 +254,7 @@ class TestImages:
         assert (image["width"], image["height"]) == (900, 1800)
         assert jpeg_of(image["src"]).size == (320, 640)
 
-    def test_sixteen_bits_are_shown_over_their_whole_range(self, folder: Path, tmp_path: Path) -> None:
+    def test_sixteen_bit_images_are_scaled_to_their_full_range(self, folder: Path, tmp_path: Path) -> None:
         path = write_image(tmp_path / "deep.png", dtype=np.uint16)
         manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": str(path)})
         shown = np.asarray(
@@ -264,7 +264,7 @@ class TestImages:
         assert shown.max() > 250
         assert abs(float(shown.mean()) - 127.5) < 3
 
-    def test_metadata_of_an_image_stays_out_of_the_page(self, folder: Path, tmp_path: Path) -> None:
+    def test_the_page_has_no_metadata_of_images(self, folder: Path, tmp_path: Path) -> None:
         exif = Image.Exif()
         exif[0x010E] = "Name of a patient"
         Image.new("L", (8, 8)).save(tmp_path / "radiograph.jpg", exif=exif)
@@ -276,7 +276,7 @@ class TestImages:
         ("content", "message"),
         [(None, "radiograph.png: no such image"), (b"\x89PNG\r\n\x1a\n", "radiograph.png: this image cannot be read")],
     )
-    def test_an_image_that_cannot_be_had_is_said(
+    def test_a_missing_image_is_reported(
         self, folder: Path, tmp_path: Path, content: bytes | None, message: str
     ) -> None:
         if content is not None:
@@ -284,7 +284,7 @@ class TestImages:
         manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "radiograph.png"})
         assert Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"] == {"message": message}
 
-    def test_a_truncated_image_is_said(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_truncated_image_is_reported(self, folder: Path, tmp_path: Path) -> None:
         path = write_image(tmp_path / "radiograph.png", 400, 300)
         path.write_bytes(path.read_bytes()[:200])
         manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "radiograph.png"})
@@ -299,7 +299,7 @@ class TestImages:
     def src(self, page: Path) -> str:
         return str(Page(page).study("good")["images"]["frontal"]["src"])
 
-    def test_many_studies_keep_their_images_in_files(
+    def test_images_of_many_studies_are_in_files(
         self, folder: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(page_module, "MAX_EMBEDDED", 2)
@@ -307,17 +307,17 @@ class TestImages:
         assert src.startswith("report_images/")
         assert Image.open(folder / src).size == (40, 30)
 
-    def test_images_can_be_asked_for_beside_the_page(self, folder: Path, manifest: Path) -> None:
+    def test_images_next_to_the_page_are_an_option(self, folder: Path, manifest: Path) -> None:
         src = self.src(write_page(folder, manifest=manifest, images="beside"))
         assert Image.open(folder / src).size == (40, 30)
 
-    def test_images_stay_where_the_run_had_them(self, folder: Path, manifest: Path) -> None:
+    def test_the_location_of_images_is_kept(self, folder: Path, manifest: Path) -> None:
         record = page_record(PageOptions(manifest=manifest, images="beside"), folder)
         write_json(folder / "run.json", {"page": record.model_dump(mode="json")})
         assert self.src(write_page(folder)).startswith("report_images/")
         assert self.src(write_page(folder, images="inside")).startswith("data:")
 
-    def test_images_that_the_page_no_longer_shows_are_removed(self, folder: Path, manifest: Path) -> None:
+    def test_unused_images_are_removed(self, folder: Path, manifest: Path) -> None:
         before = folder / self.src(write_page(folder, manifest=manifest, images="beside"))
         write_image(manifest.parent / "radiograph.png", 50, 20)
         after = folder / self.src(write_page(folder, manifest=manifest, images="beside"))
@@ -325,13 +325,13 @@ class TestImages:
         write_page(folder, manifest=manifest, images="inside")
         assert not (folder / "report_images").exists()
 
-    def test_files_of_others_beside_the_page_stay(self, folder: Path, manifest: Path) -> None:
+    def test_other_files_next_to_the_page_stay(self, folder: Path, manifest: Path) -> None:
         own = write_image(folder / "report_images" / "mine.jpg")
         write_page(folder, manifest=manifest, images="beside")
         write_page(folder, manifest=manifest, images="inside")
         assert list((folder / "report_images").iterdir()) == [own]
 
-    def test_the_command_takes_the_place_of_the_images(self, folder: Path, manifest: Path) -> None:
+    def test_the_command_has_an_option_for_the_location_of_images(self, folder: Path, manifest: Path) -> None:
         arguments = ["page", str(folder), "--manifest", str(manifest), "--images", "beside"]
         assert CliRunner().invoke(app, arguments).exit_code == 0
         assert self.src(folder / "report.html").startswith("report_images/")
@@ -350,20 +350,20 @@ class TestUnscored:
         write_jsonl(folder / "drafts.jsonl", [{"sample_id": "radiograph", "report": report, "model": "m", **fields}])
         return folder / "drafts.jsonl"
 
-    def test_drafts_without_reference_are_apart_from_the_studies(self, folder: Path, tmp_path: Path) -> None:
+    def test_candidates_without_a_reference_are_separate_from_the_studies(self, folder: Path, tmp_path: Path) -> None:
         page = Page(write_page(folder, unscored=self.drafts(tmp_path)))
         assert [draft["candidate"][0]["text"] for draft in page.data["unscored"]] == ["Apical cap."]
         assert len(page.data["studies"]) == 3
         assert "Drafts without a reference: shown, not scored" in page.text
 
-    def test_without_drafts_there_is_no_such_section(self, folder: Path) -> None:
+    def test_without_unscored_candidates_their_section_is_absent(self, folder: Path) -> None:
         assert "not scored" not in Page(write_page(folder)).text
 
-    def test_a_narrative_draft_is_one_text(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_narrative_candidate_is_one_text(self, folder: Path, tmp_path: Path) -> None:
         page = Page(write_page(folder, unscored=self.drafts(tmp_path, report="Lungs clear. Heart normal.")))
         assert page.data["unscored"][0]["candidate"][0]["text"] == "Lungs clear. Heart normal."
 
-    def test_the_manifest_beside_the_drafts_comes_first(self, folder: Path, tmp_path: Path) -> None:
+    def test_the_manifest_next_to_the_candidates_is_preferred(self, folder: Path, tmp_path: Path) -> None:
         drafts = self.drafts(tmp_path / "model")
         write_image(tmp_path / "model" / "own.png", 11, 7)
         write_image(tmp_path / "other.png", 5, 5)
@@ -372,7 +372,7 @@ class TestUnscored:
         (draft,) = Page(write_page(folder, manifest=given_one, unscored=drafts)).data["unscored"]
         assert draft["images"]["frontal"]["width"] == 11
 
-    def test_the_given_manifest_serves_drafts_that_have_none(self, folder: Path, tmp_path: Path) -> None:
+    def test_the_given_manifest_is_used_for_candidates_without_one(self, folder: Path, tmp_path: Path) -> None:
         write_image(tmp_path / "other.png", 5, 5)
         given_one = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "radiograph", "frontal": "other.png"})
         (draft,) = Page(write_page(folder, manifest=given_one, unscored=self.drafts(tmp_path / "model"))).data[
@@ -383,23 +383,23 @@ class TestUnscored:
 
 class TestWrongInput:
     @pytest.mark.parametrize("name", ["scores.json", "samples.jsonl", "sentences.jsonl"])
-    def test_a_folder_that_is_not_complete(self, folder: Path, name: str) -> None:
+    def test_an_incomplete_folder_is_refused(self, folder: Path, name: str) -> None:
         (folder / name).unlink()
         with pytest.raises(InputError) as error:
             write_page(folder)
         assert error.value.code is ErrorCode.FILE_NOT_FOUND
 
-    def test_a_manifest_that_is_not_there(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_missing_manifest_is_refused(self, folder: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"manifest\.jsonl: no such file"):
             write_page(folder, manifest=tmp_path / "manifest.jsonl")
 
-    def test_a_manifest_of_other_studies(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_manifest_of_other_studies_is_refused(self, folder: Path, tmp_path: Path) -> None:
         manifest = write_manifest(tmp_path / "others.jsonl", {"sample_id": "1", "frontal": "radiograph.png"})
         with pytest.raises(InputError, match=r"studies of the page, such as 'good'"):
             write_page(folder, manifest=manifest)
         assert not (folder / "report.html").exists()
 
-    def test_nothing_is_written_then(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_refused_manifest_writes_no_page(self, folder: Path, tmp_path: Path) -> None:
         before = sorted(folder.rglob("*"))
         with pytest.raises(InputError):
             write_page(folder, manifest=tmp_path / "manifest.jsonl")
@@ -417,7 +417,7 @@ class TestWrongInput:
             ("sentences.jsonl", 1, {"side": "left"}, ErrorCode.INVALID_VALUE),
         ],
     )
-    def test_a_record_that_cannot_be_shown(
+    def test_an_invalid_record_is_refused(
         self, folder: Path, name: str, line: int, fields: dict[str, Any], code: ErrorCode
     ) -> None:
         rewrite(folder / name, lambda rows: rows[line - 1].update(fields))
@@ -426,13 +426,13 @@ class TestWrongInput:
         place = (error.value.file, error.value.line, error.value.field, error.value.code)
         assert place == (folder / name, line, next(iter(fields)), code)
 
-    def test_a_path_of_an_image_that_is_no_text(self, folder: Path, tmp_path: Path) -> None:
+    def test_an_invalid_image_path_is_refused(self, folder: Path, tmp_path: Path) -> None:
         manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": ["a.png"]})
         with pytest.raises(InputError) as error:
             write_page(folder, manifest=manifest)
         assert (error.value.line, error.value.field) == (1, "frontal")
 
-    def test_a_draft_that_stands_twice(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_duplicate_candidate_is_refused(self, folder: Path, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "drafts.jsonl", [{"sample_id": "a", "report": ""}] * 2)
         with pytest.raises(InputError, match=r"drafts\.jsonl:2: sample_id"):
             write_page(folder, unscored=tmp_path / "drafts.jsonl")

@@ -103,7 +103,7 @@ def test_the_keyboard_does_what_the_pointer_does(page: Page) -> None:
     assert drawn(page) == ["C2", "R1"]
 
 
-def test_a_chosen_sentence_stays_until_escape(page: Page) -> None:
+def test_a_selected_sentence_stays_until_escape(page: Page) -> None:
     button = card(page).get_by_role("button", name="C1 Nodule")
     button.press("Enter")
     button.blur()
@@ -113,12 +113,12 @@ def test_a_chosen_sentence_stays_until_escape(page: Page) -> None:
     assert drawn(page) == ["C1", "C2", "R1", "R2"]
 
 
-def test_a_click_on_a_box_chooses_its_sentence(page: Page) -> None:
+def test_a_click_on_a_box_selects_its_sentence(page: Page) -> None:
     card(page).locator(".box-viewer-box[data-id=candidate-1]").dispatch_event("click")
     assert card(page).locator("[aria-pressed=true] .number").all_text_contents() == ["C2"]
 
 
-def test_a_box_lies_on_its_share_of_the_image(page: Page) -> None:
+def test_a_box_is_drawn_at_its_relative_position(page: Page) -> None:
     image = picture(page, "Candidate").locator(".box-viewer-image").bounding_box()
     box = card(page).locator(".box-viewer-box[data-id=candidate-0]").bounding_box()
     assert image is not None
@@ -149,7 +149,7 @@ def test_each_report_has_its_boxes_on_its_own_copy_of_the_image(page: Page) -> N
     assert left["x"] + left["width"] < right["x"]
 
 
-def test_a_sentence_has_the_colour_of_its_boxes_and_of_its_evidence(page: Page) -> None:
+def test_a_sentence_has_the_color_of_its_boxes_and_its_evidence(page: Page) -> None:
     def colour(box: str) -> str:
         one = card(page).locator(".box-viewer-box").filter(has_text=box)
         return str(one.evaluate("node => getComputedStyle(node).borderTopColor"))
@@ -160,7 +160,7 @@ def test_a_sentence_has_the_colour_of_its_boxes_and_of_its_evidence(page: Page) 
     assert colour("C2") == colour("R1") != said
 
 
-def test_the_larger_image_has_the_boxes_of_both_reports_and_each_can_be_put_away(page: Page) -> None:
+def test_the_larger_image_has_toggles_for_the_boxes_of_each_report(page: Page) -> None:
     card(page).get_by_role("button", name="Frontal of good: show larger").click()
     labels = page.locator("dialog .box-viewer-label")
     assert sorted(labels.all_text_contents()) == ["C1", "C2", "R1", "R2"]
@@ -169,7 +169,7 @@ def test_the_larger_image_has_the_boxes_of_both_reports_and_each_can_be_put_away
 
 
 @pytest.mark.parametrize("width", [1400, 1024, 420])
-def test_a_long_id_leaves_the_controls_of_the_larger_image_whole(page: Page, width: int) -> None:
+def test_a_long_id_does_not_cover_the_controls_of_the_larger_image(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     card(page).get_by_role("button", name="Frontal of good: show larger").click()
     dialog = page.locator("dialog")
@@ -184,7 +184,7 @@ def test_a_long_id_leaves_the_controls_of_the_larger_image_whole(page: Page, wid
     assert sides["x"] - title["x"] - title["width"] >= 10 or sides["y"] >= title["y"] + title["height"]
 
 
-def test_the_inputs_say_what_was_given_and_what_was_not(page: Page) -> None:
+def test_inputs_show_present_and_missing_sections(page: Page) -> None:
     given = card(page).get_by_role("region", name="Inputs of good")
     assert given.locator("dd").all_text_contents() == ["Cough.", "technique, comparison, prior report"]
     assert given.locator("dt").all_text_contents() == ["Indication", "Not given"]
@@ -198,9 +198,7 @@ def test_the_frontal_among_the_inputs_has_no_boxes(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_serious_stands_in_the_way_of_assistive_technology(
-    page: Page, scheme: Literal["light", "dark"]
-) -> None:
+def test_the_page_has_no_serious_accessibility_violations(page: Page, scheme: Literal["light", "dark"]) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page.emulate_media(color_scheme=scheme)
     card(page).get_by_text("Nodule in the left mid zone.").click()
@@ -212,28 +210,28 @@ def test_the_worst_study_comes_first_and_those_without_a_value_last(page: Page) 
     assert cards(page) == ["bad", "good", "failed"]
 
 
-def test_input_order_can_be_had(page: Page) -> None:
+def test_input_order_can_be_selected(page: Page) -> None:
     page.get_by_label("Order").select_option(label="Input order")
     assert cards(page) == ["good", "bad", "failed"]
 
 
-def test_best_first_can_be_had(page: Page) -> None:
+def test_best_first_can_be_selected(page: Page) -> None:
     page.get_by_label("Order").select_option(label="Logical F1, best first")
     assert cards(page) == ["good", "bad", "failed"]
 
 
-def test_the_filter_keeps_studies_that_hold_every_word(page: Page) -> None:
+def test_the_filter_shows_studies_with_every_word(page: Page) -> None:
     page.get_by_role("searchbox").fill("cough NODULE")
     assert cards(page) == ["good"]
     assert page.get_by_role("status").text_content() == "1 of 3 studies"
 
 
-def test_markup_in_a_report_is_read_as_text(page: Page) -> None:
+def test_markup_in_a_report_is_shown_as_text(page: Page) -> None:
     assert card(page, "bad").get_by_text(HOSTILE, exact=True).is_visible()
     assert page.title() == "RadFact results: results"
 
 
-def test_controls_that_turn_letters_around_are_written_out(browser: Browser, tmp_path: Path) -> None:
+def test_bidirectional_controls_are_escaped(browser: Browser, tmp_path: Path) -> None:
     write_folder(tmp_path)
     rows = [sentence("good", "candidate", 0, "No \u202enodule.")]
     write_jsonl(tmp_path / "sentences.jsonl", rows)
@@ -243,7 +241,7 @@ def test_controls_that_turn_letters_around_are_written_out(browser: Browser, tmp
     page.close()
 
 
-def test_how_a_run_was_made_has_the_width_of_the_page_and_whole_numbers(browser: Browser, tmp_path: Path) -> None:
+def test_run_details_have_the_width_of_the_page_and_whole_numbers(browser: Browser, tmp_path: Path) -> None:
     write_folder(tmp_path)
     name = "judge measured on the labelled judgements of this package in very many words of accuracy"
     write_json(tmp_path / "run.json", {name: {name: 0.98512}})
@@ -275,7 +273,7 @@ def test_a_thumbnail_opens_larger_and_closes(page: Page) -> None:
     assert not dialog.is_visible()
 
 
-def test_a_missing_image_is_said_in_its_place(page: Page) -> None:
+def test_a_missing_image_is_reported_in_its_place(page: Page) -> None:
     assert card(page).get_by_text("Prior frontal: lost.png: no such image").is_visible()
 
 
@@ -292,7 +290,7 @@ def test_the_page_never_scrolls_sideways(page: Page, width: int) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_table_that_is_cut_off_shows_on_which_side(browser: Browser, tmp_path: Path) -> None:
+def test_a_scrollable_table_shows_its_hidden_side(browser: Browser, tmp_path: Path) -> None:
     table = Table(["figure", *(f"column {number}" for number in range(9))], [["one", *map(str, range(9))]])
     write_meta_page(tmp_path / "wide.html", "Wide", [], [Section("Wide", [table])])
     page = browser.new_page(viewport={"width": 400, "height": 700}, color_scheme="light")
@@ -369,7 +367,7 @@ def test_a_mask_is_drawn_where_its_pixels_are(many_page: Page, side: str) -> Non
     assert mask.locator(".outline").get_attribute("d") == "M0 0 4 0 4 4 0 4 zM2 1 1 1 1 3 3 3 3 1 z"
 
 
-def test_pointing_at_a_mask_marks_its_sentence_and_pointing_into_its_hole_does_not(many_page: Page) -> None:
+def test_hovering_a_mask_marks_its_sentence_except_in_its_hole(many_page: Page) -> None:
     frame = picture(many_page, "Candidate", "s03").locator(".box-viewer-frame")
     frame.scroll_into_view_if_needed()
     around = frame.bounding_box()
@@ -382,21 +380,21 @@ def test_pointing_at_a_mask_marks_its_sentence_and_pointing_into_its_hole_does_n
     assert active.count() == 0
 
 
-def test_a_bar_of_a_histogram_lists_its_studies_until_it_is_let_go(many_page: Page) -> None:
+def test_a_selected_bar_of_a_histogram_lists_its_studies(many_page: Page) -> None:
     many_page.get_by_role("button", name="0.2 to 0.25: 1 study", exact=True).click()
     assert cards(many_page) == ["s04"]
     many_page.get_by_title("List all studies again").click()
     assert many_page.get_by_role("status").text_content() == "20 of 20 studies"
 
 
-def test_the_arrows_go_from_bar_to_bar(many_page: Page) -> None:
+def test_arrow_keys_move_between_bars(many_page: Page) -> None:
     many_page.get_by_role("button", name="0 to 0.05: 1 study", exact=True).focus()
     many_page.keyboard.press("ArrowRight")
     many_page.keyboard.press("Enter")
     assert cards(many_page) == ["s01"]
 
 
-def test_every_study_stands_in_one_bar(many_page: Page) -> None:
+def test_every_study_is_in_one_bar(many_page: Page) -> None:
     names = [bar.get_attribute("aria-label") or "" for bar in many_page.locator(".bin").all()]
     assert [name.split(": ")[1] for name in names] == ["1 study"] * 20
 
@@ -405,12 +403,12 @@ def test_few_studies_have_no_histogram(page: Page) -> None:
     assert not page.locator("#spread").is_visible()
 
 
-def test_only_studies_with_a_missed_sentence_can_be_had(page: Page) -> None:
+def test_studies_with_a_missed_sentence_can_be_selected(page: Page) -> None:
     page.get_by_role("combobox", name="Show").select_option(label="With a reference sentence that is missed (1)")
     assert cards(page) == ["bad"]
 
 
-def test_studies_left_out_can_be_had(page: Page) -> None:
+def test_excluded_studies_can_be_selected(page: Page) -> None:
     page.get_by_role("combobox", name="Show").select_option(label="Excluded from the scores (1)")
     assert cards(page) == ["failed"]
 
@@ -437,7 +435,7 @@ def long_page(browser: Browser, long_report: Path) -> Iterator[Page]:
     page.close()
 
 
-def test_of_many_studies_those_near_the_window_are_drawn(long_page: Page) -> None:
+def test_only_studies_near_the_viewport_are_rendered(long_page: Page) -> None:
     places = long_page.locator("#study-list .place")
     assert places.count() == 300
     places.last.scroll_into_view_if_needed()
@@ -445,7 +443,7 @@ def test_of_many_studies_those_near_the_window_are_drawn(long_page: Page) -> Non
     assert long_page.locator("#study-list article").count() < 60
 
 
-def test_a_card_in_use_stays_when_the_window_moves_on(long_page: Page) -> None:
+def test_a_focused_card_stays_rendered(long_page: Page) -> None:
     card(long_page, "s000").get_by_role("button", name="C1 Finding").click()
     places = long_page.locator("#study-list .place")
     for number in (100, 200, 299):
@@ -455,7 +453,7 @@ def test_a_card_in_use_stays_when_the_window_moves_on(long_page: Page) -> None:
     assert card(long_page, "s001").count() == 0
 
 
-def test_every_study_is_printed(long_page: Page) -> None:
+def test_printing_renders_every_study(long_page: Page) -> None:
     long_page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert long_page.locator("#study-list article").count() == 300
 
@@ -478,7 +476,7 @@ def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     assert complaints == []
 
 
-def test_saying_nothing_is_worst_and_a_neutral_figure_has_no_worst(browser: Browser, tmp_path: Path) -> None:
+def test_an_empty_report_is_worst_and_a_neutral_score_has_no_worst(browser: Browser, tmp_path: Path) -> None:
     from radfact.pipeline import evaluate
     from radfact.records import Pair
 
@@ -495,7 +493,7 @@ def test_saying_nothing_is_worst_and_a_neutral_figure_has_no_worst(browser: Brow
     page.close()
 
 
-def test_the_table_of_all_figures_can_be_sorted(metrics_page: Page) -> None:
+def test_the_table_of_all_scores_can_be_sorted(metrics_page: Page) -> None:
     metrics_page.get_by_text("Table of all scores").click()
     head = metrics_page.locator(".frame thead button", has_text="ROUGE-L")
     names = metrics_page.locator(".frame tbody th")
@@ -505,7 +503,7 @@ def test_the_table_of_all_figures_can_be_sorted(metrics_page: Page) -> None:
     assert names.all_inner_texts()[0] == "a"
 
 
-def test_a_point_of_the_scatter_leads_to_its_study(metrics_page: Page) -> None:
+def test_a_point_of_the_scatter_plot_opens_its_study(metrics_page: Page) -> None:
     points = metrics_page.locator(".scatter circle")
     assert points.count() == 4
     # The best study of both figures stands at the far corner, the worst at the origin.
@@ -520,7 +518,7 @@ def test_a_point_of_the_scatter_leads_to_its_study(metrics_page: Page) -> None:
     assert metrics_page.locator("article[data-sample='d']").is_visible()
 
 
-def test_reports_without_verdicts_are_shown_as_texts(metrics_page: Page) -> None:
+def test_reports_without_verdicts_are_shown_as_text(metrics_page: Page) -> None:
     shown = metrics_page.locator("article[data-sample='c']")
     assert HOSTILE in shown.inner_text()
     assert shown.locator(".verdict").count() == 0

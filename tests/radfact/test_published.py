@@ -148,14 +148,14 @@ reports = st.lists(sentences, max_size=4)
 
 @settings(max_examples=60)
 @given(reports=st.lists(st.tuples(reports, reports), min_size=1, max_size=5), seed=st.integers(0, 99))
-def test_every_figure_is_the_definition_s(reports: list[tuple[list[Sentence], list[Sentence]]], seed: int) -> None:
+def test_every_score_equals_the_definition(reports: list[tuple[list[Sentence], list[Sentence]]], seed: int) -> None:
     pairs = [Pair(str(index), *both) for index, both in enumerate(reports)]
     judge = Dice(seed)
     assert_equal_to_the_definition(pairs, judge, RadFact(judge, bootstrap=12).score(pairs), 12)
 
 
 @needs_published
-def test_the_published_examples_have_the_figures_of_the_definition() -> None:
+def test_scores_of_the_published_examples_equal_the_definition() -> None:
     pairs, judge = read_pairs(PUBLISHED / "grounded_reporting_examples.json"), Dice(0)
     assert_equal_to_the_definition(pairs, judge, RadFact(judge, bootstrap=100).score(pairs), 100)
 
@@ -282,18 +282,18 @@ CORNERS: dict[str, tuple[list[Sentence], list[Sentence], Evidence, list[Any], li
 
 @pytest.mark.parametrize("corner", CORNERS)
 @pytest.mark.parametrize("compat", ["paper", "exact"])
-def test_corner(corner: str, compat: str) -> None:
+def test_corner_cases(corner: str, compat: str) -> None:
     candidate, reference, entailed, paper, exact = CORNERS[corner]
     assert figures(candidate, reference, entailed, compat) == (paper if compat == "paper" else exact)
 
 
-def test_an_f1_of_no_precision_and_no_recall_is_zero_in_the_sample_the_set_and_every_replicate() -> None:
+def test_f1_of_zero_precision_and_recall_is_zero() -> None:
     result = RadFact(Table({}), bootstrap=10).score([[located("a")]], [[located("x")]])
     figure = result.scores["logical_f1"]
     assert [result.samples[0].scores["logical_f1"], figure.point, figure.median, figure.high] == [0, 0, 0, 0]
 
 
-def test_golden_figures_of_the_published_metric() -> None:
+def test_golden_scores_of_the_published_metric() -> None:
     # Origin: what the published implementation's own test of its metric expects of four sentences a side with these
     # boxes, the first three entailed by each other; the sentences here are ours.
     small, near, far = (0.1, 0.1, 0.2, 0.2), (0.3, 0.3, 0.4, 0.4), (0.5, 0.5, 0.6, 0.6)

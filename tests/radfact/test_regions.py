@@ -90,7 +90,7 @@ def test_exactly_half_is_not_enough_in_paper_mode_and_enough_in_exact_mode() -> 
 
 
 @pytest.mark.parametrize("start", [0.1, 0.2, 0.3, 0.5, 0.7])
-def test_half_in_decimals_is_half_whatever_its_binary_fractions(start: float) -> None:
+def test_decimal_fractions_are_compared_exactly_with_one_half(start: float) -> None:
     own = sentence((start, 0.1, round(start + 0.2, 1), 0.3))
     assert spatially_entailed(own, [sentence((round(start + 0.1, 1), 0.0, 1.0, 1.0))], compat="exact")
 
@@ -101,14 +101,14 @@ def test_paper_mode_truncates_corners() -> None:
     assert covered_share(own, [evidence]) == 111 / 112
 
 
-def test_a_box_below_the_resolution_has_no_share_in_paper_mode_and_one_in_exact_mode() -> None:
+def test_a_box_below_the_resolution_has_an_area_in_exact_mode_only() -> None:
     own, evidence = sentence((0.5, 0.5, 0.501, 0.501)), [sentence((0.0, 0.0, 1.0, 1.0))]
     assert math.isnan(covered_share(own, evidence))
     assert not spatially_entailed(own, evidence, threshold=0.0)
     assert spatially_entailed(own, evidence, compat="exact")
 
 
-def test_all_evidence_counts_together() -> None:
+def test_evidence_is_combined() -> None:
     own = sentence((0.0, 0.0, 0.8, 1.0))
     halves = [sentence((0.0, 0.0, 0.3, 1.0)), sentence((0.5, 0.0, 0.8, 1.0))]
     assert [spatially_entailed(own, [half]) for half in halves] == [False, False]
@@ -132,7 +132,7 @@ def test_masks_are_decoded_from_both_encodings(pixels: list[list[bool]]) -> None
 
 
 @given(own=several(steps=64), evidence=several(steps=64), compat=st.sampled_from(["paper", "exact"]))
-def test_a_mask_of_boxes_counts_as_the_boxes_do_on_a_grid_that_holds_them(
+def test_a_mask_of_boxes_equals_the_boxes_on_an_aligned_grid(
     own: list[Corners], evidence: list[Corners], compat: Compat
 ) -> None:
     size = 224 if compat == "paper" else 64
@@ -153,18 +153,18 @@ def test_masks_of_different_grids_are_compared_on_the_finer_one() -> None:
     assert share == 0.5
 
 
-def test_paper_mode_brings_a_mask_to_224_by_nearest_neighbour() -> None:
+def test_paper_mode_resizes_masks_to_224_by_nearest_neighbor() -> None:
     left = np.zeros((448, 448), dtype=bool)
     left[:, :112] = True
     assert covered_share(sentence((0.0, 0.0, 0.5, 1.0)), [sentence(masks=[mask(left)])]) == 0.5
 
 
 @pytest.mark.parametrize("counts", [[3], [5, -1], "", "5", "00000", "P", "~~~", "é"])
-def test_runs_that_make_no_mask_of_the_size_are_rejected(counts: list[int] | str) -> None:
+def test_runs_that_do_not_fit_the_size_are_refused(counts: list[int] | str) -> None:
     with pytest.raises(InputError, match=r"counts: (the runs must .* 2 x 2 = 4|no run-length encoding)"):
         decode_mask(Mask(size=(2, 2), counts=counts))
 
 
-def test_a_mask_of_a_size_that_no_radiograph_has_is_refused() -> None:
+def test_implausible_sizes_of_masks_are_refused() -> None:
     with pytest.raises(InputError, match=r"size: .*at most 100000000 pixels"):
         decode_mask(Mask(size=(10**6, 10**6), counts=[10**12]))

@@ -25,12 +25,12 @@ def test_a_box_is_accepted_exactly_when_its_corners_are_in_order(x0: float, y0: 
 
 
 @pytest.mark.parametrize("wrong", [-0.01, 1.01, float("nan"), float("inf")])
-def test_a_coordinate_outside_the_image_is_rejected(wrong: float) -> None:
+def test_a_coordinate_outside_the_image_is_refused(wrong: float) -> None:
     with pytest.raises(ValidationError):
         Box(x_min=0, y_min=0, x_max=wrong, y_max=1)
 
 
-def test_no_boxes_is_none_however_it_was_written() -> None:
+def test_forms_of_no_boxes() -> None:
     assert Sentence.model_validate({"text": "Clear lungs.", "boxes": []}).boxes is None
 
 
@@ -79,7 +79,7 @@ def test_an_error_names_the_path_of_its_field(value: object, field: str, code: E
         ({"text": "a", "masks": [{"size": [1, 1], "count": [1]}]}, ".count: unknown field; did you mean 'counts'?"),
     ],
 )
-def test_of_an_unknown_field_the_one_that_is_meant_is_named(sentence: dict[str, Any], message: str) -> None:
+def test_an_unknown_field_has_a_suggestion(sentence: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_sentences([sentence])
     assert str(caught.value).endswith(message)
@@ -98,7 +98,7 @@ def test_of_an_unknown_field_the_one_that_is_meant_is_named(sentence: dict[str, 
         ("T1\u20112", "T1\u22122"),
     ],
 )
-def test_case_spaces_dashes_and_one_final_mark_do_not_count(one: str, other: str) -> None:
+def test_normalization_ignores_case_spaces_dashes_and_a_final_mark(one: str, other: str) -> None:
     assert normalised_text(one) == normalised_text(other)
 
 
@@ -112,11 +112,11 @@ def test_case_spaces_dashes_and_one_final_mark_do_not_count(one: str, other: str
         ("Opacity at T1\u20132.", "Opacity at T12."),
     ],
 )
-def test_words_dashes_between_digits_and_other_marks_do_count(one: str, other: str) -> None:
+def test_normalization_keeps_words_numeric_dashes_and_other_marks(one: str, other: str) -> None:
     assert normalised_text(one) != normalised_text(other)
 
 
 @given(text=st.text() | st.text(alphabet="-\u2013\u2212 1a."))
-def test_a_normalised_text_keeps_no_capitals_and_no_dashes_but_between_digits(text: str) -> None:
+def test_normalized_text_has_no_capitals_and_only_numeric_dashes(text: str) -> None:
     kept = re.sub(r"(?<=\d)-(?=\d)", "", normalised_text(text))
     assert not set(kept) & set("-\u2010\u2013\u2014\u2212\n\tABC")

@@ -54,7 +54,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in read_jsonl(path)]
 
 
-def test_scores_hold_every_figure_the_judge_and_the_counts(result: EvaluationResult, tmp_path: Path) -> None:
+def test_scores_have_every_score_the_judge_and_the_counts(result: EvaluationResult, tmp_path: Path) -> None:
     write_results(result, tmp_path, {})
     scores = read_json(tmp_path / "scores.json")
     assert list(scores) == ["version", "scores", "judge", "splitter", "counts", "metrics", "unavailable"]
@@ -66,7 +66,7 @@ def test_scores_hold_every_figure_the_judge_and_the_counts(result: EvaluationRes
     assert (scores["counts"]["samples"], scores["counts"]["excluded"]) == (2, 1)
 
 
-def test_a_sample_is_one_row_with_null_for_what_has_no_value(result: EvaluationResult, tmp_path: Path) -> None:
+def test_a_sample_is_one_row_with_null_for_missing_values(result: EvaluationResult, tmp_path: Path) -> None:
     write_results(result, tmp_path, {})
     scored, left_out = rows(tmp_path / "samples.jsonl")
     assert scored == {
@@ -93,7 +93,7 @@ def test_a_sample_is_one_row_with_null_for_what_has_no_value(result: EvaluationR
     assert left_out["failure"] == "no YAML"
 
 
-def test_a_sentence_is_one_row_that_can_be_drawn(result: EvaluationResult, tmp_path: Path) -> None:
+def test_a_sentence_is_one_row_with_its_boxes(result: EvaluationResult, tmp_path: Path) -> None:
     write_results(result, tmp_path, {})
     nodule, clear, effusion, bad, _ = rows(tmp_path / "sentences.jsonl")
     assert nodule == {
@@ -114,7 +114,7 @@ def test_a_sentence_is_one_row_that_can_be_drawn(result: EvaluationResult, tmp_p
     assert (bad["status"], bad["why"]) == (None, "no valid answer: no YAML")
 
 
-def test_a_run_holds_what_is_given_the_options_and_who_answered(result: EvaluationResult, tmp_path: Path) -> None:
+def test_run_json_has_input_options_judge_and_usage(result: EvaluationResult, tmp_path: Path) -> None:
     write_results(result, tmp_path, {"options": {"narrative": None}, "seconds": 1.5})
     run = read_json(tmp_path / "run.json")
     assert (run["seconds"], run["calls"], run["usage"]) == (1.5, 0, {"judge": {"calls": 0}})
@@ -129,7 +129,7 @@ def test_a_run_holds_what_is_given_the_options_and_who_answered(result: Evaluati
     }
 
 
-def test_the_same_result_gives_the_same_bytes(result: EvaluationResult, tmp_path: Path) -> None:
+def test_equal_results_give_equal_bytes(result: EvaluationResult, tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_results(result, tmp_path / name, {"seed": 42})
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
@@ -137,7 +137,7 @@ def test_the_same_result_gives_the_same_bytes(result: EvaluationResult, tmp_path
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)
 
 
-def test_masks_and_boxes_on_the_prior_image_can_be_drawn_too(tmp_path: Path) -> None:
+def test_sentence_rows_have_masks_and_prior_boxes(tmp_path: Path) -> None:
     sentence = Sentence(text="scar", masks=(Mask(size=(2, 2), counts=[1, 3]),), prior_boxes=(LEFT,))
     write_results(RadFact(judge=FirstPremise(), bootstrap=0).score([[sentence]], [[sentence]]), tmp_path)
     written, _ = rows(tmp_path / "sentences.jsonl")
@@ -145,7 +145,7 @@ def test_masks_and_boxes_on_the_prior_image_can_be_drawn_too(tmp_path: Path) -> 
     assert written["prior_boxes"] == [LEFT.model_dump()]
 
 
-def test_who_split_narratives_stands_in_the_scores(tmp_path: Path) -> None:
+def test_scores_name_the_splitter(tmp_path: Path) -> None:
     result = RadFact(judge=FirstPremise(), splitter=str.split).score(["nodule"], ["no effusion"])
     write_results(result, tmp_path)
     assert read_json(tmp_path / "scores.json")["splitter"] == {"name": "str.split"}
@@ -157,13 +157,13 @@ def test_an_unfinished_folder_has_no_scores(result: EvaluationResult, tmp_path: 
     assert not (tmp_path / "scores.json").exists()
 
 
-def test_a_set_without_samples_is_written_as_null_figures(tmp_path: Path) -> None:
+def test_a_dataset_without_samples_has_null_scores(tmp_path: Path) -> None:
     write_results(RadFact(judge=FirstPremise()).score([], []), tmp_path, {})
     text = (tmp_path / "scores.json").read_text()
     assert {figure["point"] for figure in json.loads(text)["scores"].values()} == {None}
 
 
-def test_the_figures_of_samples_are_read_from_a_folder(tmp_path: Path) -> None:
+def test_sample_scores_are_read_from_a_folder(tmp_path: Path) -> None:
     rows = [{"sample_id": "b", "x": 0.5, "n": 3, "failure": None}, {"sample_id": "a", "x": None}]
     write_jsonl(tmp_path / "samples.jsonl", rows)
     with pytest.raises(InputError, match=r"no scores\.json"):

@@ -54,23 +54,23 @@ class OfTheSet(Lengths):
 LENGTH = (Lengths(), "length")
 
 
-def test_plain_and_conversational_completions_have_the_same_reward() -> None:
+def test_plain_and_conversational_completions_have_equal_rewards() -> None:
     reward = make_reward(LENGTH)
     plain = reward(["ab", "abc"], ground_truth=["x", "y"])
     said = [[{"role": "assistant", "content": text}] for text in ("ab", "abc")]
     assert plain == reward(said, ground_truth=["x", "y"], prompts=["p", "p"]) == [2.0, 3.0]
 
 
-def test_what_is_better_lower_is_turned_and_weighted() -> None:
+def test_scores_that_are_better_when_lower_are_negated() -> None:
     reward = make_reward(LENGTH, LengthOff(), weights=[1, 10], column="report")
     assert reward(["abc"], report=["a"]) == [3.0 - 10 * 2]
 
 
-def test_what_is_not_scored_has_no_reward() -> None:
+def test_unscored_completions_have_no_reward() -> None:
     assert make_reward(LENGTH)(["", "a"], ground_truth=["a", "a"]) == [None, 1.0]
 
 
-def test_saying_nothing_is_not_left_out() -> None:
+def test_empty_completions_are_scored() -> None:
     reward = make_reward("logical_f1", "logical_precision", judge="offline")
     references = ["The heart is large."] * 3 + [""]
     assert reward(["", " \n", "The heart is large.", ""], ground_truth=references) == [0.0, 0.0, 2.0, None]
@@ -88,7 +88,7 @@ def test_an_empty_completion_whose_judge_failed_has_no_reward() -> None:
     assert reward(["", "", "a"], ground_truth=["a", "a", "a"]) == [None, 0.0, None]
 
 
-def test_a_metric_may_say_none_where_it_has_no_value() -> None:
+def test_a_metric_may_return_none_for_a_missing_value() -> None:
     class Sparse(Lengths):
         def score(self, pairs: Sequence[Pair]) -> MetricResult:
             values: list[Any] = [None, *super().score(pairs).values["length"][1:]]
@@ -97,7 +97,7 @@ def test_a_metric_may_say_none_where_it_has_no_value() -> None:
     assert make_reward((Sparse(), "length"))(["a", "ab"], ground_truth=["a", "a"]) == [None, 2.0]
 
 
-def test_all_completions_are_scored_together_and_once_a_metric() -> None:
+def test_completions_are_scored_in_one_batch_per_metric() -> None:
     metric = Lengths()
     make_reward((metric, "length"), (metric, "length_off"))(["a", "b", "c"], ground_truth=["a"] * 3)
     assert metric.calls == [3]
@@ -117,18 +117,18 @@ def test_metrics_are_named_as_on_the_command_line() -> None:
     ("metric", "options", "figure"),
     [("radfact", {"judge": "offline"}, "logical_f1"), ("bleu", {}, "bleu_2"), (Headed(), {}, "length_off")],
 )
-def test_a_metric_counts_by_its_headline_figure(metric: Any, options: dict[str, Any], figure: str) -> None:
+def test_the_reward_of_a_metric_is_its_main_score(metric: Any, options: dict[str, Any], figure: str) -> None:
     pytest.importorskip("sacrebleu")
     assert make_reward(metric, **options).__name__ == figure
 
 
-def test_a_sample_without_reports_has_no_logical_f1_and_no_word_in_common() -> None:
+def test_two_empty_reports_have_no_logical_f1_and_a_rouge_l_of_zero() -> None:
     pytest.importorskip("rouge_score")
     assert make_reward("logical_f1", judge="offline")([""], ground_truth=[""]) == [None]
     assert make_reward("rouge_l")([""], ground_truth=[""]) == [0.0]
 
 
-def test_grounded_references_are_read_as_their_sentences() -> None:
+def test_grounded_references_are_converted_to_sentences() -> None:
     reference = [{"text": "ab", "boxes": None}, {"text": "c", "boxes": []}]
     assert make_reward(LengthOff())(["ab c"], ground_truth=[reference]) == [0.0]
 
@@ -150,7 +150,7 @@ def test_grounded_references_are_read_as_their_sentences() -> None:
         (((OfTheSet(), "length"),), {}, "exists only for a dataset"),
     ],
 )
-def test_what_cannot_be_made_is_said(arguments: tuple[Any, ...], options: dict[str, Any], wrong: str) -> None:
+def test_invalid_arguments_are_refused(arguments: tuple[Any, ...], options: dict[str, Any], wrong: str) -> None:
     with pytest.raises(InputError, match=wrong):
         make_reward(*arguments, **options)
 
@@ -219,7 +219,7 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
     assert not torch.equal(before, model.model.layers[0].mlp.up_proj.weight)
 
 
-def test_a_metric_that_does_not_keep_to_its_word_is_named() -> None:
+def test_a_metric_with_invalid_results_is_named() -> None:
     class Short(Lengths):
         name = "short"
 
@@ -238,6 +238,6 @@ def test_a_metric_that_does_not_keep_to_its_word_is_named() -> None:
         make_reward((Broken(), "length"))(["a", "b"], ground_truth=["a", "b"])
 
 
-def test_a_class_is_no_metric() -> None:
+def test_a_metric_class_is_refused() -> None:
     with pytest.raises(InputError, match="for example LengthOff"):
         make_reward(LengthOff)  # type: ignore[arg-type]

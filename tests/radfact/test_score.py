@@ -74,7 +74,7 @@ def sides(rows: Sequence[SentenceScore], side: str) -> list[SentenceScore]:
     return [row for row in rows if row.side == side]
 
 
-def test_each_figure_divides_what_the_definition_says() -> None:
+def test_scores_are_the_quotients_of_the_definition() -> None:
     # Candidate: a is entailed in place, b entailed elsewhere, c located but not entailed, d entailed without boxes.
     candidate: Report = [located("a", LEFT), located("b", LEFT), located("c", LEFT), *texts("d")]
     reference: Report = [located("w", LEFT), located("x", RIGHT), *texts("y")]
@@ -95,7 +95,7 @@ def test_each_figure_divides_what_the_definition_says() -> None:
     )
 
 
-def test_a_zero_denominator_has_no_value() -> None:
+def test_a_zero_denominator_gives_no_value() -> None:
     figures = only(says({"a": NO}), [located("a", LEFT)], texts("b")).scores
     assert {name for name, value in figures.items() if math.isnan(value)} == {
         "grounding_precision",
@@ -106,7 +106,7 @@ def test_a_zero_denominator_has_no_value() -> None:
     }
 
 
-def test_all_evidence_sentences_count_for_the_region() -> None:
+def test_regions_of_all_evidence_are_combined() -> None:
     whole = located("a", (0.0, 0.0, 1.0, 1.0))
     reference: Report = [located("left", LEFT), located("right", RIGHT)]
     one = RadFact(judge=says({"a": yes(0)}), bootstrap=0).score([[whole]], [reference])
@@ -117,7 +117,7 @@ def test_all_evidence_sentences_count_for_the_region() -> None:
 @pytest.mark.parametrize(
     ("compat", "evidence", "spatial"), [("paper", (0,), "not_entailed"), ("exact", (0, 1), "entailed")]
 )
-def test_evidence_that_occurs_twice_means_the_first_or_all(
+def test_duplicate_evidence_means_the_first_or_all_occurrences(
     compat: Any, evidence: tuple[int, ...], spatial: str
 ) -> None:
     reference: Report = [located("Nodule.", RIGHT), located("nodule", LEFT)]
@@ -126,14 +126,14 @@ def test_evidence_that_occurs_twice_means_the_first_or_all(
     assert (row.evidence, row.spatial) == (evidence, spatial)
 
 
-def test_a_sentence_that_occurs_twice_is_judged_once_and_counted_twice() -> None:
+def test_a_duplicate_sentence_is_judged_once_and_counted_twice() -> None:
     judge = says({"a": yes(0)})
     sample = only(judge, texts("a", "A.", "b"), texts("x"))
     assert [question.hypothesis for question in judge.calls[0] if question.premises == ("x",)] == ["a", "b"]
     assert sample.scores["logical_precision"] == 2 / 3
 
 
-def test_sentences_of_different_ranges_are_judged_apart() -> None:
+def test_sentences_with_different_regions_are_judged_separately() -> None:
     judge = says({"A 1-2 mm nodule.": yes(0)})
     sample = only(judge, texts("A 1-2 mm nodule.", "A 12 mm nodule."), texts("A nodule of 1-2 mm."))
     assert sample.scores["logical_precision"] == 1 / 2
@@ -142,7 +142,7 @@ def test_sentences_of_different_ranges_are_judged_apart() -> None:
 @given(
     reports=st.lists(st.tuples(*[st.lists(st.sampled_from(["a", "b", "c"]), max_size=3)] * 2), min_size=1, max_size=6)
 )
-def test_a_set_is_one_call_without_repeats_and_with_equal_premises_adjacent(
+def test_a_dataset_is_one_call_without_duplicates_sorted_by_premises(
     reports: list[tuple[list[str], list[str]]],
 ) -> None:
     judge = Oracle(verbatim)
@@ -178,7 +178,7 @@ def test_a_report_against_itself_is_perfect() -> None:
 
 
 @pytest.mark.parametrize("empty", [[], ""])
-def test_nothing_follows_from_an_empty_report_and_nobody_is_asked(empty: Report) -> None:
+def test_an_empty_report_entails_nothing_without_a_query(empty: Report) -> None:
     judge = Oracle(verbatim)
     figures = only(judge, empty, texts("a", "b")).scores
     assert judge.calls == []
@@ -186,7 +186,7 @@ def test_nothing_follows_from_an_empty_report_and_nobody_is_asked(empty: Report)
     assert figures["logical_recall"] == 0.0
 
 
-def test_the_f1_of_a_set_comes_from_its_precision_and_recall() -> None:
+def test_the_f1_of_a_dataset_follows_from_its_precision_and_recall() -> None:
     # Precisions 1 and 0, recalls 0 and 1: every sample has F1 0, the set has one half of each.
     judge = says({"a": yes(0), "d": yes(0)})
     result = RadFact(judge=judge, bootstrap=0).score([texts("a"), texts("c")], [texts("b"), texts("d")])
@@ -194,7 +194,7 @@ def test_the_f1_of_a_set_comes_from_its_precision_and_recall() -> None:
     assert result.scores["logical_f1"].point == 0.5
 
 
-def test_narratives_are_split_and_have_no_spatial_figures() -> None:
+def test_narratives_are_split_and_have_no_spatial_scores() -> None:
     metric = RadFact(judge=Oracle(verbatim), bootstrap=10, splitter=lambda text: text.split("; "))
     result = metric.score(["a; b", ""], [[located("a", LEFT)], "c"])
     assert result.counts["candidate_sentences"] == 2
@@ -221,30 +221,30 @@ class Semicolons:
         return {"calls": len(self.calls)}
 
 
-def test_all_narratives_are_split_in_one_call_each_once() -> None:
+def test_distinct_narratives_are_split_in_one_call() -> None:
     splitter = Semicolons()
     RadFact(Oracle(verbatim), bootstrap=0, splitter=splitter).score(["a; b", "a", ""], ["a", "a; b", texts("c")])
     assert splitter.calls == [["a; b", "a"]]
 
 
-def test_who_split_stands_in_the_result_with_what_it_cost() -> None:
+def test_the_result_has_the_splitter_and_its_usage() -> None:
     result = RadFact(Oracle(verbatim), bootstrap=0, splitter=Semicolons()).score(["a"], ["a"])
     assert result.splitter == {"name": "semicolons", "mark": ";"}
     assert result.usage == {"judge": {"calls": 1}, "splitter": {"calls": 1}}
 
 
-def test_what_was_asked_before_is_not_counted_again() -> None:
+def test_usage_of_earlier_runs_is_not_counted() -> None:
     scorer = RadFact(Oracle(verbatim), bootstrap=0, splitter=Semicolons())
     first, second = (scorer.score([word], [word]).usage for word in "ab")
     assert first == second == {"judge": {"calls": 1}, "splitter": {"calls": 1}}
 
 
-def test_where_nothing_is_split_there_is_no_splitter() -> None:
+def test_without_narratives_the_result_has_no_splitter() -> None:
     result = RadFact(Oracle(verbatim), bootstrap=0, splitter=Semicolons()).score([texts("a")], [texts("a")])
     assert (result.splitter, list(result.usage)) == (None, ["judge"])
 
 
-def test_narratives_are_split_offline_unless_somebody_else_is_named() -> None:
+def test_the_default_splitter_is_offline() -> None:
     result = RadFact(Oracle(verbatim), bootstrap=0).score(["There is a nodule. No effusion."], ["No effusion."])
     assert result.splitter is not None
     assert result.splitter["name"] == "offline"
@@ -252,7 +252,7 @@ def test_narratives_are_split_offline_unless_somebody_else_is_named() -> None:
 
 
 @pytest.mark.parametrize("on_failure", ["drop", "not-entailed"])
-def test_a_narrative_that_cannot_be_split_leaves_its_sample_out_unjudged(on_failure: Any) -> None:
+def test_a_failed_split_excludes_its_sample(on_failure: Any) -> None:
     judge = Oracle(verbatim)
     metric = RadFact(judge, bootstrap=0, splitter=Semicolons(), on_failure=on_failure)
     result = metric.score(["bad", "a"], ["x; y", "a"])
@@ -264,14 +264,14 @@ def test_a_narrative_that_cannot_be_split_leaves_its_sample_out_unjudged(on_fail
     assert [row.status for row in result.sentences if row.sample_id == "0"] == [None, None]
 
 
-def test_a_narrative_that_cannot_be_split_may_stop_the_run_before_anybody_judges() -> None:
+def test_a_failed_split_may_stop_the_run_before_the_judge_is_queried() -> None:
     judge = Oracle(verbatim)
     with pytest.raises(RunError, match=r"1 of 2 narratives .* no JSON"):
         RadFact(judge, splitter=Semicolons(), on_failure="stop").score(["bad"], ["a"])
     assert judge.calls == []
 
 
-def test_a_splitter_that_loses_answers_stops_the_run() -> None:
+def test_a_splitter_with_missing_results_stops_the_run() -> None:
     class Lossy(Semicolons):
         def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
             return super().split(narratives)[1:]
@@ -280,7 +280,7 @@ def test_a_splitter_that_loses_answers_stops_the_run() -> None:
         RadFact(Oracle(verbatim), splitter=Lossy()).score(["a"], ["b"])
 
 
-def test_a_function_that_raises_cannot_split() -> None:
+def test_an_exception_of_a_splitter_function_fails_its_narrative() -> None:
     def fussy(_: str) -> list[str]:
         raise ValueError("no verb")
 
@@ -288,22 +288,22 @@ def test_a_function_that_raises_cannot_split() -> None:
     assert "fussy: ValueError: no verb" in str(result.samples[0].failure)
 
 
-def test_a_judge_may_be_a_function_of_premises_and_hypothesis() -> None:
+def test_a_function_may_be_the_judge() -> None:
     result = RadFact(lambda premises, hypothesis: hypothesis in premises).score([texts("a", "b")], [texts("a")])
     assert result.samples[0].scores["logical_precision"] == 0.5
 
 
-def test_what_is_neither_judge_nor_function_is_named() -> None:
+def test_an_invalid_judge_is_refused() -> None:
     with pytest.raises(InputError, match=r"judge: expected a judge \(load_judge .*, found str"):
         RadFact("offline")  # type: ignore[arg-type]
 
 
-def test_what_is_neither_splitter_nor_function_is_named() -> None:
+def test_an_invalid_splitter_is_refused() -> None:
     with pytest.raises(InputError, match=r"splitter: expected a splitter \(load_splitter .*, found str"):
         RadFact(Oracle(verbatim), splitter="offline")  # type: ignore[arg-type]
 
 
-def test_references_without_a_candidate_are_samples_left_out() -> None:
+def test_references_without_a_candidate_are_excluded() -> None:
     pairs = Pairs((Pair("a", texts("x"), texts("x")),), read=3, without_candidate=("b", "c"))
     result = RadFact(Oracle(verbatim)).score(pairs)
     assert [(one.sample_id, one.failure) for one in result.samples] == [
@@ -314,7 +314,7 @@ def test_references_without_a_candidate_are_samples_left_out() -> None:
     assert (result.scores["logical_f1"].point, result.scores["logical_f1"].n, result.counts["excluded"]) == (1, 1, 2)
 
 
-def test_figures_and_intervals_are_those_of_the_judged_samples_alone() -> None:
+def test_scores_and_intervals_use_judged_samples_only() -> None:
     pairs = tuple(Pair(name, texts("a", name), texts("a")) for name in "abcdef")
     metric = RadFact(Oracle(verbatim), splitter=Semicolons())
     unsplit = Pair("bad", "bad", "a")
@@ -349,7 +349,7 @@ INVALID: Sequence[Callable[[EntailmentQuery], Answer]] = (
 
 
 @pytest.mark.parametrize("answer", INVALID)
-def test_a_failed_judgement_leaves_its_sample_out_and_says_so(answer: Callable[[EntailmentQuery], Answer]) -> None:
+def test_a_failed_judgment_excludes_its_sample(answer: Callable[[EntailmentQuery], Answer]) -> None:
     result = RadFact(judge=Oracle(answer)).score([texts("a", "bad"), texts("a")], [texts("a"), texts("a")])
     left_out, kept = result.samples
     assert left_out.failure
@@ -360,17 +360,17 @@ def test_a_failed_judgement_leaves_its_sample_out_and_says_so(answer: Callable[[
     assert result.sentences[1].status is None
 
 
-def test_a_failed_judgement_may_count_as_not_entailed() -> None:
+def test_a_failed_judgment_may_count_as_not_entailed() -> None:
     sample = only(Oracle(failing), texts("a", "bad"), texts("a"), on_failure="not-entailed")
     assert (sample.failure, sample.scores["logical_precision"]) == (None, 0.5)
 
 
-def test_a_failed_judgement_may_stop_the_run() -> None:
+def test_a_failed_judgment_may_stop_the_run() -> None:
     with pytest.raises(RunError, match=r"1 of 3 judgments .* no YAML"):
         only(Oracle(failing), texts("a", "bad"), texts("a"), on_failure="stop")
 
 
-def test_a_judge_that_loses_answers_stops_the_run() -> None:
+def test_a_judge_with_missing_verdicts_stops_the_run() -> None:
     class Lossy(Oracle):
         def judge(self, questions: Sequence[EntailmentQuery]) -> list[Answer]:
             return super().judge(questions)[1:]
@@ -379,7 +379,7 @@ def test_a_judge_that_loses_answers_stops_the_run() -> None:
         only(Lossy(verbatim), texts("a"), texts("b"))
 
 
-def test_sentences_stand_in_the_order_of_their_reports() -> None:
+def test_sentences_have_the_order_of_their_reports() -> None:
     result = RadFact(judge=Oracle(verbatim), bootstrap=0).score([texts("b", "a")], [texts("a", "c")])
     assert [(row.side, row.index, row.text, row.status) for row in result.sentences] == [
         ("candidate", 0, "b", "not_entailment"),
@@ -400,37 +400,37 @@ def test_sentences_stand_in_the_order_of_their_reports() -> None:
         ({"seed": -1}, "seed"),
     ],
 )
-def test_an_impossible_option_is_named(options: dict[str, Any], field: str) -> None:
+def test_an_invalid_option_is_named(options: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as error:
         RadFact(judge=Oracle(verbatim), **options)
     assert error.value.field == field
 
 
-def test_lists_of_different_lengths_are_rejected() -> None:
+def test_lists_of_different_lengths_are_refused() -> None:
     with pytest.raises(InputError) as error:
         RadFact(judge=Oracle(verbatim)).score([texts("a")], [texts("a"), texts("b")])
     assert error.value.code is ErrorCode.MISMATCH
 
 
 @pytest.mark.parametrize("given", [texts("a"), [[{"text": "a"}]], [None], [texts("a"), 3], "a report"])
-def test_what_is_no_list_of_reports_is_rejected(given: Any) -> None:
+def test_invalid_lists_of_reports_are_refused(given: Any) -> None:
     with pytest.raises(InputError, match="expected a list of"):
         RadFact(judge=Oracle(verbatim)).score(given, given)
 
 
-def test_an_id_that_stands_twice_is_rejected() -> None:
+def test_duplicate_ids_are_refused() -> None:
     with pytest.raises(InputError, match="duplicate id '1'"):
         RadFact(judge=Oracle(verbatim)).score([Pair("1", [], []), Pair("1", [], [])])
 
 
-def test_the_samples_as_a_frame() -> None:
+def test_samples_as_a_dataframe() -> None:
     pandas = pytest.importorskip("pandas")
     frame = RadFact(judge=Oracle(verbatim)).score([Pair("x", texts("a"), texts("a"))]).to_dataframe()
     assert isinstance(frame, pandas.DataFrame)
     assert frame.loc["x", "logical_f1"] == 1.0
 
 
-def test_the_sentences_as_a_frame() -> None:
+def test_sentences_as_a_dataframe() -> None:
     pytest.importorskip("pandas")
     frame = (
         RadFact(Oracle(verbatim)).score([Pair("x", [located("a", LEFT)], texts("a", "b"))]).to_dataframe("sentences")
@@ -439,20 +439,20 @@ def test_the_sentences_as_a_frame() -> None:
     assert frame.query("side == 'reference'")["status"].tolist() == ["entailment", "not_entailment"]
 
 
-def test_without_pandas_the_frame_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pandas_a_dataframe_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     result = RadFact(judge=Oracle(verbatim)).score([texts("a")], [texts("a")])
     with pytest.raises(ImportError, match="pandas"):
         result.to_dataframe()
 
 
-def test_the_async_twin_gives_the_same_result() -> None:
+def test_ascore_equals_score() -> None:
     metric = RadFact(Oracle(verbatim))
     pairs = [Pair("1", texts("a", "b"), texts("a"))]
     assert asyncio.run(metric.ascore(pairs)).scores == metric.score(pairs).scores
 
 
-def test_the_async_twin_raises_what_the_other_raises() -> None:
+def test_ascore_raises_the_errors_of_score() -> None:
     with pytest.raises(InputError):
         asyncio.run(RadFact(Oracle(verbatim)).ascore([texts("a")], []))
 
@@ -471,7 +471,7 @@ class Held(Oracle):
         return super().judge(questions)
 
 
-def test_the_async_twin_leaves_the_loop_free() -> None:
+def test_ascore_does_not_block_the_event_loop() -> None:
     judge = Held()
 
     async def both() -> float | None:
@@ -484,7 +484,7 @@ def test_the_async_twin_leaves_the_loop_free() -> None:
     assert asyncio.run(both()) == 1.0
 
 
-def test_cancelling_the_async_twin_stops_the_waiting() -> None:
+def test_ascore_can_be_cancelled() -> None:
     judge = Held()
 
     async def give_up() -> None:
