@@ -73,7 +73,8 @@ def parse_study(row: dict[str, Any], folder: Path, *, file: Path | str, line: in
     Args:
         row: the line's JSON object.
         folder: base of relative image paths.
-        file, line: location for errors.
+        file: for error messages.
+        line: for error messages.
 
     Raises:
         InputError: the row is not a study.

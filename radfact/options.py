@@ -62,7 +62,9 @@ class Subset:
 
 
 def only(*names: str, **defaults: Any) -> Subset:
-    """Take some fields of a model only, as in `Annotated[JudgeOptions, only("judge", "base_url")]`.
+    """Select fields of an option model.
+
+    Used in annotations: `Annotated[JudgeOptions, only("judge", "base_url")]`.
 
     Args:
         names: fields to take; none for all.
@@ -166,11 +168,14 @@ def value_type(annotation: Any) -> Any:
 
 @contextmanager
 def rename_fields(names: Mapping[str, str], separator: str = ".") -> Iterator[None]:
-    """Raise an `InputError` about one option again as one about another, such as the flag that the value came from.
+    """Rename the option that an `InputError` is about, for example to the flag that the value comes from.
 
     Args:
         names: new names by old ones; errors about other fields, or about a file, pass unchanged.
         separator: between the name of an option and the key of one of its values.
+
+    Raises:
+        InputError: raised in the context, under the new name.
     """
     try:
         yield

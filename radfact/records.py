@@ -256,17 +256,20 @@ def as_input_error(
     line: int | None = None,
     field: str = "",
 ) -> InputError:
-    """The first fault of a pydantic validation as one line for a person, with the path of the field.
+    """Return the first error of a Pydantic validation as an error of one line with the path of the field.
 
     Args:
         error: of the validation.
-        kind: what the value should have been, whose fields an unknown one is compared with.
-        file, line: that the value is read from.
-        field: that holds it there.
+        kind: expected type of the value; its fields are suggested for an unknown field.
+        file: for error messages.
+        line: for error messages.
+        field: path of the value in the file.
     """
     faults = error.errors(include_url=False, include_context=False)
-    # What is missing may be what stands there under a misspelt name.
-    unknown = (one for one in faults if one["type"] == "extra_forbidden" and one["loc"][:-1] == faults[0]["loc"][:-1])
+    # A missing field may be present under a misspelled name.
+    unknown = (
+        item for item in faults if item["type"] == "extra_forbidden" and item["loc"][:-1] == faults[0]["loc"][:-1]
+    )
     first = next(unknown, faults[0]) if faults[0]["type"] == "missing" else faults[0]
     path = field
     for step in first["loc"]:

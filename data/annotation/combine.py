@@ -109,8 +109,10 @@ def iou(boxes: Sequence[Box], masks: Sequence[Mask], other_boxes: Sequence[Box],
     """Return the IoU of two regions; 0 if one of them is empty.
 
     Args:
-        boxes, masks: the first region, their union.
-        other_boxes, other_masks: the second region, on the same image.
+        boxes: boxes of the first region, which is the union of boxes and masks.
+        masks: masks of the first region.
+        other_boxes: boxes of the second region, on the same image.
+        other_masks: masks of the second region.
     """
     if not (boxes or masks) or not (other_boxes or other_masks):
         return 0.0

@@ -34,7 +34,8 @@ def bspline_resize(pixels: npt.NDArray[np.integer] | npt.NDArray[np.floating], h
 
     Args:
         pixels: (H, W) of any real type, at least 2 x 2.
-        height, width: size of the result, pixels.
+        height: of the result, pixels.
+        width: of the result, pixels.
 
     Returns:
         (height, width); overshoots the range of `pixels` at sharp edges.

@@ -135,7 +135,12 @@ def print_comparison(
 
     Args:
         console: console to print to.
-        table, folder, stem, title, settings, about: arguments of `maira.evaluate.comparison.write_comparison`.
+        table: the comparison.
+        folder: to write to.
+        stem: of the names of the files.
+        title: of the table.
+        settings: see `maira.evaluate.comparison.write_comparison`.
+        about: see `maira.evaluate.comparison.write_comparison`.
     """
     from maira.evaluate.comparison import footnotes, table_rows, write_comparison
 
@@ -178,11 +183,14 @@ def print_line(console: Console, text: str) -> None:
 
 
 def exit_with_failures(console: Console, failures: list[tuple[str, str]]) -> None:
-    """Print failures, and exit with the code for an incomplete run if there are any.
+    """Print failures, and exit with the code of an incomplete run if there are any.
 
     Args:
         console: console to print to.
         failures: (sample, reason).
+
+    Raises:
+        typer.Exit: there are failures.
     """
     for key, reason in failures[:10]:
         line = escape_for_terminal(f"skipped: {key}: {reason}")

@@ -1,0 +1,1 @@
+"""Evaluation of reports: scoring, baselines, ablations and the tables that compare them."""

@@ -1,0 +1,1 @@
+"""Generation of reports: batches, engines and the files of responses."""

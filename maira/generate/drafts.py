@@ -132,6 +132,10 @@ def without_references(study: Study) -> Study:
 
 
 def check_images(example: Example) -> None:
-    """Raise an InputError if an image of the example is missing."""
+    """Check that the images of an example exist.
+
+    Raises:
+        InputError: an image is missing.
+    """
     if missing := next((image for image in example.images if not image.is_file()), None):
         raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=missing)

@@ -72,7 +72,8 @@ def summarize_overlaps(overlaps: Sequence[Overlap], *, replicates: int = 500, se
 
     Args:
         overlaps: one per phrase; those without a value (NaN) are not counted in `n`.
-        replicates, seed: number of bootstrap replicates, and their seed.
+        replicates: number of bootstrap replicates.
+        seed: of the bootstrap.
     """
     columns = {
         "precision": [overlap.precision for overlap in overlaps],

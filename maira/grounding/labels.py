@@ -41,7 +41,8 @@ def evaluate_labels(
     Args:
         drafts: grounded reports by sample id.
         studies: phantoms with labels.
-        replicates, seed: number of bootstrap replicates over studies, and their seed.
+        replicates: number of bootstrap replicates over studies.
+        seed: of the bootstrap.
 
     Raises:
         InputError: a study has no labels or no draft, or its draft is a narrative.

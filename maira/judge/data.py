@@ -152,10 +152,12 @@ def make_rated_data(
     Source: VERT, section 4.1.4.
 
     Args:
-        path, layout, better, target: as in `radfact.meta.datasets.layouts.read_ratings`; of a folder with RaTE-Eval its training
-            set.
-        out: folder.
+        path: file or folder of the ratings; of a folder with RaTE-Eval its training set is used.
+        layout: of the ratings.
+        out: folder to write.
         scale: the lowest and highest rating; None for those of RaTE-Eval, 0 to 5.
+        better: whether lower or higher ratings are better; None for the layout's direction.
+        target: see `radfact.meta.datasets.layouts.read_ratings`.
         hold_out: what is held out.
 
     Raises:

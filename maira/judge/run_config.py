@@ -68,7 +68,11 @@ def read_judge_config(path: Path, overrides: list[str] | None = None) -> JudgeTr
 
 
 def check_folder(folder: Path) -> None:
-    """Raise an InputError unless a folder has the configuration of a model."""
+    """Check that a folder has the configuration of a model.
+
+    Raises:
+        InputError: it has no `config.json`.
+    """
     if not (folder / "config.json").is_file():
         raise InputError(
             "no model here (config.json is missing)", code=ErrorCode.FILE_NOT_FOUND, file=folder, field="model"

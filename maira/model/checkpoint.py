@@ -133,7 +133,11 @@ def weight_transforms() -> list[WeightRenaming | WeightConverter]:
 
 
 def check_json(folder: Path, *names: str) -> None:
-    """Raise an InputError unless each of the files that the folder has is a JSON object."""
+    """Check that each of the files that the folder has is a JSON object.
+
+    Raises:
+        InputError: a file is not a JSON object.
+    """
     for path in (folder / name for name in names):
         if path.is_file() and not isinstance(read_json(path), dict):
             raise InputError("expected a JSON object", code=ErrorCode.INVALID_FORMAT, file=path)
@@ -211,13 +215,16 @@ def match_weights(
 def raise_mismatch(
     missing: Iterable[str], unexpected: Iterable[str], reshaped: Iterable[str], *, file: Path | str
 ) -> None:
-    """Raise an InputError that lists mismatches, unless there are none.
+    """Raise an error that lists mismatches, unless there are none.
 
     Args:
         missing: names that the checkpoint lacks.
         unexpected: names that the model lacks.
         reshaped: names with another shape, and the shapes.
         file: checkpoint, for the error.
+
+    Raises:
+        InputError: there are mismatches.
     """
     kinds = (("missing", missing), ("unexpected", unexpected), ("different shape", reshaped))
     lists = [f"{kind}: {_list_first(folded)}" for kind, names in kinds if (folded := fold_layers(names))]

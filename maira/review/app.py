@@ -71,18 +71,18 @@ class Server:
         self.assets: dict[str, Traversable] = shared | own
 
     def page(self, _: Request) -> Response:
-        """`GET /`"""
+        """Respond to `GET /`."""
         return Response((_OWN / "index.html").read_bytes(), media_type="text/html")
 
     def asset(self, request: Request) -> Response:
-        """`GET /static/NAME`: names are looked up in a list, never used as a path."""
+        """Respond to `GET /static/NAME`: names are looked up in a list, never used as a path."""
         name = request.path_params["name"]
         if name not in self.assets:
             raise _NotFoundError
         return Response(self.assets[name].read_bytes(), media_type=_TYPES[PurePath(name).suffix])
 
     def about(self, _: Request) -> Response:
-        """`GET /api/set`"""
+        """Respond to `GET /api/set`."""
         return JSONResponse(
             {
                 "title": self.set.title,
@@ -96,13 +96,13 @@ class Server:
         )
 
     def studies(self, request: Request) -> Response:
-        """`GET /api/studies?reviewer=R`"""
+        """Respond to `GET /api/studies?reviewer=R`."""
         reviews = self.store.reviews(_reviewer(request))
         rows = enumerate(zip(self.set.drafts, reviews, strict=True), 1)
         return JSONResponse([_row(number, draft.sample_id, review) for number, (draft, review) in rows])
 
     def study(self, request: Request) -> Response:
-        """`GET /api/studies/{number}?reviewer=R`"""
+        """Respond to `GET /api/studies/{number}?reviewer=R`."""
         number = self._number(request)
         review = self.store.review(_reviewer(request), number)
         study = self.set.studies[number - 1]
@@ -122,7 +122,7 @@ class Server:
         )
 
     def image(self, request: Request) -> Response:
-        """`GET /images/{number}/{kind}`: PNG, with `?full=1` in full size."""
+        """Respond to `GET /images/{number}/{kind}`: PNG, with `?full=1` in full size."""
         number, kind = self._number(request), request.path_params["kind"]
         if kind not in IMAGE_COLUMNS:
             raise _NotFoundError
@@ -136,29 +136,34 @@ class Server:
         return Response(png, media_type="image/png")
 
     def corrections(self, request: Request) -> Response:
-        """`GET /export/corrections.csv?reviewer=R`"""
+        """Respond to `GET /export/corrections.csv?reviewer=R`."""
         table = corrections_csv(self.store, [_reviewer(request)])
         return _download(table.encode("utf-8-sig"), "text/csv", "corrections.csv")
 
     def drafts(self, request: Request) -> Response:
-        """`GET /export/drafts.jsonl?reviewer=R`: corrected reports of finished studies."""
+        """Respond to `GET /export/drafts.jsonl?reviewer=R`: corrected reports of finished studies."""
         rows = corrected_drafts(self.store, _reviewer(request))
         text = "".join(f"{dumps(row)}\n" for row in rows)
         return _download(text.encode(), "application/jsonl", "drafts.jsonl")
 
     def summary(self, request: Request) -> Response:
-        """`GET /export/summary.json?reviewer=R`"""
+        """Respond to `GET /export/summary.json?reviewer=R`."""
         result = summarize(self.store, [_reviewer(request)])
         return _download(dumps(result).encode(), "application/json", "summary.json")
 
     def add_reviewer(self, _: Request, body: Any) -> Response:
-        """`POST /api/reviewers` with `{"name"}`: returns the name as registered."""
+        """Respond to `POST /api/reviewers` with `{"name"}` and return the registered name."""
         name = validated(_Named, body).name
         self.store.add_reviewer(name)
         return JSONResponse({"name": self.store.registered_name(name)})
 
     def change(self, request: Request, body: Any) -> Response:
-        """`POST /api/studies/{number}/changes`: responds when the change is on disk."""
+        """Respond to `POST /api/studies/{number}/changes` once the change is on disk.
+
+        Args:
+            request: has the number of the study.
+            body: parsed JSON, an envelope with a change.
+        """
         number = self._number(request)
         envelope, change = _parse_change(body)
         try:

@@ -1,0 +1,1 @@
+"""Training of MAIRA-2: configuration, data, parallelism, cost estimates and the training loop."""

@@ -165,7 +165,11 @@ def check_context(table: npt.NDArray[Any], model_config: PretrainedConfig, sampl
 
 
 def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> None:
-    """Mark what of a model is trained, and put low-rank adapters into its language model if the recipe has them.
+    """Set which weights of a model are trained, and add low-rank adapters if the configuration has them.
+
+    Args:
+        model: changed in place.
+        config: of the training.
 
     Raises:
         InputError: nothing is trained, or the adapters do not fit.

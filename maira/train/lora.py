@@ -65,7 +65,7 @@ def added_rows(lora: MairaLoraOptions, model_config: MairaConfig) -> range:
 
     Args:
         lora: options of the adapters.
-        config: of the model.
+        model_config: of the model.
 
     Raises:
         InputError: the added tokens do not fit before the image token.
@@ -79,7 +79,16 @@ def added_rows(lora: MairaLoraOptions, model_config: MairaConfig) -> range:
 
 
 def check_tokens(tokenizer: Any, model_config: MairaConfig, file: Path) -> None:
-    """Raise an InputError unless a checkpoint's tokens are where their rows are trained."""
+    """Check that a checkpoint's tokens are at the rows that are trained.
+
+    Args:
+        tokenizer: of the checkpoint.
+        model_config: of the model.
+        file: of the tokenizer, for error messages.
+
+    Raises:
+        InputError: the tokens are at other rows.
+    """
     if list(added_ids(model_config.image_token_index)) != tokenizer.convert_tokens_to_ids(list(ADDED_TOKENS)):
         raise InputError(f"{_MISPLACED} in {file}; {_REMEDY}", field="lora.added_tokens")
 

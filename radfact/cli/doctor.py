@@ -33,7 +33,15 @@ def doctor(context: typer.Context, metrics: Annotated[MetricOptions, only("weigh
 
 
 def show(report: DoctorReport, as_json: bool) -> None:
-    """Print a report, and exit with code 1 if the installation is broken."""
+    """Print a report; the exit code is 1 if the installation is broken.
+
+    Args:
+        report: what was checked.
+        as_json: whether to print JSON.
+
+    Raises:
+        typer.Exit: the installation is broken.
+    """
     from rich.text import Text
 
     from radfact.io.jsonl import dumps
@@ -53,7 +61,12 @@ def show(report: DoctorReport, as_json: bool) -> None:
 
 
 def command_words(command: object, parents: tuple[str, ...] = ()) -> list[str]:
-    """Return the words of every command in a group and its groups: "score", "meta agreement"."""
+    """Return the words of every command in a group and its subgroups: "score", "meta agreement".
+
+    Args:
+        command: a command or group of Click.
+        parents: words before the command's.
+    """
     subcommands = getattr(command, "commands", None)
     if subcommands is None:
         return [" ".join(parents)]

@@ -58,10 +58,10 @@ def green_summary(
 
 
 def check_embeddings(folder: Path | None) -> None:
-    """Say at once that a folder of embeddings cannot be used.
+    """Check that a folder of embeddings can be used, before the run begins.
 
     Raises:
-        InputError: it is named and holds none, or a package is not installed.
+        InputError: the folder has no embeddings, or a package is not installed.
     """
     if folder is not None:
         from radfact.results.green_summary import SentenceEmbedder
@@ -70,7 +70,13 @@ def check_embeddings(folder: Path | None) -> None:
 
 
 def summarise_where_possible(console: Console, results: Path, embeddings: Path | None) -> bool:
-    """Write and print the summary of a run that has GREEN; return whether that was possible."""
+    """Write and print the summary of a run that has GREEN; return whether that was possible.
+
+    Args:
+        console: console to print to.
+        results: folder with the results of a run.
+        embeddings: folder of the model that embeds sentences; None for the default.
+    """
     from radfact.results.green_summary import SentenceEmbedder, format_summary, write_summary
 
     try:

@@ -22,7 +22,7 @@ _INTERRUPTED = 130
 
 
 def run_command(app: Callable[[], Any], name: str) -> None:
-    """Run a Typer app. An error is one line on standard error, with its code in brackets, and never a traceback.
+    """Run a Typer app, and print an error as one line with its code in brackets, without a traceback.
 
     Args:
         app: the app.

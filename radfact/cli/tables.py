@@ -40,7 +40,13 @@ def describe_input(pairs: Pairs) -> str:
 
 
 def show_results(console: Console, result: EvaluationResult, price: Price | None) -> None:
-    """Print the scores by metric, the usage of models, and what was excluded."""
+    """Print the scores by metric, the usage of models, and what was excluded.
+
+    Args:
+        console: console to print to.
+        result: of an evaluation.
+        price: of tokens; None to print no cost.
+    """
     table = Table()
     for heading in ("score", "point", "median", "95 % interval", "n", "failed"):
         table.add_column(heading, justify="left" if heading == "score" else "right", no_wrap=heading != "score")
@@ -118,7 +124,13 @@ def _cost(usage: Mapping[str, int], price: Price | None) -> str:
 
 
 def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None:
-    """How often a judge was right, in what it was wrong, and what it took."""
+    """Print the scores of a judge check, its errors, time and cost.
+
+    Args:
+        console: console to print to.
+        check: result of the judge check.
+        price: of tokens; None to print no cost.
+    """
     say(console, f"Judge {check.judge} on {check.n} labelled judgements")
     table = Table()
     scores = {name: getattr(check, name) for name in ("accuracy", "precision", "recall", "f1", "evidence_f1")}
@@ -165,7 +177,13 @@ def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """One paragraph of plain text: nothing in it is markup."""
+    """Print a paragraph of plain text; nothing in it is markup.
+
+    Args:
+        console: console to print to.
+        text: to print.
+        style: of Rich, such as "yellow".
+    """
     console.print(escape_for_terminal(text), style=style, markup=False)
 
 
@@ -175,10 +193,22 @@ def number(value: float | None) -> str:
 
 
 def say_line(console: Console, text: str, style: str | None = None) -> None:
-    """One line of plain text however long it is, so that it can be searched for and copied."""
+    """Print plain text without line breaks, so that it can be searched and copied.
+
+    Args:
+        console: console to print to.
+        text: to print.
+        style: of Rich, such as "yellow".
+    """
     console.print(escape_for_terminal(text), style=style, markup=False, soft_wrap=True)
 
 
 def say_path(console: Console, lead: str, path: object) -> None:
-    """Where something lies."""
+    """Print a path.
+
+    Args:
+        console: console to print to.
+        lead: text before the path.
+        path: to print.
+    """
     say_line(console, f"{lead} {path}")

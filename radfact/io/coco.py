@@ -231,8 +231,9 @@ def decode_mask(mask: Mask) -> NDArray[np.bool_]:
 
 
 def _unpack_runs(counts: str) -> list[int]:
-    """Return the runs of a compressed COCO string: five bits per character, from the fourth run on relative to the run
-    two before.
+    """Return the runs of a compressed COCO string.
+
+    Characters have five bits each; from the fourth run on, runs are relative to the run two before.
 
     pycocotools is not used here, because it leaves pixels undefined where the runs of a damaged string end early.
     """

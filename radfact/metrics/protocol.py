@@ -315,13 +315,16 @@ def check_result(result: Any, metric: Metric, count: int) -> None:
 
 @contextmanager
 def report_errors(label: str, kind: type[InputError] | type[RunError]) -> Iterator[None]:
-    """Turn any exception of a metric into an error of one line with its place, so that other metrics continue.
+    """Convert any exception of a metric to an error of one line with its location, so that other metrics continue.
 
     The code may be a user's own; that of built-in metrics runs models with the user's files and memory.
 
     Args:
         label: name of the code in the message.
         kind: class of the error.
+
+    Raises:
+        InputError, RunError: an exception was raised; the type is `kind`.
     """
     try:
         yield

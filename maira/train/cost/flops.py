@@ -25,8 +25,15 @@ from maira.train.config.run_config import BaseTrainConfig, LoraOptions, MairaLor
 
 @dataclass(frozen=True)
 class Flops:
-    """Operations by part: `language_model` are its linear layers, `attention` its scores and their use, `logits` its
-    head at the positions of answers."""
+    """Floating-point operations by component.
+
+    Attributes:
+        encoder: of the image encoder.
+        adapter: of the adapter.
+        language_model: of the linear layers of the language model.
+        attention: of the attention of the language model.
+        logits: of the head of the language model at the positions of answers.
+    """
 
     encoder: float = 0.0
     adapter: float = 0.0
@@ -36,22 +43,29 @@ class Flops:
 
     @property
     def total(self) -> float:
-        """Of all parts."""
+        """Sum over all components."""
         return sum(self.by_part().values())
 
     def scaled(self, factor: float) -> Flops:
-        """So many times as many."""
+        """Return the operations multiplied by a factor."""
         return Flops(**{part: factor * count for part, count in self.by_part().items()})
 
     def by_part(self) -> dict[str, float]:
-        """Operations by the name of the part."""
+        """Return the operations by the name of the component."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What one of each costs, forward and backward: an image, a token, a pair of tokens of which one sees the other, a
-    position that predicts an answer's token."""
+    """Floating-point operations of the forward and backward pass.
+
+    Attributes:
+        encoder_image: of the encoder for an image.
+        adapter_image: of the adapter for an image.
+        token: of the language model for a token.
+        pair: for a pair of tokens, one of which attends to the other.
+        answer: for a position that predicts a token of an answer.
+    """
 
     encoder_image: float
     adapter_image: float
@@ -60,7 +74,7 @@ class Rates:
     answer: float
 
     def of(self, tokens: Sequence[int] | npt.NDArray[Any], images: int, answers: int) -> Flops:
-        """The operations of some samples.
+        """Return the operations of some samples.
 
         Args:
             tokens: (samples,), of prompt and answer, image tokens counted, padding not.

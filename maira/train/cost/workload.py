@@ -81,13 +81,17 @@ class Workload:
 
 
 def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload:
-    """The workload of a recipe's own data; of a source that is not there, what the paper says of one of its name.
+    """Measure the workload of the data of a configuration; missing sources are replaced by their rows of table 1.
 
-    A source's name is that of a folder it lies in, such as `padchest-gr`. Where there is one that table 1 does not
-    know, the whole of table 1 is taken for the recipe's data.
+    A missing source is identified by the name of a folder on its path, such as `padchest-gr`. If table 1 has no row of
+    that name, the whole table replaces the data.
+
+    Args:
+        config: of the training.
+        model_config: of the model.
 
     Raises:
-        InputError: its data are there and cannot be read, or have no answers for its tasks.
+        InputError: the data exist and cannot be read, or have no answers for the tasks.
     """
     opened = [(source, _open(source)) for source in config.train]
     missing = [(source, reason) for source, reason in opened if isinstance(reason, str)]

@@ -177,7 +177,15 @@ def _query_judge(
 
 
 def read(table: Path, options: RatingOptions) -> RatingSet:
-    """Read a set of ratings as the options describe it."""
+    """Read a set of ratings as the options describe it.
+
+    Args:
+        table: a file, or the folder of a dataset.
+        options: layout, selection of samples, directions.
+
+    Raises:
+        InputError: the ratings cannot be read, or the layout has preferences instead of ratings.
+    """
     from radfact.meta.datasets.layouts import LAYOUTS, read_ratings
     from radfact.meta.datasets.reports import read_ids
 

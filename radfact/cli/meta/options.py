@@ -182,13 +182,23 @@ def say_matches(matches: Sequence[SampleMatch]) -> None:
 
 
 def say_notes(console: Console, notes: Sequence[str]) -> None:
-    """Print notes."""
+    """Print notes.
+
+    Args:
+        console: console to print to.
+        notes: to print.
+    """
     for note in notes:
         say(console, note, style="yellow")
 
 
 def show_table(console: Console, table: Table) -> None:
-    """Print a table."""
+    """Print a table.
+
+    Args:
+        console: console to print to.
+        table: to print.
+    """
     from rich.markup import escape
     from rich.table import Table as RichTable
 
