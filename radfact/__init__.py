@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         load_splitter,
         split_narrative,
     )
+    from radfact.judges.options import JudgeOptions
     from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
     from radfact.pipeline import RadFact, evaluate
     from radfact.records import Box, Mask, Pair, Pairs, Report, Sentence, TextPair
@@ -37,6 +38,7 @@ __all__ = [
     "Failure",
     "InputError",
     "Judge",
+    "JudgeOptions",
     "Mask",
     "Metric",
     "MetricResult",
@@ -76,6 +78,7 @@ _HOMES = {
         "load_splitter",
         "split_narrative",
     ),
+    "judges.options": ("JudgeOptions",),
     "metrics.protocol": ("Metric", "MetricResult", "PooledScore", "Requirements", "Score"),
     "pipeline": ("RadFact", "evaluate"),
     "records": ("Box", "Mask", "Pair", "Pairs", "Report", "Sentence", "TextPair"),

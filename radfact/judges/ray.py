@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import Failure
-from radfact.judges.loading import default_splitter, load_judge, load_splitter
+from radfact.judges import default_splitter, load_judge, load_splitter
 from radfact.judges.protocol import EntailmentQuery, Splitter, SplittingJudge, Verdict
 from radfact.llm.ray_cluster import RayWorkers, check_in_process, gpus_per_worker
 
