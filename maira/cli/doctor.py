@@ -29,8 +29,8 @@ def doctor(
 ) -> None:
     """Check the installation: what radfact doctor checks, the folders of models, and which commands can run.
 
-    Models are MAIRA-2, RAD-DINO, Vicuna and others; missing files are listed. Each problem has a fix below it. Exit code
-    1 means that something which every command requires is broken.
+    Models are MAIRA-2, RAD-DINO, Vicuna and others; missing files are listed. Each problem has a fix below it. Exit
+    code 1 means that something which every command requires is broken.
     """
     from typer.main import get_command
 

@@ -174,8 +174,8 @@ def _show(written: JudgeDataSummary, out: Path, *, wanted: bool) -> None:
     if wanted and not is_held:
         print_line(
             console,
-            "Nothing is held out to check or validate with: too few references were drawn, or training has all of their "
-            "queries as well. Choose a greater --held-out, or add reports.",
+            "Nothing is held out to check or validate with: too few references were drawn, or training has all of "
+            "their queries as well. Choose a greater --held-out, or add reports.",
         )
     exit_with_failures(console, list(written.failures.items()))
 

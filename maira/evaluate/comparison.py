@@ -203,8 +203,8 @@ def footnotes(comparison: Comparison) -> list[str]:
     ]
     if COMPARISON_MENTIONS in comparison.names:
         notes.append(
-            f"{COMPARISON_MENTIONS}: share of reports that mention an earlier examination, as read by the judge's model "
-            f"with our own prompt; reference reports: {mentions[COMPARISON_MENTIONS]}."
+            f"{COMPARISON_MENTIONS}: share of reports that mention an earlier examination, as read by the judge's "
+            f"model with our own prompt; reference reports: {mentions[COMPARISON_MENTIONS]}."
         )
     unavailable = {
         name: reason

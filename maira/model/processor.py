@@ -148,8 +148,8 @@ def _check_tokens(tokenizer: Any, folder: Path | str) -> None:
     vocabulary = tokenizer.get_vocab()
     if missing := [token for token in (IMAGE, *ADDED_TOKENS) if token not in vocabulary]:
         raise InputError(
-            f"the tokenizer lacks {len(missing)} tokens of MAIRA-2, such as {missing[0]}; use the tokenizer that the model "
-            "was trained with, not that of its language model",
+            f"the tokenizer lacks {len(missing)} tokens of MAIRA-2, such as {missing[0]}; use the tokenizer that the "
+            "model was trained with, not that of its language model",
             code=ErrorCode.MISMATCH,
             file=folder,
         )
@@ -237,7 +237,8 @@ class MairaProcessor(ProcessorMixin):
         both: list[int] = self.tokenizer(PROMPT_END + target, add_special_tokens=False)["input_ids"]
         if both[: len(before)] != before:
             raise ValueError(
-                f"expected a target that starts with a space, found {target!r:.40}; the tokenizer merges it with the prompt"
+                f"expected a target that starts with a space, found {target!r:.40}; the tokenizer merges it with the "
+                "prompt"
             )
         return [*both[len(before) :], self.tokenizer.eos_token_id]
 

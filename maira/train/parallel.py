@@ -208,7 +208,7 @@ class ParallelModel:
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Compute gradients of this process's share of a loss; those of all processes add up to the gradient of the loss."""
+        """Compute the gradient of this process's share of a loss; the sum over processes is the gradient of the loss."""
         # FSDP2 and DDP both average over the processes.
         torch.autograd.backward(loss * self.context.size)
 
@@ -229,7 +229,7 @@ class ParallelModel:
 
 
 def _shard(model: PackedLossModel, config: BaseTrainConfig, context: DistributedContext) -> None:
-    """Apply FSDP2 in place: one parameter group for each block, the encoder, the adapter, and the first and last layers."""
+    """Apply FSDP2 in place: a parameter group for each block, encoder, adapter, and the first and last layers."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

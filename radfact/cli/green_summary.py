@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 MANUAL = "\n".join(
     (
-        "Summarize the GREEN assessments in a results folder: by category of error, the share of reports without one, and "
-        "the explanations that are typical, from the largest cluster of their sentence embeddings.",
+        "Summarize the GREEN assessments in a results folder: by category of error, the share of reports without one, "
+        "and the explanations that are typical, from the largest cluster of their sentence embeddings.",
         "",
         "No model is queried again. The summary is printed, written to green_summary.json in the folder, and shown on "
         "its page; 'radfact evaluate' does all of this by itself where the packages for it are installed.",

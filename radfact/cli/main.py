@@ -25,8 +25,8 @@ MANUAL = "\n".join(
         "Score radiology reports, sentence by sentence, against reference reports (RadFact).",
         "",
         "Every sentence of a report is put to a judge: does it follow from the other report? Logical precision is the "
-        "share of entailed candidate sentences, logical recall the share of entailed reference sentences. For sentences "
-        "with boxes or masks, grounding scores are the share of entailed sentences in the right place, spatial scores "
+        "share of entailed candidate sentences, logical recall the share of entailed reference sentences. For "
+        "sentences with boxes or masks, grounding scores are the share of entailed sentences in the right place, spatial scores "
         "the share of all sentences.",
         "",
         "[bold]Examples[/bold]",
@@ -61,8 +61,8 @@ MANUAL = "\n".join(
         "                       (vLLM, llama.cpp, TGI)",
         "  vllm:PATH            a model in this process",
         "  python:MODULE:OBJECT a custom judge",
-        "The judge is named by --judge, --config or RADFACT_JUDGE, in this order. It has no default, because another judge "
-        "is another metric.",
+        "The judge is named by --judge, --config or RADFACT_JUDGE, in this order. It has no default, because another "
+        "judge is another metric.",
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",

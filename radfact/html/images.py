@@ -75,7 +75,7 @@ def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
     if folder is None:
         src = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
     else:
-        # Named by content, so that an earlier page never shows the radiograph of another study while this one is written.
+        # Named by content, so that an earlier page never shows an image of another study while this one is written.
         name = f"{hashlib.sha256(jpeg).hexdigest()[:_DIGITS]}.jpg"
         src = f"{quote(folder.name)}/{name}"
         if not (folder / name).exists():

@@ -200,8 +200,8 @@ def _bar(score: ScoreRecord) -> str:
 
 _MEANING = """<details><summary>What RadFact's scores mean</summary>
 <p>Precision judges the sentences of the candidate against the reference, recall those of the reference against the
-candidate; F1 is the harmonic mean of the two. The F1 of the dataset is that of its precision and recall, not the mean of
-the studies' F1. <b>Logical</b>: entailed sentences among all. <b>Grounding</b>: logically and spatially entailed
+candidate; F1 is the harmonic mean of the two. The F1 of the dataset is that of its precision and recall, not the mean
+of the studies' F1. <b>Logical</b>: entailed sentences among all. <b>Grounding</b>: logically and spatially entailed
 ones among the entailed that have boxes. <b>Spatial</b>: logically and spatially entailed ones among all that have
 boxes. A study without such sentences has no value and does not count in n; n of an F1 counts the studies that have
 both its precision and its recall.</p></details>"""

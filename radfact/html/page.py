@@ -74,8 +74,8 @@ def write_page(
     """Write `report.html` into a results folder: its scores, and each study as in MAIRA-2, figure E.1.
 
     Images are inside the page or in `report_images/`, and are written before the page that shows them. An image that
-    cannot be read is shown as missing. Text of reports is data and cannot become markup. Options that are not given come
-    from `page` in `run.json`; a file named there that no longer exists is mentioned on the page.
+    cannot be read is shown as missing. Text of reports is data and cannot become markup. Options that are not given
+    come from `page` in `run.json`; a file named there that no longer exists is mentioned on the page.
 
     Args:
         folder: results folder.

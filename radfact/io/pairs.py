@@ -83,8 +83,8 @@ def read_candidates_and_references(
 
     A draft has a `report`: a list of sentences or one narrative. The reference of a record is `grounded_findings`, or
     else `findings`, or else `report`. Records where all of these are null, and records of splits without any draft, are
-    skipped and counted; drafts of the former are named in the result. Every draft must have a record. For COCO files see
-    `radfact.io.coco.read_coco`; a list of results as candidates takes sizes and categories from the references.
+    skipped and counted; drafts of the former are named in the result. Every draft must have a record. For COCO files
+    see `radfact.io.coco.read_coco`; a list of results as candidates takes sizes and categories from the references.
 
     Args:
         candidates: drafts, or a COCO dataset or list of results.

@@ -1,7 +1,7 @@
 """The registry of metrics: names of classes, which are imported when they are used.
 
-A built-in metric is one file of this package and one line of `_BUILTIN`; what it needs, costs and gives are attributes of
-its class (`radfact.metrics.protocol.Metric`).
+A built-in metric is one file of this package and one line of `_BUILTIN`; what it needs, costs and gives are attributes
+of its class (`radfact.metrics.protocol.Metric`).
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ class MetricResources:
         """Return everything that determines the result of a metric for given pairs; None if that is not known.
 
         It is known for built-in metrics, and for any that implements `describe`. A metric that queries a model and does
-        not describe itself is computed again, with the cached responses of its model; so is RadFact with a custom judge,
-        whose code may have changed.
+        not describe itself is computed again, with the cached responses of its model; so is RadFact with a custom
+        judge, whose code may have changed.
 
         Args:
             selection: of the metric.

@@ -108,7 +108,7 @@ def _rectangle_share(own: list[_Rectangle], evidence: list[_Rectangle]) -> float
 
 
 def _union_areas(own: list[_Rectangle], evidence: list[_Rectangle]) -> tuple[float, float]:
-    """Return the area of the union of `own` and of its part inside the union of `evidence`, by coordinate compression."""
+    """Return the areas of the union of `own` and of its part in the union of `evidence`, by coordinate compression."""
     corners = np.array(own + evidence, dtype=np.float64)  # (own + evidence, 4)
     xs, ys = np.unique(corners[:, 0::2]), np.unique(corners[:, 1::2])
     columns = np.searchsorted(xs, corners[:, 0::2])

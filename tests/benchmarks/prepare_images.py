@@ -2,11 +2,12 @@
 
     OMP_NUM_THREADS=1 python tests/benchmarks/prepare_images.py --conversions 300
 
-The radiographs are two real ones of the package pydicom-data (RG1, 1955 x 1841 of 15 bits, and RG3, 1760 x 1760 of 10 bits),
-uncompressed, enlarged to the size of a common digital detector (3056 x 2544), and as JPEG 2000; `--radiographs FOLDER` takes
-DICOM files of your own instead. Each is converted in turn by this project and by the script that one would write by
-hand: pydicom's pixels, scipy's cubic spline, Pillow's PNG. Times are the processor's, of the median round, so that
-other work on the machine counts little. The project's PNGs are compared with SimpleITK's B-splines in grey levels.
+The radiographs are two real ones of the package pydicom-data (RG1, 1955 x 1841 of 15 bits, and RG3, 1760 x 1760 of 10
+bits), uncompressed, enlarged to the size of a common digital detector (3056 x 2544), and as JPEG 2000; `--radiographs
+FOLDER` takes DICOM files of your own instead. Each is converted in turn by this project and by the script that one
+would write by hand: pydicom's pixels, scipy's cubic spline, Pillow's PNG. Times are the processor's, of the median
+round, so that other work on the machine counts little. The project's PNGs are compared with SimpleITK's B-splines in
+grey levels.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ def compare(radiographs: Sequence[Path], folder: Path, rounds: int) -> None:
         with Image.open(folder / "radiograph.png") as image:
             apart = np.abs(np.asarray(image).astype(float) - by_simpleitk(radiograph))
         print(
-            f"  {radiograph.name}: {(apart > 0).sum()} of {apart.size} pixels differ from SimpleITK's, by {apart.max():.0f}"
+            f"  {radiograph.name}: {(apart > 0).sum()} of {apart.size} pixels differ from SimpleITK's, by "
+            f"{apart.max():.0f}"
         )
 
 

@@ -9,8 +9,8 @@ Both sides train the same model with random weights on the same synthetic sample
 images each with as many placeholders as a real one has. Ours packs them into rows and computes logits for answers only.
 The baseline pads batches to their longest sample and computes all logits, under transformers' Trainer with gradient
 checkpointing. Tokens of padding count for neither. MFU counts the operations that are executed by the model
-(`maira.train.cost.flops`), recomputation left out. Without an accelerator a small shape runs instead, which tells whether
-the script works and what packing is worth on that machine, in the processor's time, and nothing about a GPU.
+(`maira.train.cost.flops`), recomputation left out. Without an accelerator a small shape runs instead, which tells
+whether the script works and what packing is worth on that machine, in the processor's time, and nothing about a GPU.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms
 
 @pytest.fixture
 def mixed(studies: list[Study], tmp_path: Path) -> Path:
-    """A manifest of six: a radiograph that is not there, one that is no image, none at all, a sound study before each."""
+    """A manifest of six: a missing radiograph, an invalid image, no image, and a valid study before each."""
     for number in (0, 1):
         (tmp_path / f"radiograph{number}.png").write_bytes(b"no radiograph")
     (tmp_path / "radiograph0.png").unlink()

@@ -248,7 +248,8 @@ def test_a_misspelt_key_that_is_needed_is_named_and_not_the_missing_one(tmp_path
         ({}, "none.jsonl: no such file; it is the configuration's 'train', and train=FILE names another"),
         (
             {"train": [{"manifest": "none.jsonl", "split": "train"}]},
-            "none.jsonl: no such file; it is the configuration's 'train.0.manifest', and train.0.manifest=FILE names another",
+            "none.jsonl: no such file; it is the configuration's 'train.0.manifest', and train.0.manifest=FILE names "
+            "another",
         ),
         (
             {"train": "there.jsonl", "validation": {"sources": [{"manifest": "none.jsonl"}]}},

@@ -277,7 +277,7 @@ def test_a_figure_that_is_not_finite_is_said_and_stands_in_no_checkpoint_s_way(
 
 
 def cut_off(radiographs: Path, where: Path, *, to: int | None = None) -> tuple[Path, Path, str]:
-    """A manifest of the same phantoms, a radiograph of it that is cut off (None: not there any more), and its sample."""
+    """A manifest of the same phantoms, a truncated radiograph of it (None: deleted), and its sample."""
     radiograph, manifest = where / "radiograph.png", where / "cut.jsonl"
     first, *others = read_manifest(radiographs)
     radiograph.write_bytes(first.frontal.read_bytes())

@@ -105,11 +105,11 @@ def step_flops(model_config: MairaConfig, config: BaseTrainConfig, lengths: npt.
 
 
 def make_rates(model_config: Any, config: BaseTrainConfig) -> Rates:
-    """Costs of a model, for what a recipe trains of it; the small head of the patch loss is left out.
+    """Return the operations of a model, for the components that are trained; the small head of the patch loss is excluded.
 
     Args:
-        model_config: a MAIRA-2's, or that of a language model laid out as Llama; of experts those that a token goes through.
-        config: of a run.
+        model_config: of MAIRA-2 or of a language model with the layers of Llama; of experts, the active ones count.
+        config: of the training.
     """
     sees = isinstance(model_config, MairaConfig)
     text, lora = model_config.text_config if sees else model_config, config.lora
