@@ -208,7 +208,7 @@ class ParallelModel:
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradient of this process's share of a loss; the sum over processes is the gradient of the loss."""
+        """Compute the gradient of this process's share of a loss; the sum over processes is that of the loss."""
         # FSDP2 and DDP both average over the processes.
         torch.autograd.backward(loss * self.context.size)
 

@@ -26,8 +26,8 @@ MANUAL = "\n".join(
         "",
         "Every sentence of a report is put to a judge: does it follow from the other report? Logical precision is the "
         "share of entailed candidate sentences, logical recall the share of entailed reference sentences. For "
-        "sentences with boxes or masks, grounding scores are the share of entailed sentences in the right place, spatial scores "
-        "the share of all sentences.",
+        "sentences with boxes or masks, grounding scores are the share of entailed sentences in the right place, "
+        "spatial scores the share of all sentences.",
         "",
         "[bold]Examples[/bold]",
         "  radfact score pairs.json --judge offline --out results",

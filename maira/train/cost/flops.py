@@ -105,7 +105,7 @@ def step_flops(model_config: MairaConfig, config: BaseTrainConfig, lengths: npt.
 
 
 def make_rates(model_config: Any, config: BaseTrainConfig) -> Rates:
-    """Return the operations of a model, for the components that are trained; the small head of the patch loss is excluded.
+    """Return the operations of a model, for its trained components; the head of the patch loss is excluded.
 
     Args:
         model_config: of MAIRA-2 or of a language model with the layers of Llama; of experts, the active ones count.
