@@ -65,7 +65,8 @@ SCORE_MANUAL = "\n".join(
         "",
         "The same as 'radfact evaluate --metrics radfact'. The folder holds scores.json, samples.jsonl, "
         "sentences.jsonl (each sentence with its verdict and evidence), run.json (judge, options, calls) and "
-        "report.html; responses of a model are cached in cache/. The same command finishes an interrupted run and sends no query twice. "
+        "report.html; responses of a model are cached in cache/. The same command finishes an interrupted run and "
+        "sends no query twice. "
         "Another judge or other options replace the results as a whole; the cached responses stay.",
         "",
         "[bold]Examples[/bold]",
