@@ -255,5 +255,5 @@ def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
 
 
 def test_what_only_a_maira_has_is_no_part_of_a_judges_adapters() -> None:
-    with raises("the command line: lora.added_tokens: invalid-value"):
+    with raises("the command line: lora.added_tokens: unknown-field"):
         read_judge_config(CONFIGS / "vert.yaml", ["lora.added_tokens=true"])
