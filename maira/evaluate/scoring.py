@@ -24,10 +24,10 @@ from radfact.progress import ProgressDisplay
 from radfact.records import narratives
 from radfact.scoring.options import BootstrapOptions, ScoringOptions
 
-_IGNORED_KEYS = frozenset(
-    ("pairs", "candidates", "references", "missing", "price", "embeddings", "out", "cache")
-    + ("note", "images", "manifest", "unscored")
-)
+_IGNORED_KEYS = {
+    *("pairs", "candidates", "references", "missing", "price", "embeddings", "out", "cache"),
+    *("note", "images", "manifest", "unscored"),
+}
 """Options of `radfact evaluate` that a configuration may contain and that do not apply to experiments."""
 
 
