@@ -26,7 +26,7 @@ from data.shards import FORMAT, INDEX, ROW, ROWS, Index, Shard
 from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import ErrorCode, InputError, RunError, check_unique_id
 from radfact.io.jsonl import dumps, open_atomic, parse_rows, read_json, read_lines, write_json
-from radfact.records import Record, validated
+from radfact.records import Record, validate_model
 
 SETTINGS, FAILURES = "pack.run.json", "failures.jsonl"
 
@@ -173,7 +173,7 @@ def _sha256(path: Path) -> str:
 
 def _finished(out: Path) -> PackResult:
     """Return the result of a complete earlier run."""
-    index = validated(Index, read_json(out / INDEX), file=out / INDEX)
+    index = validate_model(Index, read_json(out / INDEX), file=out / INDEX)
     for shard in index.shards:
         file = out / shard.name
         if not file.is_file() or file.stat().st_size != shard.bytes:
@@ -187,7 +187,7 @@ def _finished_parts(out: Path) -> list[_Part]:
     """Return the shards of an earlier run up to the first incomplete one."""
     parts: list[_Part] = []
     while (file := _part_file(out, len(parts), "json")).exists():
-        part = validated(_Part, read_json(file), file=file)
+        part = validate_model(_Part, read_json(file), file=file)
         shard = out / part.shard.name
         if not shard.is_file() or shard.stat().st_size != part.shard.bytes:
             break

@@ -28,7 +28,7 @@ from data.manifest import parse_study
 from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import parse_rows
-from radfact.records import Record, validated
+from radfact.records import Record, validate_model
 
 INDEX, ROWS = "index.json", "index.npy"
 FORMAT: Final = 1
@@ -105,7 +105,7 @@ class Shards:
         self.location = str(location)
         self._files = _RemoteFiles(self.location) if "://" in self.location else _LocalFiles(Path(location))
         row = _parse_object(self._files.read(INDEX), self.path_of(INDEX))
-        self.index = validated(Index, row, file=self.path_of(INDEX))
+        self.index = validate_model(Index, row, file=self.path_of(INDEX))
         try:
             self.rows: npt.NDArray[Any] = np.load(io.BytesIO(self._files.read(ROWS)), allow_pickle=False)
         except (ValueError, EOFError):

@@ -159,7 +159,7 @@ def narratives(pairs: Iterable[Pair]) -> list[str]:
 
 
 def narrative(report: Report) -> str:
-    """A report as one text: as it is, or its sentences joined by spaces."""
+    """Return a report as one text: as it is, or its sentences joined by spaces."""
     return report if isinstance(report, str) else " ".join(sentence.text for sentence in report)
 
 
@@ -192,10 +192,10 @@ _DASHES = re.compile(rf"(?<=\d)(?P<between>\s*{_DASH}+\s*)(?=\d)|{_DASH}")
 
 
 @lru_cache(maxsize=1 << 16)
-def normalised_text(text: str) -> str:
-    """What is compared where two texts must say the same: case, spaces, dashes and one final mark do not count.
+def normalize_text(text: str) -> str:
+    """Return the form of a text for comparison, without case, extra spaces, dashes and one final mark.
 
-    A dash between digits does count, and whichever kind it is, it is the same.
+    A dash between digits is kept, as a hyphen.
 
     Args:
         text: a sentence.
@@ -227,7 +227,7 @@ def parse_sentences(
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
-def validated(
+def validate_model(
     model: type[_ModelT], value: Any, *, file: Path | str | None = None, line: int | None = None, field: str = ""
 ) -> _ModelT:
     """Validate a value from a file as an instance of `model`.

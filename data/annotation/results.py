@@ -19,7 +19,7 @@ from data.annotation.tasks import CURRENT, OTHER_VIEW, PRIOR, numbered_phrases
 from data.study import Study
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
-from radfact.records import Box, Mask, validated
+from radfact.records import Box, Mask, validate_model
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _LABELS = ("rectanglelabels", "polygonlabels", "vectorlabels", "labels")
@@ -129,7 +129,7 @@ def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[Annota
         if isinstance(value, dict) and "data" not in value:
             message = "expected a task with its data; export as JSON, not as JSON-MIN"
             raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field=f"[{index}]")
-        task = validated(_Task, value, file=path, field=f"[{index}]")
+        task = validate_model(_Task, value, file=path, field=f"[{index}]")
         study = by_id.get(task.data.sample_id)
         if study is None:
             message = f"sample '{task.data.sample_id}' is not in the manifest"

@@ -33,7 +33,7 @@ from data.study import Label, Side
 from radfact.errors import ErrorCode, InputError, brief
 from radfact.io.csv_tables import find_csv, stream_columns
 from radfact.io.jsonl import read_json
-from radfact.records import Box, Sentence, validated
+from radfact.records import Box, Sentence, validate_model
 
 _REPORTS = "grounded_reports_20240819.json"
 _TABLE = "master_table.csv"
@@ -189,7 +189,7 @@ def _boxes(boxes: list[Any], field: str) -> Iterator[Box]:
         if any(not -_EDGE_TOLERANCE <= corner <= 1 + _EDGE_TOLERANCE for corner in corners):
             raise InputError(f"expected shares of the image, from 0 to 1, found {corners}", field=where)
         inside = (min(max(corner, 0), 1) for corner in corners)
-        yield validated(Box, dict(zip(("x_min", "y_min", "x_max", "y_max"), inside, strict=True)), field=where)
+        yield validate_model(Box, dict(zip(("x_min", "y_min", "x_max", "y_max"), inside, strict=True)), field=where)
 
 
 def _side(locations: list[Any]) -> Side | None:

@@ -17,7 +17,7 @@ from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import ErrorCode, InputError, check_unique_id, suggest_name
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_jsonl
-from radfact.records import validated
+from radfact.records import validate_model
 
 DATE = "study_date"
 """Additional column: with it and without columns of priors, priors are selected by the rules of MAIRA-2."""
@@ -121,7 +121,7 @@ def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
         if not cells.get("frontal") and isinstance(name := cells.get("sample_id"), str) and name:
             failures.append(Failure(sample_id=name, stage="read", reason=f"line {line}: no frontal image"))
             continue
-        study = validated(Study, {"source": "table", **cells}, file=path, line=line)
+        study = validate_model(Study, {"source": "table", **cells}, file=path, line=line)
         check_unique_id(line_of, study.sample_id, line, file=path)
         radiographs = {
             column: radiograph_below(folder, image, _VIEWS[column])

@@ -12,7 +12,7 @@ from data.study import Study
 from radfact.errors import ErrorCode, InputError, brief, suggest_name
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_jsonl
-from radfact.records import Sentence, validated
+from radfact.records import Sentence, validate_model
 
 _TEXT_COLUMNS = ("phrase", "text")
 
@@ -97,7 +97,7 @@ def _read_sentence(row: Mapping[str, Any], path: Path, line: int) -> Sentence:
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"expected a phrase, found {brief(text)}", file=path, line=line, field=names[0])
     fields = {key: value for key, value in row.items() if key not in ("sample_id", *_TEXT_COLUMNS)}
-    return validated(Sentence, {"text": text, **fields}, file=path, line=line)
+    return validate_model(Sentence, {"text": text, **fields}, file=path, line=line)
 
 
 def _number(sentences: Iterable[tuple[str, Sentence]]) -> list[Phrase]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from maira.train.data.packing import JudgeTask
 from radfact.io.jsonl import write_jsonl
-from radfact.records import Record, Text, validated
+from radfact.records import Record, Text, validate_model
 
 Split = Literal["train", "heldout"]
 
@@ -61,4 +61,4 @@ def parse_sample(row: Mapping[str, Any], path: Path, line: int) -> ChatSample:
     Raises:
         InputError: the line is not a valid sample.
     """
-    return validated(ChatSample, row, file=path, line=line)
+    return validate_model(ChatSample, row, file=path, line=line)

@@ -18,7 +18,7 @@ from radfact.metrics.green import Green, green_score
 from radfact.metrics.llm_metric import LLMMetric
 from radfact.metrics.responses.assessment import SECTION_TITLES, Assessment, CategoryErrors, parse_assessment
 from radfact.metrics.vert import Vert, VertTuned
-from radfact.records import TextPair, narrative, normalised_text
+from radfact.records import TextPair, narrative, normalize_text
 
 ScoreTask = Literal["green", "vert"]
 _PENALTY = 0.15
@@ -140,11 +140,11 @@ def assess_errors(injected: InjectedReport) -> Assessment:
     texts: dict[str, list[str]] = {letter: [] for letter in ERROR_CATEGORIES}
     for change in injected.changes:
         texts[change.category].append(_error(change))
-    shared = {normalised_text(sentence) for sentence in ReportSentences.of(injected.candidate).sentences}
+    shared = {normalize_text(sentence) for sentence in ReportSentences.of(injected.candidate).sentences}
     findings = tuple(
         _clean(sentence)
         for sentence in ReportSentences.of(injected.reference).sentences
-        if normalised_text(sentence) in shared
+        if normalize_text(sentence) in shared
     )
     counts = tuple(len(texts[letter]) for letter in ERROR_CATEGORIES)
     kinds = [ERROR_CATEGORIES[letter].lower() for letter in ERROR_CATEGORIES if texts[letter]]
@@ -160,8 +160,8 @@ def _error(change: InjectedError) -> str:
     if change.category in _OMISSIONS:
         own, other = other, own
     findings = split_narrative(f"{own or other}.")
-    shared = {normalised_text(sentence) for sentence in split_narrative(f"{other}.")} if own and other else set()
-    return _clean(" ".join([sentence for sentence in findings if normalised_text(sentence) not in shared] or findings))
+    shared = {normalize_text(sentence) for sentence in split_narrative(f"{other}.")} if own and other else set()
+    return _clean(" ".join([sentence for sentence in findings if normalize_text(sentence) not in shared] or findings))
 
 
 def _clean(text: str) -> str:

@@ -15,7 +15,7 @@ from radfact.judges.prompt import Example, Label, few_shot_messages, query_messa
 from radfact.judges.protocol import EntailmentQuery, Judge, Verdict, query_judge
 from radfact.llm.response_text import dump_yaml
 from radfact.meta.injection.records import InjectedReport
-from radfact.records import narrative, normalised_text
+from radfact.records import narrative, normalize_text
 
 _CANDIDATE_WRONG, _REFERENCE_MISSED = frozenset("abcde"), frozenset("abcdf")
 """Categories of errors whose sentence of the candidate is not entailed by the reference, and the other way round: an
@@ -111,19 +111,19 @@ def _label_by_errors(query: EntailmentQuery, injected: InjectedReport | None, di
         return None
     if copies := _copies(query):
         return _make_example(query, copies[:1])
-    hypothesis = normalised_text(query.hypothesis)
+    hypothesis = normalize_text(query.hypothesis)
     categories = _CANDIDATE_WRONG if direction == "A" else _REFERENCE_MISSED
     for change in injected.changes:
         text = change.modified if direction == "A" else change.original
-        if change.category in categories and text and hypothesis in normalised_text(text):
+        if change.category in categories and text and hypothesis in normalize_text(text):
             return _make_example(query, ())
     return None
 
 
 def _copies(query: EntailmentQuery) -> list[str]:
     """Return the premises that are the hypothesis word for word."""
-    hypothesis = normalised_text(query.hypothesis)
-    return [premise for premise in query.premises if normalised_text(premise) == hypothesis]
+    hypothesis = normalize_text(query.hypothesis)
+    return [premise for premise in query.premises if normalize_text(premise) == hypothesis]
 
 
 def balance(examples: Sequence[TrainingExample], seed: int, *, few_copies: bool = True) -> list[TrainingExample]:

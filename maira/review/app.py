@@ -31,7 +31,7 @@ from maira.review.summary import summarize
 from radfact.errors import InputError, RunError
 from radfact.html.markup import STATIC
 from radfact.io.jsonl import dumps
-from radfact.records import Record, Sentence, as_input_error, validated
+from radfact.records import Record, Sentence, as_input_error, validate_model
 
 _OWN = resources.files("maira.review") / "static"
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -153,7 +153,7 @@ class Server:
 
     def add_reviewer(self, _: Request, body: Any) -> Response:
         """Respond to `POST /api/reviewers` with `{"name"}` and return the registered name."""
-        name = validated(_Named, body).name
+        name = validate_model(_Named, body).name
         self.store.add_reviewer(name)
         return JSONResponse({"name": self.store.registered_name(name)})
 
@@ -307,7 +307,7 @@ def _sentence(sentence: Sentence) -> dict[str, Any]:
 def _parse_change(body: Any) -> tuple[_Envelope, Change]:
     if not isinstance(body, dict):
         raise InputError("expected an object")
-    envelope = validated(_Envelope, {name: body[name] for name in _Envelope.model_fields if name in body})
+    envelope = validate_model(_Envelope, {name: body[name] for name in _Envelope.model_fields if name in body})
     try:
         change = change_adapter.validate_python({k: v for k, v in body.items() if k not in _Envelope.model_fields})
     except ValidationError as error:

@@ -16,7 +16,7 @@ from radfact.errors import ErrorCode, InputError, list_some
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts
 from radfact.judges.offline.segmentation import segment_sentences
-from radfact.records import Report, Sentence, validated
+from radfact.records import Report, Sentence, validate_model
 from radfact.results.schema import Row
 
 
@@ -147,7 +147,7 @@ def _read_verdicts(path: Path, drafts: Sequence[Draft]) -> tuple[dict[str, tuple
     texts: dict[str, dict[int, Verdict]] = {}
     for line, row in read_jsonl(path):
         present = {name: value for name, value in row.items() if value is not None}
-        verdict = validated(Verdict, present, file=path, line=line)
+        verdict = validate_model(Verdict, present, file=path, line=line)
         if verdict.side == "candidate":
             texts.setdefault(verdict.sample_id, {})[verdict.index] = verdict
     verdicts = {}

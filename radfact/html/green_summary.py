@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from radfact.io.jsonl import read_json
-from radfact.records import validated
+from radfact.records import validate_model
 from radfact.results.schema import GREEN_SUMMARY_FILE, GreenCategory, GreenSummaryFile
 
 
@@ -19,7 +19,7 @@ def green_section(folder: Path) -> str:
     path = folder / GREEN_SUMMARY_FILE
     if not path.is_file():
         return ""
-    summary = validated(GreenSummaryFile, read_json(path), file=path)
+    summary = validate_model(GreenSummaryFile, read_json(path), file=path)
     rows = "".join(_row(letter, category) for letter, category in summary.categories.items())
     heads = "".join(
         f'<th scope="col">{name}</th>' for name in ("Significant errors", "Reports without", "Errors", "Typical")

@@ -12,7 +12,7 @@ from radfact.html.green_summary import green_section
 from radfact.html.images import MAX_EMBEDDED, load_images, remove_unused_images
 from radfact.html.markup import render
 from radfact.io.jsonl import open_atomic, read_jsonl
-from radfact.records import parse_sentences, validated
+from radfact.records import parse_sentences, validate_model
 from radfact.results.options import ImagePlace, PageOptions
 from radfact.results.reader import read_run, read_samples, read_scores
 from radfact.results.schema import (
@@ -138,7 +138,7 @@ def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
     Raises:
         InputError: it has none of these studies, or cannot be read.
     """
-    known = (validated(_Study, row, file=manifest, line=line).sample_id for line, row in read_jsonl(manifest))
+    known = (validate_model(_Study, row, file=manifest, line=line).sample_id for line, row in read_jsonl(manifest))
     if set(sample_ids).isdisjoint(known):
         raise InputError(
             f"expected records of the studies of the page, such as '{sample_ids[0]}', found none",
@@ -187,7 +187,7 @@ def _read_studies(folder: Path, names: Sequence[str], metrics: Sequence[str]) ->
     for metric in metrics:
         path = folder / METRICS_FOLDER / f"{metric}.jsonl"
         for line, row in read_jsonl(path) if path.is_file() else ():
-            detail = validated(MetricCacheRow, row, file=path, line=line)
+            detail = validate_model(MetricCacheRow, row, file=path, line=line)
             if detail.details and detail.sample_id in studies:
                 studies[detail.sample_id].setdefault("details", {})[metric] = detail.details
     return list(studies.values())
@@ -197,7 +197,7 @@ def _add_sentences(studies: Mapping[str, dict[str, Any]], path: Path) -> None:
     lines: dict[tuple[str, str, int], int] = {}
     rows: dict[tuple[str, str, int], SentenceRow] = {}
     for line, row in read_jsonl(path):
-        sentence = validated(SentenceRow, row, file=path, line=line)
+        sentence = validate_model(SentenceRow, row, file=path, line=line)
         key: tuple[str, str, int] = (sentence.sample_id, sentence.side, sentence.index)
         if sentence.sample_id not in studies:
             raise InputError(
@@ -231,7 +231,7 @@ def _read_drafts(path: Path) -> list[dict[str, Any]]:
     drafts: dict[str, dict[str, Any]] = {}
     seen: dict[str, int] = {}
     for line, row in read_jsonl(path):
-        draft = validated(_Draft, row, file=path, line=line)
+        draft = validate_model(_Draft, row, file=path, line=line)
         check_unique_id(seen, draft.sample_id, line, file=path)
         report = draft.report
         if isinstance(report, str):
@@ -251,7 +251,7 @@ def _attach(studies: Sequence[dict[str, Any]], manifests: Iterable[Path]) -> Non
     missing = {study["sample_id"]: study for study in studies}
     for path in manifests:
         for line, row in read_jsonl(path):
-            record = validated(_Study, row, file=path, line=line)
+            record = validate_model(_Study, row, file=path, line=line)
             study = missing.pop(record.sample_id, None)
             if study is None:
                 continue

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, Field, RootModel, StringConstra
 
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_json
-from radfact.records import Box, Mask, Sentence, Text, validated
+from radfact.records import Box, Mask, Sentence, Text, validate_model
 
 MAX_MASK_PIXELS = 100_000_000
 """No radiograph is larger, and a damaged size must not exhaust the memory."""
@@ -87,7 +87,7 @@ def read_coco(
     """
     value = read_json(path)
     if isinstance(value, dict):
-        dataset_file = validated(_Dataset, value, file=path)
+        dataset_file = validate_model(_Dataset, value, file=path)
         return _Reader(dataset_file, path, path).reports(dataset_file.annotations, "annotations", faults)
     if dataset is None:
         raise InputError(
@@ -96,8 +96,10 @@ def read_coco(
             file=path,
             field="(top)",
         )
-    results = validated(_Results, value, file=path).root
-    return _Reader(validated(_Dataset, read_json(dataset), file=dataset), dataset, path).reports(results, "", faults)
+    results = validate_model(_Results, value, file=path).root
+    return _Reader(validate_model(_Dataset, read_json(dataset), file=dataset), dataset, path).reports(
+        results, "", faults
+    )
 
 
 class _Reader:
@@ -136,7 +138,7 @@ class _Reader:
         }
 
     def _add(self, value: Any, where: str, drawn: dict[str, dict[str, list[Box | Mask]]]) -> None:
-        annotation = validated(_Annotation, value, file=self.path, field=where)
+        annotation = validate_model(_Annotation, value, file=self.path, field=where)
         image = self.images.get(annotation.image_id)
         if image is None:
             raise self._error(f"no image has the id '{annotation.image_id}'", f"{where}.image_id", ErrorCode.MISMATCH)
@@ -183,7 +185,7 @@ class _Reader:
     def _mask(self, segmentation: Any, image: _Image, field: str) -> Mask:
         if isinstance(segmentation, list):
             return self._filled(segmentation, image, field)
-        mask = validated(Mask, segmentation, file=self.path, field=field)
+        mask = validate_model(Mask, segmentation, file=self.path, field=field)
         try:
             decode_mask(mask)
         except InputError as error:

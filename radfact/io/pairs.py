@@ -14,7 +14,7 @@ from radfact.io.coco import Id, decode_mask, read_coco
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.options import Missing
-from radfact.records import Pair, Pairs, Report, Sentence, as_input_error, parse_sentences, validated
+from radfact.records import Pair, Pairs, Report, Sentence, as_input_error, parse_sentences, validate_model
 
 """Handling of a reference without a candidate: an error, a skipped sample, or an empty candidate report."""
 
@@ -184,7 +184,7 @@ def _read_grounded_json(path: Path) -> Pairs:
     for index, value in enumerate(rows):
         where = f"[{index}]"
         _check_grounded(value, file=path, where=where)
-        row = validated(_GroundedRow, value, file=path, field=where)
+        row = validate_model(_GroundedRow, value, file=path, field=where)
         check_unique_id(seen, row.example_id, where, file=path, field="example_id")
         for name in ("prediction", "target"):
             _check_masks(getattr(row, name), file=path, field=f"{where}.{name}")
@@ -218,7 +218,7 @@ def _read_narrative_csv(path: Path) -> Pairs:
             field=missing[0],
         )
     for line, cells in rows:
-        row = validated(_NarrativeRow, cells, file=path, line=line)
+        row = validate_model(_NarrativeRow, cells, file=path, line=line)
         check_unique_id(seen, row.example_id, line, file=path, field="example_id")
         pairs.append(Pair(row.example_id, row.prediction.strip(), row.target.strip()))
     return Pairs(tuple(pairs), read=len(pairs))
@@ -232,7 +232,7 @@ def _read_keyed(path: Path | str, value_of: Callable[[dict[str, Any], Path | str
     seen: dict[str, int] = {}
     values: dict[str, _ValueT] = {}
     for line, row in read_jsonl(path):
-        key = validated(_Keyed, row, file=path, line=line).sample_id
+        key = validate_model(_Keyed, row, file=path, line=line).sample_id
         check_unique_id(seen, key, line, file=path)
         values[key] = value_of(row, path, line)
     return values

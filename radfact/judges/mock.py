@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radfact.judges.callables import CallableJudge, JudgeFunction, VerdictLike
-from radfact.records import normalised_text
+from radfact.records import normalize_text
 
 
 class MockJudge(CallableJudge):
@@ -40,6 +40,6 @@ class MockJudge(CallableJudge):
 
 def _match_verbatim(premises: Sequence[str], hypothesis: str) -> tuple[bool, list[int]]:
     """Return whether premises equal the hypothesis up to case, punctuation and spaces, and their indices."""
-    text = normalised_text(hypothesis)
-    indices = [index for index, premise in enumerate(premises) if normalised_text(premise) == text]
+    text = normalize_text(hypothesis)
+    indices = [index for index, premise in enumerate(premises) if normalize_text(premise) == text]
     return bool(indices), indices

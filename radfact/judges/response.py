@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from radfact.judges.protocol import Status, Verdict
 from radfact.llm.response_text import EMPTY_WORDS, bodies, read_data, read_list, unquoted
-from radfact.records import normalised_text
+from radfact.records import normalize_text
 
 EVIDENCE_COVER = 0.6
 """Share of a quoted evidence text that the longest common substring with a premise must cover."""
@@ -110,7 +110,7 @@ def match_evidence(quoted: str, premises: Sequence[str]) -> int | None:
     """
     if quoted in premises:
         return list(premises).index(quoted)
-    text, normalized = normalised_text(quoted), [normalised_text(premise) for premise in premises]
+    text, normalized = normalize_text(quoted), [normalize_text(premise) for premise in premises]
     if text in normalized:
         return normalized.index(text)
     best, best_size = None, 0
@@ -212,8 +212,8 @@ def _hypothesis_index(item: Fields, hypotheses: Sequence[str]) -> int:
         ValueError: no valid number and no quoted hypothesis, or the number of one hypothesis and the text of another.
     """
     phrase, number = item.get("phrase"), _NUMBER.search(str(item.get("number", "")))
-    text = normalised_text(phrase) if isinstance(phrase, str) else ""
-    quoted = [index for index, hypothesis in enumerate(hypotheses) if text and normalised_text(hypothesis) == text]
+    text = normalize_text(phrase) if isinstance(phrase, str) else ""
+    quoted = [index for index, hypothesis in enumerate(hypotheses) if text and normalize_text(hypothesis) == text]
     index = int(number[0]) - 1 if number and len(number[0]) < 9 else -1
     if not 0 <= index < len(hypotheses):
         if not quoted:

@@ -15,7 +15,7 @@ from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.metrics.responses.assessment import SECTION_TITLES
-from radfact.records import Record, Share, Text, validated
+from radfact.records import Record, Share, Text, validate_model
 
 Style = Literal["random", "rad-err", "rate-err", "rad-err-10", "rate-err-10"]
 """Layouts. D.5: reports and scores. D.6: one example per error type, with counts. D.7: also with explanations.
@@ -64,7 +64,7 @@ def load_shots(path: Path | str) -> list[Shot]:
     rows = read_json(path)
     if not isinstance(rows, list) or not rows:
         raise InputError("expected a list of at least one example", code=ErrorCode.INVALID_FORMAT, file=path)
-    return [validated(Shot, row, file=path, field=f"[{index}]") for index, row in enumerate(rows)]
+    return [validate_model(Shot, row, file=path, field=f"[{index}]") for index, row in enumerate(rows)]
 
 
 def draw_shots(shots: Sequence[Shot], n: int, *, seed: int = 42) -> list[Shot]:
@@ -90,7 +90,7 @@ def draw_shots(shots: Sequence[Shot], n: int, *, seed: int = 42) -> list[Shot]:
 def default_illustrations() -> list[Illustration]:
     """Return one illustration per error type: (a) and (f) as printed in VERT, appendix D.9, the other four are ours."""
     with resources.as_file(resources.files("radfact.metrics") / "prompts" / "vert_illustrations.json") as file:
-        return [validated(Illustration, row, file=file) for row in read_json(file)]
+        return [validate_model(Illustration, row, file=file) for row in read_json(file)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, NonNegativeInt
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
-from radfact.records import validated
+from radfact.records import validate_model
 from radfact.results.reader import read_run, read_samples, read_scores
 from radfact.results.schema import RadFactSampleRow, ScoresFile
 from radfact.scoring.radfact import F1_PARTS, SCORES
@@ -63,7 +63,7 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     """
     folder = Path(folder)
     scores, run = read_scores(folder), read_run(folder)
-    draws = validated(_Draws, run.options, file=folder / "run.json", field="options")
+    draws = validate_model(_Draws, run.options, file=folder / "run.json", field="options")
     samples = [row for row in read_samples(folder, (), RadFactSampleRow) if row.is_judged]
     _check_consistency(scores, samples, draws, folder)
     if path is None:

@@ -21,7 +21,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl, write_json
 from radfact.metrics.green import green_score
 from radfact.metrics.responses.assessment import Assessment, CategoryErrors
-from radfact.records import normalised_text
+from radfact.records import normalize_text
 from radfact.results.reader import read_scores
 from radfact.results.schema import GREEN_SUMMARY_FILE, GreenCategory, GreenSummaryFile
 
@@ -150,7 +150,7 @@ def _summarize_category(errors: Sequence[CategoryErrors], letter: str, embed: Em
     nearest = members[np.argsort(_cosine_distances(vectors[members]), kind="stable")]
     typical: dict[str, str] = {}
     for member in nearest.tolist():
-        typical.setdefault(normalised_text(explanations[member]), explanations[member])
+        typical.setdefault(normalize_text(explanations[member]), explanations[member])
     return GreenCategory(
         name=name,
         without=without,

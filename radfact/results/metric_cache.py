@@ -15,7 +15,7 @@ from radfact.errors import InputError
 from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.llm.cache import canonical_json
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, directions_of
-from radfact.records import Pair, Report, validated
+from radfact.records import Pair, Report, validate_model
 from radfact.results.schema import METRICS_FOLDER, VERSION, MetricCacheFile, MetricCacheRow
 from radfact.statistics.bootstrap import CountsFunction
 
@@ -162,8 +162,8 @@ def read_metric_cache(folder: Path, name: str) -> CachedMetric | None:
     if not path.is_file():
         return None
     lines = path.with_suffix(".jsonl")
-    rows = [validated(MetricCacheRow, row, file=lines, line=line) for line, row in read_jsonl(lines)]
-    return CachedMetric(validated(MetricCacheFile, read_json(path), file=path), rows)
+    rows = [validate_model(MetricCacheRow, row, file=lines, line=line) for line, row in read_jsonl(lines)]
+    return CachedMetric(validate_model(MetricCacheFile, read_json(path), file=path), rows)
 
 
 def _plain(report: Report) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_json, read_jsonl
-from radfact.records import digest, validated
+from radfact.records import digest, validate_model
 from radfact.results.schema import VERSION, RunFile, SampleRow, ScoresFile
 from radfact.statistics.bootstrap import Direction
 
@@ -28,7 +28,7 @@ def read_scores(folder: Path | str) -> ScoresFile:
         raise InputError(
             "expected a finished results folder, but it has no scores.json", code=ErrorCode.FILE_NOT_FOUND, file=folder
         )
-    scores = validated(ScoresFile, read_json(path), file=path)
+    scores = validate_model(ScoresFile, read_json(path), file=path)
     if scores.version > VERSION:
         raise InputError(
             f"expected version {VERSION} of the results schema or an earlier one, found {scores.version}; "
@@ -47,7 +47,7 @@ def read_run(folder: Path | str) -> RunFile:
         InputError: the file does not match the schema.
     """
     path = Path(folder) / "run.json"
-    return validated(RunFile, read_json(path) if path.exists() else {}, file=path)
+    return validate_model(RunFile, read_json(path) if path.exists() else {}, file=path)
 
 
 @overload
@@ -70,7 +70,7 @@ def read_samples(folder: Path | str, names: Sequence[str], model: type[SampleRow
     rows: list[SampleRow] = []
     seen: dict[str, int] = {}
     for line, values in read_jsonl(path):
-        row = validated(model, values, file=path, line=line)
+        row = validate_model(model, values, file=path, line=line)
         check_unique_id(seen, row.sample_id, line, file=path)
         for name in names:
             value = values.get(name)

@@ -13,7 +13,7 @@ import numpy as np
 from radfact.io.jsonl import read_jsonl
 from radfact.metrics.protocol import Counts
 from radfact.metrics.registry import entries, select_metrics
-from radfact.records import normalised_text
+from radfact.records import normalize_text
 from radfact.results.metric_cache import read_metric_cache
 from radfact.results.reader import read_sample_scores, read_scores
 from radfact.results.schema import RADFACT, ScoresFile, metric_of_scores
@@ -146,4 +146,4 @@ def _references(folder: Path) -> dict[str, str]:
         if row.get("side") == "reference":
             key = str(row.get("sample_id"))
             texts[key] = f"{texts.get(key, '')} {row.get('text')}"
-    return {key: normalised_text(text) for key, text in texts.items()}
+    return {key: normalize_text(text) for key, text in texts.items()}

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, NonNegativeInt
 
 from radfact.errors import Failure
 from radfact.judges.protocol import EntailmentQuery, Verdict
-from radfact.records import Box, Mask, Record, Sentence, normalised_text
+from radfact.records import Box, Mask, Record, Sentence, normalize_text
 from radfact.scoring.options import Compat, ScoringOptions
 from radfact.scoring.regions import spatially_entailed
 from radfact.statistics.bootstrap import harmonic_mean
@@ -96,7 +96,7 @@ class SplitPair:
         texts = tuple(premise.text for premise in premises)
         first: dict[str, str] = {}
         return [
-            EntailmentQuery(texts, first.setdefault(normalised_text(sentence.text), sentence.text))
+            EntailmentQuery(texts, first.setdefault(normalize_text(sentence.text), sentence.text))
             for sentence in hypotheses
         ]
 
@@ -191,7 +191,7 @@ def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]
     takes the first match; `exact` takes all of them.
     """
     places: dict[str, list[int]] = {}
-    keys = [normalised_text(premise.text) for premise in premises]
+    keys = [normalize_text(premise.text) for premise in premises]
     for index, key in enumerate(keys):
         places.setdefault(key, []).append(index)
     return [places[key][:1] if compat == "paper" else places[key] for key in keys]

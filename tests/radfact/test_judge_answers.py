@@ -15,7 +15,7 @@ from radfact.judges import Status, Verdict
 from radfact.judges.prompt import AnswerFormat, Example, few_shot_messages
 from radfact.judges.response import parse_report_response, parse_response
 from radfact.llm.response_text import strip_reasoning
-from radfact.records import normalised_text
+from radfact.records import normalize_text
 
 PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.")
 HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
@@ -254,7 +254,7 @@ def test_invalid_parts_of_a_response_for_a_report_are_named(text: str, left: set
 @settings(deadline=None)
 @given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), data=st.data())
 def test_formatted_responses_for_a_report_are_parsed(premises: list[str], data: st.DataObject) -> None:
-    phrases = data.draw(st.lists(sentences, min_size=1, max_size=5, unique_by=normalised_text))
+    phrases = data.draw(st.lists(sentences, min_size=1, max_size=5, unique_by=normalize_text))
     named = [data.draw(st.sets(st.sampled_from(premises))) for _ in phrases]
     examples = [
         Example(tuple(premises), phrase, tuple(sorted(texts)), "entailment" if texts else "neutral")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from radfact.errors import ErrorCode, InputError
-from radfact.records import Box, Sentence, normalised_text, parse_sentences
+from radfact.records import Box, Sentence, normalize_text, parse_sentences
 
 shares = st.floats(0, 1)
 
@@ -99,7 +99,7 @@ def test_an_unknown_field_has_a_suggestion(sentence: dict[str, Any], message: st
     ],
 )
 def test_normalization_ignores_case_spaces_dashes_and_a_final_mark(one: str, other: str) -> None:
-    assert normalised_text(one) == normalised_text(other)
+    assert normalize_text(one) == normalize_text(other)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_normalization_ignores_case_spaces_dashes_and_a_final_mark(one: str, oth
     ],
 )
 def test_normalization_keeps_words_numeric_dashes_and_other_marks(one: str, other: str) -> None:
-    assert normalised_text(one) != normalised_text(other)
+    assert normalize_text(one) != normalize_text(other)
 
 
 @given(text=st.text() | st.text(alphabet="-\u2013\u2212 1a."))
 def test_normalized_text_has_no_capitals_and_only_numeric_dashes(text: str) -> None:
-    kept = re.sub(r"(?<=\d)-(?=\d)", "", normalised_text(text))
+    kept = re.sub(r"(?<=\d)-(?=\d)", "", normalize_text(text))
     assert not set(kept) & set("-\u2010\u2013\u2014\u2212\n\tABC")

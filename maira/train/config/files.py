@@ -13,7 +13,7 @@ import yaml
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_text
-from radfact.records import Record, validated
+from radfact.records import Record, validate_model
 
 RecordT = TypeVar("RecordT", bound=Record)
 COMMAND_LINE = "the command line"
@@ -45,7 +45,7 @@ class ConfigValues:
             InputError: a value is wrong; its file, or the command line, and its field are named.
         """
         try:
-            return validated(kind, values, field=field)
+            return validate_model(kind, values, field=field)
         except InputError as error:
             file = self.source_of(error.field or "")
             raise InputError(error.message, code=error.code, file=file, field=error.field) from None

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_text
 from radfact.judges.offline.ontology import Finding, Ontology, Structure, phrase_lemmas
-from radfact.records import validated
+from radfact.records import validate_model
 
 DEFAULT_PATH = Path(__file__).with_name("ontology.yaml")
 
@@ -148,7 +148,7 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
         raise InputError("expected YAML", code=ErrorCode.INVALID_FORMAT, file=path, line=line) from None
-    file = validated(_File, data, file=path)
+    file = validate_model(_File, data, file=path)
     details = {**file.descriptors, **file.positions}
     for field, names, section, known in _references(file, details):
         for name in names:

@@ -17,7 +17,7 @@ from pydantic import Field, FiniteFloat
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
-from radfact.records import Record, validated
+from radfact.records import Record, validate_model
 from radfact.results.reader import read_sample_scores
 from radfact.statistics.bootstrap import Direction
 
@@ -73,7 +73,7 @@ class Ensemble(Record):
         Raises:
             InputError: the file cannot be read, or a field is missing or wrong.
         """
-        return validated(cls, read_json(path), file=path)
+        return validate_model(cls, read_json(path), file=path)
 
 
 def fit_ensemble(

@@ -12,7 +12,7 @@ from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
-from radfact.records import Pair, Record, Text, validated
+from radfact.records import Pair, Record, Text, validate_model
 
 _RATER = "injected"
 
@@ -81,7 +81,7 @@ def read_injected(path: Path | str) -> list[InjectedReport]:
     """
     reports, seen = [], dict[str, int]()
     for line, row in read_jsonl(path):
-        report = validated(InjectedReport, row, file=path, line=line)
+        report = validate_model(InjectedReport, row, file=path, line=line)
         check_unique_id(seen, report.sample_id, line, file=path)
         reports.append(report)
     if not reports:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from radfact.llm.response_text import EMPTY_WORDS, bodies
-from radfact.records import normalised_text
+from radfact.records import normalize_text
 
 SEVERITIES: Mapping[str, int] = {
     "no error": 0,
@@ -300,8 +300,8 @@ def _parse_correction(key: str, value: Any, line: int | None, original: str | No
         return Correction(line, None, *details)
     if is_empty or is_deletion(text):
         raise ValueError(f"the correction of '{key}' is empty; give the whole line, or [delete]")
-    unchanged = () if original is None else (normalised_text(original), "no change", "unchanged")
-    if is_unchanged(text) or normalised_text(text) in unchanged:
+    unchanged = () if original is None else (normalize_text(original), "no change", "unchanged")
+    if is_unchanged(text) or normalize_text(text) in unchanged:
         raise ValueError(f"'{key}' is graded but not changed; leave it out if it is right")
     return Correction(line, text, *details)
 
