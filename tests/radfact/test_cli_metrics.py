@@ -1,4 +1,4 @@
-"""The commands evaluate, metrics and compare as a user meets them."""
+"""The commands evaluate, metrics, compare and green-summary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from chat_server import ChatServer
 from green_responses import GreenResponse
 
-from radfact.cli.main import main
 from radfact.errors import InputError
 from radfact.judges import load_judge
 from radfact.metrics.registry import MetricEntry, entries
@@ -26,25 +25,10 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    monkeypatch.delenv("RADFACT_JUDGE", raising=False)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
+def run(run_radfact: Run) -> Run:
     rows = ["1,The lungs are clear.,The lungs are clear.", "2,Large heart.,The heart is large.", "3,,Normal chest."]
     Path("pairs.csv").write_text("\n".join(["example_id,prediction,target", *rows, ""]))
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["radfact", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return command
+    return run_radfact
 
 
 def test_all_available_metrics_are_computed_and_the_others_have_a_reason(run: Run) -> None:
@@ -87,7 +71,7 @@ def test_candidates_without_a_reference_are_counted_and_shown_separately(run: Ru
     assert json.loads(Path("r/run.json").read_text())["input"]["without_reference"] == 1
     before = Path("r/report.html").read_text()
     data = json.loads(before.split('id="page-data">')[1].split("</script>")[0])
-    assert [[one["sample_id"] for one in data[name]] for name in ("studies", "unscored")] == [["a"], ["b"]]
+    assert [[study["sample_id"] for study in data[name]] for name in ("studies", "unscored")] == [["a"], ["b"]]
     assert run("page", "r")[0] == 0
     assert Path("r/report.html").read_text() == before
 
@@ -96,11 +80,11 @@ def test_candidates_without_a_reference_are_counted_and_shown_separately(run: Ru
 def test_a_manifest_of_other_studies_is_refused_before_the_judge_is_queried(run: Run, command: list[str]) -> None:
     Path("manifest.jsonl").write_text('{"sample_id": "other", "frontal": null}\n')
     Path("drafts.jsonl").write_text('{"sample_id": "other", "report": "Clear."}\n')
-    named = [*command, "pairs.csv", "--judge", "offline", "--manifest", "manifest.jsonl", "--out", "r"]
-    code, _, err = run(*named)
+    arguments = [*command, "pairs.csv", "--judge", "offline", "--manifest", "manifest.jsonl", "--out", "r"]
+    code, _, err = run(*arguments)
     assert (code, Path("r").exists()) == (2, False)
-    assert "manifest.jsonl: sample_id: expected records of the studies of the page" in err
-    assert run(*named, "--unscored", "drafts.jsonl")[0] == 0
+    assert err.startswith("radfact: manifest.jsonl: sample_id: ")
+    assert run(*arguments, "--unscored", "drafts.jsonl")[0] == 0
 
 
 def test_an_unavailable_selected_metric_is_exit_code_3(run: Run) -> None:
@@ -132,38 +116,52 @@ def test_arguments_reach_the_metrics(run: Run, serve: Callable[..., ChatServer])
     arguments = ["fineradscore.zero_shot=true", "vert.shots=shots.json", "vert.style=rad-err", "vert.n=2"]
     code, out, err = run(
         *("evaluate", "pairs.csv", "--judge", "openai:m", "--base-url", server.base_url, "--out", "r"),
-        *("--metrics", "vert,fineradscore", *(word for one in arguments for word in ("--metric-arg", one))),
+        *("--metrics", "vert,fineradscore", *(f"--metric-arg={argument}" for argument in arguments)),
     )
     assert (code, err.count("\n")) == (0, 0), out + err
-    asked = [" ".join(message["content"] for message in body["messages"]) for body in server.requests]
-    vert_asked = [text for text in asked if "json object" not in text]
-    assert all(text.count("--- Example ") == 2 and "The aorta is slim." in text for text in vert_asked)
-    assert all("Example 1" not in text for text in asked if "json object" in text)
+    prompts = [" ".join(message["content"] for message in body["messages"]) for body in server.requests]
+    vert_prompts = [text for text in prompts if "json object" not in text]
+    assert all(text.count("--- Example ") == 2 and "The aorta is slim." in text for text in vert_prompts)
+    assert all("Example 1" not in text for text in prompts if "json object" in text)
     metrics = json.loads(Path("r/scores.json").read_text())["metrics"]
     assert metrics["vert"]["arguments"] == {"shots": "shots.json", "style": "rad-err", "n": 2}
     assert metrics["fineradscore"]["arguments"] == {"zero_shot": True}
 
 
+VERT = ["--judge", "openai:m", "--base-url", "http://127.0.0.1:9/v1", "--metrics", "vert,rouge_l", "--metric-arg"]
+
+
 @pytest.mark.parametrize(
-    ("argument", "message"),
+    ("arguments", "location", "detail", "error_code"),
     [
-        ("vert.shots=lost.json", "lost.json: no such file"),
-        ("vert.shot=1", "--metric-arg: radfact.metrics.vert:Vert: got an unexpected keyword argument 'shot'"),
-        ("vert", "--metric-arg: expected KEY=VALUE, found 'vert'"),
-        ("vert=1", "--metric-arg: expected METRIC.KEY=VALUE, found 'vert=1'"),
-        ("green.x=1", "--metric-arg green: this metric is not selected"),
+        ([*VERT, "vert.shots=lost.json"], "lost.json: ", "", "file-not-found"),
+        ([*VERT, "vert.shot=1"], "--metric-arg: ", "'shot'", "invalid-option"),
+        ([*VERT, "vert"], "--metric-arg: ", "'vert'", "invalid-option"),
+        ([*VERT, "vert=1"], "--metric-arg: ", "'vert=1'", "invalid-option"),
+        ([*VERT, "green.x=1"], "--metric-arg green: ", "", "conflicting-options"),
+        (["--metrics", "bleu_5"], "--metrics: ", "did you mean 'bleu_", "unknown-name"),
+        (["--metrics", "green"], "", "--judge PROVIDER:MODEL", "missing-requirement"),
+        (["--metrics", "nowhere:Metric"], "", "'nowhere:Metric'", "invalid-plugin"),
+        (["--weights", "lost"], "lost: --weights: ", "", "file-not-found"),
+        (["--weights", "bleu=."], "--weights bleu: ", "", "unknown-name"),
+        (["--metrics", ","], "--metrics: ", "", "missing-option"),
+        (["--metrics", "rouge_l", "--embeddings", "lost"], "lost: ", "", "invalid-value"),
     ],
 )
-def test_invalid_arguments_of_metrics_are_refused(run: Run, argument: str, message: str) -> None:
-    judge = ("--judge", "openai:m", "--base-url", "http://127.0.0.1:9/v1")
-    code, _, err = run("evaluate", "pairs.csv", *judge, "--metrics", "vert,rouge_l", "--metric-arg", argument)
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
+def test_wrong_input_is_one_line_and_exit_code_2(
+    run: Run, arguments: list[str], location: str, detail: str, error_code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(green_summary, "SentenceEmbedder", Embedder)
+    code, _, err = run("evaluate", "pairs.csv", *arguments, "--out", "r")
+    assert (code, err.count("\n")) == (2, 1)
+    assert {path.name for path in Path().glob("r/*")} <= {"cache"}
+    assert err.startswith(f"radfact: {location}")
+    assert err.endswith(f" [{error_code}]\n")
+    assert detail in err
 
 
 class Embedder:
-    """Stands in for sentence embeddings, whose own test is elsewhere: these take a minute to load."""
+    """Replaces sentence embeddings, which take a minute to load and have their own test."""
 
     def __init__(self, folder: Path | None = None) -> None:
         if folder is not None:
@@ -184,38 +182,17 @@ def test_the_green_summary_is_printed_saved_and_on_the_page(
     assert "[Summary]:\nGreen score: mean 0.33 std 0.00\n" in out
     assert "(a) False report of a finding in the candidate: 0.00 [An effusion on the left" in out
     assert '<h2 id="green-title">Typical errors (GREEN)</h2>' in Path("r/report.html").read_text()
-    kept = json.loads(Path("r/green_summary.json").read_text())
-    assert kept["categories"]["b"]["typical"] == ["Missed edema"]
+    summary = json.loads(Path("r/green_summary.json").read_text())
+    assert summary["categories"]["b"]["typical"] == ["Missed edema"]
     Path("r/green_summary.json").unlink()
     assert run("green-summary", "r")[:2] == (0, out[out.index("[Summary]") :])
-    assert json.loads(Path("r/green_summary.json").read_text()) == kept
+    assert json.loads(Path("r/green_summary.json").read_text()) == summary
     code, _, err = run("green-summary", ".")
     assert (code, err.count("\n")) == (2, 1)
-    assert "no scores.json" in err
-    code, _, err = run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--embeddings", "lost", "--out", "r")
-    assert (code, err.startswith("radfact: lost: no model in the layout")) == (2, True)
-    # What stands there of another run is no summary of this one.
+    assert "scores.json" in err
+    # A run without GREEN removes the summary of an earlier run.
     run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "r")
     assert not Path("r/green_summary.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--metrics", "bleu_5"], "did you mean 'bleu_"),
-        (["--metrics", "green"], "needs a language model: --judge PROVIDER:MODEL"),
-        (["--metrics", "nowhere:Metric"], "metric 'nowhere:Metric' cannot be loaded"),
-        (["--weights", "lost"], "lost: --weights: no such folder"),
-        (["--weights", "bleu=."], "no metric has weights of that name"),
-        (["--metrics", ","], "expected at least one metric"),
-    ],
-)
-def test_wrong_input_is_one_line_and_exit_code_2(run: Run, arguments: list[str], message: str) -> None:
-    code, _, err = run("evaluate", "pairs.csv", *arguments, "--out", "r")
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
-    assert not Path("r").exists()
 
 
 def test_an_empty_judge_in_the_environment_is_no_judge(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

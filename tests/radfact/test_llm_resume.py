@@ -69,6 +69,7 @@ def kept(out: Path) -> int:
 
 
 @pytest.mark.parametrize("answered", [0, 1, 25, 55])
+@pytest.mark.slow
 def test_a_killed_run_resumes_with_equal_results(serve: Any, tmp_path: Path, answered: int) -> None:
     source = pairs(tmp_path / "pairs.json")
     waiting, dead = threading.Semaphore(0), threading.Event()

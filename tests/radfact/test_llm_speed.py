@@ -20,6 +20,7 @@ def instant() -> Iterator[str]:
         yield base_url
 
 
+@pytest.mark.slow
 def test_a_call_costs_little_cpu_and_a_fraction_of_langchain_s(
     instant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +39,7 @@ def test_a_call_costs_little_cpu_and_a_fraction_of_langchain_s(
     assert min(theirs) > 3 * min(ours)
 
 
+@pytest.mark.slow
 def test_the_pool_keeps_up_with_a_judge_of_300_ms(tmp_path: Path) -> None:
     rounds = 5
     walls = []

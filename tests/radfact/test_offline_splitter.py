@@ -332,6 +332,7 @@ def open_i(count: int) -> Iterator[str]:
 
 
 @pytest.mark.skipif(not REPORTS.exists(), reason="the Open-i reports are not here")
+@pytest.mark.slow
 def test_open_i_reports_keep_their_findings() -> None:
     """Of the findings stated in real reports at most one in a hundred goes (with recommendations, interpretation)."""
     total = lost = 0

@@ -160,6 +160,7 @@ def test_a_missing_column_is_named() -> None:
         make_reward(LENGTH)(["a"], report=["a"])
 
 
+@pytest.mark.slow
 def test_three_steps_of_grpo(tmp_path: Path) -> None:
     pytest.importorskip("trl")
     datasets = pytest.importorskip("datasets")
