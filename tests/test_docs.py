@@ -20,6 +20,7 @@ from docs.metric_tables import FILES, update
 from maira.cli.main import app as maira
 from maira.evaluate.ablations import read_configs
 from radfact.cli.main import app as radfact
+from radfact.errors import ErrorCode, ExitCode
 from radfact.io.pairs import read_drafts, read_pairs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -237,3 +238,11 @@ def test_the_configuration_file_names_options_of_the_command() -> None:
     (example,) = _blocks("score.md", "yaml")
     known = {option.removeprefix("--") for one in COMMANDS["radfact score"].params for option in one.opts}
     assert set(yaml.safe_load(example)) <= known
+
+
+def test_the_page_of_exit_codes_lists_every_code() -> None:
+    page = TEXTS["exit-codes.md"]
+    rows = re.findall(r"^\| (.*?) \|", page, re.M)
+    codes = {code for row in rows for code in re.findall(r"`([\w-]+)`", row)}
+    assert codes == {code.value for code in ErrorCode}
+    assert [int(row) for row in rows if row.isdigit()] == [code.value for code in ExitCode]
