@@ -155,7 +155,7 @@ def test_the_recipes_of_the_example_of_ablate_find_their_data() -> None:
     words = shlex.split(line.partition(" --")[0])[2:]
     overrides = [word for word in words if "=" in word]
     for config in read_configs([Path(word) for word in words if word not in overrides], overrides):
-        config.recipe.check_sources()
+        config.train.check_sources()
 
 
 def test_make_stops_where_the_real_radiograph_is_not_found(tmp_path: Path) -> None:
