@@ -1,4 +1,4 @@
-"""Execute notebooks in place, each from its beginning in a kernel of its own: python notebooks/execute.py [NAME...]."""
+"""Execute notebooks in place, each in a fresh kernel: python notebooks/execute.py [NAME...]."""
 
 from __future__ import annotations
 
@@ -17,49 +17,42 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-"""All that a notebook says of where it was executed; versions would differ on every machine."""
-PATIENCE = 900
-"""Seconds that one cell may take."""
+"""Metadata of every notebook, without versions, which differ between machines."""
+CELL_TIMEOUT = 900
+"""Time limit of one cell, seconds."""
 
 
-def read(path: Path) -> Any:
-    """A notebook as it stands in its file.
-
-    Args:
-        path: of the notebook.
-    """
+def read_notebook(path: Path) -> Any:
+    """Read a notebook."""
     return nbformat.read(path, as_version=4)
 
 
-def executed(notebook: Any) -> Any:
-    """A copy with the outputs of a fresh execution, without times and other traces of the machine.
-
-    Args:
-        notebook: with or without outputs, which stays as it is.
+def execute_notebook(notebook: Any) -> Any:
+    """Return a copy with the outputs of a new execution, without times and other traces of the machine.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell fails.
     """
-    fresh = copy.deepcopy(notebook)
-    # What a notebook writes, in its working directory or in temporary folders of its own, goes when it is done.
+    notebook = copy.deepcopy(notebook)
+    # Files that the notebook writes, to its working directory or to temporary folders, are removed afterwards.
     with TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
-        client = NotebookClient(fresh, timeout=PATIENCE, kernel_name="python3", resources=resources)
+        client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_name="python3", resources=resources)
         client.execute(env={**os.environ, "TMPDIR": folder})
-    fresh.metadata = nbformat.from_dict(METADATA)
-    for cell in fresh.cells:
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for cell in notebook.cells:
         cell.metadata.pop("execution", None)
-    return fresh
+    return notebook
 
 
 def main() -> None:
-    """Entry point: the notebooks that are named, or all."""
+    """Execute the named notebooks, or all."""
     parser = argparse.ArgumentParser(description="Execute notebooks in place.")
     parser.add_argument("names", nargs="*", help="without .ipynb; all notebooks by default")
     names = parser.parse_args().names or sorted(path.stem for path in FOLDER.glob("*.ipynb"))
     for name in names:
         path = FOLDER / f"{name}.ipynb"
-        nbformat.write(executed(read(path)), path)
+        nbformat.write(execute_notebook(read_notebook(path)), path)
         print(path.name)
 
 
