@@ -1,4 +1,4 @@
-"""Box, Sentence and Report: the records that everything else stands on."""
+"""The basic records: boxes, masks, sentences and reports."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def digest(candidate: Report, reference: Report) -> str:
     return hashlib.sha256(plain.encode(errors="replace")).hexdigest()[:16]
 
 
-# What would be right, for faults of which pydantic says only what is wrong, or says it in terms of Python.
+# Expected values, for errors that Pydantic describes in terms of Python.
 _EXPECTED = {
     "list_type": "expected a list",
     "tuple_type": "expected a list",
@@ -216,7 +216,7 @@ def parse_sentences(
         field: path of the value in the file, for error messages.
 
     Raises:
-        InputError: naming file, line and the path of the field that is wrong, with what would be right.
+        InputError: the value is invalid; the error has file, line and the path of the field.
     """
     try:
         return _sentences.validate_python(value)
@@ -240,7 +240,7 @@ def validate_model(
         field: path of the value in the file, for error messages.
 
     Raises:
-        InputError: naming file, line and the path of the field that is wrong, with what would be right.
+        InputError: the value is invalid; the error has file, line and the path of the field.
     """
     try:
         return model.model_validate(value)
@@ -288,17 +288,17 @@ def as_input_error(
 
 
 def _fields(kind: Any, above: Sequence[int | str]) -> list[str]:
-    """Names of the fields that an object may have which lies at a path of fields, keys and places in a value."""
+    """Return the names of the fields that an object may have at a path of fields, keys and indices in a value."""
     models = _models(kind)
     for step in above:
         held = [model.model_fields[step] for model in models if isinstance(step, str) and step in model.model_fields]
-        # What is no field is a key or a place in one, and leads to the same kind of object.
-        models = [model for one in held for model in _models(one.annotation)] or models
-    return [one.alias or name for model in models for name, one in model.model_fields.items()]
+        # A step that is no field is a key or an index in one, and leads to the same type of object.
+        models = [model for info in held for model in _models(info.annotation)] or models
+    return [info.alias or name for model in models for name, info in model.model_fields.items()]
 
 
 def _models(kind: Any) -> list[type[BaseModel]]:
-    """The models in a type: that of `list[Box] | None` is Box."""
+    """Return the models in a type, such as Box in `list[Box] | None`."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return [kind]
     return [model for part in get_args(kind) for model in _models(part)]

@@ -127,7 +127,7 @@ def render_frontal(
 
     Args:
         anatomy: the patient without findings.
-        findings: what is wrong.
+        findings: of the radiograph.
         rng: source of texture and grain.
         size: pixels of the shorter side.
         aspect: width over height.

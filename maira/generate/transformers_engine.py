@@ -41,8 +41,9 @@ _OUT_OF_MEMORY = "does not fit in memory, even alone (out of memory)"
 class TransformersEngine:
     """An engine that runs transformers' own `generate` on batches of requests of similar length.
 
-    Prompts are prefilled in chunks of a bounded number of tokens, so that a large batch needs little memory besides its
-    cache; `generate` continues from that cache. A batch that does not fit in memory is halved, and so are later ones.
+    Prompts are prefilled in chunks of a bounded number of tokens, so that a large batch needs little memory in addition
+    to its cache; `generate` continues from that cache. A batch that does not fit in memory is halved, and so are later
+    ones.
 
     Args:
         checkpoint: folder with the model and its processor.

@@ -92,7 +92,7 @@ class BoxCompletion:
             the rest of the sentence up to `</obj>`, where generation ends.
         index: index of the sentence in the reference report.
         text: text of the sentence.
-        reference: boxes of the sentence as far as they lie in the crop, in CROP coordinates.
+        reference: boxes of the sentence clipped to the crop, in CROP coordinates.
         is_clipped: whether the crop cuts off a box or a part of one.
     """
 
@@ -121,7 +121,7 @@ class BoxCompletion:
 def box_completions(study: Study, *, preset: Preset = "release") -> list[BoxCompletion]:
     """Return every grounded sentence of a study's reference report, each to be completed on its own.
 
-    A sentence whose boxes all lie outside the crop is skipped: the model's format has no box for it. The examples'
+    A sentence whose boxes are all outside the crop is skipped: the model's format has no box for it. The examples'
     notes count the losses (see `maira.model.task_examples.make_example`).
 
     Args:

@@ -1,1 +1,1 @@
-"""Language models trained as judges of reports: data from a teacher, recipes, the run."""
+"""Language models trained as judges of reports: training data, configuration and training."""

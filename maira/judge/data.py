@@ -100,14 +100,14 @@ def make_judge_data(
     Args:
         reports: references by name.
         task: of the judge.
-        teachers: sources of labels; each labels what the previous ones have not.
+        teachers: sources of labels; each labels the items without a label so far.
         out: folder.
         pairings: kinds of pairs; None for all that are possible.
         drafts: a model's candidates by the reference's name.
         few_shots: worked examples that an entailment judge will be shown; None for the default ones, `none` for none.
         balanced: draw as many entailed examples as others in both splits, with few copies in training
             (`verdicts.balance`).
-        hold_out: what is held out; its seed is that of all draws.
+        hold_out: share to hold out; its seed is used for all random choices.
         count: maximum number of pairs.
 
     Raises:
@@ -158,7 +158,7 @@ def make_rated_data(
         scale: the lowest and highest rating; None for those of RaTE-Eval, 0 to 5.
         better: whether lower or higher ratings are better; None for the layout's direction.
         target: see `radfact.meta.datasets.layouts.read_ratings`.
-        hold_out: what is held out.
+        hold_out: share to hold out.
 
     Raises:
         InputError: the ratings cannot be read, or are outside of the scale.

@@ -59,9 +59,9 @@ def reword(report: str, rng: random.Random) -> str | None:
 
 
 def _parts(sentence: str) -> list[str]:
-    """Its findings one by one, of a sentence with several."""
-    singles = [one.rstrip(". ") for one in split_narrative(f"{sentence}.")]
-    return singles if len(singles) > 1 and all(parse_facts(one) for one in singles) else []
+    """Return the single findings of a sentence with several; an empty list for other sentences."""
+    parts = [part.rstrip(". ") for part in split_narrative(f"{sentence}.")]
+    return parts if len(parts) > 1 and all(parse_facts(part) for part in parts) else []
 
 
 def _shorten(sentence: str) -> list[str]:

@@ -35,8 +35,8 @@ def make_score_examples(
     Args:
         pairs: reports.
         task: "green" or "vert".
-        teachers: clients of models by name, in order; each answers what the previous ones have not. None instead of a
-            client labels pairs by their injected errors, if any.
+        teachers: clients of models by name, in order; each scores the pairs without a response so far. None instead
+            of a client labels pairs by their injected errors, if any.
 
     Raises:
         RunError: a teacher cannot be reached.

@@ -41,8 +41,8 @@ def make_entailment_examples(
         pairs: reports.
         prompt: system message and worked examples before every query.
         splitter: splits reports into sentences.
-        teachers: judges by name, in order; each answers what the previous ones have not. None instead of a judge
-            labels by the injected errors, where they determine the verdict.
+        teachers: judges by name, in order; each labels the queries without a verdict so far. None instead of a
+            judge labels by the injected errors, where they determine the verdict.
 
     Raises:
         RunError: a teacher cannot be reached.

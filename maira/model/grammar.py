@@ -1,7 +1,7 @@
 """Grammar of a grounded report over token ids: the tokens that may come next, with one state per sequence.
 
 `<obj>words<box><x10><y20><x30><y40></box>...</obj>...</s>`: x precedes y, the second corner is not smaller than the
-first, no box repeats within a sentence, no words follow a box or stand outside objects, and everything is closed before
+first, no box repeats within a sentence, no words follow a box or are outside objects, and everything is closed before
 the token limit. White space is allowed between objects and between boxes. The grammar allows exactly the texts that
 `maira.model.parser` parses without an irregularity of form, up to the limit of boxes. Plain Python and numpy, so that
 every engine can use it.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MAX_BOXES = 16
-"""Most boxes per sentence."""
+"""Maximum boxes per sentence."""
 MAX_COPIES = 2
 """Most verbatim copies of a sentence in a report; with one more, the model is looping."""
 # The end of a text that may become a token of the format, spelled out in letters.

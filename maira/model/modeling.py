@@ -1,7 +1,7 @@
 """The MAIRA-2 model: an image encoder, an MLP adapter, and a language model that reads images as tokens.
 
 Every use takes the same steps: `encode_patches`, `project`, `embed`, `decode`. `forward` runs them in a row; training,
-the engines and the memory estimate run them one by one.
+the engines and the memory estimate call them separately.
 
 Source: MAIRA-2, methods.
 """

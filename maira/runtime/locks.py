@@ -21,7 +21,7 @@ _ATTEMPTS = 100
 class FolderLock:
     """Keep other processes from training in a folder until the lock is closed or this process ends.
 
-    On file systems without locks no process is kept out.
+    On file systems without locks it has no effect.
 
     Args:
         folder: created if necessary, with the file `.lock` in it.
@@ -39,7 +39,7 @@ class FolderLock:
         self._created = missing if is_new else []
 
     def remove_new_folder(self) -> None:
-        """Remove what a run has created that is refused before its first step; a folder that existed before stays."""
+        """Remove what this run has created, if it fails before its first step; a folder that existed before stays."""
         if not self._created:
             return
         for name in ("tables", "tensorboard"):

@@ -35,7 +35,7 @@ class ProcessGroup:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes what is written once; it is also the only one that prints."""
+        """Whether this process is the only one that prints and writes shared files."""
         return self.rank == 0
 
     def gather(self, value: Any = None) -> list[Any]:

@@ -26,7 +26,7 @@ class TerminationSignal:
 
     @property
     def is_received(self) -> bool:
-        """Whether the process was asked to end."""
+        """Whether a termination signal was received."""
         return self._event.is_set()
 
     def __enter__(self) -> TerminationSignal:

@@ -27,7 +27,7 @@ _SILENCED = {
 
 
 class _PackageFinder(MetaPathFinder):
-    """Finds `data` and `encoders` next to `maira`, whatever lies in the current folder."""
+    """Finds `data` and `encoders` next to `maira`, whatever the current folder has."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -43,7 +43,7 @@ def bind_packages() -> None:
     """Make `import data` and `import encoders` find the packages that are installed with `maira`.
 
     `python -m`, torchrun and accelerate put the current folder first on the import path, so that a user's own `data`
-    package would be found instead. Nothing is imported here. Processes that multiprocessing spawns import the main
+    package would be imported instead. Nothing is imported here. Processes that multiprocessing spawns import the main
     module, and with it `maira`, before they unpickle anything.
 
     Raises:

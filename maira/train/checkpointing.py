@@ -128,7 +128,7 @@ class CheckpointManager:
 
     @property
     def resume_hint(self) -> str:
-        """What the same command will do, for the last line of a run that ends early."""
+        """What the same command will do next, for the last message of a run that ends early."""
         if self.last is None:
             return "no state is saved yet, so the same command starts again"
         return f"the state of step {self.last} is saved, from which the same command resumes"

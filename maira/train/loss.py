@@ -46,7 +46,7 @@ class PackedLossModel(nn.Module):
     """A model that reads packed rows and returns their losses.
 
     Attributes:
-        model: what is trained.
+        model: to train.
         kernel: name of the attention within samples (`attention.select_kernel`).
         patch_weight: weight of the auxiliary loss; 0 for none.
     """

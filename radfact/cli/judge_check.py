@@ -95,7 +95,7 @@ def judge_check(
 
 
 def _check_comparisons(console: Console, judge: JudgeOptions, price: Price | None, out: Path | None) -> None:
-    """Ask the model about the packaged sentences and print its accuracy."""
+    """Query the model with the packaged sentences and print its accuracy."""
     from radfact.io.jsonl import write_json
     from radfact.metrics.mentions import ComparisonMentions, check_comparisons
     from radfact.metrics.resources import MetricResources

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Leave out the warnings that libraries log, and their progress bars; what matters to a user comes as an error."""
+    """Suppress warnings and progress bars of libraries; whatever matters to a user is raised as an error."""
     # Read when transformers is imported, which may be later.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     before = logging.root.manager.disable

@@ -1,4 +1,4 @@
-"""What the commands print at their end."""
+"""Tables and messages that commands print."""
 
 from __future__ import annotations
 

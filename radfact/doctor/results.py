@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Status = Literal["ok", "missing", "wrong", "note"]
-"""`missing` is not there, `wrong` is there but unusable, `note` is neither good nor bad."""
+"""`missing`: not installed or not found; `wrong`: present but unusable; `note`: neither good nor bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _section_lines(section: Section, ok_label: str) -> Iterator[tuple[Status | N
 
 
 def run_checks(title: str, *checks: Callable[[], Sequence[CheckResult]]) -> Section:
-    """Run checks and collect their results; a check that raises becomes a result that says so.
+    """Run checks and collect their results; an exception in a check becomes a result.
 
     Args:
         title: title of the section.

@@ -23,7 +23,7 @@ def save(figure: Any, path: Path) -> Path:
     """Write a plot as PNG and SVG, each atomically, and return the path of the PNG.
 
     Args:
-        figure: a Matplotlib figure, which is closed.
+        figure: a Matplotlib figure; it is closed.
         path: without suffix.
     """
     for kind, options in (("png", {"dpi": _DPI}), ("svg", {})):

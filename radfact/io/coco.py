@@ -16,9 +16,9 @@ from radfact.io.jsonl import read_json
 from radfact.records import Box, Mask, Sentence, Text, validate_model
 
 MAX_MASK_PIXELS = 100_000_000
-"""No radiograph is larger, and a damaged size must not exhaust the memory."""
+"""Maximum pixels of a mask: more than any radiograph has, so that a damaged size cannot exhaust the memory."""
 
-# Detectors round: a box may lie this many pixels outside of its image and is cut there.
+# Detectors round coordinates: a box may extend this many pixels beyond its image, and is clipped.
 _OVERHANG = 1.0
 
 
@@ -78,9 +78,9 @@ def read_coco(
         path: a dataset (`images`, `annotations`, `categories`), or a list of results
             (`image_id`, `category_id` or `caption`, `bbox` or `segmentation`).
         dataset: where a list of results finds the sizes of its images and the names of its categories.
-        faults: takes the first fault of each image with an annotation that cannot be used, by the key of its report,
-            which is left out; that of an annotation of no known image is under its place in the file. None makes any
-            fault an error.
+        faults: receives the first error of each image with an invalid annotation by the key of its report, which is
+            skipped; the error of an annotation without a known image has the annotation's index in the file as its key.
+            None raises the first error.
 
     Raises:
         InputError: naming file and field.

@@ -38,15 +38,15 @@ def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str,
 def stream_columns(
     path: Path, columns: Sequence[str], optional: Sequence[str] = ()
 ) -> Iterator[tuple[int, tuple[str | None, ...]]]:
-    """Yield (line, cells) of some columns for every row of a table, for those of archives, which have many of both.
+    """Yield (line, cells) of some columns for every row of a large table.
 
     Args:
         path: as in `read_csv`.
-        columns: names of those wanted, in the order of the cells. Others are ignored.
-        optional: names of more that follow; one that the table does not have gives None.
+        columns: names of required columns, in the order of the cells.
+        optional: names of further columns, whose cells are None if the table lacks them.
 
     Yields:
-        the line on which the row begins, and its cells, stripped; None where a cell is empty or NaN.
+        The line on which the row begins, and its stripped cells; None where a cell is empty or NaN.
 
     Raises:
         InputError: as `read_csv`, or the table lacks a column.
@@ -58,7 +58,7 @@ def stream_columns(
             raise InputError(
                 f"expected this column, found {_shown(header)}", code=ErrorCode.MISSING_FIELD, file=path, field=column
             )
-    # A column that is not there is the one behind the last, which is made empty in every row.
+    # A missing column is read from an empty cell that is appended to every row.
     places = [header.index(name) if name in header else len(header) for name in (*columns, *optional)]
     for line, row in rows:
         row.append("")
@@ -66,7 +66,7 @@ def stream_columns(
 
 
 def find_csv(root: Path, *names: str) -> Path | None:
-    """The first of these files (`x.csv`) in a folder, plain, gzipped or zipped; None where there is none."""
+    """Return the first existing file of some names (`x.csv`), plain, gzipped or zipped; None without any."""
     candidates = (root / f"{name}{suffix}" for name in names for suffix in ("", ".gz", ".zip"))
     return next((path for path in candidates if path.is_file()), None)
 

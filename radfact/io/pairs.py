@@ -61,7 +61,7 @@ def read_pairs(path: Path | str) -> Pairs:
     an empty report.
 
     Raises:
-        InputError: naming file, line or path of the field, what is wrong there, and what would be right.
+        InputError: the file cannot be read or is invalid; the error has the line or the path of the field.
     """
     path = Path(path)
     readers: dict[str, Callable[[Path], Pairs]] = {".json": _read_grounded_json, ".csv": _read_narrative_csv}

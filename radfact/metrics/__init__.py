@@ -1,1 +1,1 @@
-"""Metrics of reports behind one protocol, made by name when they are asked for."""
+"""Metrics of reports with one protocol, loaded by name."""

@@ -58,7 +58,7 @@ class FineRadScore(LLMMetric[Corrections]):
 
         Args:
             client: client of the model.
-            zero_shot: leave out the published examples (appendix A.1).
+            zero_shot: omit the published examples (appendix A.1).
 
         Raises:
             InputError: if `zero_shot` is not a boolean.

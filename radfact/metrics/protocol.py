@@ -1,4 +1,4 @@
-"""The metric protocol: what a metric declares, what it is given, and what it returns."""
+"""The protocol of metrics: attributes, input and results."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a metric needs.
+    """Requirements of a metric.
 
     Attributes:
         packages: modules that must be installed.
         weights: folder of weights by name -> files in it, alternatives separated by `|`.
-        judge: `model` if it queries a language model, `any` if any judge of RadFact will do.
+        judge: `model` if it queries a language model, `any` if any judge of RadFact suffices.
     """
 
     packages: tuple[str, ...] = ()
@@ -103,13 +103,13 @@ class Metric(ABC):
         name: on the command line and in results.
         display_name: for a person, as the paper writes it; by default the name.
         measures: what it measures, in a few words.
-        scores: every score with its direction and what it measures; a direction alone will do.
+        scores: every score with its direction and what it measures; a direction alone suffices.
         main_scores: scores that the metric's name selects where a metric is one row of a table, one test or one
             reward; by default the score with the name of the metric, or all.
         reads: `text` gives `score` pairs of texts (`radfact.records.TextPair`), sentences of a grounded report joined
             by spaces; `sentences` gives the pairs as they are.
         requirements: packages, weights and models that it needs.
-        cost: what a report costs.
+        cost: of a report.
         source: where the metric is defined.
         is_variant: whether it is a variant of another built-in metric, which "all" does not select.
         pooled: functions of pooled scores, so that `radfact compare` can compute them from the counts on disk.

@@ -37,7 +37,7 @@ class Comparison:
         shared: number of samples that all systems have; only these count.
         own: number of samples of each system.
         scores: by name, one contrast per system.
-        notes: what a reader must know.
+        notes: limitations of the comparison.
         options: of the bootstrap and the test.
     """
 
@@ -67,7 +67,7 @@ def compare(
         seed: of both.
 
     Raises:
-        InputError: a folder is not finished or given twice, or the folders have no sample or no score in common.
+        InputError: a folder is incomplete or a duplicate, or the folders have no sample or no score in common.
     """
     if len(folders) < 2:
         raise InputError("expected two or more results folders to compare", code=ErrorCode.MISSING_OPTION)

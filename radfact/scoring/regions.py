@@ -26,12 +26,12 @@ def spatially_entailed(
 ) -> bool:
     """Return whether enough of a sentence's region lies in the union of the regions of its evidence.
 
-    `paper` mode tests `share > threshold`, as published; `exact` mode tests `share >= threshold`, as the paper's text
-    says. An undefined share and evidence without any region are not entailed.
+    `paper` mode tests `share > threshold`, as the published code; `exact` mode tests `share >= threshold`, as the text
+    of the paper. An undefined share and evidence without any region are not entailed.
 
     Args:
         sentence: a sentence that has a region.
-        evidence: ALL its evidence sentences, with or without regions.
+        evidence: all its evidence sentences, with or without regions.
         compat: the geometry, see `covered_share`.
         threshold: the share in [0, 1].
 

@@ -19,7 +19,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     """Train a byte-level BPE tokenizer and add MAIRA-2's tokens; any text can be encoded and decoded unchanged.
 
     Args:
-        texts: what the model will read and write.
+        texts: prompts and answers.
         vocab_size: entries before MAIRA-2's are added.
     """
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))

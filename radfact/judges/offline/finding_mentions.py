@@ -302,7 +302,7 @@ class MentionFinder:
     def _is_denied_after(self, i: int) -> bool:
         for j in range(i - 1, -1, -1):
             if self.tokens[j].has("part") and not self.tokens[j].joins:
-                return False  # "the tip of the tube is not seen": the tube is there
+                return False  # "the tip of the tube is not seen": the tube is present
             if self.tokens[j].ends_clause or self.tokens[j].joins:
                 break
         for j in range(i + 1, len(self.tokens)):
@@ -310,7 +310,7 @@ class MentionFinder:
             if token.ends_clause or token.has("part"):
                 return False
             if token.has("negation_after") and not (self.has_advice and token.has("removal")):
-                return True  # that it should be removed says that it is there
+                return True  # "should be removed" implies that it is present
         return False
 
     def _doubt(self, first: int, last: int) -> int:

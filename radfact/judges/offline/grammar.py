@@ -118,7 +118,7 @@ def _is_statement(clause: Clause, end: int, has_verb: bool) -> bool:
 
 
 def _has_shared_verb(clause: Clause, after: int) -> bool:
-    """Return whether "no A and no B is seen" goes on with a verb for both."""
+    """Return whether "no A and no B is seen" continues with a verb for both."""
     return any(v > after for v in clause.verbs) and not any(v < after for v in clause.verbs)
 
 
@@ -146,7 +146,7 @@ def _is_subject(clause: Clause, i: int, after: int, verb: int, before: Sequence[
 
 
 def _is_observed(clause: Clause, verb: int) -> bool:
-    """Return whether the verb only says that something is seen."""
+    """Return whether the verb only states that something is seen."""
     after = verb + 1
     while clause.word(after) in ADVERBS:
         after += 1
@@ -154,7 +154,7 @@ def _is_observed(clause: Clause, verb: int) -> bool:
 
 
 def _is_adjectival(clause: Clause, verb: int) -> bool:
-    """Return whether the verb says a state ("is normal"), not what there is ("shows a nodule")."""
+    """Return whether the verb states a condition ("is normal"), not a finding ("shows a nodule")."""
     return not clause.is_transitive(verb) and clause.word(verb - 1) != "there"
 
 

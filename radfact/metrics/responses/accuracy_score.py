@@ -1,4 +1,4 @@
-"""Parser of an overall accuracy score from 0 to 1, as VERT asks for it."""
+"""Parser of an overall accuracy score from 0 to 1, as VERT requests it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corrections of a report line by line, as FineRadScore asks for them, and the parser of their JSON."""
+"""Corrections of a report line by line, as FineRadScore requests them, and the parser of their JSON."""
 
 from __future__ import annotations
 
