@@ -45,7 +45,7 @@ class Box(Record):
         return self
 
     def as_tuple(self) -> tuple[float, float, float, float]:
-        """(x_min, y_min, x_max, y_max)."""
+        """Return (x_min, y_min, x_max, y_max)."""
         return self.x_min, self.y_min, self.x_max, self.y_max
 
 

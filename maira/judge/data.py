@@ -60,7 +60,7 @@ class HoldOut:
     seed: int = 42
 
     def __contains__(self, example: TrainingExample) -> bool:
-        """Whether an example is held out."""
+        """Return whether an example is held out."""
         return is_held_out(example.paired.source_id, self.share, self.seed)
 
 

@@ -97,7 +97,9 @@ def make_pairs(
 
 
 def is_held_out(source_id: str, share: float, seed: int) -> bool:
-    """Whether a reference is held out, a function of its name, so that more reports move none to the other split.
+    """Return whether a reference is held out.
+
+    This depends on its name only, so that additional reports move none to the other split.
 
     Args:
         source_id: name of the reference.

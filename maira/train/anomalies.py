@@ -63,7 +63,7 @@ class AnomalyDetector:
         return sum(self.norms) / len(self.norms) if self.norms else math.nan
 
     def ends_run(self, kind: Kind) -> bool:
-        """Whether an anomaly ends the run, by its action or because too many steps were skipped in a row."""
+        """Return whether an anomaly ends the run, by its action or because too many steps were skipped in a row."""
         action = self.config.not_finite if kind == "not_finite" else self.config.on_spike
         return action == "stop" or self.skipped > self.config.most_skipped
 

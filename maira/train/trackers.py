@@ -157,7 +157,7 @@ def metric_targets(config: BaseTrainConfig) -> list[str]:
 
 
 def _has_key() -> bool:
-    """Whether Weights & Biases finds credentials in the environment or in the file that `wandb login` writes."""
+    """Return whether Weights & Biases finds credentials in the environment or in the file that `wandb login` writes."""
     if os.environ.keys() & {"WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"}:
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc

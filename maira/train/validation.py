@@ -80,7 +80,7 @@ class Validator:
         return losses + (self._drafter.names if self._drafter else [])
 
     def is_due(self, step: int) -> bool:
-        """Whether the model is validated after a step."""
+        """Return whether the model is validated after a step."""
         return self._is_loss_due(step) or self._is_draft_due(step)
 
     def after_step(
@@ -231,7 +231,7 @@ class BestCheckpoint:
             self._value = None if self.is_reset else record["value"]
 
     def is_beaten_by(self, metrics: MetricValues) -> bool:
-        """Whether metrics are better, and not equal, to those of the best checkpoint."""
+        """Return whether metrics are better than those of the best checkpoint."""
         value = metrics.get(self._name) if self._name is not None else None
         if self._name is None or value is None:
             return False

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _LISTED = 10
 RADFACT = "radfact"
 MARKS = {"higher": "↑", "lower": "↓", "neutral": ""}
-"""Which way is better."""
+"""Direction in which a score is better."""
 
 
 def new_console(*, stderr: bool = False) -> Console:
-    """A console that leaves texts alone: a name such as openai:m: holds no emoji."""
+    """Return a console that prints texts unchanged: `:m:` in a name is no emoji."""
     return Console(stderr=stderr, emoji=False, highlight=False)
 
 
@@ -104,7 +104,7 @@ def _show_radfact(console: Console, result: EvaluationResult) -> None:
 
 
 def answers(usage: Mapping[str, int]) -> str:
-    """An usage in words: how many answers, from where, and how many that could not be used."""
+    """Return a usage as text: calls, cached and failed responses, tokens."""
     parts = [f"{usage.get('calls', 0)} calls"]
     for key, words in (
         ("cached", "cached"),
@@ -131,7 +131,7 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
         check: result of the judge check.
         price: of tokens; None to print no cost.
     """
-    say(console, f"Judge {check.judge} on {check.n} labelled judgements")
+    say(console, f"Judge {check.judge} on {check.n} labeled judgments")
     table = Table()
     scores = {name: getattr(check, name) for name in ("accuracy", "precision", "recall", "f1", "evidence_f1")}
     for name in scores:
@@ -155,7 +155,7 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
 
 
 def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
-    """One line a label or topic: how many, how they were judged, and the share that was judged rightly."""
+    """Return a table with the number of queries, the verdicts and the accuracy by label or topic."""
     from radfact.judges.check import FAILED, confusion_accuracy
 
     table = Table()

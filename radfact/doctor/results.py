@@ -59,7 +59,7 @@ class DoctorReport:
         return all(result.status == "ok" for section in self.sections for result in section.results if result.required)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as one JSON object."""
+        """Return the report as a JSON object."""
         return {
             "program": self.program,
             "passed": self.passed,

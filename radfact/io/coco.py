@@ -146,7 +146,7 @@ class _Reader:
         regions += self._regions(annotation, image, where)
 
     def _key(self, value: Any) -> str | None:
-        """The report that an annotation belongs to, whatever is wrong with the rest of it."""
+        """Return the key of the report of an annotation, even if the rest of the annotation is invalid."""
         return self.keys.get(str(value.get("image_id")).strip()) if isinstance(value, dict) else None
 
     def _error(self, message: str, field: str, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:

@@ -21,14 +21,17 @@ _QUOTED = re.compile(r'"[^"]*"')
 
 
 def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """The columns of a table and its rows that are not blank: line on which one begins from 1, cells by column.
+    """Read the columns and the rows of a table, without blank rows.
 
     Args:
         path: `.csv`, `.csv.gz`, or `.zip` with one CSV in it.
 
+    Returns:
+        The columns, and an iterator over (line on which the row begins, from 1; cells by column).
+
     Raises:
-        InputError: the file cannot be read, or two columns have one name; while rows are taken: it is no CSV, or a row
-            has more or fewer cells than the header.
+        InputError: the file cannot be read, or two columns have the same name; during iteration: the file is not a
+            CSV, or a row has more or fewer cells than the header.
     """
     rows = _rows(Path(path))
     _, columns = next(rows, (1, []))
@@ -72,9 +75,9 @@ def find_csv(root: Path, *names: str) -> Path | None:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line from 1 on which the row begins, cells) of every row that is not blank: first the header, then as long ones.
+    """Yield (line on which the row begins, from 1; cells) of the header and all rows that are not blank.
 
-    No more than one row is held.
+    At most one row is in memory.
     """
     begins, width, reader = 1, None, csv.reader(())
     try:

@@ -299,13 +299,13 @@ def _call(entry: MetricEntry, factory: Any, **arguments: Any) -> Any:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """All files of a folder and of those in it, links followed, in a fixed order."""
+    """Return all files in a folder and its subfolders, sorted; symbolic links are followed."""
     walked = os.walk(folder, followlinks=True)
     return sorted(Path(where, name) for where, _, names in walked for name in names if Path(where, name).is_file())
 
 
 def _warn_of_parameters(name: str, wanted: Mapping[str, Any], given: Mapping[str, Any] | None) -> None:
-    """Say that a client has other parameters than a metric wants; one that does not state its own may have any."""
+    """Warn that a client has other parameters than a metric requires, unless the client does not know its own."""
     other = {} if given is None else {key: value for key, value in wanted.items() if given.get(key) != value}
     if other:
         said = ", ".join(f"{key} {value}" for key, value in other.items())

@@ -110,7 +110,7 @@ class CachedMetric:
         return [row.sample_id for row in self.rows]
 
     def is_of(self, pairs: Sequence[Pair]) -> bool:
-        """Whether there is one row per pair, in order, all with the same scores and counts."""
+        """Return whether there is one row per pair, in order, all with the same scores and counts."""
         shapes = {(tuple(row.scores), tuple(map(len, row.counts))) for row in self.rows}
         groups = len(self.file.pooled)
         return (

@@ -72,7 +72,7 @@ def _split(field: str) -> list[str]:
 
 
 def _sets(values: Any, path: Sequence[str]) -> bool:
-    """Whether a file sets the value at a path; a value that is no mapping hides everything below it."""
+    """Return whether a file sets the value at a path; a value that is no mapping hides everything below it."""
     for key in path:
         if not isinstance(values, dict):
             return True

@@ -172,7 +172,7 @@ class ShardSource:
         self.count = len(self.shards)
 
     def key(self) -> Any:
-        """The checksum of the index, which has those of all samples."""
+        """Return the checksum of the index, which has those of all samples."""
         return [self.where, hashlib.sha256(self.shards.rows.tobytes()).hexdigest()]
 
     def line(self, number: int) -> None:

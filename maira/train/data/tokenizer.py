@@ -50,7 +50,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
 
 
 def words_of(text: str) -> str:
-    """A text without MAIRA-2's tokens and the constant passages, which must not shape the vocabulary."""
+    """Return a text without MAIRA-2's tokens and the constant passages, which must not shape the vocabulary."""
     for passage in CONSTANT_PASSAGES:
         text = text.replace(passage, " ")
     return re.sub(r"<[^<> ]+>", " ", text)

@@ -93,7 +93,7 @@ def map_in_workers(
 
 
 def is_worker_killed(error: BaseException) -> bool:
-    """Whether an error is the DataLoader's for a worker that died; its signal handler raises it anywhere."""
+    """Return whether an error is that of the DataLoader for a dead worker; its signal handler raises it anywhere."""
     return "DataLoader worker" in str(error)
 
 

@@ -102,7 +102,7 @@ class Assessment:
     score: float = math.nan
 
     def as_record(self) -> dict[str, Any]:
-        """The assessment as JSON values."""
+        """Return the assessment as JSON values."""
         record: dict[str, Any] = {
             "explanation": self.explanation,
             "significant": self.significant.as_record(),

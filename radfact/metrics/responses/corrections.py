@@ -117,7 +117,7 @@ class Corrections:
         return " ".join([text for text in texts if text is not None] + self.insertions)
 
     def as_record(self) -> dict[str, Any]:
-        """The corrections as JSON values."""
+        """Return the corrections as JSON values."""
         rows = [
             {
                 "line": item.line,
@@ -146,7 +146,7 @@ class _JSONObject(list[tuple[str, Any]]):
     """A JSON object as a list of keys and values, because the key "None" may occur more than once."""
 
     def field(self, *names: str) -> Any:
-        """The value of the first key that consists of one of these letter sequences; None if there is none."""
+        """Return the value of the first key that consists of one of these letter sequences; None without any."""
         return next((value for key, value in self if _NO_LETTERS.sub("", key.lower()) in names), None)
 
 
