@@ -80,7 +80,7 @@ def parse_size(text: str) -> int:
     """Return the number of bytes of a size such as "500MB", "2 GB" or "1000000".
 
     Raises:
-        InputError: it is not a positive size.
+        InputError: the text is not a positive size.
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]?)B?\s*", text, re.IGNORECASE)
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0

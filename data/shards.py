@@ -122,7 +122,7 @@ class Shards:
         """Read a sample with its images.
 
         Raises:
-            IndexError: there is no sample of this number.
+            IndexError: the number is out of range.
             InputError: the shard cannot be read, or is damaged.
         """
         members = self._members(number)
@@ -171,7 +171,7 @@ class Shards:
             path: image path of a study in these shards.
 
         Raises:
-            InputError: there is no such image.
+            InputError: the sample has no such image.
         """
         name = Path(path).name
         key = name.split(".")[0]

@@ -162,7 +162,7 @@ def options_of_weights(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Derive the arguments of `Encoder` from the shapes of a state dict with timm's names.
 
     Raises:
-        ValueError: it is not a DINOv2 with one CLS token and square images.
+        ValueError: the model is not a DINOv2 with one CLS token and square images.
     """
     try:
         _, positions, width = state["pos_embed"].shape

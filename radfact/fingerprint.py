@@ -22,7 +22,7 @@ def weights_digest(path: Path) -> bytes:
     part of a file or the last rows of a tensor; of other files, evenly spread positions.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the weights cannot be read.
     """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())

@@ -140,7 +140,7 @@ def option_of(model: type[Options], name: str) -> Option:
         name: of a field.
 
     Raises:
-        TypeError: its annotation has no `Option`.
+        TypeError: the annotation of the field has no `Option`.
     """
     for item in model.model_fields[name].metadata:
         if isinstance(item, Option):

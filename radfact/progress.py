@@ -45,7 +45,7 @@ def parse_price(text: str | None) -> Price | None:
     """Parse the option `--price IN,OUT`.
 
     Raises:
-        InputError: if the text is not two numbers from 0.
+        InputError: the text is not two numbers from 0.
     """
     if text is None:
         return None

@@ -102,7 +102,7 @@ def open_binary(path: Path) -> Iterator[IO[bytes]]:
     """Open a file to read bytes.
 
     Raises:
-        InputError: it does not exist or cannot be read, also inside the `with` block.
+        InputError: the file does not exist or cannot be read, also inside the `with` block.
     """
     try:
         with path.open("rb") as content:

@@ -215,7 +215,7 @@ class _Images:
         """Yield a failure for each missing image, but only one for a missing folder.
 
         Raises:
-            InputError: there is no image at all.
+            InputError: no image was found.
         """
         if self._missing and not self._has_any:
             message = "expected the table's images in 0/ to 54/ or 0.zip to 54.zip, found none"

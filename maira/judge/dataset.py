@@ -99,8 +99,8 @@ class ChatDataset:
         """Tokenize a conversation.
 
         Raises:
-            UnreadableSample: its line cannot be read.
-            InputError: it has changed since the run began.
+            UnreadableSample: the line cannot be read.
+            InputError: the conversation has changed since the run began.
         """
         lengths, sample = self.table[row], self._sample(row)
         ids, prompt = encode_chat(sample, self.tokenizer, self.ends)

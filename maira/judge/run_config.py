@@ -71,7 +71,7 @@ def check_folder(folder: Path) -> None:
     """Check that a folder has the configuration of a model.
 
     Raises:
-        InputError: it has no `config.json`.
+        InputError: the folder has no `config.json`.
     """
     if not (folder / "config.json").is_file():
         raise InputError(

@@ -132,7 +132,7 @@ def read_config(folder: Path) -> MairaConfig:
     """Read the configuration of a checkpoint, of any layout.
 
     Raises:
-        InputError: there is none, or it is not a valid configuration of MAIRA-2.
+        InputError: the folder has no valid configuration of MAIRA-2.
     """
     path = folder / "config.json"
     if not path.is_file():

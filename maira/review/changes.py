@@ -249,8 +249,8 @@ class History:
         """Check whether a change is possible.
 
         Raises:
-            InputError: it is not.
-            UnfinishedError: it finishes a study whose review is incomplete.
+            InputError: the change is not possible.
+            UnfinishedError: the change finishes a study whose review is incomplete.
         """
         state = self._apply(change)
         if change.kind == "finish":
@@ -260,7 +260,7 @@ class History:
         """Apply a change.
 
         Raises:
-            InputError: it is not possible; the state is unchanged.
+            InputError: the change is not possible; the state is unchanged.
         """
         state = self._apply(change)
         if change.kind == "undo":

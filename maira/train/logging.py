@@ -63,7 +63,7 @@ class MetricsFile:
         """Append a line.
 
         Raises:
-            OSError: it cannot be written now.
+            OSError: the file cannot be written.
         """
         self._pending += dumps(dict(row)) + "\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)

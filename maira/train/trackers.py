@@ -134,7 +134,7 @@ def start_trackers(config: BaseTrainConfig, first_step: int) -> dict[str, Tracke
         first_step: step from which the run resumes.
 
     Raises:
-        InputError: one cannot be started.
+        InputError: a tracker cannot be started.
     """
     return {name: _TRACKERS[name](config, first_step) for name in tracker_names(config)}
 

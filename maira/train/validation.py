@@ -203,7 +203,7 @@ class BestCheckpoint:
         is_reset: whether there is a best checkpoint by this metric, but on other data.
 
     Raises:
-        InputError: there is no such metric.
+        InputError: the metric is unknown.
     """
 
     def __init__(

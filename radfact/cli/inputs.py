@@ -68,7 +68,7 @@ def check_files(*paths: Path | None) -> None:
     """Check that files exist.
 
     Raises:
-        InputError: one does not.
+        InputError: a file does not exist.
     """
     for path in paths:
         if path is not None and not path.is_file():

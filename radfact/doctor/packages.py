@@ -69,7 +69,7 @@ def requirements() -> Mapping[str, Sequence[Requirement]]:
     """Return the requirements by extra, the required ones as `basic`; empty if the project is not installed.
 
     Raises:
-        ModuleNotFoundError: if the package packaging is not installed.
+        ModuleNotFoundError: the package packaging is not installed.
     """
     from packaging.requirements import Requirement
 

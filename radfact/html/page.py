@@ -136,7 +136,7 @@ def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
         sample_ids: of the studies on the page.
 
     Raises:
-        InputError: it has none of these studies, or cannot be read.
+        InputError: the manifest has none of these studies, or cannot be read.
     """
     known = (validate_model(_Study, row, file=manifest, line=line).sample_id for line, row in read_jsonl(manifest))
     if set(sample_ids).isdisjoint(known):

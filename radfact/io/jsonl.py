@@ -96,7 +96,7 @@ def append_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         rows: JSON objects.
 
     Raises:
-        OSError: they cannot be written; it names `path`.
+        OSError: the rows cannot be written; the error has the file name `path`.
     """
     with naming_file(path, path), path.open("a", encoding="utf-8") as handle:
         handle.writelines(dumps(row) + "\n" for row in rows)

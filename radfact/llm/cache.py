@@ -132,7 +132,7 @@ class ResponseCache:
         """Store responses by key, up to a thousand per commit; they are on disk when this returns.
 
         Raises:
-            RunError: they cannot be written, for example because the disk is full.
+            RunError: the responses cannot be written, for example because the disk is full.
         """
         rows = [(key, item.text, item.tokens_in, item.tokens_out, item.cut) for key, item in responses]
         try:
@@ -183,7 +183,7 @@ class GroupCommit:
             response: to store.
 
         Raises:
-            RunError: it cannot be written.
+            RunError: the response cannot be written.
         """
         self._rows.append((key, response))
         if self._next is None:

@@ -27,7 +27,7 @@ def worker_caches(cache: Path) -> Iterator[Path]:
             see.
 
     Raises:
-        InputError: one of the caches cannot be used.
+        InputError: a cache cannot be used.
         RunError: responses cannot be written to the main cache.
     """
     folder = cache / "workers"

@@ -194,7 +194,7 @@ def require_vllm(user: str, *, field: str | None = None) -> None:
         field: field of the error.
 
     Raises:
-        InputError: it is not installed.
+        InputError: vLLM is not installed.
     """
     if importlib.util.find_spec("vllm") is None:
         raise InputError(

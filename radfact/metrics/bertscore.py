@@ -42,8 +42,8 @@ class BertScore(Metric):
             batch_size: texts in one forward pass.
 
         Raises:
-            InputError: if the folder holds another model.
-            ModuleNotFoundError: if bert-score is not installed.
+            InputError: the folder holds another model.
+            ModuleNotFoundError: bert-score is not installed.
         """
         from bert_score import BERTScorer
         from transformers import AutoTokenizer

@@ -59,7 +59,7 @@ class Bleu(Metric):
         """Load the package.
 
         Raises:
-            ModuleNotFoundError: if sacrebleu is not installed.
+            ModuleNotFoundError: sacrebleu is not installed.
         """
         from sacrebleu.metrics.bleu import BLEU
 

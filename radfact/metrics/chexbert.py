@@ -151,8 +151,8 @@ class CheXbert(Metric):
                 vocabulary of bert-base-uncased.
 
         Raises:
-            InputError: if a file is invalid.
-            ModuleNotFoundError: if torch or transformers is not installed.
+            InputError: a file is invalid.
+            ModuleNotFoundError: torch or transformers is not installed.
         """
         self._labeler = Labeler(folder)
 
@@ -189,7 +189,7 @@ class Labeler:
         """Load `chexbert.pth` and `vocab.txt`; the checkpoint's tensors determine all sizes.
 
         Raises:
-            InputError: if a file is invalid.
+            InputError: a file is invalid.
         """
         import torch
         from transformers import BertModel, BertTokenizer

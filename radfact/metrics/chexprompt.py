@@ -95,7 +95,7 @@ def parse_error_counts(text: str) -> ErrorCounts:
     """Parse a response of a model that does not follow the JSON schema: other JSON, or GREEN's notation.
 
     Raises:
-        ValueError: if a count is missing or invalid.
+        ValueError: a count is missing or invalid.
     """
     sections = parse_sections(text)
     # In text, the next section shows that a section is not cut off; JSON must have all the keys of the prompt.

@@ -61,7 +61,7 @@ class FineRadScore(LLMMetric[Corrections]):
             zero_shot: omit the published examples (appendix A.1).
 
         Raises:
-            InputError: if `zero_shot` is not a boolean.
+            InputError: `zero_shot` is not a boolean.
         """
         if not isinstance(zero_shot, bool):
             raise InputError(

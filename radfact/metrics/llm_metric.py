@@ -70,7 +70,7 @@ class LLMMetric(Metric, Generic[ResponseT]):
         """Query the model about each pair.
 
         Raises:
-            RunError: if the server refuses the key or the model, cannot be reached, or refuses every request.
+            RunError: the server refuses the key or the model, cannot be reached, or refuses every request.
         """
         requests = [self.request(pair.candidate, pair.reference) for pair in pairs]
         return self.client.complete_all(requests)

@@ -130,7 +130,7 @@ def _parse_yes_or_no(text: str) -> bool:
     """Parse the word that a response consists of or begins with.
 
     Raises:
-        ValueError: if there is no such word, or the other one follows.
+        ValueError: there is no such word, or the other one follows.
     """
     plain = re.sub(r"[*_`]", "", strip_reasoning(text))
     match = _ANSWER.match(plain)

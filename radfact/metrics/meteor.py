@@ -31,8 +31,8 @@ class Meteor(Metric):
             folder: WordNet in NLTK's layout, with `lexnames`, `data.*`, `index.*` and `*.exc`.
 
         Raises:
-            InputError: if the folder does not hold WordNet.
-            ModuleNotFoundError: if nltk is not installed.
+            InputError: the folder does not hold WordNet.
+            ModuleNotFoundError: nltk is not installed.
         """
         import nltk.data
         from nltk.corpus.reader.wordnet import WordNetCorpusReader

@@ -254,7 +254,7 @@ def check_metric(metric: Any, label: str) -> None:
         label: name of the object in the message.
 
     Raises:
-        InputError: it is not a metric, or a declared attribute is not valid.
+        InputError: the object is not a metric, or a declared attribute is not valid.
     """
 
     def fail(expected: str, found: object, attribute: str = "") -> None:
@@ -294,7 +294,7 @@ def check_result(result: Any, metric: Metric, count: int) -> None:
         count: number of pairs.
 
     Raises:
-        RunError: it is not a `MetricResult`, lacks a score, or does not have one value per pair.
+        RunError: the result is not a `MetricResult`, lacks a score, or does not have one value per pair.
     """
 
     def fail(message: str) -> None:

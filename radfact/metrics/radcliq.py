@@ -90,7 +90,7 @@ class RadCliQ(Metric):
         """Take the metrics that it combines.
 
         Raises:
-            ModuleNotFoundError: if nltk is not installed.
+            ModuleNotFoundError: nltk is not installed.
         """
         import nltk.translate.bleu_score  # noqa: F401
 

@@ -130,8 +130,8 @@ class RadGraph(Metric):
             annotate: function from texts to their graphs.
 
         Raises:
-            InputError: if not exactly one argument is given, or the folder holds another model.
-            ModuleNotFoundError: if radgraph is not installed.
+            InputError: not exactly one argument is given, or the folder holds another model.
+            ModuleNotFoundError: radgraph is not installed.
         """
         if (folder is None) == (annotate is None):
             raise InputError(

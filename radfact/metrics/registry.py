@@ -82,7 +82,7 @@ class MetricEntry:
         """Import the object at `home`, also from the current directory for a custom metric.
 
         Raises:
-            InputError: there is no such object.
+            InputError: the object does not exist.
         """
         module, _, name = self.home.partition(":")
         if self.name == self.home:
@@ -220,7 +220,7 @@ def check_packages(requirements: Requirements) -> None:
     """Check that all required packages are installed.
 
     Raises:
-        MissingRequirementError: one is not.
+        MissingRequirementError: a package is not installed.
     """
     for package in requirements.packages:
         if importlib.util.find_spec(package) is None:
@@ -260,7 +260,7 @@ class MetricSelection:
         """Select a metric object.
 
         Raises:
-            InputError: it is not a metric.
+            InputError: the object is not a metric.
         """
         check_metric(metric, type(metric).__name__)
         home = f"{type(metric).__module__}:{type(metric).__qualname__}"

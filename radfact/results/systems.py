@@ -85,7 +85,7 @@ def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, Coun
         metrics: custom metrics, in addition to the built-in ones.
 
     Raises:
-        InputError: one cannot be loaded.
+        InputError: a metric cannot be loaded.
     """
     declared = [(name, entry.declared) for name, entry in entries().items() if entry.is_builtin]
     declared += [(item.entry.name, item.entry.declared) for item in (select_metrics(metrics) if metrics else ())]

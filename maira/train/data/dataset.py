@@ -312,7 +312,7 @@ def data_fingerprints(config: TrainConfig) -> dict[str, Any]:
     """Return fingerprints of the model to start from and of the content of the sources, as JSON values.
 
     Raises:
-        InputError: one of them does not exist.
+        InputError: the model or a source does not exist.
     """
     model = fingerprint(config.model) if isinstance(config.model, Path) else None
     return {"model": model, "train": [_content_key(source) for source in config.train]}
@@ -390,7 +390,7 @@ def check_unique(studies: StudySource, sample_id: str, first: int, number: int) 
         number: number of the study.
 
     Raises:
-        InputError: they are different studies.
+        InputError: different studies have the same name.
     """
     if first != number:
         message = f"duplicate name '{sample_id}' of the studies {first + 1} and {number + 1}"

@@ -164,7 +164,7 @@ class ShardSource:
         where: folder or URL.
 
     Raises:
-        InputError: there is no index, or it does not fit the shards.
+        InputError: the index is missing or does not match the shards.
     """
 
     def __init__(self, where: str) -> None:
@@ -238,7 +238,7 @@ def manifest_key(path: Path) -> Any:
     """Name, size and time of change of a manifest.
 
     Raises:
-        InputError: there is no such file.
+        InputError: the file does not exist.
     """
     try:
         status = path.stat()

@@ -31,7 +31,7 @@ def parse_accuracy_score(value: Any) -> float:
         value: text, or a JSON number or object with one number.
 
     Raises:
-        ValueError: if there is no number in [0, 1].
+        ValueError: there is no number in [0, 1].
     """
     score = _parse_number(value)
     if score is None or not 0 <= score <= 1:

@@ -123,7 +123,7 @@ def parse_assessment(text: str, *, requires_score: bool = False) -> Assessment:
         requires_score: whether the response must have an overall accuracy score.
 
     Raises:
-        ValueError: if a section or a count is missing, or stated twice and differently.
+        ValueError: a section or a count is missing, or stated twice and differently.
     """
     sections = parse_sections(text)
     significant = parse_errors(sections, "significant")
@@ -155,7 +155,7 @@ def parse_sections(text: str) -> Sections:
     """Divide a response into its sections.
 
     Raises:
-        ValueError: if it has no section.
+        ValueError: it has no section.
     """
     response = strip_reasoning(text)
     if text.strip() and not response.strip():
@@ -225,7 +225,7 @@ def parse_errors(
             safe only if another section follows and shows that the response was not cut off.
 
     Raises:
-        ValueError: if the section or a count is missing, or stated twice and differently.
+        ValueError: the section or a count is missing, or stated twice and differently.
     """
     return _parse_unique(sections, section, lambda body: _parse_errors(body, SECTION_TITLES[section], complete))
 

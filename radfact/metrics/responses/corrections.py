@@ -163,7 +163,7 @@ def parse_corrections(text: str, lines: Sequence[str]) -> Corrections:
         lines: the candidate's lines.
 
     Raises:
-        ValueError: if there is no such object, or an entry is invalid.
+        ValueError: there is no such object, or an entry is invalid.
     """
     entries = _find_entries(text)
     if entries is None:
@@ -200,7 +200,7 @@ def _find_objects(text: str) -> tuple[list[_Entries], str]:
     """Return the entries of every object of corrections in a text, and the text around the objects.
 
     Raises:
-        ValueError: if an object is cut off or is not valid JSON.
+        ValueError: an object is cut off or is not valid JSON.
     """
     objects, surroundings = [], ""
     while match := re.search(r"[{\[]", text):

@@ -100,7 +100,7 @@ def parse_count(value: Any, *, name: str | None = None) -> CountedItems:
         name: name that may stand before the number. Without one, the value must not be empty.
 
     Raises:
-        ValueError: if there is no number, or a number that may be something else, such as a size.
+        ValueError: there is no number, or a number that may be something else, such as a size.
     """
     required = name is None
     if not isinstance(value, str):

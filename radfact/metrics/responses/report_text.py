@@ -54,7 +54,7 @@ def parse_report(text: str, source: str, *, requires_overlap: bool = True) -> st
         requires_overlap: whether the response must share words with the source. A paraphrase of a single line need not.
 
     Raises:
-        ValueError: if the response is empty, a refusal, too short, or about something else.
+        ValueError: the response is empty, a refusal, too short, or about something else.
     """
     plain = _RULE.sub("", re.sub(r"[*`#]", "", strip_reasoning(text))).strip()
     report = _AFTERWORD.sub("", _PREFACE.sub("", plain, count=1)).strip().strip('"“”').strip()
