@@ -131,7 +131,7 @@ boxes = st.builds(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(boxes, min_size=1, max_size=3, unique=True), st.lists(boxes, min_size=1, max_size=3, unique=True))
-def test_boxes_come_back_as_they_were_drawn(tmp_path: Path, current: list[Box], prior: list[Box]) -> None:
+def test_boxes_are_read_as_drawn(tmp_path: Path, current: list[Box], prior: list[Box]) -> None:
     drawn = [*(rectangle(FIRST, box) for box in current), *(rectangle(FIRST, box, prior=True) for box in prior)]
     [sentence] = grounded(tmp_path, study(prior=True), passed(drawn, said(0, PhraseLabel.TEMPORAL)))
     for found, wanted in ((sentence.boxes, current), (sentence.prior_boxes, prior)):
@@ -140,18 +140,18 @@ def test_boxes_come_back_as_they_were_drawn(tmp_path: Path, current: list[Box], 
 
 
 @pytest.mark.parametrize("label", [PhraseLabel.PLACED_NON_FINDING, PhraseLabel.NON_FINDING])
-def test_a_box_of_a_non_finding_is_drawn_anywhere_and_ignored(tmp_path: Path, label: PhraseLabel) -> None:
+def test_boxes_of_non_findings_are_ignored(tmp_path: Path, label: PhraseLabel) -> None:
     results = passed(said(0, label), rectangle(FIRST, BOX))
     assert grounded(tmp_path, study(), results) == [Sentence(text="Left effusion.")]
 
 
 @pytest.mark.parametrize("label", [PhraseLabel.OTHER, PhraseLabel.ISSUE])
-def test_what_is_no_finding_is_no_sentence(tmp_path: Path, label: PhraseLabel) -> None:
+def test_non_findings_are_no_sentences(tmp_path: Path, label: PhraseLabel) -> None:
     results = passed(said(0, label), said(1, PhraseLabel.NON_FINDING))
     assert grounded(tmp_path, study("Two views.", "No effusion."), results) == [Sentence(text="No effusion.")]
 
 
-def test_a_finding_that_is_not_temporal_is_located_on_the_current_image_only(tmp_path: Path) -> None:
+def test_non_temporal_findings_are_located_on_the_current_image_only(tmp_path: Path) -> None:
     results = passed(said(0, PhraseLabel.FINDING), rectangle(FIRST, BOX), rectangle(FIRST, BOX, prior=True))
     [sentence] = grounded(tmp_path, study(prior=True), results)
     assert sentence.boxes is not None
@@ -174,12 +174,12 @@ def test_a_resolved_finding_with_a_prior_image_is_located_on_both(tmp_path: Path
 
 
 @pytest.mark.parametrize("more", [{"view": OTHER_VIEW}, {"category": "Correctly placed Support Devices"}])
-def test_some_findings_take_no_box(tmp_path: Path, more: dict[str, str]) -> None:
+def test_findings_without_boxes_are_accepted(tmp_path: Path, more: dict[str, str]) -> None:
     results = passed(said(0, PhraseLabel.FINDING, **more), rectangle(FIRST, BOX))
     assert grounded(tmp_path, study(), results) == [Sentence(text="Left effusion.")]
 
 
-def test_the_polygon_of_a_misplaced_device_becomes_a_mask(tmp_path: Path) -> None:
+def test_polygons_of_misplaced_devices_become_masks(tmp_path: Path) -> None:
     points = [[25, 50], [75, 50], [75, 100], [25, 100]]
     polygon = shape("polygonlabels", "polygon", "image", FIRST, points=points, closed=True)
     results = passed(said(0, PhraseLabel.FINDING, category="Misplaced Support Devices"), polygon)
@@ -191,7 +191,7 @@ def test_the_polygon_of_a_misplaced_device_becomes_a_mask(tmp_path: Path) -> Non
     assert (pixels != expected).mean() < 0.005
 
 
-def test_a_line_becomes_a_mask_along_it(tmp_path: Path) -> None:
+def test_lines_become_masks(tmp_path: Path) -> None:
     vertices = [{"x": x, "y": y, "id": str(x), "isBezier": False} for x, y in ((50, 10), (50, 60), (80, 60))]
     line = shape("vectorlabels", "line", "image", FIRST, vertices=vertices, closed=False)
     [sentence] = grounded(tmp_path, study(), passed(said(0, PhraseLabel.FINDING), line))
@@ -232,7 +232,7 @@ def test_quality_control_rejects_with_its_reason(tmp_path: Path, quality: Qualit
         (passed(shape("rectanglelabels", "box", "image", FIRST, x=90, y=1, width=20, height=3)), "beyond the image"),
     ],
 )
-def test_unfinished_and_unusable_samples_are_left_out_with_the_reason(
+def test_unfinished_and_unusable_samples_are_listed_with_a_reason(
     tmp_path: Path, results: list[Result], reason: str
 ) -> None:
     made, said_reason = back(tmp_path, study(prior=True), results)
@@ -246,7 +246,7 @@ def test_a_skipped_annotation_is_none(tmp_path: Path) -> None:
     assert read_label_studio(path, [one]) == [AnnotatedSample("s1")]
 
 
-def test_of_two_annotations_by_one_person_the_later_counts(tmp_path: Path) -> None:
+def test_the_latest_annotation_of_a_person_counts(tmp_path: Path) -> None:
     one = study()
     first, second = passed(said(0, PhraseLabel.OTHER)), passed(said(0, PhraseLabel.NON_FINDING))
     path = exported(tmp_path, one, first, second, completed_by={"id": 4, "email": "reader@example.org"})
@@ -256,7 +256,7 @@ def test_of_two_annotations_by_one_person_the_later_counts(tmp_path: Path) -> No
     ]
 
 
-def test_categories_become_labels_of_the_study(tmp_path: Path) -> None:
+def test_categories_become_study_labels(tmp_path: Path) -> None:
     results = passed(said(0, PhraseLabel.FINDING, category="Pleural Effusion"), rectangle(FIRST, BOX))
     made, _ = back(tmp_path, study(), results)
     assert made is not None
@@ -294,7 +294,7 @@ def test_categories_become_labels_of_the_study(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_is_not_ours_is_named_with_its_field(tmp_path: Path, change: Any, field: str) -> None:
+def test_an_invalid_export_is_an_error_with_its_field(tmp_path: Path, change: Any, field: str) -> None:
     one = study()
     path = exported(tmp_path, one, passed(said(0, PhraseLabel.FINDING), rectangle(FIRST, BOX)))
     tasks = json.loads(path.read_text())
@@ -305,14 +305,14 @@ def test_a_file_that_is_not_ours_is_named_with_its_field(tmp_path: Path, change:
     assert (caught.value.file, caught.value.field) == (path, field)
 
 
-def test_a_coco_file_is_told_apart(tmp_path: Path) -> None:
+def test_a_coco_file_is_recognized(tmp_path: Path) -> None:
     path = tmp_path / "coco.json"
     path.write_text('{"images": [], "annotations": []}')
     with raises("coco.json: invalid-format"):
         read_label_studio(path, [])
 
 
-def test_every_control_of_the_interface_has_its_object() -> None:
+def test_every_control_refers_to_an_object() -> None:
     root = ElementTree.fromstring(labeling_config(CATEGORIES))
     objects = {one.get("name") for one in root.iter() if one.get("name") and one.get("toName") is None}
     assert {one.get("toName") for one in root.iter() if one.get("toName")} <= objects
@@ -321,7 +321,7 @@ def test_every_control_of_the_interface_has_its_object() -> None:
     }
 
 
-def test_images_are_addressed_below_the_root_or_a_url() -> None:
+def test_images_are_addressed_below_a_root_or_url() -> None:
     image = Path("/archive/set/images/a b.png")
     assert ImageAddress(Path("/archive")).of(image) == "/data/local-files/?d=set/images/a%20b.png"
     assert ImageAddress(Path("/archive/set"), "https://host/x/").of(image) == "https://host/x/images/a%20b.png"
@@ -329,7 +329,7 @@ def test_images_are_addressed_below_the_root_or_a_url() -> None:
         ImageAddress(Path("/elsewhere")).of(image)
 
 
-def test_phrases_of_equal_text_stay_apart(tmp_path: Path) -> None:
+def test_phrases_with_equal_text_stay_separate(tmp_path: Path) -> None:
     results = passed(
         said(0, PhraseLabel.FINDING),
         said(1, PhraseLabel.FINDING),
@@ -340,7 +340,7 @@ def test_phrases_of_equal_text_stay_apart(tmp_path: Path) -> None:
     assert first.boxes != second.boxes
 
 
-def test_the_coco_dataset_has_the_boxes_that_are_known(tmp_path: Path) -> None:
+def test_the_coco_dataset_has_the_existing_boxes(tmp_path: Path) -> None:
     from PIL import Image
 
     for name in ("a.png", "p.png"):
@@ -368,7 +368,7 @@ def test_the_coco_dataset_has_the_boxes_that_are_known(tmp_path: Path) -> None:
     np.testing.assert_allclose(sentence.boxes[0].as_tuple(), BOX.as_tuple())
 
 
-def test_masks_are_of_the_image_size(tmp_path: Path) -> None:
+def test_masks_have_the_image_size(tmp_path: Path) -> None:
     polygon = shape("polygonlabels", "polygon", "image", FIRST, points=[[0, 0], [100, 0], [100, 100]], closed=True)
     [sentence] = grounded(tmp_path, study(), passed(said(0, PhraseLabel.FINDING), polygon))
     assert sentence.masks is not None

@@ -47,12 +47,12 @@ def finding(*drawn: Box) -> PhraseAnnotation:
 NON_FINDING = PhraseAnnotation(PhraseLabel.NON_FINDING)
 
 
-def test_several_annotators_are_refused_by_name() -> None:
+def test_several_annotators_are_an_error_that_names_them() -> None:
     with pytest.raises(Rejected, match=r"2 annotators \(a, b\)"):
         combine([by("a", NON_FINDING), by("b", NON_FINDING)], "refuse")
 
 
-def test_the_first_stands_for_all() -> None:
+def test_the_first_annotator_can_represent_all() -> None:
     assert combine([by("a", NON_FINDING), by("b", finding(BOX))], "first").annotator == "a"
 
 
@@ -62,14 +62,14 @@ def test_the_same_box_drawn_twice_is_one() -> None:
 
 
 @given(st.lists(st.lists(boxes, max_size=3), min_size=2, max_size=3))
-def test_the_union_covers_what_anybody_drew(drawn: list[list[Box]]) -> None:
+def test_the_union_covers_all_boxes(drawn: list[list[Box]]) -> None:
     united = combine([by(str(i), finding(*one)) for i, one in enumerate(drawn)], "union").phrases[0].boxes
     evidence = Sentence(text="union", boxes=united)
     for box in (box for one in drawn for box in one):
         assert covered_share(Sentence(text="x", boxes=(box,)), [evidence], compat="exact") == pytest.approx(1)
 
 
-def test_the_label_that_most_give_stands_in_the_union() -> None:
+def test_the_union_has_the_majority_label() -> None:
     said = [by("a", NON_FINDING), by("b", finding(BOX)), by("c", finding(FAR))]
     assert combine(said, "union").phrases[0].label is PhraseLabel.FINDING
 
@@ -79,7 +79,7 @@ def test_one_rejection_rejects_the_union() -> None:
     assert combine(said, "union").quality is Quality.IMAGE
 
 
-def test_iou_of_regions_known_by_hand() -> None:
+def test_iou_of_hand_computed_regions() -> None:
     assert iou((BOX,), (), (NEAR,), ()) == pytest.approx(0.75)
     assert iou((BOX,), (), (FAR,), ()) == 0
     assert iou((BOX, NEAR), (), (BOX,), ()) == pytest.approx(1)
@@ -93,7 +93,7 @@ def test_kappa_of_the_textbook_table() -> None:
 
 
 @pytest.mark.parametrize("pairs", [[], [("a", "a")] * 3])
-def test_kappa_without_variety_is_no_figure(pairs: Sequence[tuple[str, str]]) -> None:
+def test_kappa_without_variety_is_none(pairs: Sequence[tuple[str, str]]) -> None:
     assert cohens_kappa(pairs) is None
 
 
@@ -111,5 +111,5 @@ def test_agreement_of_two_annotators() -> None:
     assert pair.mean_iou == pytest.approx(0.75)
 
 
-def test_annotators_without_a_sample_in_common_have_no_agreement() -> None:
+def test_annotators_without_common_samples_have_no_agreement() -> None:
     assert agreement([[by("a", NON_FINDING)], [by("b", NON_FINDING)]]) == []

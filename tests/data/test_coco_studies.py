@@ -50,7 +50,7 @@ def test_a_caption_without_boxes_is_a_sentence_of_a_grounded_report(tmp_path: Pa
     assert [s.text for s in first.phrases or ()] == ["A mass."]
 
 
-def test_captions_alone_are_a_narrative(tmp_path: Path) -> None:
+def test_captions_without_boxes_are_a_narrative(tmp_path: Path) -> None:
     annotations = [{"image_id": 2, "caption": "Clear lungs."}, {"image_id": 2, "caption": "No effusion."}]
     second = read_coco_studies(_write(tmp_path, annotations)).studies[1]
     assert (second.findings, second.grounded_findings) == ("Clear lungs. No effusion.", None)
@@ -69,7 +69,7 @@ def test_an_image_without_a_file_is_refused(tmp_path: Path) -> None:
         {"image_id": 1, "category_id": 9},
     ],
 )
-def test_a_wrong_annotation_costs_its_study(tmp_path: Path, annotation: dict[str, Any]) -> None:
+def test_an_invalid_annotation_excludes_its_study(tmp_path: Path, annotation: dict[str, Any]) -> None:
     good = [{"image_id": image, "category_id": 5, "bbox": [0, 0, 10, 10]} for image in (1, 2)]
     archive = read_coco_studies(_write(tmp_path, [good[0], annotation, good[1]]))
     assert [s.study_id for s in archive.studies] == ["2"]

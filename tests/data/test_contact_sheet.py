@@ -108,7 +108,7 @@ def drawn(page: Page, kind: str = "frontal") -> list[str]:
     return sorted(card(page).locator(f"[data-kind={kind}] .box-viewer-label").all_text_contents())
 
 
-def test_findings_and_phrases_are_drawn_at_first(page: Page) -> None:
+def test_findings_and_phrases_are_drawn_by_default(page: Page) -> None:
     assert drawn(page) == ["F1", "F3", "P1"]
 
 
@@ -125,12 +125,12 @@ def test_pointing_at_a_sentence_draws_its_boxes_only(page: Page) -> None:
     assert (drawn(page), drawn(page, "prior_frontal")) == (["P1"], [])
 
 
-def test_pointing_at_a_label_draws_its_boxes_though_labels_are_off(page: Page) -> None:
+def test_pointing_at_a_label_draws_its_boxes_even_if_hidden(page: Page) -> None:
     card(page).get_by_text("effusion, right").hover()
     assert drawn(page) == ["L1", "L1"]
 
 
-def test_a_group_can_be_switched_on_and_off(page: Page) -> None:
+def test_box_groups_can_be_toggled(page: Page) -> None:
     page.get_by_role("checkbox", name="Phrases").uncheck()
     page.get_by_role("checkbox", name="Labels").check()
     assert drawn(page) == ["F1", "F3", "L1", "L1"]
@@ -138,7 +138,7 @@ def test_a_group_can_be_switched_on_and_off(page: Page) -> None:
     assert card(page).locator("[data-kind=frontal] .box-viewer-label").all_text_contents()[-2:] == ["L1", "F1"]
 
 
-def test_a_box_lies_on_its_share_of_the_image(page: Page) -> None:
+def test_boxes_are_drawn_at_their_position(page: Page) -> None:
     image = card(page).locator("[data-kind=frontal] .box-viewer-image").bounding_box()
     box = card(page).locator("[data-kind=frontal] .box-viewer-box[data-id=findings-0]").bounding_box()
     assert image is not None
@@ -153,33 +153,33 @@ def test_a_box_lies_on_its_share_of_the_image(page: Page) -> None:
     assert shares == pytest.approx([0.5, 0.25, 0.25, 0.5], abs=0.005)
 
 
-def test_every_section_is_there(page: Page) -> None:
+def test_every_section_is_shown(page: Page) -> None:
     for text in ("Effusion on the right.", "Cough.", "Prior effusion."):
         assert card(page).get_by_text(text, exact=True).is_visible()
 
 
-def test_markup_in_a_report_is_read_as_text(page: Page) -> None:
+def test_markup_in_a_report_is_shown_as_text(page: Page) -> None:
     assert page.locator("article").nth(1).locator(".prose").text_content() == HOSTILE
     assert page.title().startswith("Contact sheet: ")
 
 
-def test_a_missing_image_is_said_in_its_place(page: Page) -> None:
+def test_a_missing_image_is_reported_in_its_place(page: Page) -> None:
     assert page.get_by_text("lost.png: no such image").is_visible()
 
 
-def test_an_image_opens_larger_with_its_boxes(page: Page) -> None:
+def test_images_enlarge_with_their_boxes(page: Page) -> None:
     card(page).get_by_role("button", name="Prior frontal of full: show larger").click()
     assert page.locator("dialog .box-viewer-label").all_text_contents() == ["F1"]
 
 
-def test_the_filter_keeps_samples_that_hold_every_word(page: Page) -> None:
+def test_the_filter_matches_all_words(page: Page) -> None:
     page.get_by_role("searchbox").fill("COUGH archive")
     assert page.locator("article").count() == 1
     assert page.get_by_role("status").text_content() == "1 of 3 samples"
     assert page.locator(".judge").text_content() == "All samples of the manifest."
 
 
-def test_only_samples_with_a_missing_image_can_be_had(page: Page) -> None:
+def test_samples_with_a_missing_image_can_be_selected(page: Page) -> None:
     page.get_by_role("combobox").select_option(label="With an image that cannot be shown (1)")
     assert page.locator("article h3").all_text_contents() == [HOSTILE]
 
@@ -200,7 +200,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_contact_sheet(root / "manifest.jsonl", root / "sheet.html", count=None).path
 
 
-def test_images_of_many_samples_lie_beside_the_sheet(many: Path) -> None:
+def test_images_of_many_samples_are_separate_files(many: Path) -> None:
     assert len(list((many.parent / "sheet_images").iterdir())) == 1
     assert many.stat().st_size < 2_000_000
 
@@ -228,23 +228,23 @@ def forty(tmp_path: Path) -> Path:
     return tmp_path / "manifest.jsonl"
 
 
-def test_a_draw_depends_on_its_seed_alone(forty: Path, tmp_path: Path) -> None:
+def test_a_sample_draw_depends_on_the_seed_only(forty: Path, tmp_path: Path) -> None:
     draws = [_shown(forty, tmp_path / "out.html", count=10, seed=seed) for seed in (1, 1, 2)]
     assert len(draws[0]) == 10
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_samples_can_be_asked_for_by_name(forty: Path, tmp_path: Path) -> None:
+def test_samples_can_be_selected_by_name(forty: Path, tmp_path: Path) -> None:
     assert _shown(forty, tmp_path / "out.html", sample_ids=["s7", "s3"]) == ["s3", "s7"]
 
 
-def test_a_name_that_is_not_there_is_told(forty: Path, tmp_path: Path) -> None:
+def test_an_unknown_name_is_an_error(forty: Path, tmp_path: Path) -> None:
     with raises("manifest.jsonl: sample_id: unknown-name"):
         write_contact_sheet(forty, tmp_path / "out.html", sample_ids=["s3", "s99"])
     assert not (tmp_path / "out.html").exists()
 
 
-def test_an_empty_manifest_is_told(tmp_path: Path) -> None:
+def test_an_empty_manifest_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "manifest.jsonl").write_text("")
     with raises("manifest.jsonl: empty-input"):
         write_contact_sheet(tmp_path / "manifest.jsonl", tmp_path / "out.html")

@@ -43,12 +43,12 @@ def packed(path: Path, source: Path, member: str, compression: int = ZIP_DEFLATE
     return radiograph_at(path, member)
 
 
-def test_png_of_sixteen_bits_is_as_its_dicom(tmp_path: Path) -> None:
+def test_sixteen_bit_png_equals_its_dicom(tmp_path: Path) -> None:
     dicom = levels_of(radiograph_at(write_dicom(tmp_path / "a.dcm", PIXELS)), tmp_path)
     np.testing.assert_array_equal(levels_of(radiograph_at(write_png(tmp_path / "a.png")), tmp_path), dicom)
 
 
-def test_png_of_eight_bits_and_jpeg_are_as_their_dicom(tmp_path: Path) -> None:
+def test_eight_bit_png_and_jpeg_equal_their_dicom(tmp_path: Path) -> None:
     pixels = (RAMP * 2).astype("u1")
     dicom = levels_of(radiograph_at(write_dicom(tmp_path / "a.dcm", pixels)), tmp_path)
     np.testing.assert_array_equal(levels_of(radiograph_at(write_png(tmp_path / "a.png", pixels)), tmp_path), dicom)
@@ -58,7 +58,7 @@ def test_png_of_eight_bits_and_jpeg_are_as_their_dicom(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", [ZIP_STORED, ZIP_DEFLATED])
 @pytest.mark.parametrize("kind", ["dcm", "png"])
-def test_member_of_a_zip_file_is_as_the_file_alone(tmp_path: Path, kind: str, compression: int) -> None:
+def test_a_zip_member_equals_the_file(tmp_path: Path, kind: str, compression: int) -> None:
     source = tmp_path / f"a.{kind}"
     write_dicom(source, PIXELS) if kind == "dcm" else write_png(source)
     radiograph = packed(tmp_path / "radiographs.zip", source, f"0/radiograph.{kind}", compression)
@@ -66,13 +66,13 @@ def test_member_of_a_zip_file_is_as_the_file_alone(tmp_path: Path, kind: str, co
     assert {path.name for path in tmp_path.iterdir()} == {source.name, "radiographs.zip", "out"}
 
 
-def test_content_decides_over_the_name(tmp_path: Path) -> None:
+def test_format_is_detected_by_content(tmp_path: Path) -> None:
     dicom = levels_of(radiograph_at(write_dicom(tmp_path / "a.png", PIXELS)), tmp_path)
     write_png(tmp_path / "b.png").rename(tmp_path / "b.bin")
     np.testing.assert_array_equal(levels_of(radiograph_at(tmp_path / "b.bin"), tmp_path), dicom)
 
 
-def test_zip_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+def test_a_replaced_zip_file_is_read_again(tmp_path: Path) -> None:
     import os
 
     write_png(tmp_path / "a.png")
@@ -83,7 +83,7 @@ def test_zip_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(levels_of(radiograph, tmp_path), 255 - before)
 
 
-def test_text_in_a_png_stays_behind(tmp_path: Path) -> None:
+def test_text_chunks_of_a_png_are_dropped(tmp_path: Path) -> None:
     text = PngInfo()
     text.add_text("PatientName", "Doe^Jane")
     levels_of(radiograph_at(write_png(tmp_path / "a.png", pnginfo=text)), tmp_path)
@@ -91,13 +91,13 @@ def test_text_in_a_png_stays_behind(tmp_path: Path) -> None:
         assert image.info == {}
 
 
-def test_windows_are_applied_when_asked_for(tmp_path: Path) -> None:
+def test_windows_are_applied_on_request(tmp_path: Path) -> None:
     radiograph = radiograph_at(write_dicom(tmp_path / "a.dcm", PIXELS, WindowCenter=20000, WindowWidth=4))
     assert (levels_of(radiograph, tmp_path) == 0).sum() < 10
     assert (levels_of(radiograph, tmp_path, apply_windows=True) == 0).sum() > 100
 
 
-def test_info_tells_depth_and_sizes(tmp_path: Path) -> None:
+def test_info_has_depth_and_sizes(tmp_path: Path) -> None:
     info = radiograph_to_png(radiograph_at(write_png(tmp_path / "a.png")), tmp_path / "out.png", 48)
     assert (info.width, info.height, info.source_width, info.source_height) == (64, 48, 32, 24)
     assert (info.photometric, info.bits_stored) == ("MONOCHROME2", 16)
@@ -120,7 +120,7 @@ def test_info_tells_depth_and_sizes(tmp_path: Path) -> None:
         (radiograph_at(Path("folder.png")), "folder.png: file-unreadable"),
     ],
 )
-def test_radiograph_that_cannot_be_read_is_one_line(
+def test_an_unreadable_radiograph_is_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, radiograph: Radiograph, error: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -147,21 +147,21 @@ def _grey_in_colours(noise: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg"])
-def test_grey_stored_as_colour_is_a_radiograph(tmp_path: Path, name: str) -> None:
+def test_gray_stored_as_color_is_accepted(tmp_path: Path, name: str) -> None:
     marked = _grey_in_colours(noise=5)
     marked[:10, :10] = 255, 0, 0
     assert levels_of(radiograph_at(write_png(tmp_path / name, marked)), tmp_path).shape == (40, 40)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg"])
-def test_a_colour_photo_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_color_photo_is_refused(tmp_path: Path, name: str) -> None:
     photo = _grey_in_colours()
     photo[:50, :, 2] //= 2
     with raises(f"{name}: invalid-value"):
         levels_of(radiograph_at(write_png(tmp_path / name, photo)), tmp_path)
 
 
-def test_a_picture_of_inverted_values_is_turned(tmp_path: Path) -> None:
+def test_inverted_values_are_corrected(tmp_path: Path) -> None:
     Image.fromarray(np.random.default_rng(0).integers(0, 60000, (40, 50), np.uint16)).save(tmp_path / "radiograph.png")
     levels = []
     for is_inverted in (False, True):

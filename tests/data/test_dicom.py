@@ -21,7 +21,7 @@ pytest.importorskip("SimpleITK")
     ("dtype", "stored"), [("u1", 8), ("u2", 10), ("u2", 12), ("u2", 16), ("i2", 12), ("i2", 16), ("u4", 32)]
 )
 @pytest.mark.parametrize("slope", [None, 2.0, -0.5])
-def test_bright_is_where_a_viewer_shows_bright(
+def test_brightness_matches_a_viewer(
     tmp_path: Path, photometric: str, dtype: str, stored: int, slope: float | None
 ) -> None:
     pixels = (RAMP - (40 if dtype[0] == "i" else 0)).astype(dtype)
@@ -33,12 +33,12 @@ def test_bright_is_where_a_viewer_shows_bright(
     assert (image[0, 0], image[-1, -1]) == expected
 
 
-def test_high_bits_of_sixteen_are_kept(tmp_path: Path) -> None:
+def test_high_bits_are_kept(tmp_path: Path) -> None:
     image = convert(write_dicom(tmp_path / "a.dcm", (RAMP * 700).astype("u2")), size=24)
     np.testing.assert_allclose(image, RAMP * 255 / RAMP.max(), atol=1)
 
 
-def test_window_is_not_applied(tmp_path: Path) -> None:
+def test_windows_are_not_applied_by_default(tmp_path: Path) -> None:
     plain = convert(write_dicom(tmp_path / "a.dcm", RAMP.astype("u2")))
     windowed = convert(write_dicom(tmp_path / "b.dcm", RAMP.astype("u2"), WindowCenter=20, WindowWidth=4))
     np.testing.assert_array_equal(plain, windowed)
@@ -57,20 +57,20 @@ def test_window_is_not_applied(tmp_path: Path) -> None:
         ({"PixelSpacing": [1e-9, 1e-9]}, (48, 64)),
     ],
 )
-def test_shorter_side_in_the_body_gets_the_size(
+def test_the_shorter_side_gets_the_size(
     tmp_path: Path, spacing: dict[str, list[float]], shape: tuple[int, int]
 ) -> None:
     assert convert(write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), **spacing)).shape == shape
 
 
 @pytest.mark.parametrize("size", [11, 24, 48, 97])
-def test_resizing_does_not_shift(tmp_path: Path, size: int) -> None:
+def test_resizing_does_not_shift_the_image(tmp_path: Path, size: int) -> None:
     rows, columns = np.mgrid[-12:12, -16:16] + 0.5
     image = convert(write_dicom(tmp_path / "a.dcm", (rows**2 + 3 * columns**2).astype("u2")), size)
     np.testing.assert_allclose(image, image[::-1, ::-1], atol=1)
 
 
-def test_info_tells_sizes_and_storage(tmp_path: Path) -> None:
+def test_info_has_sizes_and_storage(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), stored=12, PhotometricInterpretation="MONOCHROME1")
     info = dicom_to_png(path, tmp_path / "a.png", 48)
     assert (info.width, info.height, info.source_width, info.source_height) == (64, 48, 32, 24)
@@ -170,7 +170,7 @@ def test_lungs_of_the_real_radiograph_are_dark_and_its_spine_bright(radiograph: 
 
 
 @pytest.mark.parametrize(("compressed", "plain"), [("RG1_J2KR.dcm", "RG1_UNCR.dcm"), ("RG1_J2KI.dcm", "RG1_UNCI.dcm")])
-def test_compressed_radiograph_is_the_same(tmp_path: Path, compressed: str, plain: str) -> None:
+def test_compressed_radiographs_are_equal(tmp_path: Path, compressed: str, plain: str) -> None:
     for name in (compressed, plain):
         dicom_to_png(real_radiograph(name), tmp_path / f"{name}.png")
     assert (tmp_path / f"{compressed}.png").read_bytes() == (tmp_path / f"{plain}.png").read_bytes()
@@ -178,7 +178,7 @@ def test_compressed_radiograph_is_the_same(tmp_path: Path, compressed: str, plai
 
 @pytest.mark.parametrize("name", ["RG1_UNCR.dcm", "RG1_J2KI.dcm"])
 @pytest.mark.parametrize("share", [0.02, 0.9])
-def test_half_downloaded_radiograph_is_refused(tmp_path: Path, name: str, share: float) -> None:
+def test_a_partially_downloaded_radiograph_is_refused(tmp_path: Path, name: str, share: float) -> None:
     content = real_radiograph(name).read_bytes()
     (tmp_path / "a.dcm").write_bytes(content[: int(len(content) * share)])
     with pytest.raises(InputError) as caught:
@@ -198,7 +198,7 @@ def test_damaged_codestream_is_refused_without_noise(tmp_path: Path, capfd: pyte
     assert capfd.readouterr() == ("", "")
 
 
-def test_failure_keeps_the_png_of_before(tmp_path: Path) -> None:
+def test_a_failure_keeps_the_existing_png(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"))
     convert(path)
     before = path.with_suffix(".png").read_bytes()

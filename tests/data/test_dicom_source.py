@@ -17,14 +17,14 @@ def _radiographs(folder: Path, *names: str) -> None:
         write_dicom(folder / name, np.arange(64, dtype=np.uint16).reshape(8, 8))
 
 
-def test_radiographs_below_a_folder_are_known_by_their_content(tmp_path: Path) -> None:
+def test_radiographs_are_detected_by_content(tmp_path: Path) -> None:
     _radiographs(tmp_path, "a/IM1", "b/radiograph.dcm", "DICOMDIR")
     (tmp_path / "README").write_text("no radiograph")
     (tmp_path / "broken.dcm").write_text("no radiograph")
     assert find_radiographs([tmp_path]) == {"IM1": tmp_path / "a/IM1", "radiograph": tmp_path / "b/radiograph.dcm"}
 
 
-def test_equal_names_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+def test_equal_names_are_distinguished_by_folder(tmp_path: Path) -> None:
     names = ["x/a/IM1.dcm", "x/b/IM1.dcm", "x/a-c/d.dcm", "x/a/c-d.dcm", "x/d.dcm"]
     _radiographs(tmp_path, *names)
     found = find_radiographs([tmp_path / name for name in names])
@@ -32,7 +32,7 @@ def test_equal_names_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     assert list(found) == ["a-IM1", "b-IM1", "a-c-d", "c-d", "d"]
 
 
-def test_a_radiograph_named_twice_is_one(tmp_path: Path) -> None:
+def test_a_duplicate_path_is_read_once(tmp_path: Path) -> None:
     _radiographs(tmp_path, "a.dcm")
     assert list(find_radiographs([tmp_path / "a.dcm", tmp_path])) == ["a"]
 

@@ -41,7 +41,7 @@ def png_of(source: Path, folder: Path, size: int = 518) -> bytes:
         "MR_small_padded.dcm",
     ],
 )
-def test_lossless_form_is_the_same(tmp_path: Path, form: str) -> None:
+def test_lossless_forms_are_equal(tmp_path: Path, form: str) -> None:
     assert png_of(small_file(form), tmp_path) == png_of(small_file("MR_small.dcm"), tmp_path)
 
 
@@ -49,11 +49,11 @@ def test_lossless_form_is_the_same(tmp_path: Path, form: str) -> None:
     ("compressed", "plain"),
     [("RG3_J2KR.dcm", "RG3_UNCR.dcm"), ("MR2_J2KR.dcm", "MR2_UNCR.dcm"), ("693_J2KR.dcm", "693_UNCR.dcm")],
 )
-def test_lossless_form_of_a_real_image_is_the_same(tmp_path: Path, compressed: str, plain: str) -> None:
+def test_lossless_forms_of_a_real_image_are_equal(tmp_path: Path, compressed: str, plain: str) -> None:
     assert png_of(real_radiograph(compressed), tmp_path) == png_of(real_radiograph(plain), tmp_path)
 
 
-def test_lossless_jpeg_of_a_real_radiograph_is_the_same(tmp_path: Path) -> None:
+def test_lossless_jpeg_of_a_real_radiograph_is_equal(tmp_path: Path) -> None:
     import SimpleITK
 
     plain = real_radiograph("RG1_UNCR.dcm")
@@ -79,7 +79,7 @@ def test_lossless_jpeg_of_a_real_radiograph_is_the_same(tmp_path: Path) -> None:
     syntax=st.sampled_from([IMPLICIT, DEFLATED, BIG_ENDIAN, RLE]),
     seed=st.integers(0, 99),
 )
-def test_every_depth_and_sign_is_the_same_in_every_form(
+def test_depth_and_sign_do_not_depend_on_the_form(
     tmp_path_factory: pytest.TempPathFactory, stored: int, signed: bool, photometric: str, syntax: str, seed: int
 ) -> None:
     folder = tmp_path_factory.mktemp("radiographs")
@@ -100,7 +100,7 @@ def test_every_depth_and_sign_is_the_same_in_every_form(
     np.testing.assert_allclose(levels, scaled if photometric == "MONOCHROME2" else 255 - scaled, atol=0.51)
 
 
-def test_big_endian_bytes_in_words_are_put_in_order(tmp_path: Path) -> None:
+def test_big_endian_words_are_swapped(tmp_path: Path) -> None:
     pixels = RAMP.astype("u1")
     path = write_dicom(tmp_path / "a.dcm", pixels, TransferSyntaxUID=BIG_ENDIAN)
     radiograph = pydicom.dcmread(path)
@@ -110,7 +110,7 @@ def test_big_endian_bytes_in_words_are_put_in_order(tmp_path: Path) -> None:
     np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", pixels)))
 
 
-def test_baseline_jpeg_is_nearly_the_same(tmp_path: Path) -> None:
+def test_baseline_jpeg_is_nearly_equal(tmp_path: Path) -> None:
     import io
 
     from pydicom.encaps import encapsulate
@@ -123,7 +123,7 @@ def test_baseline_jpeg_is_nearly_the_same(tmp_path: Path) -> None:
     np.testing.assert_allclose(lossy, convert(write_dicom(tmp_path / "b.dcm", pixels), 24), atol=5)
 
 
-def test_extended_jpeg_of_twelve_bits_is_nearly_the_lossless_one(tmp_path: Path) -> None:
+def test_twelve_bit_extended_jpeg_is_nearly_lossless(tmp_path: Path) -> None:
     lossless, lossy = tmp_path / "lossless.dcm", tmp_path / "lossy.dcm"
     lossless.write_bytes(real_radiograph("JPEG-LL.dcm").read_bytes())
     lossy.write_bytes(small_file("JPEG-lossy.dcm").read_bytes())
@@ -134,7 +134,7 @@ def test_extended_jpeg_of_twelve_bits_is_nearly_the_lossless_one(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "ceiling"), [("JPEGLSNearLossless_08.dcm", 255), ("JPEGLSNearLossless_16.dcm", 65535)]
 )
-def test_near_lossless_jpeg_ls_has_the_steps_of_its_radiograph(tmp_path: Path, name: str, ceiling: int) -> None:
+def test_near_lossless_jpeg_ls_keeps_the_steps(tmp_path: Path, name: str, ceiling: int) -> None:
     from data.dicom.reader import read_dicom
 
     path = small_file(name)
@@ -156,7 +156,7 @@ def test_only_stored_bits_count(tmp_path: Path, shift: int, high_bit: int) -> No
 
 
 @pytest.mark.parametrize("fields", [{"HighBit": 3}, {"HighBit": 40}, {"BitsStored": 20}, {"HighBit": None}])
-def test_bits_that_contradict_themselves_are_the_lowest(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_contradictory_bits_use_the_lowest(tmp_path: Path, fields: dict[str, Any]) -> None:
     pixels = (RAMP * 40).astype("u2")
     path = write_dicom(tmp_path / "a.dcm", pixels, stored=12, **fields)
     np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", pixels, stored=12)))
@@ -182,7 +182,7 @@ def padded_radiograph(value: int, dtype: str) -> np.ndarray:
         (padded_radiograph(100, "u2"), {"PixelPaddingValue": 299, "PixelPaddingRangeLimit": 50}),
     ],
 )
-def test_padding_is_black_and_takes_no_part_in_scaling(
+def test_padding_is_black_and_excluded_from_scaling(
     tmp_path: Path, photometric: str, pixels: np.ndarray, fields: dict[str, int]
 ) -> None:
     image = convert(write_dicom(tmp_path / "a.dcm", pixels, PhotometricInterpretation=photometric, **fields), 24)
@@ -191,7 +191,7 @@ def test_padding_is_black_and_takes_no_part_in_scaling(
     assert not image[PADDING].any()
 
 
-def test_padding_value_without_the_sign_of_its_pixels_counts(tmp_path: Path) -> None:
+def test_unsigned_padding_value_of_signed_pixels_counts(tmp_path: Path) -> None:
     signed = write_dicom(tmp_path / "a.dcm", padded_radiograph(-2000, "i2"), PixelPaddingValue=-2000)
     radiograph = pydicom.dcmread(signed)
     radiograph.add_new("PixelPaddingValue", "US", 63536)
@@ -200,7 +200,7 @@ def test_padding_value_without_the_sign_of_its_pixels_counts(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("size", [18, 96])
-def test_edge_towards_the_padding_does_not_set_the_contrast(tmp_path: Path, size: int) -> None:
+def test_padding_edges_do_not_affect_contrast(tmp_path: Path, size: int) -> None:
     pixels = padded_radiograph(65535, "u2")
     path = write_dicom(tmp_path / "a.dcm", pixels, PixelPaddingValue=65535, PhotometricInterpretation="MONOCHROME1")
     alone = write_dicom(tmp_path / "b.dcm", RADIOGRAPH.astype("u2"), PhotometricInterpretation="MONOCHROME1")
@@ -209,12 +209,12 @@ def test_edge_towards_the_padding_does_not_set_the_contrast(tmp_path: Path, size
 
 
 @pytest.mark.parametrize("fields", [{"PixelPaddingValue": 9999}, {"PixelPaddingValue": None}])
-def test_padding_that_does_not_occur_changes_nothing(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_unused_padding_changes_nothing(tmp_path: Path, fields: dict[str, Any]) -> None:
     path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), **fields)
     np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", RAMP.astype("u2"))))
 
 
-def test_radiograph_of_nothing_but_padding_is_refused(tmp_path: Path) -> None:
+def test_an_all_padding_radiograph_is_refused(tmp_path: Path) -> None:
     path = write_dicom(
         tmp_path / "a.dcm", RAMP.astype("u2"), PixelPaddingValue=0, PixelPaddingRangeLimit=int(RAMP.max())
     )
@@ -222,13 +222,13 @@ def test_radiograph_of_nothing_but_padding_is_refused(tmp_path: Path) -> None:
         convert(path)
 
 
-def test_border_that_is_burned_in_is_radiograph(tmp_path: Path) -> None:
+def test_burned_in_borders_are_part_of_the_radiograph(tmp_path: Path) -> None:
     pixels = np.full((24, 32), 4095, "u2")
     pixels[4:-4, 4:-4] = RAMP[4:-4, 4:-4] - RAMP[4, 4]
     np.testing.assert_allclose(convert(write_dicom(tmp_path / "a.dcm", pixels), 24), pixels / 4095.0 * 255, atol=1)
 
 
-def test_nothing_of_the_file_but_its_pixels_is_in_the_png(tmp_path: Path) -> None:
+def test_the_png_has_no_metadata(tmp_path: Path) -> None:
     png = png_of(write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), PatientID="4711"), tmp_path, 24)
     kinds, at = [], 8
     while at < len(png):
@@ -238,7 +238,7 @@ def test_nothing_of_the_file_but_its_pixels_is_in_the_png(tmp_path: Path) -> Non
     assert set(kinds) == {b"IHDR", b"IDAT", b"IEND"}
 
 
-def test_codestream_of_another_size_than_the_header_says_is_refused(tmp_path: Path) -> None:
+def test_a_codestream_size_that_differs_from_the_header_is_refused(tmp_path: Path) -> None:
     radiograph = pydicom.dcmread(small_file("MR_small_jp2klossless.dcm"))
     radiograph.Rows, radiograph.Columns = 32, 128
     radiograph.save_as(tmp_path / "a.dcm")
@@ -249,7 +249,9 @@ def test_codestream_of_another_size_than_the_header_says_is_refused(tmp_path: Pa
 @pytest.mark.parametrize(
     "name", ["MR_small_RLE.dcm", "MR_small_jp2klossless.dcm", "MR_small_jpeg_ls_lossless.dcm", "JPEG-lossy.dcm"]
 )
-def test_codestream_that_breaks_off_is_one_line(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_codestream_is_a_one_line_error(
+    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     from pydicom.encaps import encapsulate, get_frame
 
     radiograph = pydicom.dcmread(small_file(name))
@@ -270,7 +272,7 @@ def test_codestream_that_breaks_off_is_one_line(tmp_path: Path, name: str, capfd
     changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=12),
     share=st.floats(0.05, 1),
 )
-def test_damage_is_an_input_error_or_none_at_all(
+def test_damaged_files_are_read_or_are_input_errors(
     tmp_path_factory: pytest.TempPathFactory, name: str, changes: list[tuple[float, int]], share: float
 ) -> None:
     content = bytearray(small_file(name).read_bytes())

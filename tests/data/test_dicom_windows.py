@@ -29,7 +29,7 @@ def table(entries: list[int], first: int, bits: int) -> Any:
     return [item]
 
 
-def test_values_beyond_the_window_are_black_and_white(tmp_path: Path) -> None:
+def test_values_outside_the_window_are_black_or_white(tmp_path: Path) -> None:
     levels = shown(tmp_path, WindowCenter=300, WindowWidth=101)
     # PS3.3, C.11.2.1.2.1: black up to centre - 0.5 - (width - 1) / 2, white beyond centre - 0.5 + (width - 1) / 2.
     assert (levels[:250] == 0).all()
@@ -37,18 +37,18 @@ def test_values_beyond_the_window_are_black_and_white(tmp_path: Path) -> None:
     np.testing.assert_allclose(levels[250:350], (np.arange(250, 350) - 249.5) * 2.55, atol=0.51)
 
 
-def test_exact_window_ends_where_it_says(tmp_path: Path) -> None:
+def test_a_linear_exact_window_has_exact_bounds(tmp_path: Path) -> None:
     levels = shown(tmp_path, WindowCenter=300, WindowWidth=100, VOILUTFunction="LINEAR_EXACT")
     np.testing.assert_allclose(levels, np.clip((np.arange(768) - 250) * 2.55, 0, 255), atol=0.51)
 
 
-def test_sigmoid_window_is_steepest_at_its_centre(tmp_path: Path) -> None:
+def test_a_sigmoid_window_is_steepest_at_its_center(tmp_path: Path) -> None:
     levels = shown(tmp_path, WindowCenter=384, WindowWidth=200, VOILUTFunction="SIGMOID")
     curve = 1 / (1 + np.exp(-4 * (np.arange(768) - 384) / 200))
     np.testing.assert_allclose(levels, (curve - curve.min()) / np.ptp(curve) * 255, atol=0.51)
 
 
-def test_window_of_one_value_is_a_step(tmp_path: Path) -> None:
+def test_a_window_of_width_one_is_a_step(tmp_path: Path) -> None:
     levels = shown(tmp_path, WindowCenter=300, WindowWidth=1)
     np.testing.assert_array_equal(levels, np.where(np.arange(768) >= 300, 255, 0))
 
@@ -68,21 +68,21 @@ def test_window_is_in_rescaled_units(tmp_path: Path, slope: int, intercept: int,
     np.testing.assert_allclose(levels, expected if slope > 0 else 255 - expected, atol=0.51)
 
 
-def test_negative_of_a_radiograph_is_windowed_before_it_is_turned(tmp_path: Path) -> None:
+def test_inverted_radiographs_are_windowed_before_inversion(tmp_path: Path) -> None:
     window = {"WindowCenter": 300, "WindowWidth": 101}
     levels = shown(tmp_path, PhotometricInterpretation="MONOCHROME1", **window)
     np.testing.assert_array_equal(levels, 255 - shown(tmp_path, **window))
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_table_goes_before_the_window(tmp_path: Path, bits: int) -> None:
+def test_a_lookup_table_precedes_the_window(tmp_path: Path, bits: int) -> None:
     entries = [min(255, number // 2) for number in range(600)]
     levels = shown(tmp_path, VOILUTSequence=table(entries, 100, bits), WindowCenter=1, WindowWidth=1)
     expected = np.array(entries)[np.clip(np.arange(768) - 100, 0, 599)]
     np.testing.assert_array_equal(levels, expected)
 
 
-def test_modality_table_goes_before_all(tmp_path: Path) -> None:
+def test_a_modality_table_precedes_everything(tmp_path: Path) -> None:
     entries = [(number // 3) ** 2 for number in range(768)]
     exact = {"VOILUTFunction": "LINEAR_EXACT"}
     levels = shown(tmp_path, ModalityLUTSequence=table(entries, 0, 16), WindowCenter=20000, WindowWidth=20000, **exact)
@@ -90,12 +90,12 @@ def test_modality_table_goes_before_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"WindowCenter": 300}, {"RescaleSlope": -2, "RescaleIntercept": 5}])
-def test_radiograph_without_a_window_is_as_without_asking(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_a_radiograph_without_a_window_is_unchanged(tmp_path: Path, fields: dict[str, Any]) -> None:
     path = write_dicom(tmp_path / "b.dcm", VALUES.astype("u2"), **fields)
     np.testing.assert_array_equal(shown(tmp_path, **fields), convert(path, 24).ravel())
 
 
-def test_padding_is_known_by_its_stored_value(tmp_path: Path) -> None:
+def test_padding_is_detected_by_stored_value(tmp_path: Path) -> None:
     levels = shown(tmp_path, PixelPaddingValue=767, WindowCenter=400, WindowWidth=800, VOILUTFunction="LINEAR_EXACT")
     assert (levels[-1], levels[-2]) == (0, 255)
 
@@ -109,13 +109,13 @@ def test_padding_is_known_by_its_stored_value(tmp_path: Path) -> None:
         ({"RescaleSlope": "1e999"}, "RescaleSlope"),
     ],
 )
-def test_window_that_cannot_be_is_named(tmp_path: Path, fields: dict[str, Any], field: str) -> None:
+def test_an_invalid_window_is_an_error(tmp_path: Path, fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
         shown(tmp_path, **fields)
     assert caught.value.field == field
 
 
-def test_table_shorter_than_it_says_is_named(tmp_path: Path) -> None:
+def test_a_truncated_lookup_table_is_an_error(tmp_path: Path) -> None:
     short = table([1, 2, 3], 0, 8)
     short[0].LUTDescriptor = [256, 0, 8]
     with raises("a.dcm: VOILUTSequence: invalid-value") as caught:

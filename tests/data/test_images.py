@@ -52,7 +52,7 @@ def test_one_bit_image_has_two_levels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_gray(path) > 0, RAMP > 100)
 
 
-def test_colour_becomes_luma(tmp_path: Path) -> None:
+def test_color_becomes_luma(tmp_path: Path) -> None:
     gray = load_gray(save(Image.new("RGB", (2, 2), (0, 255, 0)), tmp_path / "a.png"))
     # ITU-R BT.601: 0.587 of green.
     assert gray[0, 0] == pytest.approx(0.587 * 255, abs=1)
@@ -63,13 +63,13 @@ def test_transparent_pixels_are_black(tmp_path: Path) -> None:
     assert not gray.any()
 
 
-def test_transparent_palette_colour_is_black(tmp_path: Path) -> None:
+def test_transparent_palette_color_is_black(tmp_path: Path) -> None:
     image = Image.fromarray(np.array([[0, 1]], np.uint8), mode="P")
     image.putpalette([200, 200, 200, 90, 90, 90])
     np.testing.assert_array_equal(load_gray(save(image, tmp_path / "a.png", transparency=0)), [[0, 90]])
 
 
-def test_photo_is_turned_as_its_tag_says(tmp_path: Path) -> None:
+def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     path = save(Image.new("L", (40, 20)), tmp_path / "a.jpg", exif=exif)
@@ -78,7 +78,7 @@ def test_photo_is_turned_as_its_tag_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp"])
 @pytest.mark.parametrize("tag", [None, 1, 3, 6, 8])
-def test_the_size_is_that_of_the_image_that_is_read(tmp_path: Path, suffix: str, tag: int | None) -> None:
+def test_the_size_equals_that_of_the_decoded_image(tmp_path: Path, suffix: str, tag: int | None) -> None:
     exif = Image.Exif()
     if tag is not None:
         exif[0x0112] = tag
@@ -88,7 +88,7 @@ def test_the_size_is_that_of_the_image_that_is_read(tmp_path: Path, suffix: str,
     assert ((width, height) == (20, 40)) == (tag in (6, 8))
 
 
-def test_the_size_of_what_is_no_image_is_refused(tmp_path: Path) -> None:
+def test_the_size_of_a_non_image_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("no image", encoding="utf-8")
     with raises("a.png: invalid-format"):
         image_size(tmp_path / "a.png")
@@ -106,7 +106,7 @@ def test_the_size_of_what_is_no_image_is_refused(tmp_path: Path) -> None:
         ("empty.png", b"", ErrorCode.INVALID_FORMAT),
     ],
 )
-def test_no_image_is_refused(tmp_path: Path, name: str, content: bytes | None, code: ErrorCode) -> None:
+def test_a_non_image_is_refused(tmp_path: Path, name: str, content: bytes | None, code: ErrorCode) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
@@ -127,7 +127,7 @@ def test_several_frames_are_refused(tmp_path: Path) -> None:
         load_gray(path)
 
 
-def test_not_finite_pixels_are_refused(tmp_path: Path) -> None:
+def test_non_finite_pixels_are_refused(tmp_path: Path) -> None:
     path = save(Image.fromarray(np.array([[0, np.nan]], np.float32)), tmp_path / "a.tiff")
     with raises("a.tiff: invalid-value"):
         load_gray(path)
@@ -162,17 +162,17 @@ def test_published_radiograph_is_read() -> None:
     assert middle.mean() > lung.mean() + 20
 
 
-def test_image_of_the_right_size_is_only_scaled() -> None:
+def test_an_image_of_the_right_size_is_only_scaled() -> None:
     image = np.array([[10, 20], [30, 50]], np.float32)
     np.testing.assert_allclose(prepare(image, 2), [[0, 0.25], [0.5, 1]])
 
 
-def test_crop_is_the_centre_and_contrast_is_the_whole_image() -> None:
+def test_the_crop_is_central_and_contrast_uses_the_whole_image() -> None:
     image = np.array([[0, 40, 60, 100]] * 2, np.float32)
     np.testing.assert_allclose(prepare(image, 2), [[0.4, 0.6]] * 2)
 
 
-def test_odd_margin_leaves_the_smaller_part_before_the_crop() -> None:
+def test_odd_margins_leave_the_smaller_part_before_the_crop() -> None:
     image = np.array([[0, 1, 2, 3, 4]] * 2, np.float32)
     np.testing.assert_allclose(prepare(image, 2) * 4, [[1, 2]] * 2)
 
@@ -188,7 +188,7 @@ def test_prepared_image_is_a_square_in_range(height: int, width: int, size: int,
 
 
 @given(st.floats(0.25, 1000), st.floats(-1000, 1000))
-def test_brightness_and_contrast_do_not_matter(gain: float, offset: float) -> None:
+def test_brightness_and_contrast_are_normalized(gain: float, offset: float) -> None:
     image = np.random.default_rng(0).random((30, 20))
     np.testing.assert_allclose(prepare(image * gain + offset, 16), prepare(image, 16), atol=2e-3)
 
@@ -197,7 +197,7 @@ def test_constant_image_becomes_zeros() -> None:
     assert not prepare(np.full((30, 20), 7, np.uint16), 16).any()
 
 
-def test_preparing_leaves_the_input_alone() -> None:
+def test_preparation_does_not_modify_its_input() -> None:
     image = np.random.default_rng(0).random((16, 20)).astype(np.float32)
     before = image.copy()
     prepare(image, 16)
@@ -205,12 +205,12 @@ def test_preparing_leaves_the_input_alone() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (4,), (4, 4, 3), (10, 641)])
-def test_what_is_no_radiograph_is_refused(shape: tuple[int, ...]) -> None:
+def test_arrays_of_wrong_shape_or_type_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError):
         prepare(np.zeros(shape, np.float32), 8)
 
 
-def test_marked_square_is_where_the_crop_map_says() -> None:
+def test_the_crop_map_locates_a_marked_square() -> None:
     image = np.zeros((300, 400), np.float32)
     image[60:120, 200:260] = 1
     box, cut = CropMap(width=400, height=300).to_crop(Box(x_min=0.5, y_min=0.2, x_max=0.65, y_max=0.4))
@@ -222,7 +222,7 @@ def test_marked_square_is_where_the_crop_map_says() -> None:
 
 
 @given(boxes(), sides, sides)
-def test_box_of_the_crop_survives_the_way_to_the_original_and_back(box: Box, width: int, height: int) -> None:
+def test_crop_and_original_box_round_trip(box: Box, width: int, height: int) -> None:
     crop = CropMap(width, height)
     back, cut = crop.to_crop(crop.to_original(box))
     # A box without area may fall to either side of the edge by rounding.

@@ -86,35 +86,35 @@ def _first(root: Path) -> ArchiveStudy:
     return read_iu_xray(root).studies[0]
 
 
-def test_studies_come_in_the_order_of_their_numbers(root: Path) -> None:
+def test_studies_are_ordered_by_number(root: Path) -> None:
     archive = read_iu_xray(root)
     assert [study.study_id for study in archive.studies] == ["CXR1", "CXR10"]
     assert archive.source == "iu-xray"
     assert archive.failures == []
 
 
-def test_views_are_joined_by_name_also_where_the_report_repeats_the_number(root: Path) -> None:
+def test_views_are_joined_by_file_name(root: Path) -> None:
     radiographs = [(radiograph.key, radiograph.view) for radiograph in _first(root).radiographs]
     assert radiographs == [("CXR1_1_IM-0001-3001", "lateral"), ("CXR1_1_IM-0001-4001", "frontal")]
 
 
-def test_deidentified_words_are_marked_as_in_mimic(root: Path) -> None:
+def test_deidentified_words_are_marked_like_mimic(root: Path) -> None:
     study = _first(root)
     assert study.findings == "Wires as on ___, ___. A drain by ___ in the right apex; Q-___ of ___."
     assert study.indication == "___"
 
 
-def test_the_technique_is_the_caption_once(root: Path) -> None:
+def test_the_technique_is_the_deduplicated_caption(root: Path) -> None:
     assert _first(root).technique == "Two radiographs of ___"
 
 
-def test_a_section_without_words_is_none(root: Path) -> None:
+def test_an_empty_section_is_none(root: Path) -> None:
     _write(root, "CXR1", [], findings="", comparison=" . ", caption="")
     study = _first(root)
     assert (study.findings, study.comparison, study.technique) == (None, None, None)
 
 
-def test_there_are_no_patients_and_all_is_test(root: Path) -> None:
+def test_all_studies_are_test_without_patients(root: Path) -> None:
     assert {(study.patient_id, study.timestamp, study.split) for study in read_iu_xray(root).studies} == {
         (None, None, "test")
     }
@@ -134,7 +134,7 @@ def test_images_are_found_in_every_distribution(root: Path, place: str) -> None:
     assert read_iu_xray(root).studies[1].radiographs[0].path == root / place
 
 
-def test_a_dicom_goes_before_a_png_made_of_it(root: Path) -> None:
+def test_dicom_is_preferred_over_png(root: Path) -> None:
     for name in ("NLMCXR_dcm/10/10_IM-0002-1001.dcm", "NLMCXR_png/CXR10_IM-0002-1001.png", "a/10_IM-0002-1001.dcm.png"):
         (root / name).parent.mkdir(parents=True)
         (root / name).touch()
@@ -142,9 +142,7 @@ def test_a_dicom_goes_before_a_png_made_of_it(root: Path) -> None:
 
 
 @pytest.mark.parametrize("made", [("a", "b", "dcm_a", "dcm_b"), ("dcm_b", "dcm_a", "b", "a")])
-def test_of_several_files_of_a_radiograph_the_order_in_which_they_were_made_chooses_none(
-    root: Path, made: Sequence[str]
-) -> None:
+def test_the_choice_between_files_does_not_depend_on_creation_order(root: Path, made: Sequence[str]) -> None:
     for folder in made:
         (root / folder).mkdir()
         (root / folder / "CXR1_1_IM-0001-3001.png").touch()
@@ -155,11 +153,11 @@ def test_of_several_files_of_a_radiograph_the_order_in_which_they_were_made_choo
     assert ten.radiographs[0].path == root / "dcm_a" / "10_IM-0002-1001.dcm"
 
 
-def test_an_image_that_is_nowhere_is_expected_in_the_release_of_pngs(root: Path) -> None:
+def test_a_missing_image_is_expected_in_the_png_release(root: Path) -> None:
     assert _first(root).radiographs[0].path == root / "NLMCXR_png" / "CXR1_1_IM-0001-3001.png"
 
 
-def test_the_reports_are_read_packed_too(root: Path) -> None:
+def test_packed_reports_are_read(root: Path) -> None:
     loose = read_iu_xray(root)
     with tarfile.open(root / "NLMCXR_reports.tgz", "w:gz") as packed:
         packed.add(root / "ecgen-radiology", "ecgen-radiology")
@@ -168,7 +166,7 @@ def test_the_reports_are_read_packed_too(root: Path) -> None:
     assert read_iu_xray(root) == loose
 
 
-def test_a_radiograph_without_a_view_is_listed_and_no_radiograph(root: Path) -> None:
+def test_a_radiograph_without_a_view_is_listed(root: Path) -> None:
     _write(root, "CXR1", ["CXR1_IM-9999-1001"])
     archive = read_iu_xray(root)
     assert archive.studies[0].radiographs == ()
@@ -176,7 +174,7 @@ def test_a_radiograph_without_a_view_is_listed_and_no_radiograph(root: Path) -> 
 
 
 @pytest.mark.parametrize("row", ["1,1_IM-0001-4001.dcm.png,NaN", "1,1_IM-0001-4001.dcm.png,Oblique", "1,,Frontal"])
-def test_a_row_that_is_no_view_is_listed_with_its_line(root: Path, row: str) -> None:
+def test_an_invalid_row_is_listed_with_its_line(root: Path, row: str) -> None:
     _write_views(root, row)
     assert "indiana_projections.csv:2: " in read_iu_xray(root).failures[0].reason
 
@@ -185,7 +183,7 @@ def test_a_row_that_is_no_view_is_listed_with_its_line(root: Path, row: str) -> 
     ("content", "reason"),
     [("<eCitation><uId", "not XML"), ("<eCitation><uId id='4'/></eCitation>", "uId: expected")],
 )
-def test_a_broken_report_costs_itself_alone(root: Path, content: str, reason: str) -> None:
+def test_a_broken_report_excludes_only_itself(root: Path, content: str, reason: str) -> None:
     (root / "ecgen-radiology" / "1.xml").write_text(content, encoding="utf-8")
     archive = read_iu_xray(root)
     assert [study.study_id for study in archive.studies] == ["CXR10"]
@@ -209,7 +207,7 @@ def test_missing_reports_and_views_are_named(tmp_path: Path) -> None:
         read_iu_xray(tmp_path)
 
 
-def test_a_damaged_tar_is_one_line(root: Path, tmp_path: Path) -> None:
+def test_a_damaged_tar_is_a_one_line_error(root: Path, tmp_path: Path) -> None:
     for path in (root / "ecgen-radiology").iterdir():
         path.unlink()
     (tmp_path / "NLMCXR_reports.tgz").write_bytes(b"\x1f\x8b not gzip")
@@ -218,7 +216,7 @@ def test_a_damaged_tar_is_one_line(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real reports beside the checkout (shared/data/openi)")
-def test_the_real_reports_come_to_table_1_but_for_one_study() -> None:
+def test_the_real_reports_match_table_1_except_one_study() -> None:
     archive = read_iu_xray(REAL)
     samples = make_samples(archive, Rules()).studies
     assert len(archive.studies) == 3955

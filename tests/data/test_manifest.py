@@ -48,15 +48,13 @@ def row(**fields: Any) -> dict[str, Any]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(studies, max_size=4, unique_by=lambda s: s.sample_id))
-def test_what_is_written_is_read(tmp_path: Path, written: list[Study]) -> None:
+def test_write_and_read_round_trip(tmp_path: Path, written: list[Study]) -> None:
     path = tmp_path / "manifest.jsonl"
     assert write_manifest(path, written) == len(written)
     assert read_manifest(path) == [s.model_copy(update={"frontal": tmp_path / s.frontal}) for s in written]
 
 
-def test_relative_image_is_below_the_manifest_wherever_the_command_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_images_are_resolved_from_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "set").mkdir()
     write_rows(tmp_path / "set" / "manifest.jsonl", row(lateral="../other/b.png"))
     monkeypatch.chdir(tmp_path)
@@ -74,7 +72,7 @@ def test_moved_folder_keeps_its_images(tmp_path: Path) -> None:
     assert moved.frontal == tmp_path / "moved" / "images" / "a.png"
 
 
-def test_image_outside_the_folder_stays_absolute(tmp_path: Path) -> None:
+def test_images_outside_the_folder_stay_absolute(tmp_path: Path) -> None:
     path = tmp_path / "set" / "manifest.jsonl"
     write_manifest(path, [Study(sample_id="s", frontal=tmp_path / "archive" / "a.png")])
     [study] = read_manifest(path)
@@ -113,7 +111,7 @@ def test_missing_is_null_in_the_file(tmp_path: Path) -> None:
         ('{"sample_id": ', 2, None, "manifest.jsonl:2: invalid-value"),
     ],
 )
-def test_bad_line_is_named(
+def test_an_invalid_line_is_an_error_with_its_number(
     tmp_path: Path, second: dict[str, Any] | str, line: int, field: str | None, said: str
 ) -> None:
     path = write_rows(tmp_path / "manifest.jsonl", row(), second)
@@ -124,9 +122,7 @@ def test_bad_line_is_named(
 
 
 @pytest.mark.parametrize("frontal", [{}, {"frontal": None}, {"frontal": ""}])
-def test_samples_without_a_frontal_are_left_out_where_that_is_asked_for(
-    tmp_path: Path, frontal: dict[str, str | None]
-) -> None:
+def test_samples_without_a_frontal_are_skipped_on_request(tmp_path: Path, frontal: dict[str, str | None]) -> None:
     path = write_rows(tmp_path / "manifest.jsonl", row(), {"sample_id": "s2", "lateral": "b.png"} | frontal)
     left_out: list[Failure] = []
     assert [study.sample_id for study in read_manifest(path, left_out)] == ["s1"]
@@ -136,7 +132,7 @@ def test_samples_without_a_frontal_are_left_out_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("bad", [{"lateral": "b.png"}, row(sample_id="s2", finding="x"), row(sample_id=7), row()])
-def test_no_other_fault_is_left_out(tmp_path: Path, bad: dict[str, Any]) -> None:
+def test_other_faults_are_not_skipped(tmp_path: Path, bad: dict[str, Any]) -> None:
     path = write_rows(tmp_path / "manifest.jsonl", row(), bad)
     left_out: list[Failure] = []
     with pytest.raises(InputError) as caught:
@@ -144,7 +140,7 @@ def test_no_other_fault_is_left_out(tmp_path: Path, bad: dict[str, Any]) -> None
     assert (caught.value.line, left_out) == (2, [])
 
 
-def test_duplicate_leaves_the_old_manifest(tmp_path: Path) -> None:
+def test_duplicates_leave_the_existing_manifest(tmp_path: Path) -> None:
     path = tmp_path / "manifest.jsonl"
     study = Study(sample_id="s", frontal=Path("a.png"))
     write_manifest(path, [study])
@@ -165,6 +161,6 @@ def test_failures_name_sample_or_source(tmp_path: Path) -> None:
     assert [json.loads(line) for line in path.read_text().splitlines()] == [f.model_dump() for f in failures]
 
 
-def test_failure_of_nothing_is_an_error() -> None:
+def test_a_failure_without_sample_or_source_is_an_error() -> None:
     with pytest.raises(ValueError, match="sample_id or a source"):
         Failure(stage="dicom", reason="has no pixels")

@@ -59,11 +59,11 @@ def test_studies_have_their_patient_radiographs_sections_and_split(jpg: Path) ->
     assert (read.technique, read.comparison) == ("PA and lateral.", "___.")
 
 
-def test_studies_stand_in_the_order_of_the_table(jpg: Path) -> None:
+def test_studies_follow_table_order(jpg: Path) -> None:
     assert [(s.patient_id, s.study_id) for s in read_mimic_cxr(jpg, "jpg").studies] == list(STUDIES)
 
 
-def test_the_report_for_a_later_study_is_the_whole_of_it(jpg: Path) -> None:
+def test_the_prior_report_is_the_complete_report(jpg: Path) -> None:
     report = study(read_mimic_cxr(jpg, "jpg"), "50414267").report
     assert report == (
         "INDICATION: ___F with cough. TECHNIQUE: PA and lateral. COMPARISON: ___. FINDINGS: Clear lungs. "
@@ -71,7 +71,7 @@ def test_the_report_for_a_later_study_is_the_whole_of_it(jpg: Path) -> None:
     )
 
 
-def test_times_have_lost_their_leading_zeros(jpg: Path) -> None:
+def test_times_without_leading_zeros_are_read(jpg: Path) -> None:
     when = {read.study_id: read.timestamp for read in read_mimic_cxr(jpg, "jpg").studies}
     assert when["50414267"] == datetime(2180, 5, 6, 21, 30, 14, 531000)
     assert when["53189527"] == datetime(2180, 6, 26, 5, 20, 0, 500000)
@@ -79,20 +79,20 @@ def test_times_have_lost_their_leading_zeros(jpg: Path) -> None:
     assert when["52000000"] == datetime(2131, 2, 2)
 
 
-def test_the_earliest_of_several_times_is_the_studys(jpg: Path) -> None:
+def test_a_study_has_its_earliest_time(jpg: Path) -> None:
     images = [*IMAGES, ("a4", "10000032", "50414267", "PA", "21800506", "93000.0", "")]
     write_tables(jpg, images)
     assert study(read_mimic_cxr(jpg, "jpg"), "50414267").timestamp == datetime(2180, 5, 6, 9, 30)
 
 
-def test_a_time_that_is_none_is_listed_and_the_study_stays(jpg: Path) -> None:
+def test_an_invalid_time_is_listed_and_the_study_remains(jpg: Path) -> None:
     write_tables(jpg, [("a1", "10000032", "50414267", "PA", "21801399", "99.0", "")])
     archive = read_mimic_cxr(jpg, "jpg")
     assert study(archive, "50414267").timestamp is None
     assert "'21801399'" in reasons(archive)["a1"]
 
 
-def test_view_codes_stand_in_for_a_view_that_is_blank(jpg: Path) -> None:
+def test_view_codes_replace_a_blank_view(jpg: Path) -> None:
     radiographs = study(read_mimic_cxr(jpg, "jpg"), "51029426").radiographs
     assert [(radiograph.key, radiograph.view) for radiograph in radiographs] == [
         ("b1", "frontal"),
@@ -115,14 +115,14 @@ def test_images_of_other_and_unknown_views_are_listed(jpg: Path) -> None:
     }
 
 
-def test_a_study_without_split_is_kept_and_listed(jpg: Path) -> None:
+def test_a_study_without_a_split_remains_and_is_listed(jpg: Path) -> None:
     write_table(jpg / "mimic-cxr-2.0.0-split.csv.gz", SPLIT, [["a1", "50414267", "10000032", "train"]])
     archive = read_mimic_cxr(jpg, "jpg")
     assert study(archive, "53189527").split is None
     assert "no split" in reasons(archive)["53189527"]
 
 
-def test_a_study_without_a_frontal_stays(jpg: Path) -> None:
+def test_a_study_without_a_frontal_remains(jpg: Path) -> None:
     assert [radiograph.view for radiograph in study(read_mimic_cxr(jpg, "jpg"), "52000000").radiographs] == ["lateral"]
 
 
@@ -133,7 +133,7 @@ def test_an_image_listed_twice_is_one_radiograph(jpg: Path) -> None:
     assert "duplicate" in reasons(archive)["a1"]
 
 
-def test_a_report_without_findings_gives_a_study_without(jpg: Path) -> None:
+def test_a_report_without_findings_gives_a_study_without_findings(jpg: Path) -> None:
     (jpg / "mimic-cxr-reports.zip").unlink()
     write_reports(jpg, " HISTORY:  Cough.\n \n IMPRESSION:  Clear lungs.\n")
     read = study(read_mimic_cxr(jpg, "jpg"), "50414267")
@@ -141,7 +141,7 @@ def test_a_report_without_findings_gives_a_study_without(jpg: Path) -> None:
     assert read.report == "HISTORY: Cough. IMPRESSION: Clear lungs."
 
 
-def test_a_missing_report_is_listed_and_the_study_stays(jpg: Path) -> None:
+def test_a_missing_report_is_listed_and_the_study_remains(jpg: Path) -> None:
     (jpg / "mimic-cxr-reports.zip").unlink()
     write_reports(jpg)
     (jpg / "files/p10/p10000032/s50414267.txt").unlink()
@@ -175,7 +175,7 @@ def dicom_with_reports_in_a_folder(root: Path, jpg: Path) -> Path | None:
 
 
 @pytest.mark.parametrize("arrange", [dicom_beside_tables, dicom_with_tables_elsewhere, dicom_with_reports_in_a_folder])
-def test_the_dicom_release_reads_as_the_jpeg_release(
+def test_the_dicom_release_equals_the_jpeg_release(
     arrange: Callable[[Path, Path], Path | None], jpg: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "mimic-cxr"
@@ -196,14 +196,14 @@ def test_the_dicom_release_reads_as_the_jpeg_release(
 
 
 @pytest.mark.parametrize("before", ["", "mimic-cxr-reports/"])
-def test_reports_of_the_other_release_lie_where_metadata_says(before: str, jpg: Path, tmp_path: Path) -> None:
+def test_reports_are_located_for_both_releases(before: str, jpg: Path, tmp_path: Path) -> None:
     (jpg / "mimic-cxr-reports.zip").unlink()
     zip_reports(tmp_path / "mimic-cxr" / "mimic-cxr-reports.zip", before)
     archive = read_mimic_cxr(jpg, "jpg", metadata=tmp_path / "mimic-cxr")
     assert all(read.findings == "Clear lungs." for read in archive.studies)
 
 
-def test_unpacked_tables_read_as_zipped_ones(jpg: Path) -> None:
+def test_unpacked_tables_equal_compressed_ones(jpg: Path) -> None:
     expected = read_mimic_cxr(jpg, "jpg")
     for table in jpg.glob("*.csv.gz"):
         table.unlink()
@@ -211,7 +211,7 @@ def test_unpacked_tables_read_as_zipped_ones(jpg: Path) -> None:
     assert read_mimic_cxr(jpg, "jpg") == expected
 
 
-def test_a_part_of_the_archive_costs_one_line(jpg: Path) -> None:
+def test_a_missing_part_of_the_archive_is_listed_once(jpg: Path) -> None:
     shutil.rmtree(jpg / "files/p11")
     archive = read_mimic_cxr(jpg, "jpg")
     assert {read.patient_id for read in archive.studies} == {"10000032"}
@@ -224,7 +224,7 @@ def test_a_missing_patient_is_listed(jpg: Path) -> None:
     assert reasons(read_mimic_cxr(jpg, "jpg"))["files/p11/p11000011"] == "no such folder, for 2 studies"
 
 
-def test_an_image_outside_the_split_has_none(jpg: Path) -> None:
+def test_an_image_outside_the_split_table_has_no_split(jpg: Path) -> None:
     write_table(jpg / "mimic-cxr-2.0.0-split.csv.gz", SPLIT, [["a1", "50414267", "10000032", "validate"]])
     archive = read_mimic_cxr(jpg, "jpg")
     assert study(archive, "50414267").split == "validate"
@@ -233,20 +233,20 @@ def test_an_image_outside_the_split_has_none(jpg: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["metadata", "split"])
 @pytest.mark.parametrize("layout", ["jpg", "dicom"])
-def test_without_a_table_the_message_says_where_it_is_from(jpg: Path, missing: str, layout: Layout) -> None:
+def test_a_missing_table_is_an_error_with_its_origin(jpg: Path, missing: str, layout: Layout) -> None:
     (jpg / f"mimic-cxr-2.0.0-{missing}.csv.gz").unlink()
     with raises("mimic-cxr-jpg: file-not-found") as caught:
         read_mimic_cxr(jpg, layout)
     assert missing in str(caught.value)
 
 
-def test_without_any_report_the_message_says_where_they_are_from(jpg: Path) -> None:
+def test_missing_reports_are_an_error_with_their_origin(jpg: Path) -> None:
     (jpg / "mimic-cxr-reports.zip").unlink()
     with raises("mimic-cxr-jpg: file-not-found"):
         read_mimic_cxr(jpg, "jpg")
 
 
-def test_a_folder_too_deep_or_too_high(jpg: Path) -> None:
+def test_a_wrong_folder_level_is_an_error_with_a_hint(jpg: Path) -> None:
     with raises("files: file-not-found"):
         read_mimic_cxr(jpg / "files", "jpg")
 
@@ -260,7 +260,7 @@ def test_a_folder_too_deep_or_too_high(jpg: Path) -> None:
         (("a9", "11000011", "50414267", "PA", "21800506", "1.0", ""), "subject_id"),
     ],
 )
-def test_a_row_that_contradicts_the_archive(jpg: Path, image: Image, field: str) -> None:
+def test_a_contradictory_row_is_an_error(jpg: Path, image: Image, field: str) -> None:
     write_tables(jpg)
     rows = [[image[0], *image[1:3], "", image[3], "1", "1", *image[4:6], "", image[6], ""]]
     with gzip.open(jpg / "mimic-cxr-2.0.0-metadata.csv.gz", "at", newline="") as handle:
@@ -271,7 +271,7 @@ def test_a_row_that_contradicts_the_archive(jpg: Path, image: Image, field: str)
 
 
 @pytest.mark.parametrize("splits", [["train", "dev"], ["train", "test"]])
-def test_a_split_that_is_none_or_two(jpg: Path, splits: list[str]) -> None:
+def test_invalid_or_conflicting_splits_are_errors(jpg: Path, splits: list[str]) -> None:
     rows = [[f"a{number}", "50414267", "10000032", split] for number, split in enumerate(splits)]
     write_table(jpg / "mimic-cxr-2.0.0-split.csv.gz", SPLIT, rows)
     with pytest.raises(InputError) as caught:
@@ -279,7 +279,7 @@ def test_a_split_that_is_none_or_two(jpg: Path, splits: list[str]) -> None:
     assert (caught.value.line, caught.value.field) == (3, "split")
 
 
-def test_a_truncated_zip_of_reports(jpg: Path) -> None:
+def test_a_truncated_zip_of_reports_is_an_error(jpg: Path) -> None:
     path = jpg / "mimic-cxr-reports.zip"
     path.write_bytes(path.read_bytes()[:200])
     with raises("mimic-cxr-reports.zip: file-unreadable"):

@@ -133,19 +133,19 @@ def test_categories_are_labels(write: Writer, root: Path, images: Path) -> None:
 
 
 @both
-def test_the_split_has_our_names(write: Writer, root: Path, images: Path) -> None:
+def test_splits_have_our_names(write: Writer, root: Path, images: Path) -> None:
     write(root, ROWS, "1.1.0")
     splits = {study.study_id: study.split for study in read_ms_cxr(root, images).studies}
     assert splits == {"a1": "train", "b1": "validate", "c1": "test", "c2": "test"}
 
 
 @both
-def test_release_0_1_has_no_split(write: Writer, root: Path, images: Path) -> None:
+def test_release_0_1_has_no_splits(write: Writer, root: Path, images: Path) -> None:
     write(root, ROWS, "1.0.0")
     assert {study.split for study in read_ms_cxr(root, images).studies} == {None}
 
 
-def test_both_files_say_the_same(root: Path, images: Path) -> None:
+def test_csv_and_json_are_equivalent(root: Path, images: Path) -> None:
     write_csv(root, ROWS)
     write_json(root, ROWS)
     by_name = [read_ms_cxr(root / f"MS_CXR_Local_Alignment_v1.1.0.{suffix}", images) for suffix in ("csv", "json")]
@@ -158,14 +158,14 @@ def test_the_latest_version_is_taken(root: Path, images: Path) -> None:
     assert len(read_ms_cxr(root, images).studies) == 4
 
 
-def test_two_images_of_a_study_keep_their_boxes_apart(root: Path, images: Path) -> None:
+def test_boxes_of_two_images_stay_separate(root: Path, images: Path) -> None:
     write_csv(root, ROWS)
     third, fourth = read_ms_cxr(root, images).studies[2:]
     assert boxes(third) != boxes(fourth)
 
 
 @both
-def test_a_phrase_of_two_lines_is_prose(write: Writer, root: Path, images: Path) -> None:
+def test_a_two_line_phrase_is_joined(write: Writer, root: Path, images: Path) -> None:
     write(root, ROWS, "1.1.0")
     assert list(boxes(read_ms_cxr(root, images).studies[1])) == ["Large right pneumothorax"]
 
@@ -177,7 +177,7 @@ def test_samples_have_neither_lateral_nor_prior(root: Path, images: Path) -> Non
     assert {(sample.lateral, sample.prior_frontal) for sample in samples} == {(None, None)}
 
 
-def test_images_of_the_dicom_release(root: Path, images: Path) -> None:
+def test_images_of_the_dicom_release_are_used(root: Path, images: Path) -> None:
     write_csv(root, ROWS)
     for path in images.rglob("*.jpg"):
         path.rename(path.with_suffix(".dcm"))
@@ -195,14 +195,14 @@ def test_a_missing_image_is_listed(root: Path, images: Path) -> None:
 
 
 @both
-def test_a_box_beyond_the_border_is_cut(write: Writer, root: Path, images: Path) -> None:
+def test_a_box_beyond_the_border_is_clipped(write: Writer, root: Path, images: Path) -> None:
     write(root, [("a1", "10000032", "50414267", "Edema", "Edema", [-10, 500, 3000, 501], "test")], "1.1.0")
     assert boxes(read_ms_cxr(root, images).studies[0]) == {"Edema": [(0.0, 0.5, 1.0, 1.0)]}
 
 
 @both
 @pytest.mark.parametrize("box", [[2000, 0, 10, 10], [0, 0, 0, 10], [10, 10, -5, 10]])
-def test_a_box_that_covers_nothing_is_listed(write: Writer, box: list[int], root: Path, images: Path) -> None:
+def test_an_empty_box_is_listed(write: Writer, box: list[int], root: Path, images: Path) -> None:
     write(root, [*ROWS, ("a1", "10000032", "50414267", "Edema", "Mild edema", box, "train")], "1.1.0")
     archive = read_ms_cxr(root, images)
     assert boxes(archive.studies[0])["Mild edema"] == [(0.0, 0.0, 1.0, 1.0)]
@@ -212,7 +212,7 @@ def test_a_box_that_covers_nothing_is_listed(write: Writer, box: list[int], root
 
 
 @both
-def test_a_row_that_occurs_twice_is_one_box(write: Writer, root: Path, images: Path) -> None:
+def test_duplicate_rows_are_one_box(write: Writer, root: Path, images: Path) -> None:
     write(root, [*ROWS, ROWS[0]], "1.1.0")
     assert len(boxes(read_ms_cxr(root, images).studies[0])["Bibasilar opacities"]) == 2
 
@@ -230,7 +230,7 @@ def test_a_row_that_occurs_twice_is_one_box(write: Writer, root: Path, images: P
         ("image_width", "0"),
     ],
 )
-def test_a_wrong_cell_is_named(column: str, value: str, root: Path, images: Path) -> None:
+def test_an_invalid_cell_is_an_error(column: str, value: str, root: Path, images: Path) -> None:
     write_csv(root, ROWS)
     path = root / "MS_CXR_Local_Alignment_v1.1.0.csv"
     with path.open(newline="") as handle:
@@ -261,7 +261,7 @@ def test_a_wrong_cell_is_named(column: str, value: str, root: Path, images: Path
         ("images", {"file_name": 7}, "images[1].file_name"),
     ],
 )
-def test_a_wrong_entry_is_named(entry: str, change: dict[str, Any], field: str, root: Path, images: Path) -> None:
+def test_an_invalid_entry_is_an_error(entry: str, change: dict[str, Any], field: str, root: Path, images: Path) -> None:
     document = coco(ROWS)
     document[entry][1] |= change
     path = root / "MS_CXR_Local_Alignment_v1.1.0.json"
@@ -272,18 +272,18 @@ def test_a_wrong_entry_is_named(entry: str, change: dict[str, Any], field: str, 
 
 
 @pytest.mark.parametrize("document", [[], {}, {"images": [], "categories": [], "annotations": [{"id": 1}]}])
-def test_a_json_file_that_is_no_coco(document: Any, root: Path, images: Path) -> None:
+def test_a_json_file_that_is_not_coco_is_an_error(document: Any, root: Path, images: Path) -> None:
     (root / "MS_CXR_Local_Alignment_v1.1.0.json").write_text(json.dumps(document))
     with pytest.raises(InputError):
         read_ms_cxr(root, images)
 
 
-def test_a_folder_without_annotations(root: Path, images: Path) -> None:
+def test_a_folder_without_annotations_is_an_error(root: Path, images: Path) -> None:
     with raises("ms-cxr: file-not-found"):
         read_ms_cxr(root, images)
 
 
-def test_an_image_in_two_folds(root: Path, images: Path) -> None:
+def test_an_image_in_two_splits_is_an_error(root: Path, images: Path) -> None:
     write_csv(root, [ROWS[0], (*ROWS[1][:6], "test")])
     with pytest.raises(InputError) as caught:
         read_ms_cxr(root, images)
@@ -305,7 +305,7 @@ MIMIC = Archive(
 
 
 @both
-def test_patients_whom_ms_cxr_tests_are_held_out_of_training(write: Writer, root: Path) -> None:
+def test_ms_cxr_test_patients_are_held_out_of_training(write: Writer, root: Path) -> None:
     write(root, ROWS, "1.1.0")
     held = hold_out(MIMIC, root)
     assert [study.study_id for study in held.studies] == ["a-train", "d-train", "unknown"]
@@ -317,7 +317,7 @@ def test_patients_whom_ms_cxr_tests_are_held_out_of_training(write: Writer, root
 
 
 @pytest.mark.parametrize("split", ["validate", "test"])
-def test_official_test_studies_stay(split: str, root: Path) -> None:
+def test_official_test_studies_remain(split: str, root: Path) -> None:
     write_csv(root, ROWS)
     archive = Archive(
         "mimic-cxr", [ArchiveStudy("b", "11000011", split=split), ArchiveStudy("a", "10000032", split=split)]
@@ -325,7 +325,7 @@ def test_official_test_studies_stay(split: str, root: Path) -> None:
     assert hold_out(archive, root).studies == archive.studies
 
 
-def test_nobody_can_be_held_out_by_release_0_1(root: Path) -> None:
+def test_release_0_1_cannot_hold_out_patients(root: Path) -> None:
     write_csv(root, ROWS, "1.0.0")
     with raises("MS_CXR_Local_Alignment_v1.0.0.csv: split: missing-field"):
         hold_out(MIMIC, root)

@@ -79,7 +79,7 @@ def _reasons(archive: Archive) -> list[tuple[str | None, str]]:
     return [(failure.source, failure.reason) for failure in archive.failures]
 
 
-def test_images_of_a_study_are_its_radiographs_in_order(tmp_path: Path) -> None:
+def test_radiographs_of_a_study_are_in_order(tmp_path: Path) -> None:
     archive = read_padchest(_write(tmp_path, _row("a"), _row("x", "s2"), _row("b", Projection="L")))
     assert [(f.key, f.view, f.path) for f in archive.studies[0].radiographs] == [
         ("a", "frontal", tmp_path / "0" / "a.png"),
@@ -96,21 +96,21 @@ def test_images_of_a_study_are_its_radiographs_in_order(tmp_path: Path) -> None:
     ("projection", "views"),
     [("PA", ["frontal"]), ("AP", ["frontal"]), ("AP_horizontal", ["frontal"]), ("L", ["lateral"])],
 )
-def test_projections(tmp_path: Path, projection: str, views: list[str]) -> None:
+def test_projections_map_to_views(tmp_path: Path, projection: str, views: list[str]) -> None:
     archive = read_padchest(_write(tmp_path, _row("a", Projection=projection)))
     assert [radiograph.view for radiograph in _only(archive).radiographs] == views
     assert archive.failures == []
 
 
 @pytest.mark.parametrize("projection", ["COSTAL", "EXCLUDE"])
-def test_a_radiograph_of_another_view_is_left_out_by_rule(tmp_path: Path, projection: str) -> None:
+def test_radiographs_of_other_views_are_excluded(tmp_path: Path, projection: str) -> None:
     archive = read_padchest(_write(tmp_path, _row("b"), _row("a", Projection=projection)))
     assert [radiograph.key for radiograph in _only(archive).radiographs] == ["b"]
     assert [(failure.source, failure.stage) for failure in archive.failures] == [("a.png", "select")]
 
 
 @pytest.mark.parametrize("projection", ["", "nan", "OBLICUA"])
-def test_a_projection_that_says_nothing_is_listed(tmp_path: Path, projection: str) -> None:
+def test_an_unknown_projection_is_listed(tmp_path: Path, projection: str) -> None:
     archive = read_padchest(_write(tmp_path, _row("b"), _row("a", Projection=projection)))
     assert [radiograph.key for radiograph in _only(archive).radiographs] == ["b"]
     shown = projection if projection == "OBLICUA" else "missing"
@@ -127,13 +127,13 @@ def test_images_are_read_from_zips(tmp_path: Path, prefix: str) -> None:
     assert (radiograph.path, radiograph.member) == (tmp_path / "0.zip", f"{prefix}a.png")
 
 
-def test_images_may_lie_together_in_the_root(tmp_path: Path) -> None:
+def test_images_may_be_in_the_root(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"), images=False)
     (tmp_path / "a.png").touch()
     assert _only(read_padchest(tmp_path)).radiographs[0].path == tmp_path / "a.png"
 
 
-def test_a_listed_image_that_is_missing_costs_itself(tmp_path: Path) -> None:
+def test_a_missing_image_excludes_only_itself(tmp_path: Path) -> None:
     name = "216840111366964012283393834152009033140208626_00-059-118"
     _write(tmp_path, _row("a"), _row(name))
     (tmp_path / "0" / f"{name}.png").unlink()
@@ -157,26 +157,26 @@ def test_no_image_at_all_is_an_error(tmp_path: Path) -> None:
         read_padchest(_write(tmp_path, _row("a"), images=False))
 
 
-def test_a_zip_cut_off_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_truncated_zip_is_an_error_that_names_it(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"), images=False)
     (tmp_path / "0.zip").write_bytes(b"PK\x03\x04")
     with raises("0.zip: file-unreadable"):
         read_padchest(tmp_path)
 
 
-def test_a_row_twice_is_a_radiograph_once(tmp_path: Path) -> None:
+def test_duplicate_rows_are_one_radiograph(tmp_path: Path) -> None:
     archive = read_padchest(_write(tmp_path, _row("a"), _row("a"), _row("a", "s2")))
     assert [radiograph.key for radiograph in _only(archive).radiographs] == ["a"]
     assert [reason for _, reason in _reasons(archive)] == [f"{TABLE}:{line}: duplicate image" for line in (3, 4)]
 
 
-def test_a_study_of_two_patients_keeps_the_first(tmp_path: Path) -> None:
+def test_a_study_with_two_patients_keeps_the_first(tmp_path: Path) -> None:
     archive = read_padchest(_write(tmp_path, _row("a"), _row("b", PatientID="p2")))
     assert (_only(archive).patient_id, len(_only(archive).radiographs)) == ("p1", 1)
     assert _reasons(archive) == [("b.png", f"{TABLE}:3: PatientID differs from the study's other images")]
 
 
-def test_pediatric_studies_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+def test_pediatric_studies_are_excluded_by_default(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"), _row("b", "child", Pediatric="PED"))
     archive = read_padchest(tmp_path)
     assert [study.study_id for study in archive.studies] == ["s1"]
@@ -184,7 +184,7 @@ def test_pediatric_studies_are_left_out_unless_asked_for(tmp_path: Path) -> None
     assert len(read_padchest(tmp_path, pediatric=True).studies) == 2
 
 
-def test_the_spanish_report_is_no_finding_unless_asked_for(tmp_path: Path) -> None:
+def test_spanish_reports_are_findings_only_on_request(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"), _row("b", "s2", Report=" . "), _row("c", "s3", Report=""))
     assert {(study.findings, study.report) for study in read_padchest(tmp_path).studies} == {(None, None)}
     spanish = read_padchest(tmp_path, language="es").studies
@@ -209,7 +209,7 @@ def test_english_reports_are_joined_by_image(tmp_path: Path, images_path: str) -
     assert (second.findings, second.report) == (None, None)
 
 
-def test_an_impression_alone_is_a_prior_report_and_no_findings(tmp_path: Path) -> None:
+def test_an_impression_is_a_prior_report_but_no_findings(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"))
     table = _english(tmp_path, {"StudyID": "s1", "findings": "", "impression": "Normal."})
     study = _only(read_padchest(tmp_path, reports=table))
@@ -223,7 +223,7 @@ def test_english_reports_may_be_json_lines(tmp_path: Path) -> None:
     assert _only(read_padchest(tmp_path, reports=path)).findings == "Clear."
 
 
-def test_the_previous_study_in_time_is_the_prior(tmp_path: Path) -> None:
+def test_the_prior_is_the_previous_study_in_time(tmp_path: Path) -> None:
     _write(
         tmp_path,
         _row("late", "s2", StudyDate_DICOM="20150101.0"),
@@ -237,12 +237,12 @@ def test_the_previous_study_in_time_is_the_prior(tmp_path: Path) -> None:
     assert {s.study_id: s.prior_report for s in samples} == {"s1": None, "s2": "FINDINGS: Seen s1.", "s3": None}
 
 
-def test_no_label_is_taken_from_what_was_read_off_reports(tmp_path: Path) -> None:
+def test_labels_read_off_reports_are_not_used(tmp_path: Path) -> None:
     assert _only(read_padchest(_write(tmp_path, _row("a")))).labels is None
 
 
 @pytest.mark.parametrize("key", [{"PatientID": "p1"}, {"StudyID": "s1"}, {"ImageID": "a.png"}])
-def test_a_split_is_that_of_all_studies_of_the_patient(tmp_path: Path, key: Row) -> None:
+def test_a_patient_has_one_split(tmp_path: Path, key: Row) -> None:
     _write(tmp_path, _row("a"), _row("b", "s2"), _row("c", "s3", PatientID="p2"))
     table = _english(tmp_path, key | {"split": "validation"})
     assert [study.split for study in read_padchest(tmp_path, splits=table).studies] == ["validate", "validate", None]
@@ -264,7 +264,7 @@ def test_a_patient_in_two_splits_is_refused(tmp_path: Path) -> None:
         ({"StudyID": "s1", "fold": "train"}, "english.csv: split: missing-field"),
     ],
 )
-def test_a_wrong_table_of_splits_is_one_line(tmp_path: Path, rows: Row, message: str) -> None:
+def test_an_invalid_split_table_is_a_one_line_error(tmp_path: Path, rows: Row, message: str) -> None:
     _write(tmp_path, _row("a"))
     with raises(message):
         read_padchest(tmp_path, splits=_english(tmp_path, rows))
@@ -278,31 +278,31 @@ def test_a_wrong_table_of_splits_is_one_line(tmp_path: Path, rows: Row, message:
         ({"text": "Clear.", "StudyID": "s1"}, "english.csv: findings: missing-field"),
     ],
 )
-def test_a_wrong_table_of_reports_is_one_line(tmp_path: Path, row: Row, message: str) -> None:
+def test_an_invalid_report_table_is_a_one_line_error(tmp_path: Path, row: Row, message: str) -> None:
     _write(tmp_path, _row("a"))
     with raises(message):
         read_padchest(tmp_path, reports=_english(tmp_path, row))
 
 
-def test_reports_in_parquet_are_refused_with_what_would_do(tmp_path: Path) -> None:
+def test_parquet_reports_are_refused_with_an_alternative(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"))
     with raises("train.parquet: invalid-format"):
         read_padchest(tmp_path, reports=tmp_path / "train.parquet")
 
 
-def test_english_reports_and_spanish_findings_exclude_each_other(tmp_path: Path) -> None:
+def test_english_reports_and_spanish_findings_are_exclusive(tmp_path: Path) -> None:
     with raises("english.csv: conflicting-options"):
         read_padchest(tmp_path, reports=tmp_path / "english.csv", language="es")
 
 
-def test_the_table_is_read_gzipped(tmp_path: Path) -> None:
+def test_a_gzipped_table_is_read(tmp_path: Path) -> None:
     plain = read_padchest(_write(tmp_path, _row("a")))
     (tmp_path / f"{TABLE}.gz").write_bytes(gzip.compress((tmp_path / TABLE).read_bytes()))
     (tmp_path / TABLE).unlink()
     assert read_padchest(tmp_path) == plain
 
 
-def test_a_table_cut_off_is_one_line(tmp_path: Path) -> None:
+def test_a_truncated_table_is_a_one_line_error(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"), _row("b"))
     whole = (tmp_path / TABLE).read_bytes()
     (tmp_path / TABLE).write_bytes(whole[:-60])
@@ -314,11 +314,11 @@ def test_a_table_cut_off_is_one_line(tmp_path: Path) -> None:
         read_padchest(tmp_path)
 
 
-def test_a_folder_without_the_table_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_without_the_table_is_a_one_line_error(tmp_path: Path) -> None:
     with raises(f"{tmp_path.name}: file-not-found"):
         read_padchest(tmp_path)
 
 
-def test_a_radiograph_of_inverted_values_is_turned(tmp_path: Path) -> None:
+def test_inverted_values_are_corrected(tmp_path: Path) -> None:
     archive = read_padchest(_write(tmp_path, _row("a", PhotometricInterpretation_DICOM="MONOCHROME1"), _row("b", "s2")))
     assert [radiograph.is_inverted for study in archive.studies for radiograph in study.radiographs] == [True, False]

@@ -106,7 +106,7 @@ def test_sentences_and_boxes_are_the_grounded_report(tmp_path: Path) -> None:
     assert study.findings is None
 
 
-def test_spanish_sentences(tmp_path: Path) -> None:
+def test_spanish_sentences_are_read_on_request(tmp_path: Path) -> None:
     study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", NORMAL)], _row("s1")), language="es"))
     assert study.grounded_findings == (Sentence(text="Sin derrame."),)
 
@@ -114,7 +114,7 @@ def test_spanish_sentences(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "ours"), [("train", "train"), ("validation", "validate"), ("test", "test")], ids=lambda name: str(name)
 )
-def test_patients_and_splits_are_the_tables(tmp_path: Path, name: str, ours: str) -> None:
+def test_patients_and_splits_come_from_the_table(tmp_path: Path, name: str, ours: str) -> None:
     _write(tmp_path, [_entry("s1")], _row("s1", split=name), _row("s1", split=name, label="a second row"))
     study = _only(read_padchest_gr(tmp_path))
     assert (study.patient_id, study.split) == ("p1", ours)
@@ -131,17 +131,17 @@ def test_labels_are_the_categories_of_abnormal_sentences(tmp_path: Path, locatio
     assert study.labels == (Label(kind="pleural thickening", side=side, boxes=(whole,)),)
 
 
-def test_boxes_of_a_sentence_with_two_labels_are_neithers(tmp_path: Path) -> None:
+def test_boxes_of_a_sentence_with_two_labels_belong_to_neither(tmp_path: Path) -> None:
     finding = ABNORMAL | {"labels": ["nodule", "granuloma"]}
     study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", finding)], _row("s1"))))
     assert study.labels == (Label(kind="nodule", side="left"), Label(kind="granuloma", side="left"))
 
 
-def test_a_normal_study_is_labelled_with_nothing(tmp_path: Path) -> None:
+def test_a_normal_study_has_empty_labels(tmp_path: Path) -> None:
     assert _only(read_padchest_gr(_write(tmp_path, [_entry("s1", NORMAL)], _row("s1")))).labels == ()
 
 
-def test_images_are_found_in_a_zip_and_the_table_too(tmp_path: Path) -> None:
+def test_images_and_table_are_read_from_a_zip(tmp_path: Path) -> None:
     _write(tmp_path, [_entry("s1")], _row("s1"), images=False)
     packed = tmp_path / "Padchest_GR_files" / "PadChest_GR.zip"
     with zipfile.ZipFile(packed, "w") as archive:
@@ -159,7 +159,7 @@ def test_images_are_found_in_a_zip_and_the_table_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made", ["abc", "cba"])
-def test_of_several_images_of_a_name_the_order_in_which_they_were_made_chooses_none(tmp_path: Path, made: str) -> None:
+def test_the_choice_between_images_does_not_depend_on_creation_order(tmp_path: Path, made: str) -> None:
     _write(tmp_path, [_entry("s1")], _row("s1"), images=False)
     for folder in made:
         (tmp_path / folder).mkdir()
@@ -172,7 +172,7 @@ def test_of_several_images_of_a_name_the_order_in_which_they_were_made_chooses_n
     assert (radiograph.path, radiograph.member) == (tmp_path / "b" / "s1-f.png", None)
 
 
-def test_parts_of_a_zip_are_to_be_joined(tmp_path: Path) -> None:
+def test_a_split_zip_is_an_error_with_a_hint(tmp_path: Path) -> None:
     _write(tmp_path, [_entry("s1")], _row("s1"), images=False)
     (tmp_path / "Padchest_GR_files" / "PadChest_GR.zip.001").touch()
     with raises("PadChest_GR.zip.001: invalid-format"):
@@ -184,7 +184,7 @@ def test_no_image_at_all_is_an_error(tmp_path: Path) -> None:
         read_padchest_gr(_write(tmp_path, [_entry("s1")], _row("s1"), images=False))
 
 
-def test_a_missing_image_costs_its_radiograph(tmp_path: Path) -> None:
+def test_a_missing_image_excludes_its_radiograph(tmp_path: Path) -> None:
     root = _write(tmp_path, [_entry("s1"), _entry("s2")], _row("s1"), _row("s2"))
     (root / "Padchest_GR_files" / "PadChest_GR" / "s2-f.png").unlink()
     archive = read_padchest_gr(root)
@@ -192,7 +192,7 @@ def test_a_missing_image_costs_its_radiograph(tmp_path: Path) -> None:
     assert [failure.source for failure in archive.failures] == ["s2-f.png"]
 
 
-def test_laterals_and_the_previous_studys_report_come_from_padchest(tmp_path: Path) -> None:
+def test_laterals_and_prior_reports_come_from_padchest(tmp_path: Path) -> None:
     root = _write(tmp_path / "gr", [_entry("s1", previous="s0")], _row("s1"))
     priors = root / "PadChest_GR_progression_prior_studies" / "PadChest_GR_progression_prior_studies"
     priors.mkdir(parents=True)
@@ -212,7 +212,7 @@ def test_laterals_and_the_previous_studys_report_come_from_padchest(tmp_path: Pa
     assert archive.studies[1].radiographs[0].path == priors / "s0-f.png"
 
 
-def test_the_named_study_is_the_prior_and_no_other_of_the_patient(tmp_path: Path) -> None:
+def test_only_the_named_study_is_the_prior(tmp_path: Path) -> None:
     entries = [_entry("s2", previous="s0"), _entry("s1")]
     root = _write(tmp_path / "gr", entries, _row("s2", StudyDate_DICOM="20150101"), _row("s1"))
     padchest, reports = _write_padchest(tmp_path / "padchest", ("s0", "s0-f", "PA"))
@@ -220,7 +220,7 @@ def test_the_named_study_is_the_prior_and_no_other_of_the_patient(tmp_path: Path
     assert {s.study_id: s.prior_report for s in samples} == {"s2": "FINDINGS: Report of s0.", "s1": None}
 
 
-def test_a_previous_study_of_the_release_itself_needs_no_padchest(tmp_path: Path) -> None:
+def test_a_prior_within_the_release_needs_no_padchest(tmp_path: Path) -> None:
     entries = [_entry("s2", previous="s1"), _entry("s1")]
     _write(tmp_path, entries, _row("s2", StudyDate_DICOM="20150101"), _row("s1"))
     samples = make_samples(read_padchest_gr(tmp_path), Rules()).studies
@@ -239,7 +239,7 @@ def test_a_previous_study_of_the_release_itself_needs_no_padchest(tmp_path: Path
         ("No effusion.", "findings[1]: expected an object"),
     ],
 )
-def test_a_report_that_is_wrong_anywhere_is_left_out_with_its_field(tmp_path: Path, finding: Any, message: str) -> None:
+def test_an_invalid_report_is_excluded_with_its_field(tmp_path: Path, finding: Any, message: str) -> None:
     assert message in _refused(tmp_path, _entry("s1", NORMAL, finding))
 
 
@@ -253,11 +253,11 @@ def test_a_report_that_is_wrong_anywhere_is_left_out_with_its_field(tmp_path: Pa
         (7, "StudyID: expected"),
     ],
 )
-def test_a_study_that_cannot_be_used_is_left_out(tmp_path: Path, entry: Any, message: str) -> None:
+def test_unusable_studies_are_excluded(tmp_path: Path, entry: Any, message: str) -> None:
     assert message in _refused(tmp_path, entry)
 
 
-def test_missing_and_wrong_files_are_one_line(tmp_path: Path) -> None:
+def test_missing_and_invalid_files_are_one_line_errors(tmp_path: Path) -> None:
     with raises("master_table.csv: file-not-found"):
         read_padchest_gr(tmp_path)
     _write(tmp_path, {"studies": []}, _row("s1"))
@@ -271,6 +271,6 @@ def test_missing_and_wrong_files_are_one_line(tmp_path: Path) -> None:
         read_padchest_gr(tmp_path)
 
 
-def test_reports_of_padchest_need_padchest(tmp_path: Path) -> None:
+def test_padchest_reports_require_padchest(tmp_path: Path) -> None:
     with raises("english.csv: missing-option"):
         read_padchest_gr(tmp_path, reports=tmp_path / "english.csv")

@@ -56,18 +56,18 @@ def test_every_frontal_is_a_sample() -> None:
         ({"radiographs": (_radiograph("l", "lateral"),)}, "no frontal radiograph"),
     ],
 )
-def test_a_study_without_what_a_sample_needs_is_listed(lacking: dict[str, Any], reason: str) -> None:
+def test_incomplete_studies_are_listed(lacking: dict[str, Any], reason: str) -> None:
     made = _make(_study("s", **lacking))
     assert not made.studies
     assert [(f.source, f.stage, f.reason) for f in made.skipped] == [("s", "select", reason)]
 
 
-def test_phrases_are_a_sample_without_findings() -> None:
+def test_a_study_with_phrases_needs_no_findings() -> None:
     made = _make(_study("s", findings=None, phrases=(Sentence(text="A mass."),)))
     assert [s.phrases for s in made.studies] == [[Sentence(text="A mass.")]]
 
 
-def test_the_prior_is_the_last_study_before_with_report_and_frontal() -> None:
+def test_the_prior_is_the_latest_earlier_study_with_report_and_frontal() -> None:
     made = _make(
         _study("1"),
         _study("2"),
@@ -88,13 +88,13 @@ def test_a_study_without_findings_can_still_be_a_prior() -> None:
     assert [_keys(s)[2] for s in made.studies] == ["1-f"]
 
 
-def test_a_study_that_is_a_prior_only_is_no_lack() -> None:
+def test_a_study_used_as_prior_only_is_not_listed() -> None:
     made = _make(_study("1", findings=None, is_prior_only=True), _study("2"))
     assert [_keys(s)[2] for s in made.studies] == ["1-f"]
     assert made.skipped == []
 
 
-def test_studies_of_the_same_moment_are_no_priors_of_each_other() -> None:
+def test_simultaneous_studies_are_not_priors() -> None:
     made = _make(_study("a", timestamp=1), _study("b", timestamp=1), _study("c", timestamp=2))
     assert [_keys(s)[2] for s in made.studies] == [None, None, "b-f"]
 
@@ -110,7 +110,7 @@ def test_another_patient_is_no_prior() -> None:
     assert [_keys(s)[2] for s in made.studies] == [None, None]
 
 
-def test_training_pairs_every_prior_frontal_where_that_is_the_rule() -> None:
+def test_every_prior_frontal_is_paired_in_training_by_rule() -> None:
     first = _study("1", radiographs=(_radiograph("a"), _radiograph("b")), split="train")
     then = _study("2", radiographs=(_radiograph("c"), _radiograph("d")), split="train")
     made = _make(first, then, train_priors="every")
@@ -119,24 +119,24 @@ def test_training_pairs_every_prior_frontal_where_that_is_the_rule() -> None:
     assert [_keys(s)[0] for s in tested.studies] == ["a", "b", "c", "d"]
 
 
-def test_no_prior_where_the_rule_says_so() -> None:
+def test_rule_none_pairs_no_prior() -> None:
     assert [_keys(s)[2] for s in _make(_study("1"), _study("2"), priors="none").studies] == [None, None]
 
 
-def test_every_lateral_is_drawn_sooner_or_later() -> None:
+def test_every_lateral_can_be_drawn() -> None:
     laterals = tuple(_radiograph(f"l{n}", "lateral") for n in range(3))
     study = _study("s", radiographs=(_radiograph("f"), *laterals))
     drawn = Counter(_keys(_make(study, seed=seed).studies[0])[1] for seed in range(60))
     assert set(drawn) == {"l0", "l1", "l2"}
 
 
-def test_other_studies_change_no_draw() -> None:
+def test_draws_do_not_depend_on_other_studies() -> None:
     radiographs = (_radiograph("f"), *(_radiograph(f"l{n}", "lateral") for n in range(5)))
     alone = _make(_study("s", radiographs=radiographs)).studies
     assert _make(_study("a", patient_id="q"), _study("s", radiographs=radiographs), _study("z")).studies[1] == alone[0]
 
 
-def test_radiographs_that_cannot_be_used_are_as_if_not_there() -> None:
+def test_unusable_radiographs_are_ignored() -> None:
     archive = Archive(
         "test", [_study("s", radiographs=(_radiograph("a"), _radiograph("b"), _radiograph("c", "lateral")))]
     )
@@ -144,7 +144,7 @@ def test_radiographs_that_cannot_be_used_are_as_if_not_there() -> None:
     assert [(s.sample_id, _keys(s)) for s in made.studies] == [("s", ("b", None, None))]
 
 
-def test_the_radiographs_of_all_samples_are_named() -> None:
+def test_used_radiographs_are_listed() -> None:
     made = _make(_study("1"), _study("2"))
     assert {radiograph.key for radiograph in made.radiographs.values()} == {"1-f", "2-f"}
     assert set(made.radiographs) == {p for s in made.studies for p in (s.frontal, s.prior_frontal) if p}
@@ -175,14 +175,14 @@ def test_ambiguous_names_are_refused(studies: tuple[ArchiveStudy, ...], message:
 
 
 @given(st.integers(0, 5), st.lists(st.integers(0, 40), min_size=1, max_size=60))
-def test_drawn_splits_are_by_patient(seed: int, patients: list[int]) -> None:
+def test_splits_are_drawn_by_patient(seed: int, patients: list[int]) -> None:
     studies = [_study(str(n), patient_id=str(patient)) for n, patient in enumerate(patients)]
     made = _make(*studies, seed=seed, shares={"train": 0.5, "test": 0.5})
     assert all(s.split in ("train", "test") for s in made.studies)
     assert len({(s.patient_id, s.split) for s in made.studies}) == len(set(patients))
 
 
-def test_splits_are_drawn_by_their_shares() -> None:
+def test_splits_are_drawn_in_proportion() -> None:
     studies = [_study(str(n), patient_id=str(n)) for n in range(2000)]
     drawn = Counter(s.split for s in _make(*studies, shares={"train": 0.8, "validate": 0.0, "test": 0.2}).studies)
     assert drawn["train"] == pytest.approx(1600, abs=80)

@@ -85,12 +85,12 @@ def digest(made: PhantomStudy) -> str:
 
 @settings(max_examples=15, deadline=None)
 @given(seeds, st.integers(0, 10**6))
-def test_a_study_is_a_function_of_seed_and_index(seed: int, index: int) -> None:
+def test_a_study_depends_on_seed_and_index(seed: int, index: int) -> None:
     first, second = (make_study(seed, index, SIZE, "test") for _ in range(2))
     assert digest(first) == digest(second)
 
 
-def test_series_of_different_seeds_share_no_study() -> None:
+def test_seeds_share_no_study() -> None:
     radiographs = [
         hashlib.sha256(make_study(s, i, SIZE, "x").radiographs["frontal"]).digest() for s in range(4) for i in range(25)
     ]
@@ -116,7 +116,7 @@ def test_a_study_looks_the_same_at_every_size(index: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_finding_leaves_its_trace_in_its_boxes(kind: Kind) -> None:
+def test_findings_change_the_image_in_their_boxes(kind: Kind) -> None:
     for seed in range(8):
         difference, inside, _ = trace(kind, seed)
         assert np.abs(difference)[inside].sum() >= INSIDE.get(kind, 0.85) * np.abs(difference).sum()
@@ -131,7 +131,7 @@ def test_a_finding_brightens_the_radiograph_and_air_darkens_it(kind: Kind) -> No
 
 
 @pytest.mark.parametrize("kind", ["pacemaker", "consolidation", "mass", "nodule", "effusion", "pneumothorax"])
-def test_the_patients_left_is_the_right_of_the_radiograph(kind: Kind) -> None:
+def test_the_left_of_the_patient_is_on_the_right(kind: Kind) -> None:
     seen = set()
     for seed in range(12):
         difference, _, finding = trace(kind, seed)
@@ -165,7 +165,7 @@ def test_boxes_lie_on_the_radiograph_and_have_an_area(seed: int, kind: Kind) -> 
         assert 0 <= v_min < v_max <= 1
 
 
-def test_boxes_are_shares_of_the_whole_radiograph_also_where_it_is_not_square() -> None:
+def test_boxes_are_relative_to_non_square_radiographs() -> None:
     shapes = Counter()
     for made in series()[:60]:
         height, width = made.radiographs["frontal"].shape
@@ -177,7 +177,7 @@ def test_boxes_are_shares_of_the_whole_radiograph_also_where_it_is_not_square() 
     assert len(shapes) == 3
 
 
-def test_the_box_of_a_nodule_is_square_in_pixels_on_every_radiograph() -> None:
+def test_nodule_boxes_are_square_in_pixels() -> None:
     sides = []
     for made in series():
         height, width = made.radiographs["frontal"].shape
@@ -189,7 +189,7 @@ def test_the_box_of_a_nodule_is_square_in_pixels_on_every_radiograph() -> None:
     assert sides
 
 
-def test_sentences_of_findings_have_the_findings_boxes_and_others_none() -> None:
+def test_only_finding_sentences_have_boxes() -> None:
     for made in series():
         labels = {(label.kind, label.side, label.boxes) for label in made.study.labels or ()}
         said = set()
@@ -207,7 +207,7 @@ def test_phrases_are_the_sentences_with_boxes() -> None:
         assert made.study.phrases == (located or None)
 
 
-def test_a_normal_study_is_labelled_with_nothing() -> None:
+def test_a_normal_study_has_empty_labels() -> None:
     normal = [made.study for made in series() if not made.study.labels]
     assert normal
     assert all(study.labels == [] and study.phrases is None for study in normal)
@@ -215,7 +215,7 @@ def test_a_normal_study_is_labelled_with_nothing() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(seeds, st.sampled_from(KINDS), st.sampled_from([None, "new", "unchanged", "larger", "smaller"]))
-def test_every_dictated_sentence_reads_back_to_its_finding(seed: int, kind: Kind, change: Any) -> None:
+def test_sentences_parse_back_to_their_finding(seed: int, kind: Kind, change: Any) -> None:
     rng = np.random.default_rng(seed)
     finding = draw_finding(kind, draw_anatomy(rng), rng)
     text = dictate_finding(finding, change, rng)
@@ -224,7 +224,7 @@ def test_every_dictated_sentence_reads_back_to_its_finding(seed: int, kind: Kind
 
 @settings(max_examples=100, deadline=None)
 @given(seeds, st.booleans())
-def test_every_report_reads_back_to_its_findings(seed: int, has_prior: bool) -> None:
+def test_reports_parse_back_to_their_findings(seed: int, has_prior: bool) -> None:
     rng = np.random.default_rng(seed)
     anatomy = draw_anatomy(rng)
     findings = draw_findings(anatomy, rng)
@@ -235,7 +235,7 @@ def test_every_report_reads_back_to_its_findings(seed: int, has_prior: bool) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(seeds)
-def test_the_prior_holds_only_findings_that_can_be_seen_beside_each_other(seed: int) -> None:
+def test_prior_findings_do_not_hide_each_other(seed: int) -> None:
     rng = np.random.default_rng(seed)
     anatomy = draw_anatomy(rng)
     prior = draw_prior(draw_findings(anatomy, rng), anatomy, rng)
@@ -257,9 +257,7 @@ def effusion(side: Side, grade: int) -> Finding:
         ((effusion("right", 1),), "new", {"New", "new"}),
     ],
 )
-def test_the_word_for_a_change_agrees_with_the_prior_radiograph(
-    prior: tuple[Finding, ...], change: str, words: set[str]
-) -> None:
+def test_words_for_change_agree_with_the_prior(prior: tuple[Finding, ...], change: str, words: set[str]) -> None:
     finding = effusion("left", 1)
     assert change_since(finding, prior) == change
     for seed in range(10):
@@ -268,7 +266,7 @@ def test_the_word_for_a_change_agrees_with_the_prior_radiograph(
         assert set(text.replace(",", " ").replace(".", " ").split()) & words, text
 
 
-def test_a_finding_that_is_gone_is_said_to_be_gone() -> None:
+def test_resolved_findings_are_reported() -> None:
     line = Finding("central_line", ("right",))
     said = [s.text for s in dictate((), (line, effusion("left", 1)), np.random.default_rng(0))]
     assert "The right central venous catheter has been removed." in said
@@ -276,7 +274,7 @@ def test_a_finding_that_is_gone_is_said_to_be_gone() -> None:
 
 
 @pytest.mark.parametrize("kind", GRADED)
-def test_size_words_follow_the_extent(kind: Kind) -> None:
+def test_size_words_match_the_extent(kind: Kind) -> None:
     sides: tuple[Any, ...] = ("left",) if kind in ("effusion", "pneumothorax") else ()
     grades = SIZES if sides else SEVERITIES
     for grade, (low, high) in enumerate(GRADES):
@@ -288,7 +286,7 @@ def test_size_words_follow_the_extent(kind: Kind) -> None:
         assert said == set(grades[grade])
 
 
-def test_laterals_and_priors_come_in_their_shares() -> None:
+def test_laterals_and_priors_occur_at_their_rates() -> None:
     studies = [made.study for made in series()]
     # Three standard deviations of a share of 300 studies.
     for column, share in (("lateral", LATERAL_SHARE), ("prior_frontal", PRIOR_SHARE)):
@@ -297,7 +295,7 @@ def test_laterals_and_priors_come_in_their_shares() -> None:
     assert all((study.prior_frontal is None) == (study.prior_report is None) for study in studies)
 
 
-def test_every_kind_occurs_and_is_worded_in_at_least_two_ways() -> None:
+def test_every_finding_occurs_with_several_wordings() -> None:
     wordings: dict[str, set[str]] = defaultdict(set)
     for made in series():
         for label, sentence in zip(made.study.labels or (), made.study.phrases or (), strict=True):
@@ -306,7 +304,7 @@ def test_every_kind_occurs_and_is_worded_in_at_least_two_ways() -> None:
     assert min(len(texts) for texts in wordings.values()) >= 2
 
 
-def test_two_dictations_of_the_same_findings_entail_each_other() -> None:
+def test_two_wordings_of_the_same_findings_entail_each_other() -> None:
     """The ceiling of the task: what a perfect reader of the radiographs would score."""
     reports: list[list[list[Sentence]]] = [[], []]
     for seed in range(150):
@@ -330,7 +328,7 @@ def test_a_wrong_side_is_not_entailed() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_written_phantoms_are_those_made(tmp_path: Path, workers: int) -> None:
+def test_written_phantoms_equal_generated_ones(tmp_path: Path, workers: int) -> None:
     yielded = list(write_phantoms(tmp_path, 5, seed=3, size=SIZE, split="val", workers=workers))
     read = read_manifest(tmp_path / "manifest.jsonl")
     assert [study.sample_id for study in read] == [study.sample_id for study in yielded]
@@ -342,13 +340,13 @@ def test_written_phantoms_are_those_made(tmp_path: Path, workers: int) -> None:
             np.testing.assert_array_equal(np.asarray(Image.open(path)), made.radiographs[role])
 
 
-def test_workers_are_no_copies_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A forked process would lack it too.
     monkeypatch.delattr(generate, "make_study")
     assert len(list(write_phantoms(tmp_path, 2, seed=3, size=SIZE, workers=2))) == 2
 
 
-def test_a_folder_that_is_not_finished_has_no_manifest(tmp_path: Path) -> None:
+def test_an_unfinished_folder_has_no_manifest(tmp_path: Path) -> None:
     next(write_phantoms(tmp_path, 3, seed=3, size=SIZE))
     assert not (tmp_path / "manifest.jsonl").exists()
 
@@ -357,7 +355,7 @@ def test_a_folder_that_is_not_finished_has_no_manifest(tmp_path: Path) -> None:
     ("count", "size", "error"),
     [(0, 64, "count: invalid-option"), (-1, 64, "count: invalid-option"), (1, 63, "size: invalid-option")],
 )
-def test_counts_and_sizes_that_cannot_be_meant_are_refused(tmp_path: Path, count: int, size: int, error: str) -> None:
+def test_invalid_counts_and_sizes_are_refused(tmp_path: Path, count: int, size: int, error: str) -> None:
     with raises(error):
         list(write_phantoms(tmp_path, count, seed=1, size=size))
     assert list(tmp_path.iterdir()) == []

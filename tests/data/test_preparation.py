@@ -53,7 +53,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_radiograph_that_is_shown_is_converted(tmp_path: Path) -> None:
+def test_every_used_radiograph_is_converted(tmp_path: Path) -> None:
     prepared = _prepare(_archive(tmp_path / "archive"), tmp_path / "out")
     assert (prepared.converted, prepared.failures) == (12, [])
     studies = read_manifest(tmp_path / "out/manifest.jsonl")
@@ -66,7 +66,7 @@ def test_every_radiograph_that_is_shown_is_converted(tmp_path: Path) -> None:
     assert studies[1].prior_frontal == studies[0].frontal
 
 
-def test_a_radiograph_that_cannot_be_converted_is_listed_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_an_unconvertible_radiograph_is_listed(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive")
     (tmp_path / "archive/0-frontal.png").write_bytes(b"no image")
     (tmp_path / "archive/3-lateral.png").unlink()
@@ -90,7 +90,7 @@ def test_a_radiograph_that_cannot_be_converted_is_listed_and_the_rest_goes_on(tm
     assert said[3] == "no frontal radiograph that can be read"
 
 
-def test_another_radiograph_takes_the_place_of_one_that_cannot_be_converted(tmp_path: Path) -> None:
+def test_an_unconvertible_radiograph_is_replaced_by_another(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive", 1)
     study = archive.studies[0]
     twice = ArchiveStudy(
@@ -113,7 +113,7 @@ def test_a_second_run_converts_nothing(tmp_path: Path) -> None:
     assert _files(tmp_path / "out") == before
 
 
-def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive")
 
     def stop(done: int, _: int) -> None:
@@ -129,7 +129,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert _files(tmp_path / "out") == _files(tmp_path / "whole")
 
 
-def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+def test_a_killed_run_resumes(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive", 150)
     rows = [{"sample_id": s.study_id, "frontal": str(s.radiographs[0].path)} for s in archive.studies]
     table = tmp_path / "studies.jsonl"
@@ -174,9 +174,7 @@ def _crash_on_two(radiograph: Radiograph, target: Path, size: int, apply_windows
     return convert_radiograph(radiograph, target, size, apply_windows)
 
 
-def test_a_radiograph_that_takes_its_process_with_it_costs_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_radiograph_that_crashes_its_process_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = _archive(tmp_path / "archive")
     # Pickled by its name, which leads back here.
     monkeypatch.setattr(data.preparation, "convert_radiograph", _crash_on_two)
@@ -187,7 +185,7 @@ def test_a_radiograph_that_takes_its_process_with_it_costs_one_line(
     assert {s.sample_id for s in prepared.studies} == {"s0", "s2", "s3", "s4", "s5"}
 
 
-def test_only_the_radiographs_of_the_splits_that_are_wanted_are_converted(tmp_path: Path) -> None:
+def test_only_radiographs_of_requested_splits_are_converted(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive")
     rules = Rules(shares={"train": 0.5, "test": 0.5}, splits=["test"])
     prepared = prepare("test", tmp_path, partial(make_samples, archive, rules), tmp_path / "out", SMALL)
@@ -195,14 +193,14 @@ def test_only_the_radiographs_of_the_splits_that_are_wanted_are_converted(tmp_pa
     assert prepared.converted == 2 * len(prepared.studies)
 
 
-def test_a_folder_made_otherwise_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_other_options_is_refused(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive", 1)
     _prepare(archive, tmp_path / "out")
     with raises("out: output-conflict"):
         _prepare(archive, tmp_path / "out", Conversion(size=64))
 
 
-def test_radiographs_of_another_folder_do_not_pass_for_those_that_are_there(tmp_path: Path) -> None:
+def test_radiographs_of_another_source_are_not_reused(tmp_path: Path) -> None:
     make = partial(make_samples, _archive(tmp_path / "archive", 1), Rules())
     prepare("test", tmp_path / "archive", make, tmp_path / "out", SMALL)
     with raises("out: output-conflict"):
@@ -216,14 +214,14 @@ def test_an_archive_that_contradicts_itself_leaves_nothing_behind(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_left_out_is_told_of_the_splits_that_are_wanted(tmp_path: Path) -> None:
+def test_exclusions_are_reported_for_requested_splits(tmp_path: Path) -> None:
     studies = [*_archive(tmp_path / "archive", 1).studies, ArchiveStudy("e", split="test")]
     studies[0] = replace(studies[0], split="train")
     make = partial(make_samples, Archive("test", studies), Rules(splits=["train"]))
     assert make().skipped == []
 
 
-def test_an_archive_without_any_sample_is_a_failed_run(tmp_path: Path) -> None:
+def test_an_archive_without_samples_fails(tmp_path: Path) -> None:
     with raises("run-failed"):
         _prepare(Archive("test", [ArchiveStudy("s", findings="Clear.")]), tmp_path / "out")
     assert not (tmp_path / "out/manifest.jsonl").exists()

@@ -25,14 +25,14 @@ sides = st.integers(4, 90)
 
 @settings(max_examples=60, deadline=None)
 @given(source=st.tuples(sides, sides), target=st.tuples(st.integers(1, 150), st.integers(1, 150)), seed=st.integers(0))
-def test_is_what_simpleitk_makes(source: tuple[int, int], target: tuple[int, int], seed: int) -> None:
+def test_resampling_matches_simpleitk(source: tuple[int, int], target: tuple[int, int], seed: int) -> None:
     pixels = np.random.default_rng(seed).integers(0, 65536, source)
     resized = bspline_resize(pixels, *target)
     np.testing.assert_allclose(resized, by_simpleitk(pixels, *target), atol=65536 * 2e-8)
 
 
 @pytest.mark.parametrize("name", ["RG1_UNCR.dcm", "RG3_UNCR.dcm"])
-def test_is_what_simpleitk_makes_of_a_real_radiograph(name: str) -> None:
+def test_resampling_a_real_radiograph_matches_simpleitk(name: str) -> None:
     pydicom = pytest.importorskip("pydicom")
     pixels = pydicom.dcmread(real_radiograph(name)).pixel_array
     expected = by_simpleitk(pixels, 518, 500)
@@ -40,7 +40,7 @@ def test_is_what_simpleitk_makes_of_a_real_radiograph(name: str) -> None:
 
 
 @given(shape=st.tuples(sides, sides), seed=st.integers(0))
-def test_image_of_its_own_size_stays(shape: tuple[int, int], seed: int) -> None:
+def test_an_image_of_the_target_size_is_unchanged(shape: tuple[int, int], seed: int) -> None:
     pixels = np.random.default_rng(seed).normal(size=shape)
     np.testing.assert_allclose(bspline_resize(pixels, *shape), pixels, atol=1e-6)
 

@@ -47,7 +47,7 @@ def test_sections_of_a_report_are_prose_on_one_line() -> None:
     assert sections.last_paragraph is None
 
 
-def test_the_text_is_the_whole_report_with_its_headings() -> None:
+def test_the_text_is_the_complete_report_with_headings() -> None:
     text = split_sections(REPORT).text
     assert text is not None
     assert text.startswith("EXAMINATION: CHEST (PA AND LAT) INDICATION: ___ year old man")
@@ -95,39 +95,39 @@ def test_the_text_is_the_whole_report_with_its_headings() -> None:
         ("ORDERING PHYSICIAN", "other"),
     ],
 )
-def test_headings_by_their_many_spellings(heading: str, section: str) -> None:
+def test_headings_are_recognized_in_many_spellings(heading: str, section: str) -> None:
     sections = asdict(split_sections(f" {heading}:  One sentence of it.\n"))
     sections.pop("text")
     assert {name: text for name, text in sections.items() if text} == {section: "One sentence of it."}
 
 
-def test_a_report_without_headings_gives_its_paragraphs_after_the_title() -> None:
+def test_a_report_without_headings_is_its_paragraphs_after_the_title() -> None:
     sections = split_sections("  FINAL REPORT\n CHEST RADIOGRAPH.\n \n The lungs are clear.\n \n Normal heart.\n")
     assert (sections.preamble, sections.last_paragraph) == ("CHEST RADIOGRAPH.", "The lungs are clear. Normal heart.")
     assert sections.findings is None
 
 
-def test_findings_without_a_heading_do_not_stay_in_the_section_before_them() -> None:
+def test_findings_without_a_heading_leave_the_previous_section() -> None:
     sections = split_sections(" INDICATION:  Fever.\n \n COMPARISON:\n None.\n \n The lungs are clear.\n")
     assert (sections.comparison, sections.last_paragraph) == ("None.", "The lungs are clear.")
     assert sections.text == "INDICATION: Fever. COMPARISON: None. The lungs are clear."
 
 
-def test_a_title_over_nothing_is_no_findings() -> None:
+def test_a_title_without_text_is_no_findings() -> None:
     sections = split_sections(" CHEST, PA LATERAL:\n \n INDICATION:  Fever.\n \n FINDINGS:  Clear lungs.\n")
     assert (sections.findings, sections.examination) == ("Clear lungs.", "CHEST, PA LATERAL:")
 
 
-def test_a_title_over_a_date_is_no_findings() -> None:
+def test_a_title_with_a_date_is_no_findings() -> None:
     assert split_sections(" PORTABLE CHEST: ___ AT 5:20 AM\n \n IMPRESSION:  Clear.\n").findings is None
 
 
-def test_all_findings_are_kept_where_there_are_several() -> None:
+def test_several_findings_sections_are_joined() -> None:
     report = " FINDINGS:  Clear lungs.\n \n IMPRESSION:  Normal.\n \n RIGHT RIBS, TWO VIEWS:\n No fracture.\n"
     assert split_sections(report).findings == "Clear lungs. No fracture."
 
 
-def test_what_is_said_twice_is_kept_once() -> None:
+def test_repeated_text_is_kept_once() -> None:
     assert split_sections(" FINDINGS:  Clear lungs.\n FINDINGS:  Clear lungs.\n").findings == "Clear lungs."
 
 
@@ -154,7 +154,7 @@ def test_a_time_of_day_after_capitals_is_no_heading() -> None:
 
 
 @pytest.mark.parametrize("title", ["WET READ: ___ ___ ___ 10:20 PM", "WET READ VERSION #1 ___ ___ 10:20 PM"])
-def test_a_preliminary_reading_is_kept_apart(title: str) -> None:
+def test_a_preliminary_reading_is_separate(title: str) -> None:
     report = f" {title}\n  Large effusion.\n {'_' * 78}\n{REPORT}"
     sections = split_sections(report)
     assert sections.wet_read is not None
@@ -162,14 +162,14 @@ def test_a_preliminary_reading_is_kept_apart(title: str) -> None:
     assert (sections.findings, sections.text) == (split_sections(REPORT).findings, split_sections(REPORT).text)
 
 
-def test_an_addendum_above_the_report() -> None:
+def test_an_addendum_above_the_report_is_separated() -> None:
     report = f"    FINAL ADDENDUM\n Called to the ward at 5:20.\n {'_' * 78}\n{REPORT}"
     sections = split_sections(report)
     assert sections.addendum == "Called to the ward at 5:20."
     assert sections.findings == split_sections(REPORT).findings
 
 
-def test_an_addendum_with_findings_of_its_own_adds_to_the_report() -> None:
+def test_findings_of_an_addendum_are_added() -> None:
     sections = split_sections(REPORT + " ADDENDUM:  On review:\n FINDINGS:  A small nodule.\n")
     assert sections.addendum == "On review:"
     assert sections.findings is not None
@@ -177,7 +177,7 @@ def test_an_addendum_with_findings_of_its_own_adds_to_the_report() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n \n", "FINDINGS:", "FINDINGS: \n IMPRESSION: .\n"])
-def test_nothing_said_is_none(text: str) -> None:
+def test_empty_sections_are_none(text: str) -> None:
     sections = asdict(split_sections(text))
     sections.pop("text")
     assert set(sections.values()) == {None}
@@ -232,7 +232,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.text() | st.lists(PIECES).map("".join))
-def test_any_text_is_a_report_and_keeps_what_it_says(text: str) -> None:
+def test_any_text_is_parsed_without_losing_words(text: str) -> None:
     kept = [line for line in text.splitlines() if not re.fullmatch(r"\s*_{10,}\s*", line)]  # A rule says nothing.
     assert "".join((split_sections(text).text or "").split()) == "".join("".join(kept).split())
 

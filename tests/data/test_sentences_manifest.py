@@ -71,20 +71,20 @@ def test_two_samples_of_one_study_are_split_once() -> None:
     assert done.counts.reports == 1
 
 
-def test_what_cannot_be_split_is_left_out_with_its_reason() -> None:
+def test_unsplittable_reports_are_listed_with_a_reason() -> None:
     done = split_findings([study("a", None), study("b", "A failure"), study("c", "One")], Failing())
     assert [one.sample_id for one in done.studies] == ["c"]
     assert [(f.sample_id, f.reason) for f in done.failures] == [("a", "no findings section"), ("b", "no valid answer")]
 
 
-def test_annotated_sentences_stay() -> None:
+def test_annotated_sentences_are_kept() -> None:
     box = Box(x_min=0, y_min=0, x_max=1, y_max=1)
     grounded = study("a", "One; two", grounded_findings=[Sentence(text="Kept.", boxes=(box,))])
     done = split_findings([grounded], Failing())
     assert (done.studies, done.unchanged) == ([grounded], 1)
 
 
-def test_phrases_can_be_made_beside_a_grounded_report() -> None:
+def test_phrases_can_accompany_a_grounded_report() -> None:
     grounded = study("a", "One; two", grounded_findings=[Sentence(text="Kept.")])
     [made] = split_findings([grounded], Failing(), "phrases").studies
     assert texts(made.phrases) == ["One", "two"]
@@ -96,7 +96,7 @@ def run(*arguments: str | Path) -> tuple[int, str, BaseException | None]:
     return done.exit_code, done.output, done.exception
 
 
-def test_the_command_writes_manifest_map_figures_and_failures(tmp_path: Path) -> None:
+def test_the_command_writes_manifest_map_statistics_and_failures(tmp_path: Path) -> None:
     write_manifest(tmp_path / "manifest.jsonl", [study("a", LISTING_2), study("b", None)])
     write_failures(tmp_path / "failures.jsonl", [LeftOut(source="radiograph.dcm", stage="convert", reason="damaged")])
     out = tmp_path / "sentences.jsonl"
@@ -115,7 +115,7 @@ def test_the_command_writes_manifest_map_figures_and_failures(tmp_path: Path) ->
     assert [f.source for f in read_failures(tmp_path / "failures.jsonl")] == ["radiograph.dcm", "sentences.jsonl"]
 
 
-def test_the_manifest_that_is_read_is_not_overwritten(tmp_path: Path) -> None:
+def test_the_input_manifest_is_not_overwritten(tmp_path: Path) -> None:
     manifest = tmp_path / "manifest.jsonl"
     write_manifest(manifest, [study("a", LISTING_2)])
     before = manifest.read_text()
@@ -124,7 +124,7 @@ def test_the_manifest_that_is_read_is_not_overwritten(tmp_path: Path) -> None:
     assert manifest.read_text() == before
 
 
-def test_sentences_are_annotated_and_come_back_as_a_grounded_manifest(tmp_path: Path) -> None:
+def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     manifest, phrases = folder / "manifest.jsonl", folder / "phrases.jsonl"
     images = folder / "images"

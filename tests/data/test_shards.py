@@ -71,24 +71,24 @@ def _without_images(study: Study) -> dict[str, object]:
     return study.model_dump(exclude=set(IMAGE_COLUMNS))
 
 
-def test_samples_are_spread_over_shards_no_larger_than_asked(packed: Path) -> None:
+def test_shards_respect_the_maximum_size(packed: Path) -> None:
     sizes = [path.stat().st_size for path in packed.glob("*.tar")]
     assert len(sizes) > 2
     assert max(sizes) <= 20_000
 
 
-def test_every_sample_comes_back_in_its_order(manifest: Path, packed: Path) -> None:
+def test_samples_are_read_in_order(manifest: Path, packed: Path) -> None:
     samples = list(Shards(packed))
     assert [_without_images(s.study) for s in samples] == [_without_images(s) for s in read_manifest(manifest)]
 
 
-def test_images_are_the_files_byte_for_byte(manifest: Path, packed: Path) -> None:
+def test_images_are_packed_byte_for_byte(manifest: Path, packed: Path) -> None:
     for study, sample in zip(read_manifest(manifest), Shards(packed), strict=True):
         there = {c: path.read_bytes() for c in IMAGE_COLUMNS if (path := getattr(study, c)) is not None}
         assert sample.images == there
 
 
-def test_an_image_is_found_by_the_path_its_study_has(manifest: Path, packed: Path) -> None:
+def test_images_are_found_by_path(manifest: Path, packed: Path) -> None:
     shards = Shards(packed)
     lateral = shards.study(5).lateral
     assert lateral is not None
@@ -97,12 +97,12 @@ def test_an_image_is_found_by_the_path_its_study_has(manifest: Path, packed: Pat
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.permutations(range(9)))
-def test_any_order_can_be_read(packed: Path, order: list[int]) -> None:
+def test_samples_are_readable_in_any_order(packed: Path, order: list[int]) -> None:
     studies = [sample.study.sample_id for sample in Shards(packed).read(order)]
     assert studies == [f"Überweisung/{number}" for number in order]
 
 
-def test_the_index_tells_splits_sources_and_answers_without_a_read(packed: Path) -> None:
+def test_the_index_has_splits_sources_and_answers(packed: Path) -> None:
     shards = Shards(packed)
     rows = shards.rows
     assert [shards.index.splits[code] for code in rows["split"]] == ["test"] * 3 + ["train"] * 6
@@ -112,7 +112,7 @@ def test_the_index_tells_splits_sources_and_answers_without_a_read(packed: Path)
     assert rows["phrases"].tolist() == [0] * 8 + [2]
 
 
-def test_other_tools_read_the_shards_as_webdataset(packed: Path) -> None:
+def test_shards_are_webdataset_archives(packed: Path) -> None:
     groups: list[tuple[str, list[str]]] = []
     for path in sorted(packed.glob("*.tar")):
         with tarfile.open(path) as archive:
@@ -146,7 +146,7 @@ def test_shuffled_shards_have_every_sample_once_in_another_order(manifest: Path,
     assert sorted(names) == [f"Überweisung/{number}" for number in range(9)]
 
 
-def test_a_byte_order_mark_moves_no_sample(manifest: Path, tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(manifest: Path, tmp_path: Path) -> None:
     marked = manifest.parent / "marked.jsonl"
     marked.write_bytes(b"\xef\xbb\xbf" + manifest.read_bytes().replace(b"\n", b"\r\n"))
     pack(marked, tmp_path / "out")
@@ -158,7 +158,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("stop_at", [1, 4, 8])
-def test_an_interrupted_packing_ends_as_if_it_had_not_been(
+def test_a_resumed_packing_equals_an_uninterrupted_one(
     manifest: Path, packed: Path, tmp_path: Path, stop_at: int
 ) -> None:
     class Killed(BaseException):
@@ -190,7 +190,7 @@ def test_finished_shards_are_kept(manifest: Path, tmp_path: Path) -> None:
     assert before.items() <= after.items()
 
 
-def test_a_finished_packing_is_left_as_it_is(manifest: Path, packed: Path) -> None:
+def test_a_finished_packing_is_unchanged(manifest: Path, packed: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in packed.iterdir()}
     again = pack(manifest, packed, shard_size=20_000)
     assert again.reused == again.shards
@@ -202,7 +202,7 @@ def test_other_options_are_refused_in_the_same_folder(manifest: Path, packed: Pa
         pack(manifest, packed, shard_size=30_000)
 
 
-def test_a_folder_of_something_else_is_refused(manifest: Path, tmp_path: Path) -> None:
+def test_a_foreign_folder_is_refused(manifest: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("")
     with raises(f"{tmp_path.name}: output-conflict"):
         pack(manifest, tmp_path)
@@ -233,14 +233,14 @@ def test_samples_without_their_images_are_listed_and_the_rest_is_packed(tmp_path
     assert done.failures == read_failures(tmp_path / "out" / "failures.jsonl") == expected
 
 
-def test_nothing_to_pack_is_a_failed_run(tmp_path: Path) -> None:
+def test_a_packing_without_samples_fails(tmp_path: Path) -> None:
     manifest = _damaged(tmp_path, ["lost"])
     (tmp_path / "0.png").unlink()
     with raises("run-failed"):
         pack(manifest, tmp_path / "out")
 
 
-def test_a_bad_line_at_the_end_is_told_before_anything_is_written(tmp_path: Path) -> None:
+def test_an_invalid_last_line_is_an_error_before_writing(tmp_path: Path) -> None:
     manifest = _damaged(tmp_path, ["whole"])
     with manifest.open("a") as handle:
         handle.write('{"sample_id": "b"}\n')
@@ -249,7 +249,7 @@ def test_a_bad_line_at_the_end_is_told_before_anything_is_written(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_split_without_samples_is_told(manifest: Path, tmp_path: Path) -> None:
+def test_a_split_without_samples_is_an_error(manifest: Path, tmp_path: Path) -> None:
     with raises("manifest.jsonl: empty-input"):
         pack(manifest, tmp_path / "out", splits=["valdate"])
 
@@ -266,7 +266,7 @@ def _flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_byte_is_noticed_when_its_sample_is_read(copied: Path) -> None:
+def test_a_damaged_byte_is_detected_on_read(copied: Path) -> None:
     shards = Shards(copied)
     _flip(copied / "shard-000000.tar", int(shards.rows["offset"][4]) + 700)
     assert shards[3].images
@@ -274,21 +274,21 @@ def test_a_damaged_byte_is_noticed_when_its_sample_is_read(copied: Path) -> None
         shards[4]
 
 
-def test_a_check_finds_what_has_changed(copied: Path) -> None:
+def test_a_check_detects_changes(copied: Path) -> None:
     shards = Shards(copied)
     assert shards.check() == []
     _flip(copied / "shard-000000.tar", 700)
     assert shards.check() == [f"{copied}/shard-000000.tar: the checksum differs; the file was changed"]
 
 
-def test_a_check_finds_what_was_cut_off(copied: Path) -> None:
+def test_a_check_detects_truncation(copied: Path) -> None:
     path = copied / "shard-000000.tar"
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1])
     assert Shards(copied).check() == [f"{path}: expected {size} bytes, found {size - 1}"]
 
 
-def test_an_index_that_does_not_fit_is_refused(copied: Path) -> None:
+def test_a_mismatched_index_is_refused(copied: Path) -> None:
     buffer = io.BytesIO()
     np.save(buffer, Shards(copied).rows[:-1])
     (copied / "index.npy").write_bytes(buffer.getvalue())
@@ -296,12 +296,12 @@ def test_an_index_that_does_not_fit_is_refused(copied: Path) -> None:
         Shards(copied)
 
 
-def test_a_folder_without_index_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_index_is_an_error(tmp_path: Path) -> None:
     with raises("index.json: file-not-found"):
         Shards(tmp_path)
 
 
-def test_a_reader_goes_to_another_process_after_it_has_read(packed: Path) -> None:
+def test_a_used_reader_can_be_pickled(packed: Path) -> None:
     shards = Shards(packed)
     first = shards[0]
     assert pickle.loads(pickle.dumps(shards))[0] == first
@@ -317,13 +317,13 @@ def test_shards_are_read_from_a_url(packed: Path) -> None:
     assert remote.check() == []
 
 
-def test_a_url_without_shards_is_told() -> None:
+def test_a_url_without_shards_is_an_error() -> None:
     pytest.importorskip("fsspec", reason="fsspec is not installed")
     with raises("index.json: file-not-found"):
         Shards("memory://nowhere")
 
 
-def test_a_url_of_an_unknown_kind_is_told() -> None:
+def test_an_unknown_url_scheme_is_an_error() -> None:
     pytest.importorskip("fsspec", reason="fsspec is not installed")
     with raises("loft: file-unreadable"):
         Shards("carrier-pigeon://loft")
@@ -332,12 +332,12 @@ def test_a_url_of_an_unknown_kind_is_told() -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [("500MB", 500_000_000), ("1.5 gb", 1_500_000_000), ("2K", 2000), ("77", 77)]
 )
-def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+def test_sizes_are_read_with_units(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5MB", "MB", "5 TB", "five"])
-def test_what_is_no_size_is_told(text: str) -> None:
+def test_an_invalid_size_is_an_error(text: str) -> None:
     with raises("invalid-option"):
         parse_size(text)
 
@@ -349,13 +349,13 @@ def app() -> typer.Typer:
     return app
 
 
-def test_the_command_says_what_it_packed(app: typer.Typer, manifest: Path, tmp_path: Path) -> None:
+def test_the_command_prints_what_it_packed(app: typer.Typer, manifest: Path, tmp_path: Path) -> None:
     told = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out"), "--split", "test"])
     assert told.exit_code == ExitCode.SUCCESS
     assert "3 samples" in told.output
 
 
-def test_the_command_ends_with_3_where_samples_were_left_out(app: typer.Typer, tmp_path: Path) -> None:
+def test_the_command_exits_with_3_if_samples_were_skipped(app: typer.Typer, tmp_path: Path) -> None:
     manifest = _damaged(tmp_path, ["whole", "lost"])
     (tmp_path / "1.png").unlink()
     told = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out")])

@@ -44,7 +44,7 @@ def test_patients_are_counted_once(tmp_path: Path) -> None:
     assert (_only(tmp_path, *studies)["patients"], _only(tmp_path, *studies)["samples"]) == (2, 5)
 
 
-def test_of_unknown_patients_the_studies_are_counted(tmp_path: Path) -> None:
+def test_studies_stand_in_for_unknown_patients(tmp_path: Path) -> None:
     known = _study("a", findings="Clear.", patient_id="p")
     unknown = [_study(f"s{n}", findings="Clear.", study_id=f"{n // 2}") for n in range(4)]
     figures = _only(tmp_path, known, *unknown)
@@ -61,7 +61,7 @@ def test_a_prior_is_an_image_and_a_report(tmp_path: Path) -> None:
     assert _only(tmp_path, *studies)["has_prior"] == 0.25
 
 
-def test_each_phrase_is_a_sample_of_the_frontal_alone(tmp_path: Path) -> None:
+def test_each_phrase_is_a_frontal_only_sample(tmp_path: Path) -> None:
     phrases = [Sentence(text="Left effusion.", boxes=(BOX,)), Sentence(text="Mass.", boxes=(BOX, BOX))]
     study = _study("a", phrases=phrases, lateral=FRONTAL, prior_frontal=FRONTAL, prior_report="Clear.", patient_id="p")
     figures = _only(tmp_path, study)
@@ -69,7 +69,7 @@ def test_each_phrase_is_a_sample_of_the_frontal_alone(tmp_path: Path) -> None:
     assert (figures["words_a_report"], figures["boxes_a_located_sentence"]) == (1.5, 1.5)
 
 
-def test_boxes_and_masks_are_counted_of_the_sentences_that_have_them(tmp_path: Path) -> None:
+def test_boxes_and_masks_are_counted_per_grounded_sentence(tmp_path: Path) -> None:
     mask = Mask(size=(2, 2), counts=[0, 4])
     report = [
         Sentence(text="Clear lungs."),
@@ -82,7 +82,7 @@ def test_boxes_and_masks_are_counted_of_the_sentences_that_have_them(tmp_path: P
     assert figures["boxes_a_located_sentence"] == 1.5
 
 
-def test_sentences_of_a_narrative_are_those_it_was_written_in(tmp_path: Path) -> None:
+def test_narrative_sentences_are_counted_as_written(tmp_path: Path) -> None:
     text = "1. Heart size is 5.3 cm, seen by Dr. Who.\n2. No effusion\n   or pneumothorax."
     figures = _only(tmp_path, _study("a", findings=text))
     assert (figures["sentences_a_report"], figures["words_a_report"]) == (2, 15)
@@ -96,7 +96,7 @@ def test_a_study_with_several_answers_counts_in_each_task(tmp_path: Path) -> Non
     assert counted.studies == 1
 
 
-def test_a_study_without_any_answer_is_not_lost(tmp_path: Path) -> None:
+def test_a_study_without_answers_is_counted(tmp_path: Path) -> None:
     counted = manifest_statistics(_write(tmp_path, _study("a", source="s", split="test")))
     assert [(group.key, group.samples) for group in counted.groups] == [(("s", "test", None), 1)]
 
@@ -110,7 +110,7 @@ def test_parts_of_an_archive_share_its_patients(tmp_path: Path) -> None:
     assert len(manifest_statistics(_write(tmp_path, *studies)).total().patients) == 2
 
 
-def test_a_share_is_of_the_split(tmp_path: Path) -> None:
+def test_shares_are_relative_to_the_split(tmp_path: Path) -> None:
     splits = ["test", "train", "train", "train", "train"]
     studies = [_study(f"{n}", findings="Clear.", source=f"s{n % 2}", split=s) for n, s in enumerate(splits)]
     counted = manifest_statistics(_write(tmp_path, *studies))
@@ -119,13 +119,13 @@ def test_a_share_is_of_the_split(tmp_path: Path) -> None:
     assert shares == [("s0", "train", 0.5), ("s0", "test", 1), ("s1", "train", 0.5)]
 
 
-def test_processes_count_what_one_counts(tmp_path: Path) -> None:
+def test_counts_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     studies = [_study(f"{n}", findings="Clear.", split=f"{n % 3}", patient_id=f"{n % 7}") for n in range(9000)]
     path = _write(tmp_path, *studies)
     assert manifest_statistics(path, workers=2) == manifest_statistics(path, workers=1)
 
 
-def test_a_bad_line_is_named_by_its_own_number(tmp_path: Path) -> None:
+def test_an_invalid_line_is_an_error_with_its_number(tmp_path: Path) -> None:
     path = _write(tmp_path, *(_study(f"{n}", findings="Clear.") for n in range(5000)))
     with path.open("a") as handle:
         handle.write('{"sample_id": "x", "frontal": "f.png", "findigns": "Clear."}\n')
@@ -133,7 +133,7 @@ def test_a_bad_line_is_named_by_its_own_number(tmp_path: Path) -> None:
         manifest_statistics(path, workers=2)
 
 
-def test_a_sample_that_stands_twice_is_told(tmp_path: Path) -> None:
+def test_duplicate_samples_are_reported(tmp_path: Path) -> None:
     path = _write(tmp_path, *(_study(f"{n}", findings="Clear.") for n in range(5000)))
     path.write_text(path.read_text() + path.read_text().splitlines()[1] + "\n")
     with raises("manifest.jsonl:5001: sample_id: duplicate"):
@@ -153,7 +153,7 @@ _GROUPS = st.builds(
     st.lists(_GROUPS, unique_by=lambda g: g.key),
     st.lists(st.sampled_from(["source", "split", "task"]), unique=True, min_size=1),
 )
-def test_however_groups_are_told_apart_their_sum_stays(groups: list[Group], columns: list[Any]) -> None:
+def test_totals_do_not_depend_on_grouping(groups: list[Group], columns: list[Any]) -> None:
     counted = Statistics(0, groups)
     total, again = counted.total(), Statistics(0, []).total()
     for group in counted.group_by(columns):
@@ -168,14 +168,14 @@ def app() -> typer.Typer:
     return app
 
 
-def test_the_command_prints_a_row_a_group_and_marks_studies(app: typer.Typer, tmp_path: Path) -> None:
+def test_the_command_prints_a_row_per_group(app: typer.Typer, tmp_path: Path) -> None:
     studies = [_study("a", findings="Clear lungs.", source="iu-xray", split="test", lateral=FRONTAL)]
     said = CliRunner().invoke(app, [str(_write(tmp_path, *studies))], env={"COLUMNS": "80"}).output
     assert "iu-xray test FindGen 1* 1 100.0 100.0 0.0" in " ".join(said.split())
     assert "* studies whose patient is unknown" in said
 
 
-def test_the_command_writes_the_same_as_json(app: typer.Typer, tmp_path: Path) -> None:
+def test_the_command_writes_json(app: typer.Typer, tmp_path: Path) -> None:
     path = _write(tmp_path, *(_study(f"{n}", findings="Clear.", split="test") for n in range(3)))
     out = tmp_path / "stats.json"
     assert CliRunner().invoke(app, [str(path), "--by", "split", "--out", str(out)]).exit_code == 0

@@ -39,7 +39,7 @@ def test_report_without_sentences_is_none(field: str) -> None:
     assert getattr(Study.model_validate({"sample_id": "s", "frontal": "a.png", field: []}), field) is None
 
 
-def test_no_labels_found_differs_from_not_labelled() -> None:
+def test_empty_labels_differ_from_no_labels() -> None:
     study = Study(sample_id="s", frontal=Path("a.png"), labels=[])
     assert study.labels == []
     assert Study(sample_id="s", frontal=Path("a.png")).labels is None
@@ -54,12 +54,12 @@ def test_label_side_is_left_right_or_both() -> None:
         Label.model_validate({"kind": "pleural effusion", "side": "Left lung"})
 
 
-def test_misspelt_field_is_an_error() -> None:
+def test_a_misspelt_field_is_an_error() -> None:
     with pytest.raises(ValidationError, match="finding"):
         Study.model_validate({"sample_id": "s", "frontal": "a.png", "finding": "Clear lungs."})
 
 
-def test_sections_lose_surrounding_space_only() -> None:
+def test_sections_are_stripped() -> None:
     study = Study.model_validate({"sample_id": "s", "frontal": "a.png", "findings": "  Clear\nlungs. "})
     assert study.findings == "Clear\nlungs."
 

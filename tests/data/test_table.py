@@ -25,7 +25,7 @@ def _samples(path: Path, rules: Rules | None = None) -> list[Study]:
     return read_table(path, rules=rules).make(frozenset()).studies
 
 
-def test_a_row_is_a_sample_with_the_prior_it_names(tmp_path: Path) -> None:
+def test_a_row_is_a_sample_with_its_prior(tmp_path: Path) -> None:
     path = _csv(
         tmp_path,
         "sample_id,patient_id,frontal,lateral,prior_frontal,prior_report,findings,split\n"
@@ -81,7 +81,7 @@ def test_nested_columns_of_a_csv_are_json(tmp_path: Path) -> None:
         ("sample_id,frontal,study_date\na,1.png,3/1/2024\n", "studies.csv:2: study_date: invalid-value"),
     ],
 )
-def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_table_is_a_one_line_error(tmp_path: Path, text: str, message: str) -> None:
     with raises(message) as caught:
         _samples(_csv(tmp_path, text))
     assert "\n" not in str(caught.value)
@@ -93,7 +93,7 @@ def test_a_row_without_a_frontal_is_listed(tmp_path: Path) -> None:
     assert [s.sample_id for s in table.make(frozenset()).studies] == ["b"]
 
 
-def test_studies_with_dates_get_their_priors_by_the_rules(tmp_path: Path) -> None:
+def test_dated_studies_get_priors_by_rule(tmp_path: Path) -> None:
     path = _csv(
         tmp_path,
         "sample_id,study_id,patient_id,study_date,frontal,lateral,findings\n"
@@ -141,7 +141,7 @@ def test_a_split_without_studies_is_refused(tmp_path: Path) -> None:
         _samples(path, Rules(splits=["valid"]))
 
 
-def test_an_image_that_cannot_be_used_costs_no_more_than_it_must(tmp_path: Path) -> None:
+def test_an_unusable_image_excludes_only_what_needs_it(tmp_path: Path) -> None:
     path = _csv(tmp_path, "sample_id,frontal,lateral,prior_frontal,prior_report\na,1.png,2.png,3.png,Old.\n")
     table = read_table(path)
     radiographs = {radiograph.path.name: radiograph.key for radiograph in table.make(frozenset()).radiographs.values()}
@@ -163,7 +163,7 @@ def test_rows_without_patient_and_study_are_drawn_one_by_one(tmp_path: Path) -> 
     assert {s.split for s in _samples(path, Rules(shares={"train": 0.5, "test": 0.5}))} == {"train", "test"}
 
 
-def test_a_study_at_ten_comes_after_one_at_nine_of_the_same_day(tmp_path: Path) -> None:
+def test_times_of_a_day_are_compared_as_numbers(tmp_path: Path) -> None:
     path = _csv(
         tmp_path,
         "sample_id,patient_id,study_date,frontal,findings\n"

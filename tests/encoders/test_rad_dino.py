@@ -28,7 +28,7 @@ def images(height: int, width: int, count: int = 2) -> Tensor:
 
 
 @pytest.mark.parametrize("options", [SMALL, CONV], ids=["patch", "conv"])
-def test_one_token_a_patch_for_every_size(options: dict[str, Any]) -> None:
+def test_there_is_one_token_per_patch_for_every_size(options: dict[str, Any]) -> None:
     built, side = encoder(**options), options["patch_size"]
     for rows, columns in ((4, 4), (6, 6), (2, 5)):
         assert built(images(rows * side, columns * side)).shape == (2, rows * columns, options["hidden_size"])
@@ -61,7 +61,7 @@ def test_the_order_of_tokens_is_row_by_row_from_the_top_left() -> None:
     assert not torch.allclose(built(plain), built(changed))
 
 
-def test_positions_count() -> None:
+def test_position_embeddings_matter() -> None:
     built = encoder()
     row = images(56, 56, 1)
     mirrored = row.flip(-1)
@@ -69,17 +69,17 @@ def test_positions_count() -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(55, 56), (56, 57), (224, 518 - 1)])
-def test_a_side_that_is_no_multiple_of_the_patch_is_refused(height: int, width: int) -> None:
+def test_a_side_must_be_a_multiple_of_the_patch(height: int, width: int) -> None:
     with pytest.raises(ValueError, match=f"multiples of 14, found {height} x {width}"):
         encoder()(images(height, width))
 
 
-def test_the_convolutional_stem_has_one_patch_size() -> None:
+def test_the_convolutional_stem_has_a_fixed_patch_size() -> None:
     with pytest.raises(ValueError, match=r"expected 16 .* found 14"):
         encoder(**CONV | {"patch_size": 14, "image_size": 56})
 
 
-def test_the_defaults_are_those_of_rad_dino() -> None:
+def test_defaults_match_rad_dino() -> None:
     with torch.device("meta"):
         built = Encoder()
     sizes = {name: tuple(parameter.shape) for name, parameter in built.named_parameters()}
@@ -88,7 +88,7 @@ def test_the_defaults_are_those_of_rad_dino() -> None:
     assert sum(parameter.numel() for parameter in built.parameters()) == 86_580_480
 
 
-def test_a_frozen_encoder_gets_no_gradients_and_stays_in_evaluation_mode() -> None:
+def test_a_frozen_encoder_has_no_gradients_and_stays_in_evaluation_mode() -> None:
     built = encoder(frozen=True)
     nn.Sequential(built).train()
     pixels = images(56, 56).requires_grad_()
@@ -98,7 +98,7 @@ def test_a_frozen_encoder_gets_no_gradients_and_stays_in_evaluation_mode() -> No
 
 
 @pytest.mark.parametrize("options", [SMALL, CONV], ids=["patch", "conv"])
-def test_a_trainable_encoder_gets_gradients_everywhere(options: dict[str, Any]) -> None:
+def test_a_trainable_encoder_has_gradients_everywhere(options: dict[str, Any]) -> None:
     built = encoder(**options, frozen=False)
     nn.Sequential(built).train()
     assert built.vit.blocks[0].training
@@ -109,7 +109,7 @@ def test_a_trainable_encoder_gets_gradients_everywhere(options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("options", [SMALL, CONV], ids=["patch", "conv"])
-def test_every_parameter_is_initialised(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_parameter_is_initialized(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # Memory that nobody wrote to is often zero by luck; here it never is.
     def poisoned(*args: Any, **kwargs: Any) -> Tensor:
         built: Tensor = plain_empty(*args, **kwargs)

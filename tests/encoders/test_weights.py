@@ -45,7 +45,7 @@ def images(height: int, width: int) -> Tensor:
     return torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(1))
 
 
-def test_the_names_on_disk_are_those_of_the_release(state: dict[str, Tensor]) -> None:
+def test_names_on_disk_match_the_release(state: dict[str, Tensor]) -> None:
     assert "encoder.layer.2.attention.attention.query.weight" in state
     assert "encoder.layer.0.attention.output.dense.bias" in state
 
@@ -96,7 +96,7 @@ def test_a_backbone_state_dict_gives_the_same_features(
     assert torch.equal(load_encoder(path)(pixels), load_encoder(folder)(pixels))
 
 
-def test_written_back_it_is_the_same_file(folder: Path, state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_read_and_write_keep_the_file(folder: Path, state: dict[str, Tensor], tmp_path: Path) -> None:
     save_encoder(load_encoder(folder), tmp_path)
     written = load_file(tmp_path / "model.safetensors")
     assert written.keys() == state.keys()
@@ -106,7 +106,7 @@ def test_written_back_it_is_the_same_file(folder: Path, state: dict[str, Tensor]
     assert loaded.config.hidden_size == 128
 
 
-def test_the_backbone_names_survive_the_way_there_and_back(state: dict[str, Tensor]) -> None:
+def test_backbone_names_round_trip(state: dict[str, Tensor]) -> None:
     backbone = to_timm(state)
     again = to_timm(to_hugging_face(backbone))
     assert again.keys() == backbone.keys()
@@ -123,7 +123,7 @@ def test_the_backbone_names_survive_the_way_there_and_back(state: dict[str, Tens
         ("blocks.3.norm1.weight", ("blocks.3.norm1.weight", None)),
     ],
 )
-def test_names_of_every_publisher_are_known(theirs: str, ours: tuple[str, int | None]) -> None:
+def test_name_variants_of_publishers_are_supported(theirs: str, ours: tuple[str, int | None]) -> None:
     assert timm_name(theirs) == ours
 
 
@@ -134,13 +134,13 @@ def test_a_missing_and_an_unexpected_name_are_both_listed(state: dict[str, Tenso
         load_encoder(tmp_path / "backbone.safetensors")
 
 
-def test_a_lost_third_of_a_projection_is_named(state: dict[str, Tensor]) -> None:
+def test_a_missing_part_of_a_fused_projection_is_named(state: dict[str, Tensor]) -> None:
     lost = "encoder.layer.1.attention.attention.key.weight"
     with pytest.raises(ValueError, match=f"missing weights: {lost}$"):
         to_timm({name: tensor for name, tensor in state.items() if name != lost})
 
 
-def test_a_folder_without_weights_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no weights here"):
         load_encoder(tmp_path)
 
@@ -159,12 +159,12 @@ def test_another_encoder_is_refused(config: dict[str, Any], message: str) -> Non
         options_of_config(config)
 
 
-def test_what_a_config_leaves_out_is_transformers_default() -> None:
+def test_missing_config_values_have_transformers_defaults() -> None:
     filled = Dinov2Config().to_dict()
     assert options_of_config({}) == {name: filled[name] for name in options_of_config({})}
 
 
-def test_a_config_survives_the_way_there_and_back() -> None:
+def test_config_round_trip() -> None:
     options = SIZES | {"image_size": 56}
     assert options_of_config(config_of_options(options)) == options
 

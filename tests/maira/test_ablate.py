@@ -39,14 +39,14 @@ ROWS = {
 
 @pytest.mark.parametrize(("folder", "base"), [("ablations", "maira2_7b"), ("ablations/phantom", "phantom")])
 @pytest.mark.parametrize("row", ROWS)
-def test_every_row_of_the_paper_is_its_base_but_for_what_it_leaves_out(folder: str, base: str, row: str) -> None:
+def test_each_ablation_config_differs_from_its_base_by_one_component(folder: str, base: str, row: str) -> None:
     recipe = read_train_config(CONFIGS / folder / f"{row}.yaml")
     changed = differences_of(recipe, read_train_config(CONFIGS / f"{base}.yaml"))
     changed.pop("validation.best_by", None)
     assert changed == ROWS[row]
 
 
-def test_every_recipe_that_is_shipped_can_be_read_and_has_a_folder_of_its_own() -> None:
+def test_shipped_configs_are_valid_and_have_unique_folders() -> None:
     folders = [read_train_config(path).out for path in CONFIGS.rglob("*.yaml") if path.parent.name != "judges"]
     assert len(folders) == 6 + 2 * len(ROWS)
     assert len(set(folders)) == len(folders)
@@ -71,7 +71,7 @@ def recipes(tmp_path: Path) -> list[Path]:
     ]
 
 
-def test_rows_at_inference_stand_before_the_trained_ones_as_in_the_paper(recipes: list[Path], tmp_path: Path) -> None:
+def test_inference_rows_precede_trained_rows(recipes: list[Path], tmp_path: Path) -> None:
     trials = plan_trials(read_configs(recipes, []), tmp_path, infer=True)
     found = [(one.experiment.name, one.config.name, one.experiment.dropped) for one in trials]
     assert found == [
@@ -82,7 +82,7 @@ def test_rows_at_inference_stand_before_the_trained_ones_as_in_the_paper(recipes
     ]
 
 
-def test_inputs_that_the_first_recipe_drops_are_dropped_at_inference_too(tmp_path: Path) -> None:
+def test_inputs_dropped_by_the_base_config_are_dropped_at_inference(tmp_path: Path) -> None:
     paths = [
         write_recipe(tmp_path, "base", drop=["technique"]),
         write_recipe(tmp_path, "less", drop=["technique", "lateral"]),
@@ -95,18 +95,18 @@ def test_inputs_that_the_first_recipe_drops_are_dropped_at_inference_too(tmp_pat
     ]
 
 
-def test_nothing_to_leave_out_at_inference_is_an_error(recipes: list[Path], tmp_path: Path) -> None:
+def test_no_inputs_to_drop_at_inference_is_an_error(recipes: list[Path], tmp_path: Path) -> None:
     with raises("--infer: conflicting-options"):
         plan_trials(read_configs([recipes[0], recipes[2]], []), tmp_path, infer=True)
 
 
-def test_an_override_may_name_each_recipe(recipes: list[Path]) -> None:
+def test_overrides_can_refer_to_the_config_name(recipes: list[Path]) -> None:
     configs = read_configs(recipes, ["out=try/{name}", "passes=500"])
     assert [config.train.out for config in configs] == [Path("try/base"), Path("try/blind"), Path("try/mute")]
     assert {config.train.passes for config in configs} == {500}
 
 
-def test_two_recipes_need_two_folders_and_two_names(recipes: list[Path], tmp_path: Path) -> None:
+def test_duplicate_folders_or_names_are_refused(recipes: list[Path], tmp_path: Path) -> None:
     with raises("blind.yaml: out: duplicate"):
         read_configs(recipes, ["out=same"])
     (tmp_path / "other").mkdir()
@@ -126,13 +126,13 @@ def finished(recipe: TrainConfig, step: int = 7) -> None:
     ("change", "expected"),
     [("log_every=3", True), ("passes=1001", False), ("seed=1", False), ("drop=[prior]", False)],
 )
-def test_a_recipe_is_trained_when_its_own_run_is_over(recipes: list[Path], change: str, expected: bool) -> None:
+def test_a_config_is_trained_once_its_run_is_complete(recipes: list[Path], change: str, expected: bool) -> None:
     finished(read_train_config(recipes[0]))
     assert is_trained(read_train_config(recipes[0]), pytest.fail)
     assert is_trained(read_train_config(recipes[0], [change]), pytest.fail) is expected
 
 
-def test_a_run_that_is_made_longer_is_not_over(recipes: list[Path]) -> None:
+def test_a_lengthened_run_is_not_complete(recipes: list[Path]) -> None:
     recipe = read_train_config(recipes[0])
     finished(recipe, step=5)
     assert not is_trained(recipe, pytest.fail)
@@ -140,7 +140,7 @@ def test_a_run_that_is_made_longer_is_not_over(recipes: list[Path]) -> None:
     assert is_trained(recipe, pytest.fail)
 
 
-def test_a_recipe_is_not_trained_when_its_data_are_others_by_now(recipes: list[Path]) -> None:
+def test_a_config_whose_data_changed_is_not_trained(recipes: list[Path]) -> None:
     recipe = read_train_config(recipes[0])
     finished(recipe)
     assert recipe.train[0].manifest is not None
@@ -149,9 +149,7 @@ def test_a_recipe_is_not_trained_when_its_data_are_others_by_now(recipes: list[P
 
 
 @pytest.mark.parametrize("gone", ["start/config.json", "manifest.jsonl"])
-def test_a_recipe_stays_trained_when_what_it_was_trained_from_is_gone(
-    gone: str, recipes: list[Path], tmp_path: Path
-) -> None:
+def test_a_config_stays_trained_without_its_start_checkpoint(gone: str, recipes: list[Path], tmp_path: Path) -> None:
     recipe, said = read_train_config(recipes[0]), list[str]()
     finished(recipe)
     (tmp_path / gone).unlink()
@@ -162,7 +160,7 @@ def test_a_recipe_stays_trained_when_what_it_was_trained_from_is_gone(
 
 
 @pytest.mark.parametrize("held", ['{"format": 99, "version": "9.0"}', '{"format":'])
-def test_a_recipe_stays_trained_when_its_last_state_cannot_be_read(held: str, recipes: list[Path]) -> None:
+def test_a_config_stays_trained_with_an_unreadable_last_state(held: str, recipes: list[Path]) -> None:
     recipe, said = read_train_config(recipes[0]), list[str]()
     finished(recipe)
     (recipe.out / "states" / "step-000007" / "state.json").write_text(held, encoding="utf-8")
@@ -171,7 +169,7 @@ def test_a_recipe_stays_trained_when_its_last_state_cannot_be_read(held: str, re
     assert line.startswith(f"{recipe.out}/checkpoint is used as it is; its origin cannot be checked: ")
 
 
-def test_a_checkpoint_without_states_is_taken_as_it_is(recipes: list[Path]) -> None:
+def test_a_checkpoint_without_states_counts_as_trained(recipes: list[Path]) -> None:
     recipe = read_train_config(recipes[0])
     assert not is_trained(recipe, pytest.fail)
     write_json(recipe.out / "checkpoint" / "config.json", {})
@@ -189,31 +187,31 @@ def program(tmp_path: Path) -> Callable[[str], Launcher]:
     return make
 
 
-def test_a_launcher_gets_the_command_behind_its_own_options(
+def test_the_command_follows_the_options_of_the_launcher(
     program: Callable[[str], Launcher], capsys: pytest.CaptureFixture[str]
 ) -> None:
     program("print(sys.argv[1:], file=sys.stderr)").run(["train", "recipe.yaml"])
     assert capsys.readouterr().err == "['-m', 'maira', 'train', 'recipe.yaml']\n"
 
 
-def test_a_command_that_fails_is_told_by_its_own_line(program: Callable[[str], Launcher]) -> None:
+def test_a_failed_command_is_reported_with_its_error_line(program: Callable[[str], Launcher]) -> None:
     failing = program("print('maira: no such file\\nTraceback of the launcher', file=sys.stderr); sys.exit(2)")
     with raises("run-failed") as caught:
         failing.run(["train"])
     assert "train: no such file" in str(caught.value)
 
 
-def test_a_command_that_dies_without_a_word_is_told_by_its_end(program: Callable[[str], Launcher]) -> None:
+def test_a_silent_failure_is_reported_with_its_exit_status(program: Callable[[str], Launcher]) -> None:
     with raises("run-failed") as caught:
         program("import os; os.kill(os.getpid(), 9)").run(["train"])
     assert "signal 9" in str(caught.value)
 
 
-def test_samples_left_out_do_not_make_a_command_fail(program: Callable[[str], Launcher]) -> None:
+def test_skipped_samples_do_not_fail_a_command(program: Callable[[str], Launcher]) -> None:
     program("sys.exit(3)").run(["generate"])
 
 
-def test_a_launcher_that_is_not_there_is_named() -> None:
+def test_a_missing_launcher_is_named() -> None:
     with raises("--launch: invalid-option"):
         Launcher("no-such-launcher --num_processes 8")
 
@@ -266,7 +264,7 @@ def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Callable[...,
 
 
 @pytest.mark.usefixtures("commands")
-def test_the_table_has_a_row_for_each_model_and_what_it_is_shown(ablate: Callable[..., Result], tmp_path: Path) -> None:
+def test_the_table_has_a_row_per_model_and_input_set(ablate: Callable[..., Result], tmp_path: Path) -> None:
     done = ablate("--infer", "--task", "grounded", "--subset", "prior")
     assert done.exit_code == 0, done.output
     assert "2 studies; skipped: 1 without an input of the subset." in done.output
@@ -286,7 +284,7 @@ def test_the_table_has_a_row_for_each_model_and_what_it_is_shown(ablate: Callabl
     assert "mute: the model was not trained on this task." not in page
 
 
-def test_what_is_done_is_not_done_again(
+def test_a_second_run_repeats_no_work(
     ablate: Callable[..., Result], commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ablate()
@@ -297,7 +295,7 @@ def test_what_is_done_is_not_done_again(
     assert (tmp_path / "out" / "ablation.json").read_text() == first
 
 
-def test_what_is_said_of_a_checkpoint_is_said_once(
+def test_messages_about_a_checkpoint_are_printed_once(
     ablate: Callable[..., Result], commands: Commands, recipes: list[Path]
 ) -> None:
     recipe = read_train_config(recipes[0])
@@ -309,7 +307,7 @@ def test_what_is_said_of_a_checkpoint_is_said_once(
     assert commands.trained == ["blind", "mute"]
 
 
-def test_a_recipe_that_fails_is_listed_and_the_others_go_on(
+def test_a_failed_config_is_listed_and_the_others_continue(
     ablate: Callable[..., Result], commands: Commands, tmp_path: Path
 ) -> None:
     commands.failing = {"blind"}
@@ -325,7 +323,7 @@ def test_a_recipe_that_fails_is_listed_and_the_others_go_on(
     assert commands.trained == ["base", "blind", "mute", "blind"]
 
 
-def test_without_the_first_recipe_there_are_figures_but_no_differences(
+def test_without_the_base_config_there_are_scores_but_no_differences(
     ablate: Callable[..., Result], commands: Commands, tmp_path: Path
 ) -> None:
     commands.failing = {"base"}
@@ -337,7 +335,9 @@ def test_without_the_first_recipe_there_are_figures_but_no_differences(
     assert "Differences" not in (tmp_path / "out" / "ablation.md").read_text()
 
 
-def test_when_all_fail_there_is_no_table(ablate: Callable[..., Result], commands: Commands, tmp_path: Path) -> None:
+def test_no_table_is_written_if_all_configs_fail(
+    ablate: Callable[..., Result], commands: Commands, tmp_path: Path
+) -> None:
     commands.failing = {"base", "blind", "mute"}
     with raises("run-failed") as caught:
         ablate()
@@ -345,7 +345,7 @@ def test_when_all_fail_there_is_no_table(ablate: Callable[..., Result], commands
     assert not (tmp_path / "out" / "ablation.json").exists()
 
 
-def test_a_split_that_is_not_there_is_named(ablate: Callable[..., Result], commands: Commands) -> None:
+def test_an_unknown_split_is_named(ablate: Callable[..., Result], commands: Commands) -> None:
     with raises("set.jsonl: split: empty-input"):
         ablate("--split", "test")
     assert commands.trained == []

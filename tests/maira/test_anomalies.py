@@ -14,13 +14,13 @@ norms = st.floats(0.1, 10, allow_nan=False)
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
-def test_what_is_not_finite_is_a_fault(loss: float, norm: float) -> None:
+def test_non_finite_losses_and_norms_are_anomalies(loss: float, norm: float) -> None:
     assert AnomalyDetector(AnomalyConfig()).check(loss, norm) == "not_finite"
 
 
 @settings(deadline=None)
 @given(st.lists(norms, min_size=WARMUP, max_size=2 * WINDOW), st.floats(1.5, 5))
-def test_a_spike_is_a_norm_so_many_times_the_mean_of_the_last(past: list[float], times: float) -> None:
+def test_a_spike_is_a_norm_above_a_multiple_of_the_recent_mean(past: list[float], times: float) -> None:
     detector = AnomalyDetector(AnomalyConfig(spike=100))
     for norm in past:
         assert detector.check(1.0, norm) is None
@@ -32,12 +32,12 @@ def test_a_spike_is_a_norm_so_many_times_the_mean_of_the_last(past: list[float],
     assert detector.check(1.0, mean * times * 0.99) is None
 
 
-def test_the_first_steps_of_a_run_are_no_spikes() -> None:
+def test_the_first_steps_are_never_spikes() -> None:
     detector = AnomalyDetector(AnomalyConfig(spike=1.1))
     assert [detector.check(1.0, 10.0**step) for step in range(WARMUP)] == [None] * WARMUP
 
 
-def test_a_fault_does_not_shape_the_mean() -> None:
+def test_anomalies_do_not_enter_the_mean() -> None:
     detector = AnomalyDetector(AnomalyConfig(spike=2))
     for _ in range(WARMUP):
         detector.check(1.0, 1.0)
@@ -54,14 +54,14 @@ def test_a_run_ends_when_too_many_steps_are_skipped_in_a_row() -> None:
     assert stops == [False, False, False, False, False, True]
 
 
-def test_each_fault_has_an_action_of_its_own() -> None:
+def test_each_anomaly_has_its_own_action() -> None:
     detector = AnomalyDetector(AnomalyConfig(not_finite="stop", on_spike="skip"))
     detector.check(math.nan, 1.0)
     assert detector.ends_run("not_finite")
     assert not detector.ends_run("spike")
 
 
-def test_a_run_ends_when_too_many_samples_cannot_be_read_each_counted_once() -> None:
+def test_too_many_distinct_unreadable_samples_end_a_run() -> None:
     detector = AnomalyDetector(AnomalyConfig(unreadable="skip", most_unreadable=2))
     actions = []
     for name in ("a", "b", "a", "b", "c"):

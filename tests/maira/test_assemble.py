@@ -109,7 +109,7 @@ def test_added_tokens_have_the_ids_of_the_release(tmp_path: Path) -> None:
     assert tokenizer.pad_token_id == 0
 
 
-def test_added_tokens_but_the_images_are_not_special(tmp_path: Path) -> None:
+def test_only_image_tokens_are_special(tmp_path: Path) -> None:
     llama_tokenizer(tmp_path, 300)
     tokenizer, _ = build_tokenizer(tmp_path)
     text = "<obj>A mass.<box><x1><y2><x30><y40></box></obj>"
@@ -117,7 +117,7 @@ def test_added_tokens_but_the_images_are_not_special(tmp_path: Path) -> None:
     assert tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") == text.replace(" ", "")
 
 
-def test_the_encoder_and_the_language_model_are_those_of_the_folders(parts: tuple[Path, Path], assembled: Path) -> None:
+def test_encoder_and_language_model_weights_come_from_the_folders(parts: tuple[Path, Path], assembled: Path) -> None:
     result = state(assembled)
     language = LlamaForCausalLM.from_pretrained(parts[1]).state_dict()
     for name in language:
@@ -128,7 +128,7 @@ def test_the_encoder_and_the_language_model_are_those_of_the_folders(parts: tupl
 
 
 @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
-def test_new_embeddings_are_the_mean_of_the_known(parts: tuple[Path, Path], assembled: Path, name: str) -> None:
+def test_new_embeddings_are_the_mean_of_existing_ones(parts: tuple[Path, Path], assembled: Path, name: str) -> None:
     before = LlamaForCausalLM.from_pretrained(parts[1]).state_dict()[name]
     after = state(assembled)[f"language_model.{name}"]
     known = len(LlamaTokenizer.from_pretrained(parts[1]))
@@ -138,7 +138,7 @@ def test_new_embeddings_are_the_mean_of_the_known(parts: tuple[Path, Path], asse
     torch.testing.assert_close(after[known:], before[:known].mean(0).expand(207, -1))
 
 
-def test_the_adapter_is_random_by_seed(parts: tuple[Path, Path], assembled: Path, tmp_path: Path) -> None:
+def test_the_adapter_depends_on_the_seed(parts: tuple[Path, Path], assembled: Path, tmp_path: Path) -> None:
     assemble(*parts, tmp_path / "same", seed=3)
     assemble(*parts, tmp_path / "other", seed=4)
     first, same, other = (state(folder) for folder in (assembled, tmp_path / "same", tmp_path / "other"))
@@ -147,7 +147,7 @@ def test_the_adapter_is_random_by_seed(parts: tuple[Path, Path], assembled: Path
     assert differs == {f"multi_modal_projector.layers.{i}.weight" for i in (0, 2, 4, 6)}
 
 
-def test_a_seed_leaves_the_generator_of_the_caller_alone(parts: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_global_random_state_is_unchanged(parts: tuple[Path, Path], tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -155,7 +155,7 @@ def test_a_seed_leaves_the_generator_of_the_caller_alone(parts: tuple[Path, Path
     assert torch.rand(1) == expected
 
 
-def test_the_configuration_follows_from_the_parts(assembled: Path) -> None:
+def test_the_configuration_is_derived_from_the_parts(assembled: Path) -> None:
     config = MairaForConditionalGeneration.from_pretrained(assembled).config
     tokenizer = MairaProcessor.from_pretrained(assembled).tokenizer
     assert config.text_config.rope_parameters == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
@@ -165,7 +165,7 @@ def test_the_configuration_follows_from_the_parts(assembled: Path) -> None:
     assert config.image_seq_length == 16
 
 
-def test_it_reads_and_writes_text_and_images(assembled: Path, radiographs: list[Gray]) -> None:
+def test_an_assembled_model_generates_from_text_and_images(assembled: Path, radiographs: list[Gray]) -> None:
     model = MairaForConditionalGeneration.from_pretrained(assembled)
     processor = MairaProcessor.from_pretrained(assembled)
     inputs = processor([radiographs[:2]], [f"The lungs{IMAGE} and{IMAGE} are ASSISTANT:"])
@@ -173,7 +173,7 @@ def test_it_reads_and_writes_text_and_images(assembled: Path, radiographs: list[
     assert model.generate(**inputs, max_new_tokens=4, do_sample=False).shape[1] > inputs["input_ids"].shape[1]
 
 
-def test_a_tied_head_gets_a_weight_of_its_own(parts: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_tied_head_is_untied(parts: tuple[Path, Path], tmp_path: Path) -> None:
     language_model(tmp_path / "tied", tie_word_embeddings=True)
     shutil.copy(parts[1] / "tokenizer.model", tmp_path / "tied")
     assemble(parts[0], tmp_path / "tied", tmp_path / "out")
@@ -183,13 +183,13 @@ def test_a_tied_head_gets_a_weight_of_its_own(parts: tuple[Path, Path], tmp_path
     assert head.data_ptr() != embeddings.data_ptr()
 
 
-def test_all_weights_are_of_the_type_asked_for(parts: tuple[Path, Path], tmp_path: Path) -> None:
+def test_all_weights_have_the_requested_dtype(parts: tuple[Path, Path], tmp_path: Path) -> None:
     assemble(*parts, tmp_path / "out", dtype=torch.bfloat16)
     model = MairaForConditionalGeneration.from_pretrained(tmp_path / "out")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
 
 
-def test_folders_without_their_part_are_refused_and_leave_nothing(parts: tuple[Path, Path], tmp_path: Path) -> None:
+def test_folders_without_weights_are_refused_and_nothing_is_written(parts: tuple[Path, Path], tmp_path: Path) -> None:
     encoder, language = parts
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -203,7 +203,7 @@ def test_folders_without_their_part_are_refused_and_leave_nothing(parts: tuple[P
     assert list(tmp_path.iterdir()) == [empty]
 
 
-def test_a_model_of_this_kind_is_no_plain_language_model(
+def test_a_maira_checkpoint_is_refused_as_language_model(
     parts: tuple[Path, Path], assembled: Path, tmp_path: Path
 ) -> None:
     with raises_code(ErrorCode.MISMATCH, match="<image>"):

@@ -53,7 +53,7 @@ def by_definition(
 
 @pytest.mark.parametrize("options", [attention._VARLEN_OPTIONS, WITHOUT_SHARED_HEADS], ids=["here", "torch 2.11"])
 @pytest.mark.parametrize("padding", [0, 40])
-def test_both_kernels_give_the_same_losses(
+def test_kernels_give_equal_losses(
     config: MairaConfig, monkeypatch: pytest.MonkeyPatch, options: frozenset[str], padding: int
 ) -> None:
     """With the kernel that needs a GPU played by its definition; heads of keys are shared."""
@@ -69,7 +69,7 @@ def test_both_kernels_give_the_same_losses(
 
 
 @pytest.mark.skipif("window_size" not in attention._VARLEN_OPTIONS, reason="torch has no such kernel")
-def test_the_kernel_for_any_length_is_called_as_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_length_kernel_matches_the_torch_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's own checks and shapes, forward and backward, without a GPU: tensors of no memory."""
     signature = inspect.signature(attention.varlen_attn)
     called: dict[str, Any] = {}
@@ -93,7 +93,7 @@ def test_the_kernel_for_any_length_is_called_as_torch_has_it(monkeypatch: pytest
     assert (called["max_q"], called["max_k"], called["scale"]) == (60, 60, 0.125)
 
 
-def test_no_mask_is_made_for_a_row(config: MairaConfig) -> None:
+def test_packed_rows_need_no_mask(config: MairaConfig) -> None:
     """It would have the square of the row's length."""
     attention.register_kernels()
     model = trainable(config)
@@ -109,7 +109,7 @@ def test_no_mask_is_made_for_a_row(config: MairaConfig) -> None:
     assert mask is None
 
 
-def test_generation_is_as_with_transformers_own_attention(config: MairaConfig) -> None:
+def test_generation_matches_the_attention_of_transformers(config: MairaConfig) -> None:
     """Two prompts of different length, padded on the left, continued by a model in training."""
     model = trainable(config).eval()
     prompts = [make_sample(config, 1, words, 2, seed=words).ids for words in (3, 9)]
@@ -128,12 +128,12 @@ def test_generation_is_as_with_transformers_own_attention(config: MairaConfig) -
     assert model.generate(**inputs).tolist() == before
 
 
-def test_what_is_chosen_runs_here() -> None:
+def test_the_default_kernel_is_available() -> None:
     """Without a GPU, the kernel that needs none."""
     assert attention.select_kernel("auto", torch.device("cpu"), torch.bfloat16) == attention.SAMPLES
 
 
-def test_a_kernel_that_does_not_run_here_is_refused() -> None:
+def test_an_unavailable_kernel_is_refused() -> None:
     """With what it needs."""
     with pytest.raises(InputError, match="needs a GPU"):
         attention.select_kernel("varlen", torch.device("cpu"), torch.bfloat16)

@@ -71,7 +71,7 @@ def computed(
 
 
 @pytest.mark.parametrize("checkpointing", ["selective", "full"])
-def test_gradients_are_the_same_with_recomputation(config: MairaConfig, checkpointing: str) -> None:
+def test_recomputation_keeps_gradients(config: MairaConfig, checkpointing: str) -> None:
     """Of all parts, the encoder's too."""
     plain, _ = computed(config, None)
     recomputed, _ = computed(config, make_recipe(checkpointing))
@@ -80,13 +80,13 @@ def test_gradients_are_the_same_with_recomputation(config: MairaConfig, checkpoi
         assert torch.equal(recomputed[name], gradient), name
 
 
-def test_recomputation_keeps_less_for_the_backward_pass(config: MairaConfig) -> None:
+def test_recomputation_saves_fewer_activations(config: MairaConfig) -> None:
     """Selective less than none, full less than selective."""
     none, selective, full = (computed(config, make_recipe(kind))[1] for kind in ("none", "selective", "full"))
     assert 0 < 1.2 * full < selective < none / 1.2
 
 
-def test_blocks_in_evaluation_compute_as_they_are(config: MairaConfig) -> None:
+def test_blocks_in_evaluation_mode_are_unchanged(config: MairaConfig) -> None:
     """Generation shows them shapes and caches that nothing was prepared for."""
     plain, prepared = (
         computed(config, train_config, training=False)[1] for train_config in (None, make_recipe("full"))
@@ -94,7 +94,7 @@ def test_blocks_in_evaluation_compute_as_they_are(config: MairaConfig) -> None:
     assert prepared == plain
 
 
-def test_gradients_are_the_same_compiled(config: MairaConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_keeps_gradients(config: MairaConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block as one graph, run as torch's own operations: code for them takes a compiler and a minute."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
     plain, _ = computed(config, None)

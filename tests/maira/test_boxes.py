@@ -31,7 +31,7 @@ def box(x_min: float, y_min: float, x_max: float, y_max: float) -> Box:
 LEFT, TOP = box(0, 0, 0.5, 1), box(0, 0, 1, 0.5)
 
 
-def test_a_pixel_belongs_to_the_box_that_holds_its_centre() -> None:
+def test_a_pixel_belongs_to_the_box_that_contains_its_center() -> None:
     # On a grid of 4 centres lie at 0.125, 0.375, 0.625 and 0.875.
     assert draw_boxes([box(0.13, 0.3, 0.63, 0.4)], 4).tolist() == [
         [False] * 4,
@@ -55,7 +55,7 @@ def test_overlap_of_a_half_and_a_quarter() -> None:
     assert box_overlap([box(0, 0, 0.5, 0.5)], [LEFT]) == (1, 0.5, 0.5)
 
 
-def test_the_grid_decides_what_is_seen() -> None:
+def test_boxes_below_the_grid_resolution_are_empty() -> None:
     # A box of a hundredth lies between the centres of four pixels and covers one of a hundred.
     thin = box(0, 0, 0.01, 1)
     assert box_overlap([thin], [LEFT], grid=4) == (0, 0, 0)
@@ -63,17 +63,17 @@ def test_the_grid_decides_what_is_seen() -> None:
 
 
 @pytest.mark.parametrize("answered", [[], [box(0.5, 0, 0.5, 1)], [box(0.6, 0, 1, 1)]])
-def test_no_box_and_a_box_elsewhere_are_zero(answered: list[Box]) -> None:
+def test_missing_and_disjoint_boxes_score_zero(answered: list[Box]) -> None:
     assert box_overlap(answered, [LEFT]) == (0, 0, 0)
 
 
-def test_a_reference_that_covers_nothing_has_no_value() -> None:
+def test_an_empty_reference_has_no_score() -> None:
     assert all(math.isnan(value) for value in box_overlap([LEFT], [box(0.5, 0, 0.5, 1)]))
 
 
 @settings(deadline=None)
 @given(regions, regions, st.integers(1, 30))
-def test_overlap_is_what_sets_of_pixels_give(predicted: list[Box], true: list[Box], grid: int) -> None:
+def test_overlap_equals_that_of_pixel_sets(predicted: list[Box], true: list[Box], grid: int) -> None:
     def pixels(region: list[Box]) -> set[tuple[int, int]]:
         middles = [(i + 0.5) / grid for i in range(grid)]
         return {
@@ -100,7 +100,7 @@ def test_scores_are_means_over_phrases() -> None:
     }
 
 
-def test_intervals_are_those_of_the_bootstrap_over_phrases() -> None:
+def test_intervals_come_from_a_bootstrap_over_phrases() -> None:
     overlaps = [Overlap(1, 1, i / 99) for i in range(100)]
     scores = summarize_overlaps(overlaps, replicates=2000)
     # The standard error of the mean of 0, 1/99, ..., 1 is 0.0292: 95 % are 1.96 of them to either side.
@@ -148,7 +148,7 @@ def test_the_condition_ends_with_the_first_box_of_the_sentence(make_study: Any) 
     assert [item.index for item in (first, second)] == [1, 2]
 
 
-def test_condition_and_rest_are_the_start_of_what_the_model_was_trained_on(make_study: Any) -> None:
+def test_the_condition_is_a_prefix_of_the_training_answer(make_study: Any) -> None:
     study = make_study()
     whole = make_example(study, "grounded")
     for item in box_completions(study):
@@ -156,7 +156,7 @@ def test_condition_and_rest_are_the_start_of_what_the_model_was_trained_on(make_
         assert item.example.images == whole.images
 
 
-def test_the_paper_s_wording_can_be_asked_for(make_study: Any) -> None:
+def test_the_paper_prompt_is_selectable(make_study: Any) -> None:
     (first, _) = box_completions(make_study(), preset="paper")
     assert " provide a description of the findings in the radiology study. " in first.example.prompt
 
@@ -170,7 +170,7 @@ def test_the_reference_is_in_the_crop(make_study: Any) -> None:
     assert not first.is_clipped
 
 
-def test_what_the_crop_cuts_is_marked_and_what_it_hides_is_not_asked(make_study: Any) -> None:
+def test_clipped_boxes_are_marked_and_hidden_boxes_not_requested(make_study: Any) -> None:
     sentences = [
         Sentence(text="Hidden.", boxes=(box(0, 0, 0.2, 1),)),
         Sentence(text="Half hidden.", boxes=(box(0.2, 0, 0.5, 1),)),
@@ -189,7 +189,7 @@ def test_a_report_without_boxes_has_nothing_to_complete(make_study: Any, sentenc
     assert box_completions(make_study(sentences)) == []
 
 
-def test_the_expected_continuation_is_read_within_half_a_bin(make_study: Any) -> None:
+def test_the_expected_continuation_parses_within_half_a_bin(make_study: Any) -> None:
     for item in box_completions(make_study()):
         result, kinds = item.read(str(item.example.target))
         assert kinds == ()
@@ -232,11 +232,11 @@ X, Y = (0.015, 0.035), (0.025, 0.045)
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["<x1>", "<y2>", "<x3>", "<y4>", "<box>", "</box>", "<obj>", "</obj>", "a. ", " "])))
-def test_any_continuation_is_read(pieces: list[str]) -> None:
+def test_any_continuation_is_parsed(pieces: list[str]) -> None:
     item = BoxCompletion(Example("s1", "grounded", "", ()), index=0, text="Nodule.", reference=(A,), is_clipped=False)
     result, _ = item.read("".join(pieces))
     assert {b.as_tuple() for b in result} <= {(x0, y0, x1, y1) for x0 in X for y0 in Y for x1 in X for y1 in Y}
 
 
-def test_boxes_that_were_closed_at_the_limit_are_marked(completion: BoxCompletion) -> None:
+def test_boxes_truncated_at_the_token_limit_are_marked(completion: BoxCompletion) -> None:
     assert completion.read("<x10><y20><x30><y40></box></obj>", cut_off=True) == ((A,), ("cut_off",))

@@ -92,7 +92,7 @@ def folder(checkpoint: Path, tmp_path: Path) -> Path:
         *((_convert, *case) for case in MODELS),
     ],
 )
-def test_a_broken_checkpoint_is_one_line_with_the_folder(
+def test_a_broken_checkpoint_is_a_one_line_error_that_names_the_folder(
     folder: Path, use: Callable[[Path], object], spoil: Break, code: ErrorCode | None, part: str
 ) -> None:
     spoil(folder)
@@ -109,7 +109,7 @@ def test_a_broken_checkpoint_is_one_line_with_the_folder(
 
 
 @pytest.mark.parametrize("use", [_transformers, _vllm_parts])
-def test_a_checkpoint_without_generation_settings_ends_answers_as_its_tokenizer_does(
+def test_without_generation_settings_the_tokenizer_defines_the_end_token(
     folder: Path, use: Callable[[Path], object]
 ) -> None:
     (folder / "generation_config.json").unlink()

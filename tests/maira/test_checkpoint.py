@@ -119,7 +119,7 @@ def test_generation_token_by_token_equals_the_assembly(
         assert written[row, -16:].tolist() == assembly.greedy(ids, shown, 16)
 
 
-def test_the_released_names_are_those_of_the_specification(state: dict[str, Tensor]) -> None:
+def test_released_tensor_names_match_the_specification(state: dict[str, Tensor]) -> None:
     assert "vision_tower.encoder.layer.2.attention.attention.query.weight" in state
     assert "multi_modal_projector.layers.6.bias" in state
     assert "language_model.lm_head.weight" in state
@@ -131,7 +131,7 @@ def test_the_release_has_522_tensors() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_name_leads_there_and_back(layout: Layout) -> None:
+def test_name_mapping_round_trips(layout: Layout) -> None:
     for ours in expected_shapes(MairaConfig()):
         names = names_for_layout(ours, layout)
         thirds = [None] if len(names) == 1 else [0, 1, 2]
@@ -140,7 +140,7 @@ def test_every_name_leads_there_and_back(layout: Layout) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @torch.no_grad()
-def test_every_type_is_read_as_it_is_and_as_asked(
+def test_every_dtype_is_read_unchanged_or_converted_on_request(
     state: dict[str, Tensor], tmp_path: Path, pixels: list[Tensor], dtype: torch.dtype
 ) -> None:
     name = str(dtype).removeprefix("torch.")
@@ -171,7 +171,7 @@ def test_a_device_map_with_parts_on_disk_gives_the_same_logits(
     torch.testing.assert_close(result, assembly.logits(TEXTS[2], pixels[2]), atol=1e-5, rtol=0)
 
 
-def test_a_device_map_can_be_left_to_accelerate(
+def test_device_map_auto_is_supported(
     folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor], tmp_path: Path
 ) -> None:
     model = load(folders["released"], device_map="auto", max_memory={"cpu": 200_000}, offload_folder=tmp_path)
@@ -181,7 +181,7 @@ def test_a_device_map_can_be_left_to_accelerate(
     torch.testing.assert_close(result, assembly.logits(TEXTS[2], pixels[2]), atol=1e-5, rtol=0)
 
 
-def test_what_was_read_in_another_layout_is_saved_in_our_own(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_model_read_in_another_layout_is_saved_in_ours(folders: dict[str, Path], tmp_path: Path) -> None:
     load(folders["released"]).save_pretrained(tmp_path)
     assert detect_layout(read_headers(tmp_path)) == "own"
     assert content(tmp_path) == content(folders["own"])
@@ -189,7 +189,7 @@ def test_what_was_read_in_another_layout_is_saved_in_our_own(folders: dict[str, 
 
 
 @pytest.mark.parametrize("kind", ["released", "transformers5", "own"])
-def test_missing_unexpected_and_reshaped_names_are_listed_and_nothing_is_made_up(
+def test_missing_unexpected_and_reshaped_tensors_are_errors(
     state: dict[str, Tensor], folders: dict[str, Path], tmp_path: Path, kind: str
 ) -> None:
     whole = {"released": state, "transformers5": in_transformers5(state)}.get(kind)
@@ -210,7 +210,7 @@ def test_missing_unexpected_and_reshaped_names_are_listed_and_nothing_is_made_up
     assert message.endswith("layers.4.bias (expected [32], found [31])")
 
 
-def test_a_lost_third_of_a_projection_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_a_missing_part_of_a_fused_projection_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
     lost = {"attention.attention.query.weight", "attention.attention.value.weight"}
     folder = write_released(tmp_path, {n: t for n, t in state.items() if n.split("layer.0.")[-1] not in lost})
     with pytest.raises(InputError) as caught:
@@ -219,7 +219,7 @@ def test_a_lost_third_of_a_projection_is_named(state: dict[str, Tensor], tmp_pat
     assert str(caught.value).endswith(f"missing: {prefix}.query.weight, {prefix}.value.weight")
 
 
-def test_faults_that_only_transformers_sees_are_errors_too(
+def test_loading_faults_reported_by_transformers_are_errors(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transformers that no longer renamed as it was asked to would otherwise leave random weights."""
@@ -246,7 +246,7 @@ def test_a_configuration_of_another_model_is_refused(change: dict[str, Any], mes
         MairaConfig(**{k: v for k, v in (CONFIG | change).items() if k != "model_type"})
 
 
-def test_the_released_rotary_embedding_is_understood(folders: dict[str, Path]) -> None:
+def test_the_released_rotary_configuration_is_supported(folders: dict[str, Path]) -> None:
     text = MairaConfig.from_pretrained(folders["released"]).text_config
     assert text.rope_parameters["factor"] == TEXT["rope_scaling"]["factor"]
     assert text.rope_parameters["rope_type"] == "linear"
@@ -254,7 +254,7 @@ def test_the_released_rotary_embedding_is_understood(folders: dict[str, Path]) -
 
 @pytest.mark.parametrize("source", KINDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_converted_and_back_every_byte_is_the_same(
+def test_conversion_round_trip_keeps_every_byte(
     folders: dict[str, Path], tmp_path: Path, source: str, layout: Layout
 ) -> None:
     written = convert(folders[source], tmp_path / "there", layout, shard_size="60KB")
@@ -269,7 +269,9 @@ def test_converted_and_back_every_byte_is_the_same(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_converted_configuration_is_the_same_model(folders: dict[str, Path], tmp_path: Path, layout: Layout) -> None:
+def test_a_converted_configuration_describes_the_same_model(
+    folders: dict[str, Path], tmp_path: Path, layout: Layout
+) -> None:
     convert(folders["released"], tmp_path / "there", layout)
     result, expected = (MairaConfig.from_pretrained(folder) for folder in (tmp_path / "there", folders["released"]))
     assert result.text_config.to_dict() == expected.text_config.to_dict()
@@ -278,7 +280,7 @@ def test_a_converted_configuration_is_the_same_model(folders: dict[str, Path], t
     assert result.dtype == expected.dtype
 
 
-def test_a_released_configuration_is_one_for_the_releases_own_code(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_released_configuration_suits_the_code_of_the_release(folders: dict[str, Path], tmp_path: Path) -> None:
     convert(folders["own"], tmp_path / "there", "released")
     config = json.loads((tmp_path / "there" / "config.json").read_text())
     assert {name: config["vision_config"][name] for name in VISION} == VISION
@@ -287,14 +289,14 @@ def test_a_released_configuration_is_one_for_the_releases_own_code(folders: dict
     assert [config[name] for name in same] == [CONFIG[name] for name in same]
 
 
-def test_a_model_that_a_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_a_layout_cannot_represent_is_refused(tmp_path: Path) -> None:
     shipped = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
     with raises_code(ErrorCode.CONFLICTING_OPTIONS, match="2 x 2 patches"):
         convert(shipped, tmp_path / "out", "released")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_texts_about_a_checkpoint_go_with_it_and_code_does_not(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_documents_are_copied_and_code_is_not(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(folders["released"], tmp_path / "released")
     texts = {name: f"{name}\n" for name in ("LICENSE", "LICENSE.md", "README.md", "NOTICE", "USE_POLICY.md")}
     for name, text in texts.items():
@@ -317,12 +319,12 @@ def test_a_folder_in_use_is_not_overwritten(folders: dict[str, Path], tmp_path: 
 
 
 @pytest.mark.parametrize("size", ["much", "0GB", "5", "-1GB"])
-def test_a_size_that_is_none_is_refused(folders: dict[str, Path], tmp_path: Path, size: str) -> None:
+def test_an_invalid_shard_size_is_refused(folders: dict[str, Path], tmp_path: Path, size: str) -> None:
     with raises_code(ErrorCode.INVALID_OPTION, field="shard_size"):
         convert(folders["released"], tmp_path / "out", "own", shard_size=size)
 
 
-def test_a_type_that_no_layout_has_is_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_an_unsupported_dtype_is_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
     folder = write_released(
         tmp_path / "in", state | {"language_model.model.norm.weight": torch.ones(32, dtype=torch.int8)}
     )
@@ -343,7 +345,7 @@ def test_a_missing_or_damaged_shard_is_named(state: dict[str, Tensor], tmp_path:
     assert not (tmp_path / "out").exists()
 
 
-def test_names_of_many_layers_are_listed_as_one() -> None:
+def test_names_across_layers_are_grouped() -> None:
     names = [f"a.layers.{i}.w" for i in (0, 1, 2, 5)] + ["a.layers.3.b", "head"]
     assert fold_layers(names) == ["a.layers.3.b", "a.layers.{0-2,5}.w", "head"]
 
@@ -386,7 +388,7 @@ def test_the_command_converts(folders: dict[str, Path], tmp_path: Path) -> None:
     assert content(tmp_path / "out") == content(folders["transformers5"])
 
 
-def test_the_command_refuses_what_is_no_checkpoint(tmp_path: Path) -> None:
+def test_the_command_refuses_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
     error = maira("convert", tmp_path, "--out", tmp_path / "out").exception
     assert isinstance(error, InputError)
     assert (error.code, error.file) == (ErrorCode.FILE_NOT_FOUND, tmp_path)

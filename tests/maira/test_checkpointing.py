@@ -46,7 +46,7 @@ def states(out: Path, keep: int = 2) -> Iterator[tuple[CheckpointManager, list[s
         yield made, said
 
 
-def test_a_run_goes_on_from_a_state_as_if_it_had_not_ended(tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     ours, theirs = Trained(0), Trained(1)
     theirs.model[0].load_state_dict(ours.model[0].state_dict())
     with states(tmp_path) as (kept, _):
@@ -64,7 +64,7 @@ def test_a_run_goes_on_from_a_state_as_if_it_had_not_ended(tmp_path: Path) -> No
         assert torch.equal(theirs.model.state_dict()[name], weight)
 
 
-def test_the_last_states_are_kept(tmp_path: Path) -> None:
+def test_only_the_last_states_remain(tmp_path: Path) -> None:
     trained = Trained(0)
     with states(tmp_path, keep=2) as (kept, _):
         for step in (5, 10, 15):
@@ -75,7 +75,7 @@ def test_the_last_states_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing", "no record", "half a record"])
-def test_a_damaged_state_is_left_out_and_said(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_state_is_skipped_with_a_message(damage: str, tmp_path: Path) -> None:
     trained = Trained(0)
     with states(tmp_path) as (kept, said):
         for step in (5, 10):
@@ -93,7 +93,7 @@ def test_a_damaged_state_is_left_out_and_said(damage: str, tmp_path: Path) -> No
     assert said == [f"{last} is damaged and ignored"]
 
 
-def test_a_state_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_an_unreadable_state_is_a_one_line_error(tmp_path: Path) -> None:
     trained = Trained(0)
     with states(tmp_path) as (kept, _):
         kept.save(5, trained.model, trained.optimizer, {})
@@ -105,7 +105,7 @@ def test_a_state_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(failed.value)
 
 
-def test_a_changed_byte_of_a_tensor_is_noticed(tmp_path: Path) -> None:
+def test_a_changed_byte_is_detected(tmp_path: Path) -> None:
     trained = Trained(0)
     with states(tmp_path) as (kept, _):
         kept.save(5, trained.model, trained.optimizer, {})
@@ -118,7 +118,7 @@ def test_a_changed_byte_of_a_tensor_is_noticed(tmp_path: Path) -> None:
             kept.load(kept.find()[0], trained.model, trained.optimizer)
 
 
-def test_a_state_of_another_version_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+def test_a_state_of_another_version_is_not_reported_as_damaged(tmp_path: Path) -> None:
     trained = Trained(0)
     with states(tmp_path) as (kept, said):
         kept.save(5, trained.model, trained.optimizer, {})
@@ -132,7 +132,7 @@ def test_a_state_of_another_version_is_told_from_a_damaged_one(tmp_path: Path) -
     assert said == []
 
 
-def test_a_state_that_does_not_name_its_format_is_of_the_first(tmp_path: Path) -> None:
+def test_a_state_without_a_format_number_has_format_1(tmp_path: Path) -> None:
     trained = Trained(0)
     with states(tmp_path) as (kept, said):
         for step in (5, 10):
@@ -149,7 +149,7 @@ def test_a_state_that_does_not_name_its_format_is_of_the_first(tmp_path: Path) -
     assert said == [f"{tmp_path / 'states' / 'step-000010'} is damaged and ignored"]
 
 
-def test_damaged_states_alone_are_an_error_and_no_beginning(tmp_path: Path) -> None:
+def test_a_run_with_only_damaged_states_does_not_restart(tmp_path: Path) -> None:
     trained = Trained(0)
     with states(tmp_path) as (kept, _):
         kept.save(5, trained.model, trained.optimizer, {})
@@ -159,7 +159,7 @@ def test_damaged_states_alone_are_an_error_and_no_beginning(tmp_path: Path) -> N
             kept.find()
 
 
-def test_what_an_interrupted_save_left_behind_is_no_state_and_goes(tmp_path: Path) -> None:
+def test_leftovers_of_an_interrupted_save_are_removed(tmp_path: Path) -> None:
     trained = Trained(0)
     with states(tmp_path) as (kept, said):
         kept.save(5, trained.model, trained.optimizer, {})
@@ -170,7 +170,7 @@ def test_what_an_interrupted_save_left_behind_is_no_state_and_goes(tmp_path: Pat
     assert said == []
 
 
-def test_a_save_that_fails_is_said_and_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, checkpoint_id: Path, **__: object) -> None:
         checkpoint_id.mkdir()
         (checkpoint_id / "__0_0.distcp").write_bytes(b"half")
@@ -196,7 +196,7 @@ def test_a_save_that_fails_is_said_and_leaves_the_one_before(tmp_path: Path, mon
     assert "states: no space left on device (1.04e-07 GB are to be written, " in line
 
 
-def test_the_reason_of_a_save_that_fails_is_the_systems(tmp_path: Path) -> None:
+def test_a_failed_save_reports_the_system_error(tmp_path: Path) -> None:
     trained = Trained(0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with states(tmp_path) as (kept, said):
@@ -210,7 +210,7 @@ def test_the_reason_of_a_save_that_fails_is_the_systems(tmp_path: Path) -> None:
     assert not list((tmp_path / "states").iterdir())
 
 
-def test_a_recipe_may_change_in_what_does_not_decide_the_outcome(tmp_path: Path) -> None:
+def test_irrelevant_config_changes_are_accepted(tmp_path: Path) -> None:
     record = {"recipe": resume_fields(train_config(tmp_path / "m", tmp_path))}
     changed = train_config(
         tmp_path / "m", tmp_path / "moved", passes=64, token_budget=4096, save_every=1, keep=9, workers=3
@@ -218,7 +218,7 @@ def test_a_recipe_may_change_in_what_does_not_decide_the_outcome(tmp_path: Path)
     check_same_run(tmp_path / "step-000001", record, changed)
 
 
-def test_a_state_of_another_recipe_is_refused_by_what_differs(tmp_path: Path) -> None:
+def test_a_state_of_another_config_is_refused_with_the_differences(tmp_path: Path) -> None:
     record = {"recipe": resume_fields(train_config(tmp_path / "m", tmp_path))}
     changed = train_config(tmp_path / "m", tmp_path, global_batch=8, learning_rate=1e-3)
     with pytest.raises(InputError, match=r"^out: .* global_batch, learning_rate \(step-000001\)"):

@@ -42,7 +42,7 @@ def prepared(train_config: TrainConfig) -> MairaForConditionalGeneration:
         (["encoder", "adapter", "language_model"], {ENCODER, ADAPTER, LANGUAGE}),
     ],
 )
-def test_gradients_reach_the_trained_parts_and_no_others(
+def test_only_trained_parts_receive_gradients(
     make_recipe: MakeRecipe, config: MairaConfig, trained: list[str], modules: set[str]
 ) -> None:
     """Also the adapter's through a language model that is not trained, and each of their weights."""
@@ -54,7 +54,7 @@ def test_gradients_reach_the_trained_parts_and_no_others(
     assert set(found) == {name for name, p in model.named_parameters() if p.requires_grad}
 
 
-def test_a_trained_encoder_is_in_training_and_its_checkpoint_says_so(make_recipe: MakeRecipe, tmp_path: Path) -> None:
+def test_a_trained_encoder_is_in_training_mode_and_recorded(make_recipe: MakeRecipe, tmp_path: Path) -> None:
     """The shared checkpoint's was frozen."""
     train_config = make_recipe(trained=["encoder", "adapter"])
     model, processor = load_model(train_config, [])
@@ -84,7 +84,7 @@ def test_a_trained_encoder_is_in_training_and_its_checkpoint_says_so(make_recipe
     ids=["paper", "adapter alone", "bfloat16", "float32"],
 )
 @pytest.mark.parametrize("empty", [False, True], ids=["read", "empty"])
-def test_each_part_is_held_in_its_type(
+def test_each_part_has_its_dtype(
     make_recipe: MakeRecipe, options: dict[str, Any], types: dict[str, torch.dtype], empty: bool
 ) -> None:
     """Trained weights as the recipe says, others as they are computed with."""
@@ -93,7 +93,7 @@ def test_each_part_is_held_in_its_type(
         assert {p.dtype for p in module.parameters()} == {types[name]}, name
 
 
-def test_weights_of_a_finer_type_are_read_as_they_are(make_recipe: MakeRecipe, checkpoint: Path) -> None:
+def test_weights_are_read_without_loss_of_precision(make_recipe: MakeRecipe, checkpoint: Path) -> None:
     """The adapter's, where most of the model is held in another."""
     model, _ = load_model(make_recipe(precision="bf16", trained=["adapter"]), [])
     for name, weight in load_file(checkpoint / "model.safetensors").items():
@@ -101,7 +101,7 @@ def test_weights_of_a_finer_type_are_read_as_they_are(make_recipe: MakeRecipe, c
             assert torch.equal(model.state_dict()[name], weight), name
 
 
-def test_what_was_not_trained_is_written_as_it_was(make_recipe: MakeRecipe, checkpoint: Path, tmp_path: Path) -> None:
+def test_frozen_weights_are_saved_unchanged(make_recipe: MakeRecipe, checkpoint: Path, tmp_path: Path) -> None:
     """Though it was rounded while the model was trained."""
     train_config = make_recipe(precision="bf16", trained=["adapter"])
     model, processor = load_model(train_config, [])
@@ -117,7 +117,7 @@ def test_what_was_not_trained_is_written_as_it_was(make_recipe: MakeRecipe, chec
         assert torch.equal(after[name], weight + 1 if name.startswith(ADAPTER) else weight), name
 
 
-def test_parts_of_different_types_compute_together(make_recipe: MakeRecipe, config: MairaConfig) -> None:
+def test_parts_with_different_dtypes_work_together(make_recipe: MakeRecipe, config: MairaConfig) -> None:
     """Frozen parts in bfloat16 and a trained one in float32 compute together under autocast."""
     model = prepared(make_recipe(precision="bf16", trained=["adapter"]))
     row = pack([make_sample(config, 1, 5, 6, seed=1), make_sample(config, 2, 5, 6, seed=2)])
@@ -134,7 +134,7 @@ def test_nothing_to_train_is_an_error(make_recipe: MakeRecipe) -> None:
         prepared(make_recipe(trained=[]))
 
 
-def test_what_a_library_says_of_a_wrong_part_is_said_without_its_exception(make_recipe: MakeRecipe) -> None:
+def test_library_errors_about_a_part_become_input_errors(make_recipe: MakeRecipe) -> None:
     """A key that only transformers knows of."""
     fresh = {"vision_config": {"image_size": 56}, "text_config": {"hidden_size": 32, "rms_norm_eps": "small"}}
     with raises("model: invalid-value") as caught:
@@ -143,7 +143,7 @@ def test_what_a_library_says_of_a_wrong_part_is_said_without_its_exception(make_
     assert "Error" not in caught.value.message
 
 
-def test_a_sample_longer_than_the_language_model_s_context_is_named() -> None:
+def test_a_sample_that_exceeds_the_context_window_is_named() -> None:
     """With both numbers; positions that are scaled count."""
     config = MairaConfig()
     table = np.zeros(3, SAMPLE_LENGTHS)

@@ -10,7 +10,7 @@ from maira.model.config import RAD_DINO, MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 
 
-def test_the_default_has_the_parameters_of_the_release() -> None:
+def test_the_default_model_has_the_parameter_count_of_the_release() -> None:
     with torch.device("meta"):
         model = MairaForConditionalGeneration(MairaConfig())
     # "6.880 B parameters" (specification); by hand: 6,740,111,360 in the language model with 32,207 tokens,
@@ -28,7 +28,7 @@ def test_the_defaults_are_those_of_the_release() -> None:
     assert not config.tie_word_embeddings
 
 
-def test_two_configs_do_not_share_their_parts() -> None:
+def test_configs_do_not_share_mutable_parts() -> None:
     one, other = MairaConfig(), MairaConfig()
     one.text_config.vocab_size = 1
     one.vision_config.image_size = 14
@@ -36,17 +36,17 @@ def test_two_configs_do_not_share_their_parts() -> None:
 
 
 @pytest.mark.parametrize(("merge", "tokens"), [(1, 64), (2, 16), (4, 4)])
-def test_merging_patches_shortens_the_images(merge: int, tokens: int) -> None:
+def test_patch_merging_reduces_image_tokens(merge: int, tokens: int) -> None:
     vision = {"image_size": 64, "patch_size": 8}
     assert MairaConfig(vision_config=vision, image_merge=merge).image_seq_length == tokens
 
 
-def test_a_merge_that_does_not_divide_the_side_is_refused() -> None:
+def test_a_patch_merge_that_does_not_divide_the_grid_is_refused() -> None:
     with pytest.raises(ValueError, match=r"image_merge: .* 37 patches per side, found 3"):
         MairaConfig(image_merge=3)
 
 
-def test_saved_and_loaded_it_is_the_same(config: MairaConfig, tmp_path: Path) -> None:
+def test_save_and_load_round_trip(config: MairaConfig, tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert isinstance(loaded, MairaConfig)

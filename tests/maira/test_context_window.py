@@ -35,7 +35,7 @@ def _length(processor: MairaProcessor, request: GenerationRequest) -> int:
     return len(processor.encode_prompt(request.example.prompt, len(request.example.images)))
 
 
-def test_maira_2_has_room_for_6144_tokens() -> None:
+def test_maira_2_has_a_context_window_of_6144_tokens() -> None:
     assert context_window(MairaConfig().text_config) == 6144
 
 
@@ -48,12 +48,12 @@ def test_maira_2_has_room_for_6144_tokens() -> None:
         ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 50}, 100),
     ],
 )
-def test_only_scaling_that_the_number_of_positions_leaves_out_makes_room(rope: dict[str, Any], room: int) -> None:
+def test_only_position_scaling_extends_the_context_window(rope: dict[str, Any], room: int) -> None:
     config = LlamaConfig(max_position_embeddings=100, rope_parameters={"rope_theta": 10000.0, **rope})
     assert context_window(config) == room
 
 
-def test_a_prompt_without_room_for_an_answer_is_told_with_both_numbers_and_the_rest_goes_on(
+def test_a_prompt_that_fills_the_context_window_is_a_failure_of_its_study_only(
     model: MairaForConditionalGeneration,
     processor: MairaProcessor,
     checkpoint: Path,
@@ -72,7 +72,7 @@ def test_a_prompt_without_room_for_an_answer_is_told_with_both_numbers_and_the_r
 
 
 @pytest.mark.parametrize("left", [1, 4])
-def test_an_answer_ends_where_the_room_does(
+def test_a_response_ends_with_the_context_window(
     model: MairaForConditionalGeneration,
     processor: MairaProcessor,
     question: GenerationRequest,
@@ -89,7 +89,7 @@ def test_an_answer_ends_where_the_room_does(
     assert limit_to_window(question, room - left, room) == short
 
 
-def test_transformers_is_not_heard_where_scaled_positions_are_used(
+def test_no_transformers_warning_with_scaled_positions(
     model: MairaForConditionalGeneration,
     processor: MairaProcessor,
     question: GenerationRequest,

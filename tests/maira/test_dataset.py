@@ -53,7 +53,7 @@ def changed(manifest: Path, where: Path, **values: Any) -> Path:
     return path
 
 
-def test_the_table_has_every_answer_with_its_tokens(
+def test_the_table_holds_the_token_counts_of_all_answers(
     opened: Callable[..., StudyDataset], phantoms: Path, processor: MairaProcessor
 ) -> None:
     dataset = opened(phantoms)
@@ -73,7 +73,7 @@ def test_the_table_has_every_answer_with_its_tokens(
     assert [dataset.sample_id(row) for row in range(len(expected))] == [studies[n].sample_id for _, n, *_ in expected]
 
 
-def test_a_sample_is_prompt_and_answer_with_its_images(
+def test_a_sample_holds_prompt_answer_and_images(
     opened: Callable[..., StudyDataset], phantoms: Path, processor: MairaProcessor
 ) -> None:
     dataset = opened(phantoms)
@@ -109,9 +109,7 @@ def test_shards_give_the_samples_of_their_manifest(
         np.testing.assert_array_equal(ours.coverage, theirs.coverage)
 
 
-def test_a_record_longer_than_a_short_read_is_read_from_shards(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
-) -> None:
+def test_a_long_record_is_read_from_shards(opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path) -> None:
     long = changed(phantoms, tmp_path, prior_report=None, comparison="None. " * 3000)
     pack_shards(long, tmp_path / "shards")
     np.testing.assert_array_equal(opened([{"shards": str(tmp_path / "shards")}]).table, opened(long).table)
@@ -131,7 +129,7 @@ def test_only_studies_of_the_split_are_taken(
             opened([source | {"split": "test"}])
 
 
-def test_a_study_without_an_answer_is_no_item(
+def test_studies_without_an_answer_are_skipped(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     bare = changed(phantoms, tmp_path, grounded_findings=None, phrases=None)
@@ -150,7 +148,7 @@ def test_dropped_inputs_are_never_shown(
         assert dataset.encode(row).input_ids == encode_example(example, processor)[0]
 
 
-def test_what_cannot_be_used_is_counted(opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path) -> None:
+def test_unusable_studies_are_counted(opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path) -> None:
     alone = changed(phantoms, tmp_path, prior_frontal=None, prior_report="Clear lungs.")
     dataset = opened(alone, tasks={"findings": 1, "grounded": 0, "phrase": 0})
     assert dataset.notes == {PRIOR_REPORT_UNUSED: 14}
@@ -161,7 +159,7 @@ def test_what_cannot_be_used_is_counted(opened: Callable[..., StudyDataset], pha
     assert opened(clipped).notes == {BOX_CLIPPED: 14}
 
 
-def test_a_table_is_made_once_and_anew_when_something_changes(
+def test_a_table_is_cached_until_its_inputs_change(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
@@ -185,7 +183,7 @@ def test_a_table_is_made_once_and_anew_when_something_changes(
     assert len(made) == 6
 
 
-def test_several_processes_make_the_same_table(
+def test_processes_build_the_same_table(
     opened: Callable[..., StudyDataset], phantoms: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     alone = opened([{"manifest": phantoms}, {"manifest": phantoms, "split": "train"}])
@@ -202,7 +200,7 @@ def test_several_processes_make_the_same_table(
     assert said[-1] == (28, 28)
 
 
-def test_a_manifest_may_have_blank_lines_a_mark_and_no_last_line_end(
+def test_a_manifest_may_have_blank_lines_a_byte_order_mark_and_no_final_newline(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     lines = phantoms.read_text(encoding="utf-8").splitlines()
@@ -221,7 +219,7 @@ def test_a_manifest_may_have_blank_lines_a_mark_and_no_last_line_end(
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_name_that_two_studies_have_is_refused(
+def test_duplicate_sample_ids_are_refused(
     opened: Callable[..., StudyDataset], phantoms: Path, apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if apart:
@@ -242,7 +240,7 @@ def test_a_name_that_two_studies_have_is_refused(
         ({"findings": "A <box> mass."}, "phantom-7-000000.* <box>"),
     ],
 )
-def test_what_is_no_sample_is_named_when_the_table_is_made(
+def test_invalid_samples_are_named_when_the_table_is_built(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -250,14 +248,14 @@ def test_what_is_no_sample_is_named_when_the_table_is_made(
     assert not (tmp_path / "tables").exists()
 
 
-def test_a_line_that_is_no_study_is_named(opened: Callable[..., StudyDataset], phantoms: Path) -> None:
+def test_an_invalid_manifest_line_is_named(opened: Callable[..., StudyDataset], phantoms: Path) -> None:
     lines = phantoms.read_text(encoding="utf-8").splitlines()
     (phantoms.parent / "bad.jsonl").write_text("\n".join([*lines[:4], '{"sample_id": 3}']), encoding="utf-8")
     with pytest.raises(InputError, match=r"bad\.jsonl:5"):
         opened(phantoms.parent / "bad.jsonl")
 
 
-def test_a_study_that_changed_under_the_run_is_refused(
+def test_a_study_that_changed_during_the_run_is_refused(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     manifest = changed(phantoms, tmp_path)
@@ -286,7 +284,7 @@ class Forgetful(MairaProcessor):
         return ids
 
 
-def test_prompt_and_answer_that_do_not_line_up_are_an_error_with_both_numbers(
+def test_misaligned_prompt_and_answer_is_an_error_with_both_numbers(
     processor: MairaProcessor, studies: list[Study]
 ) -> None:
     example = make_example(studies[0], "findings")
@@ -297,7 +295,7 @@ def test_prompt_and_answer_that_do_not_line_up_are_an_error_with_both_numbers(
         encode_example(example, bad)
 
 
-def test_image_tokens_that_do_not_fit_the_images_are_an_error_with_both_numbers(
+def test_mismatched_image_tokens_are_an_error_with_both_numbers(
     processor: MairaProcessor, studies: list[Study]
 ) -> None:
     example = make_example(studies[0], "findings")
@@ -307,14 +305,14 @@ def test_image_tokens_that_do_not_fit_the_images_are_an_error_with_both_numbers(
         encode_example(example, bad)
 
 
-def test_texts_for_a_tokenizer_are_those_of_the_first_studies(phantoms: Path) -> None:
+def test_tokenizer_texts_come_from_the_first_studies(phantoms: Path) -> None:
     made = list(iterate_texts(train_config(phantoms), 3))
     studies = read_manifest(phantoms)[:3]
     examples = [make_example(study, task) for study in studies for task in ("findings", "grounded")]
     assert made == [example.prompt + (example.target or "") for example in examples]
 
 
-def test_coverage_is_the_share_of_a_patch_under_boxes_of_a_kind() -> None:
+def test_coverage_is_the_fraction_of_a_patch_under_boxes_per_class() -> None:
     # On a radiograph twice as wide as high, the crop is the middle half: u = 2 x - 0.5.
     boxes = (Box(x_min=0.25, y_min=0, x_max=0.4375, y_max=0.5), Box(x_min=0, y_min=0, x_max=0.2, y_max=1))
     study = Study(sample_id="s", frontal=Path("f"), labels=[Label(kind="mass", boxes=boxes), Label(kind="edema")])
@@ -323,7 +321,7 @@ def test_coverage_is_the_share_of_a_patch_under_boxes_of_a_kind() -> None:
     assert not cover[..., 0].any()
 
 
-def test_coverage_goes_with_each_sample(opened: Callable[..., StudyDataset], phantoms: Path) -> None:
+def test_each_sample_has_its_coverage(opened: Callable[..., StudyDataset], phantoms: Path) -> None:
     dataset = opened(phantoms, patch_grid=4)
     studies = read_manifest(phantoms)
     assert dataset.kinds == sorted({label.kind for study in studies for label in study.labels or ()})
@@ -340,7 +338,7 @@ def streamed(opened: Callable[..., StudyDataset], phantoms: Path) -> tuple[Study
     return dataset, DataSchedule(dataset.table, dataset.config)
 
 
-def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[StudyDataset, DataSchedule]) -> None:
+def test_steps_are_streamed_in_order_from_any_start(streamed: tuple[StudyDataset, DataSchedule]) -> None:
     dataset, schedule = streamed
     before = torch.get_rng_state()
     steps = list(iterate_steps(dataset, schedule, 0, workers=2))
@@ -361,7 +359,7 @@ def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[StudyDatas
             assert torch.equal(one.pixel_values, other.pixel_values)
 
 
-def test_processes_stream_the_samples_that_one_would(streamed: tuple[StudyDataset, DataSchedule]) -> None:
+def test_processes_together_stream_the_samples_of_one(streamed: tuple[StudyDataset, DataSchedule]) -> None:
     dataset, schedule = streamed
     ranks = [list(islice(iterate_steps(dataset, schedule, 2, rank=rank, world_size=2), 2)) for rank in (0, 1)]
     for (step, ours, _), (_, theirs, _) in zip(*ranks, strict=True):
@@ -370,7 +368,7 @@ def test_processes_stream_the_samples_that_one_would(streamed: tuple[StudyDatase
         assert len(ours) == len(theirs)
 
 
-def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
+def test_an_image_lost_during_a_run_is_a_one_line_error(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     radiograph = tmp_path / "radiograph.png"
@@ -381,7 +379,7 @@ def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
         list(iterate_steps(dataset, DataSchedule(dataset.table, dataset.config)))
 
 
-def test_a_sample_that_cannot_be_read_is_left_out_where_the_recipe_says_so(
+def test_unreadable_samples_are_skipped_if_configured(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     radiograph = tmp_path / "radiograph.png"
@@ -403,7 +401,7 @@ def test_a_sample_that_cannot_be_read_is_left_out_where_the_recipe_says_so(
     assert shown == {study.sample_id for study in studies} - {studies[number].sample_id}
 
 
-def test_all_images_that_are_missing_are_named_at_once(
+def test_all_missing_images_are_named_at_once(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     studies = read_manifest(phantoms)
@@ -417,7 +415,7 @@ def test_all_images_that_are_missing_are_named_at_once(
     assert str(tmp_path / "images-not-read.txt") in str(error.value)
 
 
-def test_a_text_that_is_none_for_the_model_is_named_by_its_line(
+def test_an_unusable_text_is_named_by_its_line(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
@@ -426,7 +424,7 @@ def test_a_text_that_is_none_for_the_model_is_named_by_its_line(
         opened(manifest)
 
 
-def test_worker_processes_end_with_their_stream(streamed: tuple[StudyDataset, DataSchedule]) -> None:
+def test_workers_end_with_their_stream(streamed: tuple[StudyDataset, DataSchedule]) -> None:
     dataset, schedule = streamed
     before = set(multiprocessing.active_children())
     rows = iterate_steps(dataset, schedule, workers=2)
@@ -436,9 +434,7 @@ def test_worker_processes_end_with_their_stream(streamed: tuple[StudyDataset, Da
     assert set(multiprocessing.active_children()) <= before
 
 
-def test_a_source_whose_tasks_all_have_no_share_is_passed_over(
-    phantoms: Path, processor: MairaProcessor, tmp_path: Path
-) -> None:
+def test_a_source_without_any_task_share_is_skipped(phantoms: Path, processor: MairaProcessor, tmp_path: Path) -> None:
     train = [{"manifest": phantoms, "tasks": {"findings": 1}}, {"manifest": phantoms, "tasks": {"grounded": 1}}]
     train_config = TrainConfig.model_validate(
         {"model": tmp_path, "train": train, "out": tmp_path, "passes": 128, "tasks": {"findings": 0, "grounded": 1}}

@@ -40,7 +40,7 @@ def make_recipe(**values: Any) -> TrainConfig:
     return TrainConfig.model_validate(given | values)
 
 
-def test_parameters_and_time_of_the_papers_recipe() -> None:
+def test_estimates_for_the_paper_config() -> None:
     found = estimate(make_recipe(model=Path("absent"), token_budget=8192), "a100-80g", gpus=16, mfu=0.5)
     assert sum(every for every, _ in found.parameters.values()) == pytest.approx(6.880e9, rel=1e-3)
     assert found.parameters["encoder"][1] == 0
@@ -52,14 +52,14 @@ def test_parameters_and_time_of_the_papers_recipe() -> None:
     assert "paper" in found.workload.basis
 
 
-def test_shares_of_fsdp_are_a_process_s() -> None:
+def test_fsdp_memory_is_per_process() -> None:
     alone, shared = (estimate(make_recipe(parallel="fsdp"), "h100", gpus) for gpus in (1, 8))
     assert shared.sharding == "fsdp"
     for part in ("weights", "gradients", "states"):
         assert getattr(shared.memory, part) == pytest.approx(getattr(alone.memory, part) / 8, rel=0.01)
 
 
-def test_what_does_not_fit_comes_with_ways_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suggestions_accompany_a_config_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     train_config = make_recipe()
     need = estimate(train_config, "h100").memory.total
     tight = Accelerator("tight", "tight", (RESERVED + 0.9 * need) / GIB, 1e12)
@@ -71,17 +71,17 @@ def test_what_does_not_fit_comes_with_ways_that_do(monkeypatch: pytest.MonkeyPat
     assert ways["activation_checkpointing=full"].total < need
 
 
-def test_a_sample_longer_than_a_row_is_wrong_input() -> None:
+def test_a_sample_longer_than_a_row_is_an_input_error() -> None:
     with pytest.raises(InputError, match="does not fit in 300"):
         estimate(make_recipe(token_budget=300), "h100")
 
 
-def test_an_unknown_gpu_is_named_with_those_that_are_known() -> None:
+def test_an_unknown_gpu_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(InputError, match="h200"):
         estimate(make_recipe(), "gtx")
 
 
-def test_a_checkpoint_is_read_from_its_configuration_alone(checkpoint: Path, tmp_path: Path) -> None:
+def test_only_the_configuration_of_a_checkpoint_is_read(checkpoint: Path, tmp_path: Path) -> None:
     shutil.copy(checkpoint / "config.json", tmp_path / "config.json")
     for name in ("tokenizer.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json"):
         if (checkpoint / name).exists():
@@ -92,7 +92,7 @@ def test_a_checkpoint_is_read_from_its_configuration_alone(checkpoint: Path, tmp
     assert sum(every for every, _ in found.parameters.values()) == sum(p.numel() for p in shapes.parameters())
 
 
-def test_answers_of_the_recipe_s_own_data_are_counted(phantoms: Path) -> None:
+def test_answers_are_counted_from_available_data(phantoms: Path) -> None:
     train_config = make_recipe(train=phantoms, tasks={"findings": 1, "grounded": 0.5})
     workload = measure_workload(train_config, room.resolve_model_config(train_config)[0])
     assert workload.answers == 14 + 7
@@ -106,7 +106,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
     ("name", "samples"),
     [("maira2_7b", 248_153), ("ablations/no_findings", 4_000), ("ablations/no_grounding", 244_153)],
 )
-def test_data_that_are_not_here_are_those_of_table_1_by_the_folders_names(
+def test_absent_data_are_estimated_from_table_1_by_folder_name(
     name: str, samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_config = read_train_config(CONFIGS / f"{name}.yaml")
@@ -117,14 +117,14 @@ def test_data_that_are_not_here_are_those_of_table_1_by_the_folders_names(
     assert "PadChest-GR" in workload.basis
 
 
-def test_images_of_absent_data_are_those_of_table_1() -> None:
+def test_image_counts_of_absent_data_come_from_table_1() -> None:
     train_config = make_recipe(train="padchest/manifest.jsonl")
     assert measure_workload(train_config, MairaConfig()).rows["images"].mean() == pytest.approx(1.843, abs=0.05)
     dropped = train_config.model_copy(update={"drop": ("lateral", "prior")})
     assert set(measure_workload(dropped, MairaConfig()).rows["images"]) == {1}
 
 
-def test_shards_that_cannot_be_opened_are_said() -> None:
+def test_unreadable_shards_are_an_error() -> None:
     train_config = make_recipe(train=[{"shards": "memory://nothing/here"}])
     assert (
         "memory://nothing/here cannot be opened (memory://nothing/here"
@@ -132,7 +132,7 @@ def test_shards_that_cannot_be_opened_are_said() -> None:
     )
 
 
-def test_states_in_8_bits_are_as_large_as_torchao_s() -> None:
+def test_eight_bit_state_size_matches_torchao() -> None:
     optim = pytest.importorskip("torchao.optim")
     train_config = make_recipe(trained=["adapter"], optimizer="adamw_8bit", weights="bfloat16")
     model = build_shapes(room.resolve_model_config(train_config)[0], train_config)
@@ -158,7 +158,7 @@ def test_states_in_8_bits_are_as_large_as_torchao_s() -> None:
         ("NVIDIA A10G", None),
     ],
 )
-def test_a_driver_s_name_finds_the_accelerator(device: str, name: str | None) -> None:
+def test_driver_names_map_to_accelerators(device: str, name: str | None) -> None:
     found = find_accelerator(device)
     assert (found and found.name) == name
 
@@ -180,7 +180,7 @@ def test_the_command_writes_json(recipe_file: Path) -> None:
     assert told["memory"]["total"] == sum(v for part, v in told["memory"].items() if part != "total")
 
 
-def test_the_command_s_table_has_every_part(recipe_file: Path) -> None:
+def test_the_table_of_the_command_lists_every_part(recipe_file: Path) -> None:
     ran = CliRunner().invoke(app, ["estimate", str(recipe_file)])
     assert ran.exit_code == 0, ran.output
     for said in ("language model", "optimizer's states", "fits in", "GPU hours", "the paper's whole mix"):

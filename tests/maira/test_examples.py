@@ -47,14 +47,14 @@ OUTSIDE = Sentence(text="Device.", boxes=(box(0.5, 0.2, 0.625, 0.4), box(0, 0, 0
 
 
 @pytest.mark.parametrize("task", ["findings", "grounded"])
-def test_images_come_as_frontal_lateral_prior(make_study: Any, task: Task) -> None:
+def test_image_order_is_frontal_lateral_prior(make_study: Any, task: Task) -> None:
     study = make_study("prior_frontal", "lateral")
     example = make_example(study, task)
     assert [image.stem for image in example.images] == ["frontal", "lateral", "prior_frontal"]
     assert example.prompt.count("<image>") == 3
 
 
-def test_phrase_grounding_sees_the_frontal_only(make_study: Any) -> None:
+def test_phrase_grounding_uses_the_frontal_only(make_study: Any) -> None:
     example = make_example(make_study("prior_frontal", "lateral"), "phrase", phrase=NODULE)
     assert [image.stem for image in example.images] == ["frontal"]
 
@@ -81,14 +81,14 @@ def test_an_unknown_answer_is_none(make_study: Any, task: Task) -> None:
 
 
 @pytest.mark.parametrize("task", ["findings", "grounded"])
-def test_a_prior_report_without_a_prior_image_is_said_and_noted(make_study: Any, task: Task) -> None:
+def test_a_prior_report_without_its_image_is_dropped_and_noted(make_study: Any, task: Task) -> None:
     with pytest.warns(UserWarning, match=PRIOR_REPORT_UNUSED):
         example = make_example(make_study("lateral", prior_report="Clear lungs."), task)
     assert example.notes == (PRIOR_REPORT_UNUSED,)
     assert "Clear lungs." not in example.prompt
 
 
-def test_a_prior_report_with_its_image_is_in_the_prompt_and_nothing_is_noted(make_study: Any) -> None:
+def test_a_prior_report_with_its_image_is_in_the_prompt(make_study: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         example = make_example(make_study("prior_frontal", prior_report="Clear lungs."), "findings")
@@ -104,7 +104,7 @@ def test_a_prior_report_with_its_image_is_in_the_prompt_and_nothing_is_noted(mak
         (Sentence(text="Fluid.", masks=(Mask(size=(2, 2), counts=[1, 3]),)), (MASK_UNUSED,), "Fluid."),
     ],
 )
-def test_boxes_outside_the_crop_and_masks_are_removed_and_noted(
+def test_boxes_outside_the_crop_and_masks_are_dropped_and_noted(
     make_study: Any, sentence: Sentence, notes: tuple[str, ...], target: str
 ) -> None:
     with pytest.warns(UserWarning, match=notes[0]):
@@ -113,7 +113,7 @@ def test_boxes_outside_the_crop_and_masks_are_removed_and_noted(
 
 
 @pytest.mark.parametrize("task", ["grounded", "phrase"])
-def test_a_box_partly_outside_of_the_crop_is_clipped_and_noted(make_study: Any, task: Task) -> None:
+def test_boxes_partly_outside_the_crop_are_clipped_and_noted(make_study: Any, task: Task) -> None:
     cut = Sentence(text="Left lung.", boxes=(box(0.5, 0.2, 0.9, 0.4),))
     with pytest.warns(UserWarning, match=BOX_CLIPPED):
         example = make_example(make_study(grounded_findings=[cut]), task, phrase=cut)
@@ -121,7 +121,7 @@ def test_a_box_partly_outside_of_the_crop_is_clipped_and_noted(make_study: Any, 
     assert example.target == " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>"
 
 
-def test_a_section_with_the_placeholder_is_refused(make_study: Any) -> None:
+def test_a_section_that_contains_the_placeholder_is_refused(make_study: Any) -> None:
     with pytest.raises(InputError, match=r"'s1': .* <image>"):
         make_example(make_study(indication="See <image>."), "findings")
 
@@ -143,7 +143,7 @@ sides = st.integers(1, 5000)
 
 @settings(deadline=None)
 @given(shares, shares, shares, shares, sides, sides)
-def test_a_box_goes_to_the_crop_and_back_with_half_a_bin_of_error(
+def test_box_round_trip_error_is_within_half_a_bin(
     x: float, y: float, other_x: float, other_y: float, width: int, height: int
 ) -> None:
     crop = CropMap(width, height)
@@ -165,7 +165,7 @@ def test_a_box_goes_to_the_crop_and_back_with_half_a_bin_of_error(
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(shares, shares, shares, shares), max_size=5), sides, sides)
-def test_every_sentence_is_kept_and_every_change_of_a_box_is_marked(
+def test_all_sentences_remain_and_box_changes_are_marked(
     corners: list[tuple[float, float, float, float]], width: int, height: int
 ) -> None:
     crop = CropMap(width, height)

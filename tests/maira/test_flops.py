@@ -92,7 +92,7 @@ def build(config: MairaConfig, train_config: TrainConfig) -> MairaForConditional
     ids=str,
 )
 @pytest.mark.parametrize("stem", ["patch", "conv"])
-def test_operations_are_those_that_torch_counts(values: dict[str, Any], stem: str) -> None:
+def test_operation_counts_match_torch(values: dict[str, Any], stem: str) -> None:
     train_config = make_recipe(**values)
     vision = VISION | {"frozen": "encoder" not in train_config.trained, "stem": stem}
     if stem == "conv":
@@ -106,7 +106,7 @@ def test_operations_are_those_that_torch_counts(values: dict[str, Any], stem: st
     assert flops.total + masked == pytest.approx(counted(build(config, train_config), images, text, answers), rel=1e-9)
 
 
-def test_samples_of_a_row_attend_only_to_themselves() -> None:
+def test_attention_cost_is_per_sample_of_a_row() -> None:
     rates = make_rates(MairaConfig(), make_recipe())
     one, two = rates.of([3000], 2, 100), rates.of([1500, 1500], 2, 100)
     assert two.attention == pytest.approx(one.attention / 2, rel=1e-3)
@@ -119,7 +119,7 @@ def test_a_token_of_the_7b_model_costs_42_gflop_of_training() -> None:
     assert (flops.language_model + flops.attention) / 2800 == pytest.approx(42e9, rel=0.05)
 
 
-def test_rows_of_tokens_cost_their_share_of_the_head_and_let_gradients_through_all_blocks() -> None:
+def test_trained_token_rows_cost_part_of_the_head_and_all_block_gradients() -> None:
     lora = {"targets": ["down_proj"], "rank": 4}
     without, beside = (
         make_rates(MairaConfig(), make_recipe(trained=["language_model"], lora=lora | {"added_tokens": rows}))
@@ -131,7 +131,7 @@ def test_rows_of_tokens_cost_their_share_of_the_head_and_let_gradients_through_a
     assert first_block == 2 * (4 * text.hidden_size**2 + 3 * text.hidden_size * text.intermediate_size + 4 * 11008)
 
 
-def test_frozen_weights_before_something_trained_cost_two_thirds() -> None:
+def test_frozen_weights_before_trained_ones_cost_two_thirds() -> None:
     rates = {
         name: make_rates(MairaConfig(), make_recipe(trained=trained))
         for name, trained in (("all", ALL), ("adapter", ["adapter"]))

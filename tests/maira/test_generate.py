@@ -48,7 +48,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ids
 
 
-def test_drafts_come_in_the_order_of_the_manifest_whatever_the_batch(
+def test_drafts_follow_manifest_order_for_any_batch_size(
     studies: list[Study], checkpoint: Path, tmp_path: Path
 ) -> None:
     assert _run(studies, checkpoint, tmp_path / "two.jsonl") == (5, [])
@@ -58,9 +58,7 @@ def test_drafts_come_in_the_order_of_the_manifest_whatever_the_batch(
 
 
 @pytest.mark.parametrize("limit", [1, 7, 60])
-def test_a_grounded_draft_parses_whatever_the_model(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, limit: int
-) -> None:
+def test_a_grounded_draft_always_parses(studies: list[Study], checkpoint: Path, tmp_path: Path, limit: int) -> None:
     _run(studies, checkpoint, tmp_path / "drafts.jsonl", options=GenerationOptions(max_new_tokens=limit))
     for row in read_rows(tmp_path / "drafts.jsonl"):
         kinds = {note["kind"] for note in row["irregularities"]}
@@ -68,7 +66,7 @@ def test_a_grounded_draft_parses_whatever_the_model(
         assert parse_report(row["raw"]).is_narrative == (not row["raw"])
 
 
-def test_free_is_what_generate_of_transformers_writes(
+def test_free_decoding_equals_transformers_generate(
     studies: list[Study], checkpoint: Path, tmp_path: Path, model: Any, processor: Any
 ) -> None:
     out = tmp_path / "drafts.jsonl"
@@ -82,7 +80,7 @@ def test_free_is_what_generate_of_transformers_writes(
         _run(studies, checkpoint, out)
 
 
-def test_a_loop_is_cut_from_the_report_unless_free(studies: list[Study]) -> None:
+def test_loops_are_cut_unless_decoding_is_free(studies: list[Study]) -> None:
     example = make_example(studies[0], "grounded")
     raw = "<obj>No mass.</obj>" * 4
     guarded, free = (make_draft(example, Response(raw, False, 0.5), "model", cut_loops=cut) for cut in (True, False))
@@ -110,7 +108,7 @@ def test_findings_are_a_narrative(studies: list[Study]) -> None:
     assert make_draft(example, Response(text, False, 0.5), "model")["report"] == text
 
 
-def test_an_interrupted_run_asks_only_for_what_is_missing(
+def test_an_interrupted_run_resumes_with_missing_studies_only(
     studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
 ) -> None:
     whole = tmp_path / "whole.jsonl"
@@ -134,7 +132,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
     assert not out.with_name("drafts.jsonl.partial").exists()
 
 
-def test_a_finished_run_is_left_alone(
+def test_a_finished_run_is_unchanged(
     studies: list[Study], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run(studies, checkpoint, tmp_path / "drafts.jsonl")
@@ -144,7 +142,7 @@ def test_a_finished_run_is_left_alone(
     assert (tmp_path / "drafts.jsonl").read_bytes() == before
 
 
-def test_drafts_of_another_run_are_not_mixed(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+def test_drafts_of_different_runs_are_not_mixed(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     _run(studies, checkpoint, tmp_path / "drafts.jsonl")
     with raises_code(ErrorCode.OUTPUT_CONFLICT, match="task", file=tmp_path / "drafts.jsonl"):
         _run(
@@ -155,7 +153,7 @@ def test_drafts_of_another_run_are_not_mixed(studies: list[Study], checkpoint: P
         )
 
 
-def test_a_run_without_answers_takes_other_settings(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+def test_a_run_without_responses_accepts_new_settings(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     with raises_code(ErrorCode.INVALID_OPTION, field="device"):
         _run(studies, checkpoint, tmp_path / "drafts.jsonl", engine=EngineOptions(device="gpu"))
     assert _run(
@@ -163,9 +161,7 @@ def test_a_run_without_answers_takes_other_settings(studies: list[Study], checkp
     ) == (5, [])
 
 
-def test_drafts_that_are_not_asked_for_are_left_as_they_are(
-    studies: list[Study], checkpoint: Path, tmp_path: Path
-) -> None:
+def test_unrequested_drafts_are_unchanged(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     _run(studies, checkpoint, tmp_path / "drafts.jsonl")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     last = max(study.sample_id for study in studies[:2])
@@ -176,7 +172,7 @@ def test_drafts_that_are_not_asked_for_are_left_as_they_are(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_longer_set_asks_for_what_is_added(
+def test_only_added_studies_are_drafted(
     studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
 ) -> None:
     _run(studies[1:3], checkpoint, tmp_path / "drafts.jsonl")
@@ -188,7 +184,7 @@ def test_a_longer_set_asks_for_what_is_added(
 
 
 @pytest.mark.parametrize("change", ["indication", "frontal"])
-def test_a_study_that_has_changed_is_drafted_again(
+def test_a_changed_study_is_drafted_again(
     studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str], change: str
 ) -> None:
     radiograph = tmp_path / "radiograph.png"
@@ -206,7 +202,9 @@ def test_a_study_that_has_changed_is_drafted_again(
     assert (requested, reported) == ([first.sample_id], [1])
 
 
-def test_a_data_set_may_be_moved(studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]) -> None:
+def test_a_moved_data_set_is_not_drafted_again(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
+) -> None:
     _run(studies[:1], checkpoint, tmp_path / "drafts.jsonl")
     moved = {name: tmp_path / f"{name}.png" for name in ("frontal", "lateral", "prior_frontal")}
     moved = {name: path for name, path in moved.items() if getattr(studies[0], name)}
@@ -216,7 +214,7 @@ def test_a_data_set_may_be_moved(studies: list[Study], checkpoint: Path, tmp_pat
     assert requested == [studies[0].sample_id]
 
 
-def test_an_earlier_draft_is_not_taken_for_one_of_the_changed_study_after_an_interruption(
+def test_after_an_interruption_a_changed_study_does_not_reuse_its_old_draft(
     studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
 ) -> None:
     out = tmp_path / "drafts.jsonl"
@@ -233,7 +231,7 @@ def test_an_earlier_draft_is_not_taken_for_one_of_the_changed_study_after_an_int
     assert sorted(requested) == sorted(study.sample_id for study in studies)
 
 
-def test_a_draft_stays_while_its_radiograph_cannot_be_read(
+def test_a_draft_remains_if_its_radiograph_is_unreadable(
     studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
 ) -> None:
     radiograph = tmp_path / "radiograph.png"
@@ -250,7 +248,7 @@ def test_a_draft_stays_while_its_radiograph_cannot_be_read(
     assert len(requested) == 2
 
 
-def test_what_is_wrong_with_a_reference_is_nothing_to_a_draft(
+def test_a_draft_does_not_depend_on_the_reference(
     studies: list[Study], checkpoint: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     outside = Sentence(text="Arm <obj>.", boxes=(Box(x_min=0, y_min=0, x_max=0.001, y_max=0.001),))
@@ -259,7 +257,7 @@ def test_what_is_wrong_with_a_reference_is_nothing_to_a_draft(
     assert not [warning for warning in recwarn if issubclass(warning.category, UnusedInputWarning)]
 
 
-def test_drafts_beside_the_weights_change_no_fingerprint(
+def test_drafts_in_the_checkpoint_folder_do_not_change_its_fingerprint(
     studies: list[Study], checkpoint: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoint"
@@ -269,7 +267,7 @@ def test_drafts_beside_the_weights_change_no_fingerprint(
 
 
 @pytest.mark.parametrize(("name", "line"), [("failures.jsonl", None), ("a.jsonl", 1)])
-def test_a_list_of_failures_is_not_lost(tmp_path: Path, name: str, line: int | None) -> None:
+def test_a_foreign_failures_file_is_not_overwritten(tmp_path: Path, name: str, line: int | None) -> None:
     (tmp_path / "failures.jsonl").write_text("mine\n")
     with pytest.raises(InputError) as caught:
         ResponseFile(tmp_path / name, {}, [])
@@ -278,7 +276,7 @@ def test_a_list_of_failures_is_not_lost(tmp_path: Path, name: str, line: int | N
 
 
 @pytest.mark.parametrize("text", ['{"mine": 1}\n', "mine"])
-def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path, text: str) -> None:
+def test_a_foreign_drafts_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
     (tmp_path / "drafts.jsonl").write_text(text)
     with raises_code(ErrorCode.OUTPUT_CONFLICT, file=tmp_path / "drafts.jsonl"):
         ResponseFile(tmp_path / "drafts.jsonl", {}, [])
@@ -300,7 +298,7 @@ def test_unreadable_studies_are_listed_and_the_others_drafted(
     assert len((tmp_path / "failures.jsonl").read_text().splitlines()) == 2
 
 
-def test_no_draft_at_all_is_a_failed_run(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+def test_a_run_without_drafts_fails(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     bad = [studies[0].model_copy(update={"frontal": tmp_path / "none.png"})]
     with raises_code(ErrorCode.RUN_FAILED, match="no such file"):
         _run(bad, checkpoint, tmp_path / "drafts.jsonl")
@@ -315,7 +313,7 @@ def test_a_folder_without_a_checkpoint_is_refused(studies: list[Study], tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_checkpoint_has_another_fingerprint(checkpoint: Path, tmp_path: Path) -> None:
+def test_checkpoints_have_different_fingerprints(checkpoint: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     for path in checkpoint.iterdir():
@@ -331,7 +329,7 @@ def test_another_checkpoint_has_another_fingerprint(checkpoint: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("row", [0, -1], ids=["first row", "last row"])
-def test_a_tensor_that_was_trained_makes_another_checkpoint(row: int, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_changed_tensor_changes_the_fingerprint(row: int, checkpoint: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(checkpoint, other)
     before = fingerprint(other)

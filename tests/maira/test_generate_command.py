@@ -88,7 +88,7 @@ def _generate(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
-def test_studies_that_cannot_be_used_are_listed_with_their_reason(
+def test_unusable_studies_are_listed_with_a_reason(
     checkpoint: Path, studies: list[Study], mixed: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "drafts.jsonl"
@@ -103,7 +103,7 @@ def test_studies_that_cannot_be_used_are_listed_with_their_reason(
     assert all(reason in done.output for reason in reasons.values())
 
 
-def test_mended_studies_are_drafted_and_no_others(
+def test_only_fixed_studies_are_drafted_again(
     checkpoint: Path, studies: list[Study], mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "drafts.jsonl"
@@ -128,7 +128,9 @@ def test_mended_studies_are_drafted_and_no_others(
     assert not (tmp_path / "failures.jsonl").exists()
 
 
-def test_failures_of_other_runs_stay(checkpoint: Path, mixed: Path, studies: list[Study], tmp_path: Path) -> None:
+def test_failures_of_unrequested_studies_remain(
+    checkpoint: Path, mixed: Path, studies: list[Study], tmp_path: Path
+) -> None:
     others = [
         Failure(source="1.dcm", stage="dicom", reason="has no pixels"),
         Failure(sample_id="bad0", source="other.jsonl", stage="generate", reason="no such file"),
@@ -146,21 +148,21 @@ def test_failures_of_other_runs_stay(checkpoint: Path, mixed: Path, studies: lis
     assert read_failures(tmp_path / "failures.jsonl") == others
 
 
-def test_a_batch_of_nothing_is_refused(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+def test_a_batch_size_of_zero_is_refused(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
     done = _generate(*_arguments(checkpoint, phantoms, tmp_path / "drafts.jsonl", "--batch", "0"))
     assert done.exit_code == 2
     assert "--batch" in done.output
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_static_cache_drafts_the_same(checkpoint: Path, mixed: Path, tmp_path: Path) -> None:
+def test_a_static_cache_gives_equal_drafts(checkpoint: Path, mixed: Path, tmp_path: Path) -> None:
     for cache in ("dynamic", "static"):
         _generate(*_arguments(checkpoint, mixed, tmp_path / f"{cache}.jsonl", "--cache", cache))
     drafted = [without_time(tmp_path / f"{cache}.jsonl") for cache in ("dynamic", "static")]
     assert drafted[0] == drafted[1]
 
 
-def test_progress_goes_to_standard_error_alone(
+def test_progress_goes_to_stderr_only(
     checkpoint: Path, studies: list[Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from radfact import progress as live
@@ -192,9 +194,7 @@ def test_dropped_inputs_are_joined_or_repeated(
     assert json.loads((tmp_path / "drafts.run.json").read_text())["drop"] == ["lateral", "prior"]
 
 
-def test_what_cannot_be_used_is_counted_in_one_line_and_no_warning(
-    checkpoint: Path, studies: list[Study], tmp_path: Path
-) -> None:
+def test_unusable_studies_are_counted_in_one_line(checkpoint: Path, studies: list[Study], tmp_path: Path) -> None:
     wide = Sentence(text="Arm.", boxes=(Box(x_min=0, y_min=0, x_max=1, y_max=1),))
     unused = studies[1].model_copy(
         update={"prior_report": "Clear.", "prior_frontal": None, "grounded_findings": [wide]}
@@ -208,7 +208,7 @@ def test_what_cannot_be_used_is_counted_in_one_line_and_no_warning(
     assert "Warning" not in done.output
 
 
-def test_it_is_said_how_many_studies_have_changed(checkpoint: Path, studies: list[Study], tmp_path: Path) -> None:
+def test_the_number_of_changed_studies_is_printed(checkpoint: Path, studies: list[Study], tmp_path: Path) -> None:
     manifest, out = tmp_path / "set.jsonl", tmp_path / "drafts.jsonl"
     write_manifest(manifest, studies)
     _generate(*_arguments(checkpoint, manifest, out))

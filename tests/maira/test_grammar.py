@@ -133,7 +133,7 @@ def logits(draw: st.DrawFn) -> tuple[Any, Grammar, list[Tensor]]:
 
 @given(logits())
 @settings(max_examples=300, deadline=None)
-def test_any_logits_give_a_report_that_parses_without_an_irregularity(built: tuple[Any, Grammar, list[Tensor]]) -> None:
+def test_any_logits_give_a_well_formed_report(built: tuple[Any, Grammar, list[Tensor]]) -> None:
     tokenizer, grammar, scores = built
     processor = GrammarProcessor(grammar, len(scores))
     answers = _generate(processor, scores, torch.ones(len(scores[0]), 4, dtype=torch.long), tokenizer.pad_token_id)
@@ -148,7 +148,7 @@ def test_any_logits_give_a_report_that_parses_without_an_irregularity(built: tup
 
 @given(logits())
 @settings(max_examples=200, deadline=None)
-def test_any_logits_complete_boxes_that_parse_without_an_irregularity(built: tuple[Any, Grammar, list[Tensor]]) -> None:
+def test_any_logits_give_well_formed_boxes(built: tuple[Any, Grammar, list[Tensor]]) -> None:
     tokenizer, grammar, scores = built
     assume(len(scores) >= 6)  # four coordinates, </box> and </obj>
     processor = GrammarProcessor(grammar, len(scores), in_box=True)
@@ -164,7 +164,7 @@ def test_any_logits_complete_boxes_that_parse_without_an_irregularity(built: tup
 
 @pytest.mark.parametrize("bad", [-np.inf, np.inf, np.nan])
 @pytest.mark.parametrize("built", MADE)
-def test_logits_without_a_number_give_one_too(built: tuple[Any, Grammar], bad: float) -> None:
+def test_nan_logits_give_a_well_formed_report(built: tuple[Any, Grammar], bad: float) -> None:
     tokenizer, grammar = built
     scores = [torch.full((2, len(grammar.vocabulary.texts)), bad)] * 20
     answers = _generate(GrammarProcessor(grammar, 20), scores, torch.ones(2, 3, dtype=torch.long), 0)
@@ -226,7 +226,7 @@ def answers(draw: st.DrawFn) -> tuple[Any, Grammar, list[int]]:
 
 @given(answers())
 @settings(max_examples=500, deadline=None)
-def test_the_grammar_allows_what_the_parser_finds_regular(built: tuple[Any, Grammar, list[int]]) -> None:
+def test_the_grammar_accepts_what_the_parser_finds_well_formed(built: tuple[Any, Grammar, list[int]]) -> None:
     tokenizer, grammar, ids = built
     text = _decode(tokenizer, ids)
     parsed = parse_report(text)
@@ -272,7 +272,7 @@ def test_the_grammar_allows_what_the_parser_finds_regular(built: tuple[Any, Gram
         ("<obj>a<box><x99><y98><x99><y99></box><box><x99><y98>", "<x99>", True),
     ],
 )
-def test_what_may_follow(written: str, following: str, allowed: bool) -> None:
+def test_allowed_next_tokens(written: str, following: str, allowed: bool) -> None:
     tokenizer, grammar = MADE[1]
     state = grammar.start()
     for token in _ids(tokenizer, written):
@@ -292,7 +292,7 @@ def test_a_sentence_has_no_more_boxes_than_the_cap() -> None:
 @pytest.mark.parametrize(
     "pieces", [["<", "o", "b", "j", ">"], ["</", "obj>"], ["<", "x", "1", "2", ">"], ["<", "0x3E"]]
 )
-def test_text_does_not_spell_a_token_of_the_format(pieces: list[str]) -> None:
+def test_text_cannot_spell_format_tokens(pieces: list[str]) -> None:
     tokenizer, grammar = MADE[0]
     *start, last = [tokenizer.convert_tokens_to_ids("<0x3E>" if p == "0x3E" else p) for p in pieces]
     state = grammar.start()
@@ -302,7 +302,7 @@ def test_text_does_not_spell_a_token_of_the_format(pieces: list[str]) -> None:
     assert (last in _allowed(grammar, state)) is (pieces[-1] == "0x3E")  # "<>" is none
 
 
-def test_a_word_of_parts_is_not_undone_where_there_is_no_room_for_another() -> None:
+def test_a_partial_word_is_completed_at_the_token_limit() -> None:
     tokenizer, grammar = MADE[0]
     state = grammar.start()
     for token in _ids(tokenizer, "<obj>ü"):
@@ -312,7 +312,7 @@ def test_a_word_of_parts_is_not_undone_where_there_is_no_room_for_another() -> N
     assert _allowed(grammar, state, 2) == {grammar.vocabulary.ids[OBJECT_END]}
 
 
-def test_a_third_copy_of_a_sentence_ends_the_report() -> None:
+def test_a_third_repetition_ends_the_report() -> None:
     tokenizer, grammar = MADE[1]
     state = grammar.start()
     for token in _ids(tokenizer, f"<obj>Clear.</obj><obj>Clear.{BOX_A}</obj><obj>Clear.</obj>"):
@@ -324,7 +324,9 @@ def test_a_third_copy_of_a_sentence_ends_the_report() -> None:
 
 @given(tokenizers, reports, st.integers(0, 60))
 @settings(deadline=None)
-def test_all_is_closed_when_the_tokens_run_out(built: tuple[Any, Grammar], report: list[Sentence], limit: int) -> None:
+def test_everything_is_closed_at_the_token_limit(
+    built: tuple[Any, Grammar], report: list[Sentence], limit: int
+) -> None:
     """A model that would write this report is stopped at any place of it."""
     tokenizer, grammar = built
     target = [*_ids(tokenizer, render_report(report)), tokenizer.eos_token_id]
@@ -342,7 +344,7 @@ def test_all_is_closed_when_the_tokens_run_out(built: tuple[Any, Grammar], repor
         assert processor.cut_off == [False]
 
 
-def test_what_the_model_could_not_have_written_anyway_is_not_cut_off() -> None:
+def test_a_complete_response_is_not_marked_as_truncated() -> None:
     """At the limit it would spell one of the format's tokens, which is forbidden; next to that, it ends the object."""
     tokenizer, grammar = MADE[0]
     target = [[OBJECT], ["a"], ["</"], ["obj"], [">", OBJECT_END]]
@@ -355,7 +357,7 @@ def test_what_the_model_could_not_have_written_anyway_is_not_cut_off() -> None:
     assert processor.cut_off == [False]
 
 
-def test_rows_are_independent_of_padding_and_of_each_other() -> None:
+def test_rows_are_independent_of_padding_and_other_rows() -> None:
     tokenizer, grammar = MADE[1]
     size = len(grammar.vocabulary.texts)
     scores = list(torch.randn(40, 3, size, generator=torch.Generator().manual_seed(1)))
@@ -372,7 +374,7 @@ def test_rows_are_independent_of_padding_and_of_each_other() -> None:
         assert set(together[row][len(alone) :]) <= {tokenizer.pad_token_id}
 
 
-def test_a_head_with_more_rows_than_tokens_never_writes_them() -> None:
+def test_unused_rows_of_the_head_are_never_sampled() -> None:
     _, grammar = MADE[1]
     size = len(grammar.vocabulary.texts)
     scores = GrammarProcessor(grammar, 9)(torch.ones(1, 1, dtype=torch.long), torch.zeros(1, size + 5))
@@ -380,7 +382,7 @@ def test_a_head_with_more_rows_than_tokens_never_writes_them() -> None:
 
 
 @pytest.mark.parametrize("following", [[[1, 3, 5]], [[2, 1]], [[1, 2]]])
-def test_a_second_call_or_rows_that_move_are_an_error(following: list[list[int]]) -> None:
+def test_reuse_or_reordered_rows_are_an_error(following: list[list[int]]) -> None:
     _, grammar = MADE[1]
     processor = GrammarProcessor(grammar, 9)
     scores = torch.zeros(1, len(grammar.vocabulary.texts))
@@ -389,7 +391,7 @@ def test_a_second_call_or_rows_that_move_are_an_error(following: list[list[int]]
         processor(torch.tensor(following), scores)
 
 
-def test_a_tokenizer_without_the_format_is_refused() -> None:
+def test_a_tokenizer_without_format_tokens_is_refused() -> None:
     with raises_code(ErrorCode.MISMATCH, match=r"204 tokens .* <obj>"):
         Vocabulary.from_tokenizer(_sentencepiece())
 

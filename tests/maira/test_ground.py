@@ -110,7 +110,7 @@ def _complete(studies: Sequence[Study], out: Path) -> BoxResult:
     return complete_boxes(studies, out.parent / "checkpoint", out)
 
 
-def test_a_manifest_without_phrases_asks_for_a_file(study: Study, folder: Path) -> None:
+def test_a_manifest_without_phrases_is_an_error(study: Study, folder: Path) -> None:
     with raises_code(ErrorCode.EMPTY_INPUT, field="phrases"):
         _ground(study, [], folder / "out.jsonl")
     assert not (folder / "out.run.json").exists()
@@ -149,7 +149,7 @@ def _drawn(corners: Sequence[Sequence[float]], x: NDArray[Any], y: NDArray[Any])
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(bins, max_size=3), st.lists(regions, min_size=1, max_size=3), st.integers(20, 90), st.integers(20, 90))
-def test_scores_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
+def test_scores_use_crop_pixels_mapped_to_the_original(
     folder: Path,
     engine: Install,
     answered: list[tuple[int, ...]],
@@ -184,7 +184,7 @@ def test_scores_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
     assert run.scores["mean_iou"].point == pytest.approx(expected["iou"], abs=1e-12)
 
 
-def test_references_outside_the_crop_are_counted_and_not_compared(study: Study, folder: Path, engine: Install) -> None:
+def test_references_outside_the_crop_are_counted_and_not_scored(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda _: WHOLE)
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN, UNKNOWN), folder / "out.jsonl")
     assert (run.requested, run.answered, run.compared, run.clipped, run.outside) == (4, 4, 2, 1, 1)
@@ -197,13 +197,13 @@ def test_references_outside_the_crop_are_counted_and_not_compared(study: Study, 
     assert written["counts"]["outside"] == 1
 
 
-def test_masks_are_counted_and_not_compared(study: Study, folder: Path, engine: Install) -> None:
+def test_masks_are_counted_and_not_scored(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda _: WHOLE)
     masked = LEFT.model_copy(update={"masks": (Mask(size=(1, 1), counts=[0, 1]),)})
     assert _ground(study, _phrases(masked, LEFT), folder / "out.jsonl").masked == 1
 
 
-def test_an_answer_without_a_box_is_zero(study: Study, folder: Path, engine: Install) -> None:
+def test_a_response_without_a_box_scores_zero(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda request: WHOLE if "nodule" in request.example.prompt else "<obj>Wide opacity.</obj>")
     run = _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
     rows = read_rows(folder / "out.jsonl")
@@ -211,9 +211,7 @@ def test_an_answer_without_a_box_is_zero(study: Study, folder: Path, engine: Ins
     assert run.scores["mean_iou"].point == pytest.approx(rows[0]["iou"] / 2)
 
 
-def test_rows_and_intervals_do_not_depend_on_where_a_run_was_interrupted(
-    study: Study, folder: Path, engine: Install
-) -> None:
+def test_a_resumed_run_gives_equal_rows_and_intervals(study: Study, folder: Path, engine: Install) -> None:
     scripted = engine(lambda _: WHOLE)
     _ground(study, _phrases(*SIX), folder / "whole.jsonl")
 
@@ -230,7 +228,7 @@ def test_rows_and_intervals_do_not_depend_on_where_a_run_was_interrupted(
     assert _scores(folder / "out.jsonl") == _scores(folder / "whole.jsonl")
 
 
-def test_a_finished_run_starts_no_engine_and_says_the_same(
+def test_a_finished_run_starts_no_engine_and_prints_the_same(
     study: Study, folder: Path, engine: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine(lambda _: WHOLE)
@@ -242,9 +240,7 @@ def test_a_finished_run_starts_no_engine_and_says_the_same(
 @pytest.mark.parametrize(
     "other", [CUT, LEFT.model_copy(update={"boxes": CUT.boxes}), LEFT.model_copy(update={"text": "Right nodule."})]
 )
-def test_a_phrase_that_has_changed_is_located_again(
-    study: Study, folder: Path, engine: Install, other: Sentence
-) -> None:
+def test_a_changed_phrase_is_located_again(study: Study, folder: Path, engine: Install, other: Sentence) -> None:
     scripted = engine(lambda _: WHOLE)
     _ground(study, _phrases(LEFT, HIDDEN), folder / "out.jsonl")
     scripted.asked.clear()
@@ -255,9 +251,7 @@ def test_a_phrase_that_has_changed_is_located_again(
     assert read_rows(folder / "out.jsonl") == read_rows(folder / "once.jsonl")
 
 
-def test_answers_to_phrases_that_are_not_asked_are_left_as_they_are(
-    study: Study, folder: Path, engine: Install
-) -> None:
+def test_responses_to_unrequested_phrases_are_unchanged(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda _: WHOLE)
     _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
     before = (folder / "out.jsonl").read_bytes()
@@ -266,7 +260,7 @@ def test_answers_to_phrases_that_are_not_asked_are_left_as_they_are(
     assert (folder / "out.jsonl").read_bytes() == before
 
 
-def test_what_cannot_be_answered_is_listed_and_the_rest_goes_on(study: Study, folder: Path, engine: Install) -> None:
+def test_failures_are_listed_and_the_run_continues(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda request: FailedRequest("too long") if "opacity" in request.example.prompt else WHOLE)
     gone = Study(sample_id="gone", frontal=folder / "none.png")
     phrases = [Phrase("gone", 0, LEFT), Phrase("gone", 1, CUT), Phrase("no radiograph", 0, LEFT), *_phrases(LEFT, CUT)]
@@ -282,26 +276,24 @@ def test_what_cannot_be_answered_is_listed_and_the_rest_goes_on(study: Study, fo
 
 
 @pytest.mark.parametrize("text", ["<obj>", "<image>", "..."])
-def test_a_phrase_that_the_format_cannot_hold_is_a_failure(
-    study: Study, folder: Path, engine: Install, text: str
-) -> None:
+def test_an_unrepresentable_phrase_is_a_failure(study: Study, folder: Path, engine: Install, text: str) -> None:
     engine(lambda _: WHOLE)
     run = _ground(study, _phrases(Sentence(text=text), LEFT), folder / "out.jsonl")
     assert (run.answered, [failure.sample_id for failure in run.failures]) == (1, ["s"])
 
 
-def test_a_phrase_of_no_study_is_refused(study: Study, folder: Path) -> None:
+def test_a_phrase_without_its_study_is_refused(study: Study, folder: Path) -> None:
     with raises_code(ErrorCode.UNKNOWN_NAME, match="'other'", field="sample_id"):
         _ground(study, [Phrase("other", 0, LEFT)], folder / "out.jsonl")
 
 
-def test_nothing_answered_is_a_failed_run(study: Study, folder: Path, engine: Install) -> None:
+def test_a_run_without_responses_fails(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda _: FailedRequest("out of memory"))
     with raises_code(ErrorCode.RUN_FAILED, match="out of memory"):
         _ground(study, _phrases(LEFT), folder / "out.jsonl")
 
 
-def test_completions_are_asked_and_compared_sentence_by_sentence(study: Study, folder: Path, engine: Install) -> None:
+def test_completions_are_scored_per_sentence(study: Study, folder: Path, engine: Install) -> None:
     scripted = engine(lambda request: str(request.example.target))
     plain = Study(sample_id="plain", frontal=study.frontal, grounded_findings=[UNKNOWN])
     run = _complete([plain, study], folder / "out.jsonl")
@@ -319,7 +311,7 @@ def test_completions_are_asked_and_compared_sentence_by_sentence(study: Study, f
     assert opacity["reference"] == [box(0.1, 0, 0.5, 1).model_dump()]
 
 
-def test_a_reference_that_has_changed_is_completed_again(study: Study, folder: Path, engine: Install) -> None:
+def test_a_changed_reference_is_completed_again(study: Study, folder: Path, engine: Install) -> None:
     scripted = engine(lambda request: str(request.example.target))
     _complete([study], folder / "out.jsonl")
     scripted.asked.clear()
@@ -329,13 +321,13 @@ def test_a_reference_that_has_changed_is_completed_again(study: Study, folder: P
     assert read_rows(folder / "out.jsonl")[1]["reference"] == [box(0.1, 0, 0.6, 1).model_dump()]
 
 
-def test_a_manifest_without_reference_boxes_has_nothing_to_complete(study: Study, folder: Path) -> None:
+def test_a_manifest_without_reference_boxes_is_an_error(study: Study, folder: Path) -> None:
     plain = study.model_copy(update={"grounded_findings": [UNKNOWN]})
     with raises_code(ErrorCode.EMPTY_INPUT):
         _complete([plain], folder / "out.jsonl")
 
 
-def test_a_reference_that_cannot_be_shown_is_listed(study: Study, folder: Path, engine: Install) -> None:
+def test_an_unrepresentable_reference_is_listed(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda request: str(request.example.target))
     gone = study.model_copy(update={"sample_id": "gone", "lateral": folder / "none.png"})
     run = _complete([gone, study], folder / "out.jsonl")
@@ -344,7 +336,7 @@ def test_a_reference_that_cannot_be_shown_is_listed(study: Study, folder: Path, 
     assert (run.answered, run.requested) == (2, 5)
 
 
-def test_a_radiograph_that_many_phrases_are_about_is_listed_once(study: Study, folder: Path, engine: Install) -> None:
+def test_an_unreadable_radiograph_is_listed_once(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda request: WHOLE if "Arm" in request.example.prompt else FailedRequest("the radiograph cannot be read"))
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN), folder / "out.jsonl")
     assert [failure.reason for failure in run.failures] == ["the radiograph cannot be read"]
@@ -352,9 +344,7 @@ def test_a_radiograph_that_many_phrases_are_about_is_listed_once(study: Study, f
     assert (run.answered, run.requested) == (1, 3)
 
 
-def test_a_random_model_completes_boxes_without_an_irregularity(
-    phantoms: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_random_model_completes_well_formed_boxes(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
     options, engine = GenerationOptions(max_new_tokens=20), EngineOptions(batch_size=8)
     run = complete_boxes(read_manifest(phantoms)[:6], checkpoint, tmp_path / "out.jsonl", options, engine)
     rows = read_rows(tmp_path / "out.jsonl")

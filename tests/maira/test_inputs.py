@@ -60,7 +60,7 @@ some_inputs = st.lists(st.sampled_from(INPUTS), unique=True)
 
 
 @given(dropped=some_inputs)
-def test_a_prompt_shows_what_is_not_dropped_and_nothing_else(dropped: list[Input]) -> None:
+def test_a_prompt_shows_exactly_the_inputs_not_dropped(dropped: list[Input]) -> None:
     prompt = build_prompt("findings", study_context(drop_inputs(FULL, dropped)))
     for name, texts in SHOWN.items():
         for text in texts:
@@ -68,7 +68,7 @@ def test_a_prompt_shows_what_is_not_dropped_and_nothing_else(dropped: list[Input
 
 
 @given(dropped=some_inputs)
-def test_a_study_has_an_input_until_it_is_dropped(dropped: list[Input]) -> None:
+def test_a_study_loses_its_dropped_inputs(dropped: list[Input]) -> None:
     left = drop_inputs(FULL, dropped)
     assert [name for name in INPUTS if not has_inputs(left, [name])] == [name for name in INPUTS if name in dropped]
 
@@ -77,7 +77,7 @@ def test_the_image_of_a_dropped_prior_is_not_shown() -> None:
     assert make_example(drop_inputs(FULL, ["prior"]), "findings").images == (Path("f.png"), Path("l.png"))
 
 
-def test_a_prior_report_alone_is_no_prior() -> None:
+def test_a_prior_report_without_an_image_is_no_prior() -> None:
     assert not has_inputs(FULL.model_copy(update={"prior_frontal": None}), ["prior"])
 
 
@@ -92,7 +92,7 @@ def test_an_unknown_input_is_refused_with_the_known_ones(text: str) -> None:
         parse_inputs(text)
 
 
-def test_a_run_is_made_once_however_its_inputs_are_written(tmp_path: Path) -> None:
+def test_equal_input_sets_are_one_run(tmp_path: Path) -> None:
     runs = without_inputs(tmp_path, ["comparison+prior", "prior", "prior+comparison"])
     assert [run.name for run in runs] == ["all-inputs", "no-prior+comparison", "no-prior"]
 
@@ -126,7 +126,7 @@ def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("subset", ["all", "with-input"])
-def test_no_study_to_score_is_an_error(subset: str, tmp_path: Path) -> None:
+def test_a_manifest_without_scorable_studies_is_an_error(subset: str, tmp_path: Path) -> None:
     bare = FULL.model_copy(update={"findings": None})
     with raises("empty-input"):
         select_studies([bare], "findings", subset, without_inputs(tmp_path, ["prior"]))
@@ -172,7 +172,7 @@ def test_a_difference_is_paired(tmp_path: Path) -> None:
     assert (difference.n, difference.high) == (5, 0)
 
 
-def test_a_score_without_any_value_is_no_row(tmp_path: Path) -> None:
+def test_scores_without_values_are_omitted(tmp_path: Path) -> None:
     names = _table(tmp_path).names
     assert {"logical_f1", LATERAL_MENTIONS, "bleu_1"} <= set(names)
     assert not any(name.startswith(("grounding_", "spatial_")) for name in names)
@@ -184,7 +184,7 @@ def test_a_dataset_level_score_has_no_difference(tmp_path: Path) -> None:
     assert "macro" not in table.differences["no-prior"]
 
 
-def test_a_pooled_score_differs_by_what_its_counts_do(tmp_path: Path) -> None:
+def test_a_pooled_difference_comes_from_the_counts(tmp_path: Path) -> None:
     table = _table(tmp_path)
     points = [table.scores[name]["bleu_1"].point for name in ("no-prior", "all-inputs")]
     gap = table.differences["no-prior"]["bleu_1"]
@@ -193,7 +193,7 @@ def test_a_pooled_score_differs_by_what_its_counts_do(tmp_path: Path) -> None:
     assert gap.low is not None
 
 
-def test_mentions_stand_beside_those_of_the_references(tmp_path: Path) -> None:
+def test_mention_rates_are_compared_with_the_references(tmp_path: Path) -> None:
     table = _table(tmp_path)
     assert table.scores["all-inputs"][LATERAL_MENTIONS].point == pytest.approx(0.4)
     assert table.differences["no-prior"][LATERAL_MENTIONS].point == pytest.approx(-0.2)
@@ -201,7 +201,7 @@ def test_mentions_stand_beside_those_of_the_references(tmp_path: Path) -> None:
     assert table.reference[LATERAL_MENTIONS].point == 0
 
 
-def test_a_language_model_reads_which_reports_mention_a_comparison(tmp_path: Path) -> None:
+def test_a_language_model_detects_mentions_of_comparison(tmp_path: Path) -> None:
     table = _table(tmp_path, mock_client(find_comparison, name="reader"))
     assert table.scores["no-prior"][COMPARISON_MENTIONS].point == pytest.approx(0.2)
     assert table.differences["no-prior"][COMPARISON_MENTIONS].point == 0
@@ -209,7 +209,7 @@ def test_a_language_model_reads_which_reports_mention_a_comparison(tmp_path: Pat
     assert any(note.startswith(f"{COMPARISON_MENTIONS}: share of reports") for note in footnotes(table))
 
 
-def test_what_a_metric_lacks_is_said_below_the_table(tmp_path: Path) -> None:
+def test_unavailable_metrics_are_explained_below_the_table(tmp_path: Path) -> None:
     said = "\n".join(footnotes(_table(tmp_path)))
     assert "Not in the table: radgraph (needs weights: --weights radgraph=FOLDER with" in said
     assert "Not in the table: comparison_mentions (needs a language model" in said
@@ -237,7 +237,7 @@ def test_a_cell_is_the_median_with_its_interval() -> None:
     assert cell(None) == "-"
 
 
-def test_no_judge_is_told_before_anything_is_drafted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_judge_is_an_error_before_drafting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
     with raises("judge: missing-option"):
         Scoring.from_options(tmp_path / "manifest.jsonl", tmp_path / "cache").check()
@@ -278,7 +278,7 @@ def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: 
         assert said.count(f"Not in the table: {name} (needs weights: --weights ") == 1
 
 
-def test_the_command_shows_one_line_a_run_and_tables_that_fit_a_terminal(
+def test_the_command_prints_a_line_per_run_and_narrow_tables(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -291,7 +291,7 @@ def test_the_command_shows_one_line_a_run_and_tables_that_fit_a_terminal(
     assert said.count("logical_f1") == 3
 
 
-def test_metrics_that_were_named_are_the_only_ones_and_are_missed(arguments: list[str], tmp_path: Path) -> None:
+def test_only_named_metrics_are_computed_and_required(arguments: list[str], tmp_path: Path) -> None:
     words = [*arguments, "--judge", "offline", "--metrics", "rouge_l,radfact,rg_er", "--weights", str(tmp_path)]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 3
@@ -306,7 +306,7 @@ def test_metrics_that_were_named_are_the_only_ones_and_are_missed(arguments: lis
 @pytest.mark.parametrize(
     ("option", "wrong"), [("--metrics", "--metrics: unknown-name"), ("--weights", "rouge: file-not-found")]
 )
-def test_options_of_metrics_are_checked_before_anything_is_drafted(
+def test_metric_options_are_checked_before_drafting(
     arguments: list[str], tmp_path: Path, option: str, wrong: str
 ) -> None:
     with raises(wrong):
@@ -314,7 +314,7 @@ def test_options_of_metrics_are_checked_before_anything_is_drafted(
     assert not (tmp_path / "out" / "all-inputs").exists()
 
 
-def test_another_judge_takes_the_drafts_that_are_there(
+def test_existing_drafts_are_reused_with_another_judge(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _command([*arguments, "--judge", "offline"])
@@ -333,7 +333,7 @@ def test_options_of_scoring_come_from_a_configuration_file(arguments: list[str],
     assert figures[LATERAL_MENTIONS]["point"] is not None
 
 
-def test_a_study_that_cannot_be_drafted_is_told_by_run(arguments: list[str], tmp_path: Path) -> None:
+def test_failed_studies_are_reported_per_run(arguments: list[str], tmp_path: Path) -> None:
     manifest = tmp_path / "set.jsonl"
     study = next(study for study in read_manifest(manifest) if study.prior_frontal is not None)
     broken = study.model_copy(update={"prior_frontal": tmp_path / "none.png"})

@@ -43,7 +43,7 @@ NO_SHOTS = judge_prompt(Path("none"))
 REPORTS = {f"r{n}": f"{SENTENCES[n % 5]} Rib fracture number {n} is old." for n in range(20)}
 
 
-def test_every_kind_of_pair_is_made_and_none_twice() -> None:
+def test_every_kind_of_pair_is_made_without_duplicates() -> None:
     drafts = dict.fromkeys(REPORTS, "The lungs are clear.")
     pairs = make_pairs(REPORTS, PAIRINGS, drafts=drafts)
     assert {one.pairing for one in pairs} == set(PAIRINGS)
@@ -53,7 +53,7 @@ def test_every_kind_of_pair_is_made_and_none_twice() -> None:
     assert pairs == make_pairs(REPORTS, PAIRINGS, drafts=drafts)
 
 
-def test_the_most_similar_report_is_that_with_the_same_rare_words() -> None:
+def test_the_most_similar_report_shares_rare_words() -> None:
     reports = {
         "a": "The heart is large. Old rib fracture.",
         "b": "The heart is normal. Lungs are clear.",
@@ -65,7 +65,7 @@ def test_the_most_similar_report_is_that_with_the_same_rare_words() -> None:
     assert (found["a"], found["e"]) == (reports["c"], reports["b"])
 
 
-def test_similar_reports_are_found_without_a_table_of_all_words() -> None:
+def test_similar_reports_need_no_dense_matrix() -> None:
     reports = {f"r{n}": " ".join(f"w{n // 2}x{k}" for k in range(40)) + f" own{n}" for n in range(800)}
     tracemalloc.start()
     found = {one.source_id: one.pair.candidate for one in make_pairs(reports, ["nearest"])}
@@ -75,14 +75,14 @@ def test_similar_reports_are_found_without_a_table_of_all_words() -> None:
     assert all(found[key] == reports[f"r{int(key[1:]) ^ 1}"] for key in reports)
 
 
-def test_more_reports_move_none_to_the_other_side() -> None:
+def test_more_reports_do_not_move_existing_ones_between_splits() -> None:
     held = [is_held_out(f"r{n}", 0.2, 1) for n in range(1000)]
     assert 150 < sum(held) < 250
     assert all(is_held_out(f"r{n}", 0.3, 1) for n, is_aside in enumerate(held) if is_aside)
 
 
 @pytest.mark.parametrize("shots", [None, Path("none")])
-def test_entailment_is_asked_as_the_judge_asks(shots: Path | None) -> None:
+def test_entailment_prompts_equal_those_of_the_judge(shots: Path | None) -> None:
     pairs = make_pairs(REPORTS, ["random"], count=1)
     one = make_entailment_examples(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).examples[0]
     assert one.labeled is not None
@@ -93,7 +93,7 @@ def test_entailment_is_asked_as_the_judge_asks(shots: Path | None) -> None:
     assert getattr(verdict, "status", None) == one.labeled.status
 
 
-def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
+def test_held_out_data_are_readable_by_judge_check(tmp_path: Path) -> None:
     written = make_judge_data(
         REPORTS, "entailment", [Teacher("offline")], tmp_path, few_shots=Path("none"), hold_out=HoldOut(0.3), count=15
     )
@@ -105,7 +105,7 @@ def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
     assert sides[0].isdisjoint(sides[1])
 
 
-def test_no_question_held_out_is_asked_in_training(tmp_path: Path) -> None:
+def test_held_out_queries_are_not_in_training(tmp_path: Path) -> None:
     alike = {f"a{n}": f"{SENTENCES[n % 5]} {SENTENCES[(n + 1) % 5]}" for n in range(60)}
     make_judge_data(alike, "entailment", [Teacher("offline")], tmp_path, pairings=["nearest"], hold_out=HoldOut(0.2))
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
@@ -114,7 +114,7 @@ def test_no_question_held_out_is_asked_in_training(tmp_path: Path) -> None:
     assert len(train) > 0
 
 
-def test_the_errors_themselves_teach_entailment_as_the_offline_judge_sees_it() -> None:
+def test_error_labels_agree_with_the_offline_judge() -> None:
     pairs = make_pairs(REPORTS, ["permuted"])
     examples = make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), ERRORS).examples
     labels = {one.labeled.label for one in examples if one.labeled}
@@ -125,7 +125,7 @@ def test_the_errors_themselves_teach_entailment_as_the_offline_judge_sees_it() -
     assert agree / len(examples) > 0.9
 
 
-def test_what_does_not_follow_from_the_errors_is_for_the_next_teacher() -> None:
+def test_undecided_queries_go_to_the_next_teacher() -> None:
     pairs = make_pairs(REPORTS, ["permuted", "reworded"])
     alone, both = (
         make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), teachers).examples
@@ -136,7 +136,7 @@ def test_what_does_not_follow_from_the_errors_is_for_the_next_teacher() -> None:
     assert all(one.paired.injected is not None for one in alone)
 
 
-def test_reports_in_other_words_teach_both_verdicts_of_sentences_that_are_no_copies() -> None:
+def test_paraphrases_give_both_verdicts_for_sentences_that_are_not_copies() -> None:
     examples = make_entailment_examples(
         make_pairs(REPORTS, ["reworded"]), NO_SHOTS, load_splitter("offline"), OFFLINE
     ).examples
@@ -145,7 +145,7 @@ def test_reports_in_other_words_teach_both_verdicts_of_sentences_that_are_no_cop
     assert sum(one.label == "entailment" for one in other) > len(other) / 4
 
 
-def test_a_report_in_other_words_says_the_same_or_less() -> None:
+def test_a_paraphrase_states_the_same_or_less() -> None:
     report = "There is a small left pleural effusion. The heart is normal in size. No pneumothorax or consolidation."
     said = {(fact.concept, fact.present) for fact in parse_facts(report)}
     texts = {reword(report, random.Random(seed)) for seed in range(60)}
@@ -158,7 +158,7 @@ def test_a_report_in_other_words_says_the_same_or_less() -> None:
     assert reword("As dictated before.", random.Random(0)) is None
 
 
-def test_a_balanced_draw_is_half_entailed_and_few_of_it_copies(tmp_path: Path) -> None:
+def test_a_balanced_draw_is_half_entailed_with_few_copies(tmp_path: Path) -> None:
     teachers = [Teacher("injected"), Teacher("offline")]
     make_judge_data(REPORTS, "entailment", teachers, tmp_path, balanced=True, hold_out=HoldOut(0.3))
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
@@ -170,7 +170,7 @@ def test_a_balanced_draw_is_half_entailed_and_few_of_it_copies(tmp_path: Path) -
             assert sum(one["phrase"] in one["evidence"] for one in entailed) <= len(entailed) / 3
 
 
-def test_a_balanced_draw_takes_what_there_is() -> None:
+def test_a_balanced_draw_uses_what_is_available() -> None:
     examples = make_entailment_examples(
         make_pairs(REPORTS, ["edited"]), NO_SHOTS, load_splitter("offline"), OFFLINE
     ).examples
@@ -183,7 +183,7 @@ def test_a_balanced_draw_takes_what_there_is() -> None:
     assert balance([], 1) == []
 
 
-def test_copies_may_fill_what_is_held_out(tmp_path: Path) -> None:
+def test_copies_may_fill_the_held_out_set(tmp_path: Path) -> None:
     teachers = [Teacher("injected"), Teacher("offline")]
     reports = {f"r{n}": f"{SENTENCES[n % 5]} Rib fracture number {n} is old." for n in range(60)}
     counts = {}
@@ -195,14 +195,14 @@ def test_copies_may_fill_what_is_held_out(tmp_path: Path) -> None:
     assert 0 < counts[True] == 2 * min(wrong, counts[False] - wrong)
 
 
-def test_a_draw_that_leaves_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
+def test_a_draw_without_training_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="injected") as error:
         make_judge_data(REPORTS, "entailment", [Teacher("injected")], tmp_path / "out", balanced=True)
     assert error.value.field == "balanced"
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_says_that_nothing_is_held_out(tmp_path: Path) -> None:
+def test_the_command_warns_if_nothing_is_held_out(tmp_path: Path) -> None:
     with (tmp_path / "reports.csv").open("w", encoding="utf-8") as handle:
         csv.writer(handle).writerows([["id", "report"], *REPORTS.items()])
     arguments = ["judge-data", str(tmp_path / "reports.csv"), "--task", "entailment", "--teacher", "offline"]
@@ -212,7 +212,7 @@ def test_the_command_says_that_nothing_is_held_out(tmp_path: Path) -> None:
         assert ("Choose a greater --held-out" in " ".join(done.output.split())) == is_said
 
 
-def test_the_errors_themselves_teach_green_in_its_notation() -> None:
+def test_injected_errors_give_green_responses() -> None:
     for one in make_pairs(REPORTS, ["permuted"]):
         assert one.injected is not None
         found = parse_assessment(format_assessment(assess_errors(one.injected)))
@@ -231,7 +231,7 @@ def test_the_errors_themselves_teach_green_in_its_notation() -> None:
         ("c", "Left nodule", "Right nodule.", "Right nodule"),
     ],
 )
-def test_an_error_is_explained_by_what_is_wrong_or_missing(
+def test_explanations_name_what_is_wrong_or_missing(
     letter: Any, original: str, modified: str | None, said: str
 ) -> None:
     change = InjectedError(category=letter, operation="any", original=original, modified=modified)
@@ -246,7 +246,7 @@ def test_an_error_is_explained_by_what_is_wrong_or_missing(
     assert found.explanations["abcdef".index(letter)] == (said,)
 
 
-def test_vert_is_taught_one_decimal_of_the_teachers_score() -> None:
+def test_vert_targets_have_one_decimal() -> None:
     none = "\n".join(f"({letter}) x: 0." for letter in "abcdef")
     answer = (
         f"[Explanation]:\nSame.\n\n[Clinically Significant Errors]:\n{none}\n\n"
@@ -276,7 +276,7 @@ def test_the_command_writes_pairs_for_meta_agreement(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("teacher", "wrong"), [("injected", "the last teacher, which is"), ("offline", "no language model")]
 )
-def test_a_server_for_a_teacher_that_asks_none_is_refused(teacher: str, wrong: str, tmp_path: Path) -> None:
+def test_a_server_for_an_offline_teacher_is_refused(teacher: str, wrong: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=wrong):
         make_judge_data(REPORTS, "entailment", [Teacher(teacher, "http://localhost:1")], tmp_path / "out")
 
@@ -291,7 +291,7 @@ def test_a_server_for_a_teacher_that_asks_none_is_refused(teacher: str, wrong: s
         ("entailment", "offline", {"pairings": ["drafted"]}, "need a model's drafts"),
     ],
 )
-def test_what_does_not_fit_is_said(
+def test_conflicting_options_are_refused(
     task: Any, teacher: str, options: dict[str, Any], wrong: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=wrong):

@@ -46,14 +46,14 @@ def test_ratings_of_rate_eval_become_scores_with_one_decimal(tmp_path: Path) -> 
     assert (about["ratings"], about["scale"], about["held_out"]) == ("rate-eval", [0, 5], 0.1)
 
 
-def test_what_is_asked_is_what_the_metric_asks(tmp_path: Path) -> None:
+def test_prompts_equal_those_of_the_metric(tmp_path: Path) -> None:
     make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out")
     first = samples(tmp_path / "out")[0]
     asked = VertTuned.request(VertTuned.__new__(VertTuned), "Mass 0.", "Nodule 0.").messages
     assert first["messages"] == [{"role": role, "content": content} for role, content in asked]
 
 
-def test_pairs_of_one_reference_are_on_one_side_and_agreement_reads_those_held_out(tmp_path: Path) -> None:
+def test_pairs_of_a_reference_stay_in_one_split_and_agreement_reads_held_out_pairs(tmp_path: Path) -> None:
     made = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out", hold_out=HoldOut(0.3))
     held = read_ratings(made.held_out, better="higher").samples
     assert len(held) == made.samples["heldout"]
@@ -61,7 +61,7 @@ def test_pairs_of_one_reference_are_on_one_side_and_agreement_reads_those_held_o
     assert all(references.count(one) == 2 for one in references)
 
 
-def test_of_a_folder_the_training_set_is_taken(tmp_path: Path) -> None:
+def test_a_folder_means_its_training_set(tmp_path: Path) -> None:
     rate_eval(tmp_path, "rate_test.csv", 4)
     with pytest.raises(InputError, match=r"rate_train.csv"):
         make_rated_data(tmp_path, "rate-eval", tmp_path / "out")
@@ -69,7 +69,7 @@ def test_of_a_folder_the_training_set_is_taken(tmp_path: Path) -> None:
     assert sum(make_rated_data(tmp_path, "rate-eval", tmp_path / "out").samples.values()) == 6
 
 
-def test_ratings_that_are_better_lower_are_turned_and_unrated_pairs_are_named(tmp_path: Path) -> None:
+def test_lower_is_better_ratings_are_inverted_and_unrated_pairs_named(tmp_path: Path) -> None:
     rows: list[list[object]] = [["a", "R.", "C.", 0], ["b", "S.", "C.", 4], ["c", "T.", "C.", 3], ["d", "U.", "C.", ""]]
     path = write(tmp_path / "plain.csv", ["id", "reference", "candidate", "expert"], rows)
     made = make_rated_data(path, "plain", tmp_path / "out", better="lower", scale=(0, 4))
@@ -82,7 +82,7 @@ def test_ratings_that_are_better_lower_are_turned_and_unrated_pairs_are_named(tm
 
 
 @pytest.mark.parametrize(("scale", "wrong"), [(None, "rating"), ((0, 3), "rating 4 of 'b'")])
-def test_a_scale_that_is_missing_or_too_short_is_said(
+def test_a_missing_or_too_narrow_scale_is_an_error(
     scale: tuple[float, float] | None, wrong: str, tmp_path: Path
 ) -> None:
     path = write(
@@ -93,7 +93,7 @@ def test_a_scale_that_is_missing_or_too_short_is_said(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_scale_goes_upwards() -> None:
+def test_a_scale_must_be_ascending() -> None:
     with pytest.raises(InputError, match="found 5 0"):
         find_scale("rate-eval", (5, 0))
 
@@ -127,7 +127,7 @@ def test_the_command_reads_ratings(tmp_path: Path) -> None:
         (["--task", "vert", "reports.csv"], ErrorCode.MISSING_OPTION, "--teacher"),
     ],
 )
-def test_options_that_do_not_fit_together_are_refused(
+def test_conflicting_options_are_refused(
     arguments: list[str], code: ErrorCode, field: str | None, tmp_path: Path
 ) -> None:
     done = run(*arguments, "--out", tmp_path / "out")

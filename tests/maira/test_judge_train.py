@@ -64,7 +64,7 @@ def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(t
     assert found.accuracy > max(entailed, 1 - entailed) + 0.2
 
 
-def test_an_interrupted_run_goes_on_and_leaves_the_same_model(
+def test_an_interrupted_run_resumes_to_the_same_model(
     data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_judge(train_config(model, data, tmp_path / "whole"), quiet())
@@ -87,7 +87,7 @@ def test_an_interrupted_run_goes_on_and_leaves_the_same_model(
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
-def test_adapters_are_merged_into_the_folder_and_validated_on_the_way(data: Path, model: Path, tmp_path: Path) -> None:
+def test_adapters_are_validated_and_merged(data: Path, model: Path, tmp_path: Path) -> None:
     changes = {
         "lora": {"rank": 4, "alpha": 8},
         "passes": 16,
@@ -103,7 +103,7 @@ def test_adapters_are_merged_into_the_folder_and_validated_on_the_way(data: Path
 
 @pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4, "alpha": 8}}])
 @pytest.mark.slow
-def test_tied_embeddings_stay_one_weight_where_they_are_sharded(
+def test_sharded_tied_embeddings_stay_tied(
     changes: dict[str, Any], data: Path, examples: list[TrainingExample], tmp_path: Path
 ) -> None:
     model = write_tiny_model(tmp_path / "tied", texts(examples), tie_word_embeddings=True)
@@ -125,7 +125,7 @@ def test_tied_embeddings_stay_one_weight_where_they_are_sharded(
 
 
 @pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4, "alpha": 8}}])
-def test_trained_weights_that_have_no_place_in_the_model_are_no_result(
+def test_weights_missing_from_the_model_are_an_error(
     changes: dict[str, Any], data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def renamed(*arguments: Any, **options: Any) -> dict[str, torch.Tensor]:
@@ -143,7 +143,7 @@ def chat(answer: str = "yes", sample_id: str = "one") -> ChatSample:
     )
 
 
-def test_the_loss_is_of_the_answer_and_its_end_alone(model: Path) -> None:
+def test_the_loss_covers_the_answer_and_its_end_token_only(model: Path) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     network: Any = AutoModelForCausalLM.from_pretrained(model).eval()
     ids, prompt = encode_chat(chat("Yes."), tokenizer, stops(network, tokenizer))
@@ -160,9 +160,7 @@ def test_the_loss_is_of_the_answer_and_its_end_alone(model: Path) -> None:
         ("{{ raise_exception('no such role') }}", "template fails: no such role"),
     ],
 )
-def test_a_template_that_does_not_line_up_is_an_error_that_names_the_sample(
-    template: str, wrong: str, model: Path
-) -> None:
+def test_a_misaligned_chat_template_is_an_error_that_names_the_sample(template: str, wrong: str, model: Path) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = template
     with pytest.raises(InputError, match=f"sample 'one': .*{wrong}"):
@@ -195,7 +193,7 @@ def test_a_model_that_mixes_samples_is_refused(model: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["green", "vert", "entailment"])
-def test_the_recipes_are_those_of_the_papers(name: str) -> None:
+def test_configs_match_the_papers(name: str) -> None:
     found = read_judge_config(CONFIGS / f"{name}.yaml")
     assert found.validation.sources[0].split == "heldout"
     if name == "green":
@@ -206,7 +204,7 @@ def test_the_recipes_are_those_of_the_papers(name: str) -> None:
         assert (found.lora.rank, found.lora.alpha, found.lora.quantize, found.learning_rate) == (32, 64, "nf4", 2e-4)
 
 
-def test_what_cannot_be_trained_on_is_said_and_leaves_no_folder(model: Path, data: Path, tmp_path: Path) -> None:
+def test_unusable_data_is_an_error_without_an_output_folder(model: Path, data: Path, tmp_path: Path) -> None:
     write_samples(tmp_path / "twice.jsonl", [chat(), chat()])
     damaged = [line if number not in (1, 3) else "{\n" for number, line in enumerate(data.open(encoding="utf-8"))]
     (tmp_path / "damaged.jsonl").write_text("".join(damaged), encoding="utf-8")
@@ -229,7 +227,7 @@ def test_what_cannot_be_trained_on_is_said_and_leaves_no_folder(model: Path, dat
         assert not (tmp_path / "out").exists()
 
 
-def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
+def test_unreadable_samples_end_the_run_or_are_skipped(
     model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "samples.jsonl"
@@ -254,6 +252,6 @@ def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
     assert fault["sample_ids"][0].startswith(f"{path}:")
 
 
-def test_what_only_a_maira_has_is_no_part_of_a_judges_adapters() -> None:
+def test_judge_adapters_have_no_maira_specific_parts() -> None:
     with raises("the command line: lora.added_tokens: unknown-field"):
         read_judge_config(CONFIGS / "vert.yaml", ["lora.added_tokens=true"])

@@ -29,7 +29,7 @@ LEFT = Label(kind="effusion", side="left", boxes=(HALF,))
 RIGHT_NODULE = Label(kind="nodule", side="right", boxes=(HALF,))
 
 
-def test_the_reference_itself_is_perfect() -> None:
+def test_the_reference_scores_perfectly() -> None:
     studies = [make_study(11, i, 64, "test").study for i in range(20)]
     drafts = {s.sample_id: s.grounded_findings or [] for s in studies}
     points = _points(drafts, studies)
@@ -51,18 +51,18 @@ def test_boxes_count_for_matched_findings_only() -> None:
     assert _points({"a": sentences}, [_study("a", LEFT, RIGHT_NODULE)])["mean_iou"] == pytest.approx(0.5)
 
 
-def test_a_finding_said_twice_matches_once() -> None:
+def test_a_repeated_finding_matches_once() -> None:
     sentences = [Sentence(text="Small left pleural effusion.")] * 2
     points = _points({"a": sentences}, [_study("a", LEFT)])
     assert (points["precision"], points["recall"]) == (0.5, 1)
 
 
-def test_a_normal_report_finds_nothing() -> None:
+def test_a_normal_report_has_no_findings() -> None:
     points = _points({"a": [Sentence(text="No pleural effusion.")]}, [_study("a", LEFT)])
     assert (points["precision"], points["recall"], points["f1"], points["mean_iou"]) == (None, 0, 0, None)
 
 
-def test_intervals_hold_the_point() -> None:
+def test_intervals_contain_the_point_estimate() -> None:
     studies = [_study(str(i), LEFT) for i in range(30)]
     drafts = {str(i): [Sentence(text=f"Small {'left' if i % 3 else 'right'} pleural effusion.")] for i in range(30)}
     score = evaluate_labels(drafts, studies)["f1"]

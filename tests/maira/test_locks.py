@@ -20,7 +20,7 @@ from radfact.errors import ErrorCode, InputError
 NOBODY = 65534
 
 
-def test_where_the_file_system_has_no_locks_a_run_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_file_system_locks_a_run_proceeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -32,7 +32,7 @@ def test_where_the_file_system_has_no_locks_a_run_goes_without(tmp_path: Path, m
     assert (tmp_path / "run" / "tables").exists()
 
 
-def test_who_holds_a_folder_is_named_until_it_ends(tmp_path: Path) -> None:
+def test_the_holder_of_a_folder_is_named_until_it_ends(tmp_path: Path) -> None:
     with (
         held_by_another(tmp_path) as pid,
         pytest.raises(InputError, match=rf"process {pid} on ") as raised,
@@ -44,7 +44,7 @@ def test_who_holds_a_folder_is_named_until_it_ends(tmp_path: Path) -> None:
     assert not (tmp_path / LOCK).read_text(encoding="utf-8")
 
 
-def test_a_run_that_is_refused_takes_with_it_what_it_has_made_alone(tmp_path: Path) -> None:
+def test_a_refused_run_removes_only_folders_it_created(tmp_path: Path) -> None:
     fresh = tmp_path / "runs" / "fresh"
     with closing(FolderLock(fresh)) as lock:
         (fresh / "tables").mkdir()
@@ -56,7 +56,7 @@ def test_a_run_that_is_refused_takes_with_it_what_it_has_made_alone(tmp_path: Pa
     assert (tmp_path / "empty").exists()
 
 
-def test_what_another_run_has_made_since_the_start_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_another_run_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, flock = tmp_path / "out", fcntl.flock
 
     def after_another(file: int, how: int) -> None:
@@ -86,7 +86,7 @@ def _take_turns(out: Path, start: Barrier) -> None:
         lock.close()
 
 
-def test_of_several_at_once_one_holds_a_folder_though_each_removes_it(tmp_path: Path) -> None:
+def test_one_of_several_processes_locks_a_folder_that_each_removes(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
     start = fork.Barrier(4, timeout=240)
     several = [fork.Process(target=_take_turns, args=(tmp_path / "out", start)) for _ in range(4)]
@@ -98,7 +98,7 @@ def test_of_several_at_once_one_holds_a_folder_though_each_removes_it(tmp_path: 
 
 
 @pytest.mark.parametrize(("folder", "lock"), [(0o775, 0o664), (0o700, 0o600)])
-def test_whoever_may_write_in_a_folder_may_claim_it(folder: int, lock: int, tmp_path: Path) -> None:
+def test_anyone_who_may_write_in_a_folder_may_lock_it(folder: int, lock: int, tmp_path: Path) -> None:
     tmp_path.chmod(folder)
     before = os.umask(0o022)
     try:
@@ -108,7 +108,7 @@ def test_whoever_may_write_in_a_folder_may_claim_it(folder: int, lock: int, tmp_
     assert (tmp_path / LOCK).stat().st_mode & 0o777 == lock
 
 
-def test_a_lock_that_may_not_be_written_is_refused_by_name() -> None:
+def test_an_unwritable_lock_is_an_error_that_names_it() -> None:
     # Not below the temporary folder of the tests, which nobody else may enter.
     with TemporaryDirectory(dir="/tmp") as shared:
         out, me = Path(shared), os.geteuid()

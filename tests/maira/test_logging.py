@@ -105,9 +105,7 @@ def said_by(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_a_line_has_the_mean_losses_since_the_last_and_the_rate_of_its_step(
-    tmp_path: Path, config: MairaConfig
-) -> None:
+def test_a_line_has_mean_losses_and_the_learning_rate(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, log_every=2)
     log = make_log(train_config, config)
     for step, loss in enumerate([4.0, 2.0, 1.0, 0.5], start=1):
@@ -116,7 +114,7 @@ def test_a_line_has_the_mean_losses_since_the_last_and_the_rate_of_its_step(
     assert [(row["step"], row["loss"], row["lr"]) for row in rows] == [(2, 3.0, 0.2), (4, 0.75, 0.4)]
 
 
-def test_a_run_is_introduced_in_one_line(tmp_path: Path, config: MairaConfig) -> None:
+def test_a_run_starts_with_one_summary_line(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, trackers=["tensorboard"], global_batch=4, passes=40)
     table = np.zeros(12, SAMPLE_LENGTHS)
     table["prompt"], table["answer"] = 5, 3
@@ -139,7 +137,7 @@ def test_a_run_is_introduced_in_one_line(tmp_path: Path, config: MairaConfig) ->
         assert part in said
 
 
-def test_a_line_has_the_memory_of_the_process_on_a_cpu(tmp_path: Path, config: MairaConfig) -> None:
+def test_on_a_cpu_a_line_has_the_process_memory(tmp_path: Path, config: MairaConfig) -> None:
     console = Console(file=StringIO())
     make_log(train_config := make_recipe(tmp_path, log_every=1), config, console=console).log_step(1, 0, {"loss": 1.0})
     # A process with torch in it.
@@ -147,7 +145,7 @@ def test_a_line_has_the_memory_of_the_process_on_a_cpu(tmp_path: Path, config: M
     assert " GB  " in said_by(console)
 
 
-def test_the_last_step_has_a_line_whatever_its_number(tmp_path: Path, config: MairaConfig) -> None:
+def test_the_last_step_is_always_logged(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, log_every=30)
     log = make_log(train_config, config)
     for step in range(1, 101):
@@ -155,7 +153,7 @@ def test_the_last_step_has_a_line_whatever_its_number(tmp_path: Path, config: Ma
     assert [row["step"] for row in rows_of(train_config)] == [30, 60, 90, 100]
 
 
-def test_what_is_not_finite_is_null(tmp_path: Path, config: MairaConfig) -> None:
+def test_non_finite_values_are_null(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
     make_log(train_config, config).log_step(1, 0, {"loss": torch.tensor(float("nan"))}, grad_norm=float("inf"))
     (row,) = rows_of(train_config)
@@ -163,14 +161,14 @@ def test_what_is_not_finite_is_null(tmp_path: Path, config: MairaConfig) -> None
     assert row["grad_norm"] is None
 
 
-def test_a_loss_keeps_all_digits_of_float32(tmp_path: Path, config: MairaConfig) -> None:
+def test_losses_keep_float32_precision(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
     loss = torch.tensor(1.2345678)
     make_log(train_config, config).log_step(1, 0, {"loss": loss})
     assert torch.tensor(rows_of(train_config)[0]["loss"]) == loss
 
 
-def test_rates_count_neither_padding_nor_pauses(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
+def test_throughput_excludes_padding_and_pauses(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
     log = make_log(train_config, config)
     log.count_row(make_row([300, 100], padding=112), waited=0.5)
@@ -183,7 +181,7 @@ def test_rates_count_neither_padding_nor_pauses(tmp_path: Path, config: MairaCon
     assert row["seconds"] == 62.0
 
 
-def test_counts_of_all_processes_add_up(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
+def test_counts_are_summed_over_processes(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
     log = make_log(train_config, config, TwoAlike(0, 2, torch.device("cpu")))
     log.count_row(make_row([300, 100]), waited=0.5)
@@ -196,7 +194,7 @@ def test_counts_of_all_processes_add_up(tmp_path: Path, config: MairaConfig, clo
     assert row["tflops_per_device"] == pytest.approx(expected, rel=1e-8)
 
 
-def test_mfu_is_the_share_of_the_peak_and_no_cpu_claims_one(
+def test_mfu_is_a_fraction_of_peak_flops_and_absent_on_cpus(
     tmp_path: Path, config: MairaConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
@@ -213,9 +211,7 @@ def test_mfu_is_the_share_of_the_peak_and_no_cpu_claims_one(
     assert row["mfu"] == pytest.approx(row["tflops_per_device"] * 1e12 / 1e9)
 
 
-def test_the_time_left_follows_the_pace_since_the_run_went_on(
-    tmp_path: Path, config: MairaConfig, clock: Clock
-) -> None:
+def test_remaining_time_uses_the_pace_since_resuming(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
     train_config = make_recipe(tmp_path, log_every=10)
     console = Console(file=StringIO(), width=200)
     log = make_log(train_config, config, console=console, step=50)
@@ -227,7 +223,7 @@ def test_the_time_left_follows_the_pace_since_the_run_went_on(
     assert rows_of(train_config)[0]["seconds"] == 1e6 + 60
 
 
-def test_a_run_that_goes_on_drops_later_lines_and_one_that_was_cut_off(tmp_path: Path, config: MairaConfig) -> None:
+def test_a_resumed_run_drops_later_and_truncated_lines(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
     log = make_log(train_config, config)
     for step in (1, 2, 3):
@@ -239,7 +235,7 @@ def test_a_run_that_goes_on_drops_later_lines_and_one_that_was_cut_off(tmp_path:
     assert [(row["step"], row["loss"]) for row in rows_of(train_config)] == [(1, 1.0), (2, 1.0), (3, 5.0)]
 
 
-def test_losses_between_two_lines_survive_a_state(tmp_path: Path, config: MairaConfig) -> None:
+def test_losses_between_lines_are_saved_in_the_state(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, log_every=2)
     log = make_log(train_config, config)
     log.log_step(1, 0, {"loss": torch.tensor(4.0)})
@@ -274,7 +270,7 @@ def test_no_line_on_a_terminal_is_wider_than_it(width: int, tmp_path: Path, conf
     assert "loss/all 1.250  drafts/logical precision/recall/f1 0.500/0.500/0.500" in said
 
 
-def test_where_there_is_no_terminal_a_step_is_one_plain_line(tmp_path: Path, config: MairaConfig) -> None:
+def test_without_a_terminal_a_step_is_a_plain_line(tmp_path: Path, config: MairaConfig) -> None:
     console = Console(file=StringIO())
     log = make_log(make_recipe(tmp_path, log_every=1), config, console=console)
     log.log_step(1, 0, {"loss": 1.0, "answer": 1.0, "patches": 0.0}, lr=2e-5, grad_norm=1.0)
@@ -294,7 +290,7 @@ def test_other_processes_write_nothing(tmp_path: Path, config: MairaConfig) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tensorboard_forgets_the_steps_that_a_run_repeats(tmp_path: Path, config: MairaConfig) -> None:
+def test_tensorboard_drops_repeated_steps(tmp_path: Path, config: MairaConfig) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     train_config = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
@@ -323,7 +319,7 @@ class Failing:
         raise AssertionError("a tracker that failed is not asked again")
 
 
-def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(
+def test_a_failing_tracker_is_reported_once_and_the_run_continues(
     tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(trackers._TRACKERS, "wandb", lambda *_: Failing())
@@ -337,7 +333,7 @@ def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(
     assert [row["step"] for row in rows_of(train_config)] == [1, 2]
 
 
-def test_lines_that_cannot_be_written_wait_for_the_next(tmp_path: Path, config: MairaConfig) -> None:
+def test_unwritten_lines_are_retried(tmp_path: Path, config: MairaConfig) -> None:
     console = Console(file=StringIO())
     train_config = make_recipe(tmp_path, log_every=1)
     log = make_log(train_config, config, console=console)
@@ -352,7 +348,7 @@ def test_lines_that_cannot_be_written_wait_for_the_next(tmp_path: Path, config: 
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])
-def test_a_tracker_that_is_not_installed_is_said_at_the_start(
+def test_a_missing_tracker_is_an_error_at_the_start(
     name: str, tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("wandb", "torch.utils.tensorboard"):
@@ -388,14 +384,14 @@ def wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeWandb
     return made
 
 
-def test_wandb_without_a_key_is_said_at_the_start(wandb: FakeWandb, tmp_path: Path, config: MairaConfig) -> None:
+def test_wandb_without_a_key_is_an_error_at_the_start(wandb: FakeWandb, tmp_path: Path, config: MairaConfig) -> None:
     with raises("trackers: missing-requirement"):
         make_log(make_recipe(tmp_path / "out", trackers=["wandb"]), config)
     assert wandb.started == []
 
 
 @pytest.mark.parametrize("step", [0, 7])
-def test_a_run_of_wandb_goes_on_with_the_training(
+def test_a_resumed_training_resumes_its_wandb_run(
     step: int, wandb: FakeWandb, tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -406,7 +402,7 @@ def test_a_run_of_wandb_goes_on_with_the_training(
     assert (wandb.logged[0]["step"], wandb.logged[0]["train/loss"]) == (step + 1, 2.0)
 
 
-def test_a_key_that_wandb_login_wrote_will_do(
+def test_the_key_of_wandb_login_is_accepted(
     wandb: FakeWandb, tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netrc = tmp_path / "netrc"

@@ -88,7 +88,7 @@ def test_only_adapters_of_the_targets_are_trained(make_recipe: MakeRecipe) -> No
     assert {name.split(".")[0] for name in names - language} == {"multi_modal_projector"}
 
 
-def test_no_rows_of_tokens_are_trained_where_none_are_wanted(make_recipe: MakeRecipe) -> None:
+def test_token_rows_are_not_trained_by_default(make_recipe: MakeRecipe) -> None:
     model, _ = load_model(train_config := make_recipe(lora={"rank": 4, "added_tokens": False}), [])
     set_trainable(model, train_config)
     language = model.language_model.named_parameters()
@@ -96,7 +96,7 @@ def test_no_rows_of_tokens_are_trained_where_none_are_wanted(make_recipe: MakeRe
 
 
 @pytest.mark.parametrize("quantize", [None, "nf4"])
-def test_a_freshly_assembled_model_learns_its_tokens(
+def test_a_newly_assembled_model_learns_its_tokens(
     quantize: str | None,
     make_recipe: MakeRecipe,
     model: MairaForConditionalGeneration,
@@ -127,7 +127,7 @@ def test_a_freshly_assembled_model_learns_its_tokens(
         assert torch.equal(old[ids[-1] + 1 :], new[ids[-1] + 1 :])
 
 
-def test_tokens_in_another_place_are_an_error(make_recipe: MakeRecipe, checkpoint: Path, tmp_path: Path) -> None:
+def test_misplaced_format_tokens_are_an_error(make_recipe: MakeRecipe, checkpoint: Path, tmp_path: Path) -> None:
     """Of a checkpoint of another's making; other rows would be trained in their stead."""
     other = tmp_path / "other"
     shutil.copytree(checkpoint, other)
@@ -137,7 +137,7 @@ def test_tokens_in_another_place_are_an_error(make_recipe: MakeRecipe, checkpoin
         load_model(make_recipe(model=other), [])
 
 
-def test_the_checkpoint_is_the_model_that_was_trained(
+def test_the_checkpoint_equals_the_trained_model(
     make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
 ) -> None:
     """Merged: a whole checkpoint with the loss of the model in training, which is not that of the start."""
@@ -149,7 +149,7 @@ def test_the_checkpoint_is_the_model_that_was_trained(
     assert loss_of(start, config) != pytest.approx(loss, rel=0.05)
 
 
-def test_the_adapters_alone_are_read_by_peft(
+def test_peft_reads_the_adapters(
     make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
 ) -> None:
     """Over the language model of the start they give that of the checkpoint."""
@@ -164,7 +164,7 @@ def test_the_adapters_alone_are_read_by_peft(
     assert (settings["r"], settings["lora_alpha"]) == (4, 8)
 
 
-def test_weights_in_4_bits_train_adapters_that_are_merged_into_whole_ones(
+def test_four_bit_adapters_are_merged_into_full_weights(
     make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
 ) -> None:
     """What is written are the unquantised weights of the start with the adapters' products."""
@@ -184,7 +184,7 @@ def test_weights_in_4_bits_train_adapters_that_are_merged_into_whole_ones(
     assert loss_of(merged, config) == pytest.approx(loss, rel=0.2)
 
 
-def test_weights_in_4_bits_are_trained_on_after_an_evaluation(make_recipe: MakeRecipe, config: MairaConfig) -> None:
+def test_four_bit_training_continues_after_evaluation(make_recipe: MakeRecipe, config: MairaConfig) -> None:
     """Gradients pass them as before it."""
     pytest.importorskip("bitsandbytes")
     model, _, _ = trained(make_recipe(lora={"rank": 4, "quantize": "nf4"}), config)
@@ -193,7 +193,7 @@ def test_weights_in_4_bits_are_trained_on_after_an_evaluation(make_recipe: MakeR
     assert all(p.grad is not None and p.grad.any() for p in model.multi_modal_projector.parameters())
 
 
-def test_a_target_that_is_no_layer_is_an_error(make_recipe: MakeRecipe) -> None:
+def test_an_unknown_target_layer_is_an_error(make_recipe: MakeRecipe) -> None:
     """It names those that are."""
     model, _ = load_model(train_config := make_recipe(lora={"targets": ["query"]}), [])
     with pytest.raises(InputError, match=r"no layer 'query'; there are down_proj, "):

@@ -28,7 +28,7 @@ def samples_of(config: MairaConfig, images: tuple[int, ...]) -> list[Sample]:
 
 
 @pytest.mark.parametrize("images", MIXES.values(), ids=MIXES)
-def test_packed_loss_is_that_of_the_samples_alone(
+def test_packed_loss_equals_unpacked_loss(
     training: MairaLossModel, config: MairaConfig, images: tuple[int, ...]
 ) -> None:
     """Each sample's cross-entropy, and the sum of the auxiliary losses."""
@@ -42,7 +42,7 @@ def test_packed_loss_is_that_of_the_samples_alone(
 
 
 @pytest.mark.parametrize("images", MIXES.values(), ids=MIXES)
-def test_packed_gradients_are_those_of_the_samples_alone(
+def test_packed_gradients_equal_unpacked_gradients(
     training: MairaLossModel, config: MairaConfig, images: tuple[int, ...]
 ) -> None:
     """All parameters', of encoder, adapter, language model and the auxiliary loss's head."""
@@ -60,7 +60,7 @@ def test_packed_gradients_are_those_of_the_samples_alone(
 
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=4), st.data())
-def test_a_sample_does_not_see_another(
+def test_packed_samples_are_isolated(
     training: MairaLossModel, config: MairaConfig, images: list[int], data: st.DataObject
 ) -> None:
     """Other words, another image or another length beside it change no sample's loss."""
@@ -76,7 +76,7 @@ def test_a_sample_does_not_see_another(
     assert after[changed] != before[changed]
 
 
-def test_parts_of_a_step_add_up(training: MairaLossModel, config: MairaConfig) -> None:
+def test_micro_batches_add_up_to_a_step(training: MairaLossModel, config: MairaConfig) -> None:
     """The loss of a step is the same in one row as in two."""
     samples = samples_of(config, (1, 2, 3))
     whole = pack(samples)
@@ -87,7 +87,7 @@ def test_parts_of_a_step_add_up(training: MairaLossModel, config: MairaConfig) -
     assert float(apart) == pytest.approx(float(together), rel=1e-6)
 
 
-def test_a_row_without_samples_has_no_loss_and_a_gradient_of_nothing(training: MairaLossModel) -> None:
+def test_an_empty_row_has_zero_loss_and_gradients(training: MairaLossModel) -> None:
     """As a process has it where a step has fewer samples than processes."""
     totals = StepTotals(10, 2)
     loss = training(pack([], padding=8, totals=totals)).total(totals, 0.5)

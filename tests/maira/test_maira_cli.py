@@ -98,7 +98,7 @@ def test_bad_input_is_exit_code_2_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_holds_the_options_of_a_command(maira: Run, tmp_path: Path) -> None:
+def test_options_are_read_from_a_file(maira: Run, tmp_path: Path) -> None:
     (tmp_path / "options.yaml").write_text("count: 2\nsize: 64\nout: set\npresett: paper\n")
     code, _, error = maira("prepare", "phantom", "--config", "options.yaml")
     assert (code, error.endswith("[unknown-name]\n")) == (2, True)
@@ -117,7 +117,7 @@ def test_a_file_holds_the_options_of_a_command(maira: Run, tmp_path: Path) -> No
         ("--cache", "static", "--engine", "vllm"),
     ],
 )
-def test_an_option_that_the_engine_does_not_have_is_refused(options: tuple[str, ...]) -> None:
+def test_an_option_foreign_to_the_engine_is_refused(options: tuple[str, ...]) -> None:
     required = ("--checkpoint", "none", "--manifest", "none.jsonl", "--out", "boxes.jsonl")
     with pytest.raises(InputError) as error:
         CliRunner().invoke(app, ["boxes", *required, *options], catch_exceptions=False)

@@ -31,13 +31,13 @@ def _states(**options: Any) -> dict[str, Any]:
     return {result.name: result for result in diagnose(commands, **options).commands}
 
 
-def test_the_shipped_checkpoint_is_one_that_generates() -> None:
+def test_the_shipped_checkpoint_is_detected() -> None:
     states = _states(folders=[PHANTOM])
     assert states["maira generate"].status == "ok"
     assert f"--checkpoint {PHANTOM}" in states["maira generate"].message
 
 
-def test_models_in_the_usual_places_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_in_standard_places_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     _model(tmp_path / "runs/mine/checkpoint", "maira2", model__safetensors="x", tokenizer__json="{}")
@@ -48,7 +48,7 @@ def test_models_in_the_usual_places_are_found(tmp_path: Path, monkeypatch: pytes
     assert "rad-dino/snapshots/abc --language-model models/vicuna" in states["maira assemble"].message
 
 
-def test_without_models_the_commands_say_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_without_models_name_their_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     states = _states()
@@ -75,7 +75,7 @@ _INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensor
         ({"tokenizer__json": "{}", "model__safetensors__index__json": "{"}, "the index of its weights cannot be read"),
     ],
 )
-def test_a_checkpoint_that_lacks_files_is_wrong(files: dict[str, str], problem: str, tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_reported(files: dict[str, str], problem: str, tmp_path: Path) -> None:
     folder = _model(tmp_path / "maira-2", "maira2", **files)
     assert problem in str(read_folder(folder).problem)
     assert _states(folders=[folder])["maira generate"].status == "missing"
@@ -104,7 +104,7 @@ def test_each_kind_has_its_own_weights(model_type: str, file: str, is_loaded: bo
         ("", "w3m", "no screen to open one on"),
     ],
 )
-def test_the_browser_is_the_one_that_a_review_opens(
+def test_the_browser_of_a_review_is_detected(
     screen: str, opens: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def get() -> webbrowser.BaseBrowser:
@@ -130,13 +130,13 @@ def test_the_browser_is_the_one_that_a_review_opens(
         ("{}", "config.json has no model_type"),
     ],
 )
-def test_a_folder_that_is_no_model_is_said(config: str | None, problem: str, tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_reported(config: str | None, problem: str, tmp_path: Path) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     assert read_folder(tmp_path).problem == problem
 
 
-def test_without_the_extra_its_commands_name_it_and_the_others_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_name_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = packages.installed
     monkeypatch.setattr(packages, "installed", lambda name: None if name == "torch" else installed(name))
     states = _states(folders=[PHANTOM])
@@ -146,12 +146,12 @@ def test_without_the_extra_its_commands_name_it_and_the_others_are_ready(monkeyp
         assert states[ready].status == "ok"
 
 
-def test_the_extras_of_all_commands_exist() -> None:
+def test_required_extras_exist() -> None:
     extras = {extra for requirement in COMMAND_REQUIREMENTS.values() for extra in requirement.extras}
     assert extras <= packages.requirements().keys()
 
 
-def test_all_requirements_are_those_of_a_command() -> None:
+def test_every_requirement_belongs_to_a_command() -> None:
     report = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).output)
     names = [item["name"] for item in report["commands"]]
     assert all(any(f"{name} ".startswith(f"maira {command} ") for name in names) for command in COMMAND_REQUIREMENTS)

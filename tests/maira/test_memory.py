@@ -113,7 +113,7 @@ CASES = {
 )
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.slow
-def test_fullest_moment_is_within_5_percent_of_the_tracker(
+def test_estimated_peak_is_within_5_percent_of_the_tracker(
     case: str, checkpointing: str, precision: str, rows: int
 ) -> None:
     train_config = make_recipe(**CASES[case], activation_checkpointing=checkpointing, precision=precision)

@@ -51,14 +51,16 @@ def test_a_sample_has_the_same_logits_alone_and_in_a_padded_batch(
 
 
 @pytest.mark.parametrize("image", range(3))
-def test_every_image_counts(model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]], image: int) -> None:
+def test_every_image_affects_the_logits(
+    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]], image: int
+) -> None:
     changed = alone[2]["pixel_values"].clone()
     changed[image] = -changed[image]
     with_it = logits(model, alone[2] | {"pixel_values": changed})
     assert not torch.allclose(with_it[0, -1], logits(model, alone[2])[0, -1], atol=1e-3)
 
 
-def test_images_stand_where_their_placeholders_are(
+def test_image_features_replace_their_placeholders(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
 ) -> None:
     inputs = alone[1]
@@ -70,20 +72,22 @@ def test_images_stand_where_their_placeholders_are(
     assert torch.equal(embedded[~placeholders], words[~placeholders])
 
 
-def test_encoded_images_do_as_well_as_pixels(model: MairaForConditionalGeneration, batch: dict[str, Tensor]) -> None:
+def test_encoded_images_give_the_logits_of_pixels(
+    model: MairaForConditionalGeneration, batch: dict[str, Tensor]
+) -> None:
     inputs = {name: value for name, value in batch.items() if name != "pixel_values"}
     tokens = model.project(model.encode_patches(batch["pixel_values"]))
     assert torch.equal(logits(model, inputs, image_tokens=tokens), logits(model, batch))
 
 
-def test_generating_with_a_cache_writes_the_same_tokens_as_without(
+def test_generation_is_the_same_with_and_without_a_cache(
     model: MairaForConditionalGeneration, batch: dict[str, Tensor]
 ) -> None:
     options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
     assert torch.equal(model.generate(**batch, **options), model.generate(**batch, **options, use_cache=False))
 
 
-def test_a_sample_is_generated_alone_as_in_a_batch(
+def test_generation_does_not_depend_on_the_batch(
     model: MairaForConditionalGeneration, batch: dict[str, Tensor], alone: list[dict[str, Tensor]]
 ) -> None:
     options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
@@ -92,14 +96,16 @@ def test_a_sample_is_generated_alone_as_in_a_batch(
         assert torch.equal(model.generate(**single, **options)[0, -24:], together[row])
 
 
-def test_the_first_new_token_is_the_best_of_the_last_logits(
+def test_the_first_token_is_the_argmax_of_the_last_logits(
     model: MairaForConditionalGeneration, batch: dict[str, Tensor]
 ) -> None:
     written = model.generate(**batch, max_new_tokens=1, do_sample=False)[:, -1]
     assert torch.equal(written, logits(model, batch)[:, -1].argmax(-1))
 
 
-def test_the_placeholder_is_never_written(model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]) -> None:
+def test_the_placeholder_is_never_generated(
+    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
+) -> None:
     """It stands for no text, and in the next step it would ask for an image."""
     eager = copy.deepcopy(model)
     with torch.no_grad():
@@ -132,7 +138,7 @@ def test_the_loss_is_the_cross_entropy_on_the_answer(
 @pytest.mark.parametrize(
     ("images", "message"), [(0, "48 image placeholders .* found 0"), (2, "48 image placeholders .* found 32")]
 )
-def test_placeholders_without_their_images_fail_with_both_numbers(
+def test_placeholders_without_images_are_an_error_with_both_numbers(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]], images: int, message: str
 ) -> None:
     pixels = alone[2]["pixel_values"][:images] if images else None
@@ -140,7 +146,7 @@ def test_placeholders_without_their_images_fail_with_both_numbers(
         model(**alone[2] | {"pixel_values": pixels})
 
 
-def test_an_image_without_placeholders_fails_with_both_numbers(
+def test_images_without_placeholders_are_an_error_with_both_numbers(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
 ) -> None:
     words = torch.tensor([[1, 40, 41]])
@@ -156,7 +162,7 @@ def test_text_alone_needs_no_image(model: MairaForConditionalGeneration) -> None
     )
 
 
-def test_saved_and_loaded_it_gives_the_same_logits(
+def test_save_and_load_keep_logits(
     model: MairaForConditionalGeneration, batch: dict[str, Tensor], tmp_path: Path
 ) -> None:
     model.save_pretrained(tmp_path)
@@ -175,7 +181,7 @@ def test_gradients_reach_the_adapter_and_the_language_model_but_no_frozen_encode
     assert without == {name for name, _ in fresh.named_parameters() if name.startswith("vision_tower.")}
 
 
-def test_every_parameter_of_a_fresh_model_is_initialised(config: MairaConfig) -> None:
+def test_every_parameter_of_a_new_model_is_initialized(config: MairaConfig) -> None:
     torch.manual_seed(1)
     for name, parameter in MairaForConditionalGeneration(copy.deepcopy(config)).named_parameters():
         assert parameter.isfinite().all(), name
@@ -200,7 +206,7 @@ def test_the_adapter_has_gelu_between_its_layers(config: MairaConfig) -> None:
     torch.testing.assert_close(built(patches), expected)
 
 
-def test_merged_patches_are_neighbours(config: MairaConfig) -> None:
+def test_merged_patches_are_neighbors(config: MairaConfig) -> None:
     built = adapter(config, image_merge=2, projector_n_layers=1)
     # The first outputs of the one layer copy the first feature of each patch of a square.
     torch.nn.init.zeros_(built.layers[0].weight)

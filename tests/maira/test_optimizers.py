@@ -44,7 +44,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
     return loss.item()
 
 
-def test_matrices_decay_and_vectors_do_not() -> None:
+def test_weight_decay_applies_to_matrices_only() -> None:
     """What is not trained is left out."""
     model = layers()
     optimizer = make_optimizer(model, train_config(weight_decay=0.1))
@@ -54,7 +54,7 @@ def test_matrices_decay_and_vectors_do_not() -> None:
 
 @given(st.integers(1, 5000), st.floats(0, 1))
 @settings(deadline=None)
-def test_the_rate_rises_to_its_peak_and_falls_along_a_cosine(steps: int, warmup: float) -> None:
+def test_the_learning_rate_warms_up_and_decays_as_a_cosine(steps: int, warmup: float) -> None:
     """It is never 0 in the run, its peak is the recipe's, and from there it only falls."""
     factor = make_lr_schedule(train_config(warmup=warmup), steps)
     rates = [factor(s) for s in range(steps)]
@@ -65,7 +65,7 @@ def test_the_rate_rises_to_its_peak_and_falls_along_a_cosine(steps: int, warmup:
     assert rates[peak:] == sorted(rates[peak:], reverse=True)
 
 
-def test_the_cosine_is_half_way_down_in_its_middle() -> None:
+def test_the_cosine_reaches_half_at_its_midpoint() -> None:
     """And at 0 where the run has ended (paper B.2)."""
     factor = make_lr_schedule(train_config(warmup=0.03), 1000)
     assert factor(30 + 970 // 2) == pytest.approx(0.5)
@@ -80,7 +80,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_states_in_8_bits_are_saved_and_gone_on_from(tmp_path: Path) -> None:
+def test_eight_bit_states_are_saved_and_resumed(tmp_path: Path) -> None:
     """The losses after it are those of a run that was not interrupted."""
     optim = pytest.importorskip("torchao.optim")
     wanted = train_config(optimizer="adamw_8bit", learning_rate=0.01)
@@ -102,7 +102,7 @@ def test_states_in_8_bits_are_saved_and_gone_on_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_bfloat16_weights_move_by_less_than_their_precision() -> None:
+def test_bfloat16_weights_accumulate_updates_below_their_precision() -> None:
     """On average: rounded stochastically, steps of a thousandth of a weight are not lost."""
     pytest.importorskip("torchao.optim")
     model = nn.Linear(256, 64, bias=False).to(torch.bfloat16)
@@ -115,7 +115,7 @@ def test_bfloat16_weights_move_by_less_than_their_precision() -> None:
     assert model.weight.float().mean().item() == pytest.approx(1 - 4e-3, abs=5e-4)
 
 
-def test_a_message_to_torchao_s_authors_is_left_out() -> None:
+def test_a_torchao_developer_message_is_hidden() -> None:
     """Other warnings are not."""
     pytest.importorskip("torchao.optim")
     with warnings.catch_warnings(record=True) as said:

@@ -24,7 +24,7 @@ def steps(draw: st.DrawFn) -> tuple[list[int], int]:
 
 @settings(max_examples=200, deadline=None)
 @given(steps())
-def test_every_sample_is_in_one_row_and_no_row_is_too_long_or_empty(step: tuple[list[int], int]) -> None:
+def test_every_sample_is_in_one_row_within_its_length(step: tuple[list[int], int]) -> None:
     lengths, world = step
     rows = pack(lengths, BUDGET, world)
     assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
@@ -48,18 +48,18 @@ def fewest(lengths: list[int]) -> int:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, BUDGET), min_size=1, max_size=8))
-def test_rows_are_hardly_more_than_the_best_packing_has(lengths: list[int]) -> None:
+def test_the_number_of_rows_is_near_the_optimum(lengths: list[int]) -> None:
     assert len(pack(lengths, BUDGET)) - fewest(lengths) in (0, 1)
 
 
-def test_samples_that_fill_rows_to_the_last_token_do() -> None:
+def test_a_perfect_packing_is_found() -> None:
     # The row with the least so far has no room for the last sample here; another has.
     lengths = [6, 5, 5, 4, 4, 3, 3]
     assert len(pack(lengths, 10, 3)) == 3
     assert sorted(sum(lengths[i] for i in row) for row in pack(lengths, 10, 3)) == [10, 10, 10]
 
 
-def test_loads_are_even() -> None:
+def test_loads_are_balanced() -> None:
     lengths = np.random.default_rng(0).integers(1400, 4600, 128).tolist()
     loads = [sum(lengths[i] for i in row) for row in pack(lengths, 16384, 8)]
     assert min(loads) > 0.9 * max(loads)
@@ -71,7 +71,7 @@ def test_a_sample_longer_than_a_row_is_refused() -> None:
         pack([3, 11], 10)
 
 
-def test_processes_that_would_have_no_sample_are_refused() -> None:
+def test_processes_without_a_sample_are_refused() -> None:
     with pytest.raises(InputError, match=r"^global_batch: 3 .* 4 .* 10 .* 2 .* 2 "):
         pack([8, 8, 8], 10, 2)
 
@@ -88,7 +88,7 @@ def samples() -> list[EncodedSample]:
     return [sample("a", 5, 3, 2), sample("b", 4, 1, 1, "phrase"), sample("c", 7, 2, 3, "findings")]
 
 
-def test_samples_lie_one_behind_the_other_with_positions_of_their_own(samples: list[EncodedSample]) -> None:
+def test_packed_samples_have_their_own_positions(samples: list[EncodedSample]) -> None:
     batch = collate(samples, TOTALS, pad_id=0, multiple=8)
     assert batch.input_ids.shape == batch.position_ids.shape == (1, 24)
     assert batch.starts.tolist() == [0, 8, 13, 22]
@@ -102,7 +102,7 @@ def test_samples_lie_one_behind_the_other_with_positions_of_their_own(samples: l
     assert batch.totals == TOTALS
 
 
-def test_answers_are_predicted_from_the_token_before(samples: list[EncodedSample]) -> None:
+def test_answer_tokens_are_predicted_from_the_previous_token(samples: list[EncodedSample]) -> None:
     batch = collate(samples, TOTALS, pad_id=0, multiple=8)
     assert batch.answers.tolist() == [4, 5, 6, 11, 19, 20]
     assert batch.targets.tolist() == [t for one in samples for t in one.input_ids[one.prompt_tokens :]]
@@ -110,7 +110,7 @@ def test_answers_are_predicted_from_the_token_before(samples: list[EncodedSample
     assert batch.answer_samples.tolist() == [0, 0, 0, 1, 2, 2]
 
 
-def test_every_image_is_there_once_and_frontals_are_known(samples: list[EncodedSample]) -> None:
+def test_each_image_is_packed_once_and_frontals_are_marked(samples: list[EncodedSample]) -> None:
     batch = collate(samples, TOTALS, pad_id=0)
     assert batch.pixel_values.shape == (6, 1, 8, 8)
     assert batch.frontal_rows.tolist() == [0, 2, 3]
@@ -123,7 +123,7 @@ def test_every_image_is_there_once_and_frontals_are_known(samples: list[EncodedS
 
 
 @pytest.mark.parametrize(("multiple", "tokens", "longest"), [(1, 22, 9), (22, 22, 9), (64, 64, 42)])
-def test_padding_is_as_long_as_the_multiple_asks_for(
+def test_rows_are_padded_to_the_multiple(
     samples: list[EncodedSample], multiple: int, tokens: int, longest: int
 ) -> None:
     batch = collate(samples, TOTALS, pad_id=0, multiple=multiple)

@@ -49,11 +49,11 @@ def two(request: pytest.FixtureRequest, phantoms: Path, tmp_path_factory: pytest
     return run(phantoms, tmp_path_factory.mktemp(request.param) / "run", 2, parallel=request.param)
 
 
-def test_two_processes_have_the_losses_of_one(alone: Path, two: Path) -> None:
+def test_two_processes_have_the_losses_of_one_process(alone: Path, two: Path) -> None:
     same(metrics(two), metrics(alone))
 
 
-def test_two_processes_leave_the_checkpoint_of_one(alone: Path, two: Path) -> None:
+def test_two_processes_write_the_checkpoint_of_one_process(alone: Path, two: Path) -> None:
     ours, theirs = (
         MairaForConditionalGeneration.from_pretrained(out / "checkpoint").language_model.state_dict()
         for out in (two, alone)
@@ -64,7 +64,7 @@ def test_two_processes_leave_the_checkpoint_of_one(alone: Path, two: Path) -> No
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_another_number_of_processes_goes_on_with_the_same_losses(
+def test_a_run_resumes_with_another_number_of_processes(
     before: int, after: int, phantoms: Path, alone: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -79,9 +79,7 @@ def test_another_number_of_processes_goes_on_with_the_same_losses(
     same(metrics(out), metrics(alone))
 
 
-def test_adapters_and_rows_of_tokens_learn_over_frozen_weights_as_in_one_process(
-    phantoms: Path, alone: Path, tmp_path: Path
-) -> None:
+def test_sharded_adapters_and_token_rows_train_as_in_one_process(phantoms: Path, alone: Path, tmp_path: Path) -> None:
     checkpoint, empty = alone / "checkpoint", tmp_path / "empty"
     shutil.copytree(checkpoint, empty, ignore=shutil.ignore_patterns("*.safetensors"))
     changes: dict[str, Any] = {
@@ -118,9 +116,7 @@ def token_rows(out: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_input_that_one_process_cannot_read_ends_both_with_one_line(
-    parallel: str, phantoms: Path, tmp_path: Path
-) -> None:
+def test_unreadable_input_of_one_process_ends_both_with_one_line(parallel: str, phantoms: Path, tmp_path: Path) -> None:
     studies, bad = read_manifest(phantoms), tmp_path / "bad.png"
     bad.write_bytes(b"no image")
     broken = next(study for study in studies if study.lateral is not None)
@@ -132,7 +128,7 @@ def test_input_that_one_process_cannot_read_ends_both_with_one_line(
     assert "Traceback" not in command.said
 
 
-def test_where_another_run_is_under_way_both_processes_are_refused(phantoms: Path, tmp_path: Path) -> None:
+def test_both_processes_are_refused_during_another_run(phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with held_by_another(out) as pid:
         command = Command(tmp_path / "said", 2, **values(phantoms, out))
@@ -142,7 +138,7 @@ def test_where_another_run_is_under_way_both_processes_are_refused(phantoms: Pat
     assert [path.name for path in out.iterdir()] == [".lock"]
 
 
-def test_two_processes_that_are_refused_leave_no_folder(phantoms: Path, tmp_path: Path) -> None:
+def test_refused_processes_leave_no_folder(phantoms: Path, tmp_path: Path) -> None:
     command = Command(tmp_path / "said", 2, **values(phantoms, tmp_path / "out", token_budget=10))
     assert command.end() == [2, 2], command.said
     assert not (tmp_path / "out").exists()

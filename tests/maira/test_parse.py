@@ -53,7 +53,7 @@ def bare(parsed: ParsedReport) -> list[tuple[str, int]]:
 
 
 @given(reports)
-def test_rendered_report_is_parsed_to_itself(report: list[Sentence]) -> None:
+def test_render_and_parse_round_trip(report: list[Sentence]) -> None:
     parsed = parse_report(render_report(report))
     assert parsed.sentences == report
     assert not {kind for _, kind in kinds(parsed)} - {"repeated_sentence"}
@@ -69,7 +69,7 @@ def test_any_text_is_parsed_and_parsing_is_stable(text: str) -> None:
         assert parse_report(render_report(parsed.sentences)).sentences == parsed.sentences
 
 
-def test_no_mutated_report_raises_or_loses_a_word() -> None:
+def test_mutated_reports_parse_without_losing_words() -> None:
     rng = random.Random(0)
     for _ in range(20_000):
         check(mutate(well_formed(rng), rng))
@@ -94,7 +94,7 @@ def test_grounded_report() -> None:
     assert parsed.report == parsed.sentences
 
 
-def test_coordinate_is_the_middle_of_its_bin() -> None:
+def test_coordinates_are_bin_centers() -> None:
     [sentence] = parse_report(f"<obj>Nodule.{BOX}</obj>").sentences
     assert sentence.boxes is not None
     assert sentence.boxes[0].as_tuple() == pytest.approx(MIDDLE)
@@ -153,18 +153,18 @@ def test_irregular_text(
         ("", [(None, "cut_off")]),
     ],
 )
-def test_a_stop_at_the_limit_is_noted_once_on_the_last_sentence(text: str, notes: list[tuple[int | None, str]]) -> None:
+def test_truncation_is_noted_once_on_the_last_sentence(text: str, notes: list[tuple[int | None, str]]) -> None:
     assert kinds(parse_report(text, cut_off=True)) == notes
 
 
-def test_swapped_corners_are_put_right() -> None:
+def test_swapped_corners_are_reordered() -> None:
     parsed = parse_report("<obj>Nodule.<box><x30><y20><x10><y40></box></obj>")
     [box] = parsed.sentences[0].boxes or ()
     assert box.as_tuple() == pytest.approx(MIDDLE)
     assert kinds(parsed) == [(0, "swapped_corners")]
 
 
-def test_repetition_of_one_kind_is_noted_once_a_sentence() -> None:
+def test_each_kind_of_repetition_is_noted_once_per_sentence() -> None:
     assert kinds(parse_report(f"<obj>Nodule.{BOX * 40}</obj>")) == [(0, "repeated_box")]
 
 
@@ -183,7 +183,7 @@ def test_narrative_is_split_at_sentence_ends() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", "</s>", "<pad><pad>"])
-def test_nothing_said_is_an_empty_narrative(text: str) -> None:
+def test_empty_text_is_an_empty_narrative(text: str) -> None:
     assert parse_report(text) == ParsedReport([], [], "", True)
 
 
@@ -191,25 +191,25 @@ def test_nothing_said_is_an_empty_narrative(text: str) -> None:
 @pytest.mark.parametrize(
     ("coordinate", "expected"), [(0.0, 0), (0.0099, 0), (0.01, 1), (0.5, 50), (0.999, 99), (1.0, 99)]
 )
-def test_coordinate_is_written_as_its_bin(coordinate: float, expected: int) -> None:
+def test_coordinates_are_rendered_as_bins(coordinate: float, expected: int) -> None:
     box = Box(x_min=coordinate, y_min=coordinate, x_max=coordinate, y_max=coordinate)
     tokens = f"<x{expected}><y{expected}>"
     assert render_report([Sentence(text="A", boxes=(box,))]) == f"<obj>A<box>{tokens}{tokens}</box></obj>"
 
 
-def test_boxes_of_the_same_bins_are_written_once() -> None:
+def test_boxes_in_equal_bins_are_rendered_once() -> None:
     boxes = (Box(x_min=0.1, y_min=0.1, x_max=0.2, y_max=0.2), Box(x_min=0.101, y_min=0.1, x_max=0.2, y_max=0.209))
     assert render_report([Sentence(text="A", boxes=boxes)]) == "<obj>A<box><x10><y10><x20><y20></box></obj>"
 
 
 @pytest.mark.parametrize("bin_", range(100))
-def test_a_bin_s_lower_edge_and_its_middle_are_written_as_the_bin(bin_: int) -> None:
+def test_bin_edges_and_centers_are_rendered_as_the_bin(bin_: int) -> None:
     box = Box(x_min=bin_ / 100, y_min=bin_ / 100, x_max=(bin_ + 0.5) / 100, y_max=(bin_ + 0.5) / 100)
     tokens = f"<x{bin_}><y{bin_}>"
     assert render_report([Sentence(text="A", boxes=(box,))]) == f"<obj>A<box>{tokens}{tokens}</box></obj>"
 
 
 @pytest.mark.parametrize("text", ["See <box> here.", "</s>", "<x7>", "..."])
-def test_text_that_could_not_be_read_back_is_not_written(text: str) -> None:
+def test_text_that_cannot_be_parsed_back_is_refused(text: str) -> None:
     with raises_code(ErrorCode.INVALID_VALUE, field="text"):
         render_report([Sentence(text=text)])

@@ -13,7 +13,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence
 
 
-def test_a_table_and_json_lines_say_the_same(tmp_path: Path) -> None:
+def test_csv_and_json_lines_are_equivalent(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text('sample_id,phrase\na,"Mass, left"\nb,Effusion\n\na,Nodule\n')
     rows = [("a", "Mass, left"), ("b", "Effusion"), ("a", "Nodule")]
     (tmp_path / "p.jsonl").write_text("".join(json.dumps({"sample_id": s, "text": t}) + "\n" for s, t in rows))
@@ -54,7 +54,7 @@ def test_json_lines_have_boxes(tmp_path: Path) -> None:
         ("p.jsonl", '{"sample_id": "study-1", "text": "a", "boxes": [{"x_min": 2}]}', None, 1, "boxes[0].x_min"),
     ],
 )
-def test_phrases_that_cannot_be_used_are_refused_with_their_line(
+def test_unusable_phrases_are_errors_with_their_line(
     tmp_path: Path, name: str, text: str, code: ErrorCode | None, line: int | None, field: str | None
 ) -> None:
     """None as the code leaves it to the readers of tables and records."""
@@ -66,7 +66,7 @@ def test_phrases_that_cannot_be_used_are_refused_with_their_line(
     assert error.code is code or code is None
 
 
-def test_a_manifest_s_phrases_keep_its_order(phantoms: Path) -> None:
+def test_phrases_follow_manifest_order(phantoms: Path) -> None:
     studies = read_manifest(phantoms)
     assert [(p.sample_id, p.index, p.sentence) for p in manifest_phrases(studies)] == [
         (study.sample_id, index, sentence) for study in studies for index, sentence in enumerate(study.phrases or [])

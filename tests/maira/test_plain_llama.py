@@ -40,7 +40,7 @@ def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("images", [1, 2, 3])
-def test_both_halves_together_are_the_model(
+def test_encoder_and_language_model_together_equal_the_model(
     model: Any, processor: Any, checkpoint: Path, study: Study, tmp_path: Path, layout: Layout, images: int
 ) -> None:
     missing = {"lateral": None, "prior_frontal": None} if images == 1 else {"prior_frontal": None}
@@ -58,7 +58,7 @@ def test_both_halves_together_are_the_model(
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_the_folder_has_what_a_plain_llama_has(checkpoint: Path, processor: Any, tmp_path: Path) -> None:
+def test_the_folder_is_a_plain_llama_checkpoint(checkpoint: Path, processor: Any, tmp_path: Path) -> None:
     folder = export_plain_llama(checkpoint, torch.bfloat16, tmp_path / "llama")
     config = json.loads((folder / "config.json").read_text())
     assert (config["architectures"], config["dtype"]) == (["LlamaForCausalLM"], "bfloat16")
@@ -83,7 +83,7 @@ def test_shards_are_written_with_their_index(
         export_plain_llama(checkpoint, torch.float32, folder)
 
 
-def test_it_is_made_once_in_the_users_cache(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_cached_for_the_user(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = export_plain_llama(checkpoint, torch.float32)
     assert folder == tmp_path / "maira" / f"{checkpoint.name}@{fingerprint(checkpoint)}-float32"
@@ -93,7 +93,7 @@ def test_it_is_made_once_in_the_users_cache(checkpoint: Path, tmp_path: Path, mo
     assert export_plain_llama(checkpoint, torch.bfloat16) != folder
 
 
-def test_what_is_written_by_half_is_never_used(
+def test_a_partially_written_folder_is_never_used(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "llama"
@@ -110,7 +110,7 @@ def test_what_is_written_by_half_is_never_used(
     assert AutoModelForCausalLM.from_pretrained(folder) is not None
 
 
-def test_another_checkpoints_folder_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_folder_of_another_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(checkpoint, other)
     (other / "config.json").write_text((other / "config.json").read_text() + " ")
@@ -124,7 +124,7 @@ def test_another_checkpoints_folder_is_refused(checkpoint: Path, tmp_path: Path)
     assert _contents(folder) == before
 
 
-def test_processes_that_want_the_same_one_make_it_once(
+def test_concurrent_processes_write_the_folder_once(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = []
@@ -141,7 +141,7 @@ def test_processes_that_want_the_same_one_make_it_once(
     assert len(built) == 1
 
 
-def test_a_prompt_without_its_image_says_why(checkpoint: Path, study: Study, tmp_path: Path) -> None:
+def test_a_prompt_without_its_image_is_an_error(checkpoint: Path, study: Study, tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no image")
     example = make_example(study, "findings")

@@ -135,7 +135,7 @@ def test_mimic_cxr_as_dicom(mimic: Path) -> None:
     assert all(_brightest_corner(s.frontal) == (True, True) for found in samples.values() for s in found)
 
 
-def test_patients_held_out_stay_so_only_in_the_official_split(mimic: Path) -> None:
+def test_held_out_patients_require_the_official_split(mimic: Path) -> None:
     tables = ("--metadata", mimic / "mimic-cxr-jpg", "--ms-cxr", mimic / "ms-cxr")
     options = ("--root", mimic / "mimic-cxr", "--draw-splits", "train=0.5,test=0.5", *tables)
     done = _prepare("mimic-cxr", mimic / "out", *options)

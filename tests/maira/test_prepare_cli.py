@@ -56,7 +56,7 @@ def test_samples_without_a_report_are_kept_and_counted(table: Path, tmp_path: Pa
     assert "samples without a report, for drafting only: 1" in done.stdout
 
 
-def test_what_the_rules_leave_out_is_no_failure(tmp_path: Path) -> None:
+def test_samples_excluded_by_rule_are_no_failures(tmp_path: Path) -> None:
     _radiographs(tmp_path, "a.png", "b.png")
     images = [{"id": name, "file_name": f"{name}.png", "width": 50, "height": 60} for name in "ab"]
     captions = [{"image_id": "a", "caption": "Clear."}]
@@ -66,7 +66,7 @@ def test_what_the_rules_leave_out_is_no_failure(tmp_path: Path) -> None:
     assert "no findings section (1)" in done.stdout
 
 
-def test_studies_without_a_patient_are_said_where_splits_are_drawn(tmp_path: Path) -> None:
+def test_studies_without_a_patient_are_counted_if_splits_are_drawn(tmp_path: Path) -> None:
     _radiographs(tmp_path, "1.png")
     (tmp_path / "studies.csv").write_text("sample_id,frontal,findings\n1,1.png,Clear.\n")
     options = ("--size", 32, "--draw-splits", "test=1")
@@ -98,7 +98,7 @@ def test_splits_can_be_drawn_and_chosen(table: Path, tmp_path: Path) -> None:
         (("--draw-splits", "validate=1", "--split", "valid"), "did you mean 'validate'?"),
     ],
 )
-def test_wrong_options_are_one_line(table: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+def test_wrong_options_are_one_line_errors(table: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     done = _run("table", "--root", table, "--out", tmp_path / "out", *options)
     assert done.returncode == 2
     assert message in done.stderr
@@ -106,7 +106,7 @@ def test_wrong_options_are_one_line(table: Path, tmp_path: Path, options: tuple[
 
 
 @pytest.mark.parametrize("source", [name for name in SOURCES if name != "ms-cxr"])
-def test_a_folder_without_the_archive_is_one_line(source: str, tmp_path: Path) -> None:
+def test_a_folder_without_the_archive_is_a_one_line_error(source: str, tmp_path: Path) -> None:
     done = _run(source, "--root", tmp_path, "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr.startswith("maira: ")

@@ -74,7 +74,7 @@ def alone(checkpoint: Path, manifest: Path, tmp_path_factory: pytest.TempPathFac
     return out
 
 
-def test_two_processes_draft_what_one_does(checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path) -> None:
+def test_two_processes_draft_as_one_process(checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path) -> None:
     out = tmp_path / "drafts.jsonl"
     (code, output, _), (other_code, other_output, other_errors) = _together(
         2, ["-m", *_command(checkpoint, manifest, out)]
@@ -101,7 +101,7 @@ def _launched(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_accelerate_launches_them_though_one_has_nothing_to_do(
+def test_accelerate_may_launch_more_processes_than_studies(
     checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path
 ) -> None:
     out, one = tmp_path / "drafts.jsonl", tmp_path / "one.jsonl"
@@ -112,14 +112,14 @@ def test_accelerate_launches_them_though_one_has_nothing_to_do(
     assert done.stdout.count("1 of 1 studies drafted") == 1
 
 
-def test_a_launcher_is_not_told_of_samples_left_out(checkpoint: Path, manifest: Path, tmp_path: Path) -> None:
+def test_skipped_samples_do_not_fail_a_launcher(checkpoint: Path, manifest: Path, tmp_path: Path) -> None:
     done = _launched(_command(checkpoint, manifest, tmp_path / "drafts.jsonl"))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout.count("skipped: ") == 1
 
 
-def test_a_run_goes_on_with_another_number_of_processes(
+def test_a_run_resumes_with_another_number_of_processes(
     checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "drafts.jsonl"
@@ -135,7 +135,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json"]
 
 
-def test_bad_input_is_said_once(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+def test_bad_input_is_reported_once(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "drafts.jsonl"
     out.write_text("mine\n")
     (code, _, errors), (other_code, _, other_errors) = _together(2, ["-m", *_command(checkpoint, phantoms, out)])
@@ -166,7 +166,7 @@ except SystemExit as end:
 """
 
 
-def test_what_stops_one_process_stops_all_and_is_said_by_the_main_one() -> None:
+def test_a_failed_process_stops_all_and_the_main_process_reports_it() -> None:
     (main, _, errors), (other, _, other_errors) = _together(2, ["-c", STOPS])
     assert (main, other) == (2, 2)
     assert errors.strip().splitlines()[-1].startswith("maira: process 1 stopped: the radiograph is gone")
@@ -183,7 +183,7 @@ def test_a_process_that_dies_stops_the_others() -> None:
 @pytest.mark.parametrize(
     ("launch", "code"), [([], 3), (["-m", "accelerate.commands.launch", "--num_processes", "1"], 0)]
 )
-def test_one_process_is_told_by_its_code_unless_launched(launch: list[str], code: int, tmp_path: Path) -> None:
+def test_skipped_samples_set_the_exit_code_unless_launched(launch: list[str], code: int, tmp_path: Path) -> None:
     script = tmp_path / "left_out.py"
     script.write_text(
         "import sys\nfrom maira.runtime.processes import run_as_group\nrun_as_group(lambda: sys.exit(3))\n"
@@ -194,7 +194,7 @@ def test_one_process_is_told_by_its_code_unless_launched(launch: list[str], code
 
 
 @pytest.mark.parametrize("kind", ["vllm", "ray"])
-def test_engines_that_spread_by_themselves_refuse_a_launcher(
+def test_engines_with_own_workers_refuse_a_launcher(
     kind: EngineKind, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -67,7 +67,7 @@ KINDS = ["byte_level", "llama", "legacy_llama"]
 every_kind = pytest.mark.parametrize("built", KINDS, indirect=True)
 
 
-def test_tokenizers_of_llamas_kind_differ_in_the_space_behind_an_added_token() -> None:
+def test_llama_tokenizers_differ_in_the_space_after_an_added_token() -> None:
     both = [llama_tokenizer(legacy=legacy).tokenize("a<obj>The lungs") for legacy in (False, True)]
     assert [tokens[tokens.index("<obj>") + 1][0] for tokens in both] == ["T", "▁"]
 
@@ -86,7 +86,7 @@ def assert_together_they_are_the_whole_text(built: MairaProcessor, prompt: str, 
 @every_kind
 @pytest.mark.parametrize("preset", ["release", "paper"])
 @pytest.mark.parametrize("task", ["findings", "grounded", "phrase"])
-def test_every_prompt_is_an_exact_prefix_of_prompt_and_answer(
+def test_prompt_tokens_are_a_prefix_of_prompt_and_answer_tokens(
     built: MairaProcessor, task: Task, preset: Preset
 ) -> None:
     for context in CONTEXTS:
@@ -96,7 +96,7 @@ def test_every_prompt_is_an_exact_prefix_of_prompt_and_answer(
 
 @every_kind
 @pytest.mark.parametrize("answer", ["The lungs are clear.", "7", "é ü", "...", "\n", " two spaces", "<obj>", "肺"])
-def test_prompt_and_answer_are_together_what_the_whole_text_is(built: MairaProcessor, answer: str) -> None:
+def test_prompt_and_answer_tokens_equal_those_of_the_joined_text(built: MairaProcessor, answer: str) -> None:
     assert_together_they_are_the_whole_text(built, build_prompt("findings", Context()), 1, answer)
 
 
@@ -121,7 +121,7 @@ def test_a_prompt_may_end_within_the_answer(built: MairaProcessor) -> None:
     assert whole[len(condition)] == built.tokenizer.convert_tokens_to_ids("<x10>")
 
 
-def test_an_answer_that_the_tokenizer_joins_to_the_prompt_is_refused() -> None:
+def test_an_answer_merged_with_the_prompt_by_the_tokenizer_is_refused() -> None:
     joining = train_tokenizer(["ASSISTANT:The"], 300)
     joining.add_tokens(["ASSISTANT:The"])
     built = MairaProcessor(MairaImageProcessor(size=32), joining, image_seq_length=1)
@@ -130,14 +130,14 @@ def test_an_answer_that_the_tokenizer_joins_to_the_prompt_is_refused() -> None:
 
 
 @pytest.mark.parametrize("images", [1, 2, 3])
-def test_each_placeholder_becomes_as_many_as_an_image_has_tokens(processor: MairaProcessor, images: int) -> None:
+def test_placeholders_expand_to_the_tokens_of_an_image(processor: MairaProcessor, images: int) -> None:
     context = Context(has_lateral=images > 1, has_prior=images > 2)
     ids = processor.encode_prompt(build_prompt("findings", context), images)
     assert ids.count(processor.image_token_id) == images * processor.image_seq_length
     assert ids[0] == processor.tokenizer.bos_token_id
 
 
-def test_an_image_takes_1369_tokens_unless_another_number_is_set() -> None:
+def test_an_image_has_1369_tokens_by_default() -> None:
     built = MairaProcessor(MairaImageProcessor(), llama_tokenizer(legacy=False))
     context = Context(has_lateral=True, has_prior=True)
     ids = built.encode_prompt(build_prompt("grounded", context), 3)
@@ -149,7 +149,7 @@ def test_an_image_takes_1369_tokens_unless_another_number_is_set() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "placeholders", "images"), [("a <image> b", 1, 2), ("a <image> b <image>", 2, 1)])
-def test_placeholders_and_images_that_do_not_match_fail_with_both_numbers(
+def test_mismatched_placeholders_and_images_are_an_error_with_both_numbers(
     processor: MairaProcessor, radiographs: list[Gray], prompt: str, placeholders: int, images: int
 ) -> None:
     message = f"{placeholders} image placeholders .* found {images}"
@@ -167,7 +167,7 @@ def test_placeholders_and_images_that_do_not_match_fail_with_both_numbers(
         (1, ["a <image>"], "np", "found 'np'"),
     ],
 )
-def test_other_arguments_are_refused(
+def test_unknown_arguments_are_refused(
     processor: MairaProcessor, radiographs: list[Gray], images: int, text: Any, tensors: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -189,15 +189,13 @@ def test_a_batch_is_padded_on_the_left(processor: MairaProcessor, radiographs: l
     assert ids[0][mask[0] == 1].tolist() == processor.encode_prompt("a <image>", 1)
 
 
-def test_images_of_a_batch_are_in_the_order_of_the_placeholders(
-    processor: MairaProcessor, radiographs: list[Gray]
-) -> None:
+def test_batch_images_follow_placeholder_order(processor: MairaProcessor, radiographs: list[Gray]) -> None:
     batch = processor([[radiographs[2]], [radiographs[0], radiographs[1]]], ["a <image>", "b <image> c <image>"])
     expected = processor.image_processor([radiographs[2], radiographs[0], radiographs[1]])["pixel_values"]
     assert torch.equal(batch["pixel_values"], expected)
 
 
-def test_pixels_are_scaled_normalised_and_equal_in_three_channels(tmp_path: Path) -> None:
+def test_pixels_are_scaled_normalized_and_equal_in_three_channels(tmp_path: Path) -> None:
     levels = np.linspace(20, 220, 32 * 32).round().astype(np.uint8).reshape(32, 32)
     Image.fromarray(levels).save(tmp_path / "a.png")
     (pixels,) = MairaImageProcessor(size=32)([tmp_path / "a.png"])["pixel_values"]
@@ -251,7 +249,7 @@ def plain_preparation(image: np.ndarray[Any, Any], size: int) -> np.ndarray[Any,
         ((1900, 31), np.uint16, 0, 65535, 64),
     ],
 )
-def test_an_image_file_is_prepared_as_by_a_plain_reference(
+def test_image_preparation_matches_a_reference_implementation(
     tmp_path: Path, shape: tuple[int, ...], dtype: type[np.uint8 | np.uint16], low: int, high: int, size: int
 ) -> None:
     image = np.random.default_rng(0).integers(low, high, shape, dtype)
@@ -264,7 +262,7 @@ def test_an_image_file_is_prepared_as_by_a_plain_reference(
 
 
 @pytest.mark.parametrize("mode", ["L", "I;16", "RGB", "RGBA"])
-def test_an_open_image_is_prepared_like_its_file(tmp_path: Path, mode: str) -> None:
+def test_an_open_image_and_its_file_give_equal_pixels(tmp_path: Path, mode: str) -> None:
     shape = (40, 32, *{"RGB": (3,), "RGBA": (4,)}.get(mode, ()))
     dtype = np.uint16 if mode == "I;16" else np.uint8
     image = Image.fromarray(np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape, dtype))
@@ -273,7 +271,7 @@ def test_an_open_image_is_prepared_like_its_file(tmp_path: Path, mode: str) -> N
     assert torch.equal(prepare([image])["pixel_values"], prepare([tmp_path / "a.png"])["pixel_values"])
 
 
-def test_the_statistics_can_be_changed(radiographs: list[Gray]) -> None:
+def test_normalization_statistics_are_configurable(radiographs: list[Gray]) -> None:
     plain = MairaImageProcessor(size=32, image_mean=0, image_std=1)(radiographs)["pixel_values"]
     usual = MairaImageProcessor(size=32)(radiographs)["pixel_values"]
     torch.testing.assert_close(usual, (plain - MEAN) / DEVIATION)
@@ -285,14 +283,12 @@ def test_an_image_of_any_shape_becomes_a_square(processor: MairaProcessor) -> No
     assert processor.image_processor(images)["pixel_values"].shape == (3, 3, 32, 32)
 
 
-def test_a_file_that_is_not_there_is_named(processor: MairaProcessor, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(processor: MairaProcessor, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.png: no such file"):
         processor([[tmp_path / "none.png"]], ["a <image>"])
 
 
-def test_saved_and_loaded_it_gives_the_same_tensors(
-    processor: MairaProcessor, radiographs: list[Gray], tmp_path: Path
-) -> None:
+def test_save_and_load_keep_tensors(processor: MairaProcessor, radiographs: list[Gray], tmp_path: Path) -> None:
     processor.save_pretrained(tmp_path)
     loaded = AutoProcessor.from_pretrained(tmp_path)
     assert isinstance(loaded, MairaProcessor)
@@ -304,7 +300,7 @@ def test_saved_and_loaded_it_gives_the_same_tensors(
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_a_saved_llama_tokenizer_gives_the_same_tokens_again(tmp_path: Path, legacy: bool) -> None:
+def test_a_saved_llama_tokenizer_keeps_tokens(tmp_path: Path, legacy: bool) -> None:
     built = MairaProcessor(MairaImageProcessor(size=32), llama_tokenizer(legacy=legacy), image_seq_length=4)
     built.save_pretrained(tmp_path)
     text = build_prompt("grounded", Context()) + build_target(REPORT)
@@ -331,7 +327,7 @@ def released(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_released_folder_gets_our_processor_and_runs_no_code_of_its_own(released: Path) -> None:
+def test_a_released_folder_loads_our_processor_without_remote_code(released: Path) -> None:
     (released / "processing_maira2.py").write_text("raise RuntimeError('was run')")
     loaded = AutoProcessor.from_pretrained(released, trust_remote_code=True)
     assert type(loaded) is MairaProcessor
@@ -341,7 +337,7 @@ def test_a_released_folder_gets_our_processor_and_runs_no_code_of_its_own(releas
 
 
 @pytest.mark.parametrize("setting", ["add_bos_token", "add_eos_token"])
-def test_there_is_one_start_token_and_no_end_whatever_the_tokenizer_adds(released: Path, setting: str) -> None:
+def test_prompts_have_one_start_token_and_no_end_token(released: Path, setting: str) -> None:
     tokenizer = AutoProcessor.from_pretrained(released).tokenizer
     setattr(tokenizer, setting, setting == "add_eos_token")
     ids = MairaProcessor(MairaImageProcessor(), tokenizer).encode_prompt(build_prompt("findings", Context()), 1)
@@ -354,7 +350,7 @@ def test_a_folder_without_a_processor_is_an_error(tmp_path: Path) -> None:
         MairaProcessor.from_pretrained(tmp_path)
 
 
-def test_a_released_folder_is_saved_as_ours(released: Path, tmp_path: Path) -> None:
+def test_a_released_folder_is_saved_in_our_layout(released: Path, tmp_path: Path) -> None:
     AutoProcessor.from_pretrained(released).save_pretrained(tmp_path / "ours")
     loaded = AutoProcessor.from_pretrained(tmp_path / "ours")
     assert type(loaded) is MairaProcessor
@@ -370,7 +366,7 @@ def converted(processor: MairaProcessor, model: MairaForConditionalGeneration, t
     return tmp_path / "released"
 
 
-def test_a_converted_processor_is_read_as_before(
+def test_a_converted_processor_gives_equal_tensors(
     processor: MairaProcessor, converted: Path, radiographs: list[Gray]
 ) -> None:
     loaded = AutoProcessor.from_pretrained(converted)
@@ -392,7 +388,7 @@ def test_classes_of_transformers_read_a_converted_processor(processor: MairaProc
     torch.testing.assert_close(result["pixel_values"], expected["pixel_values"])
 
 
-def test_a_processor_that_is_not_ours_is_converted_as_it_is(released: Path) -> None:
+def test_a_foreign_processor_is_converted_unchanged(released: Path) -> None:
     before = {path.name: path.read_bytes() for path in released.iterdir()}
     standard_processor(released, 14)
     assert {path.name: path.read_bytes() for path in released.iterdir()} == before

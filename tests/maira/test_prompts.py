@@ -81,7 +81,7 @@ def test_grounded(preset: Preset, lateral: bool, prior: bool) -> None:
 
 
 @pytest.mark.parametrize(("preset", "lateral", "prior"), list(product(PRESETS, BOTH, BOTH)))
-def test_phrase_shows_the_frontal_alone_and_never_says_only(preset: Preset, lateral: bool, prior: bool) -> None:
+def test_phrase_prompts_show_the_frontal_without_the_word_only(preset: Preset, lateral: bool, prior: bool) -> None:
     requested = context(lateral, prior, phrase="Left nodule.")
     assert build_prompt("phrase", requested, preset) == HEAD + PHRASE[preset] + TAIL
 
@@ -111,7 +111,7 @@ def test_every_combination_of_images_and_sections(preset: Preset, task: Task) ->
         assert build_prompt(task, Context(has_lateral=lateral, has_prior=prior, **sections), preset) == expected
 
 
-def test_a_whole_prompt_of_the_release() -> None:
+def test_a_complete_prompt_of_the_release() -> None:
     requested = Context(has_prior=True, indication="Cough.", comparison="None.")
     assert build_prompt("findings", requested) == (
         "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: Given the current "
@@ -121,7 +121,7 @@ def test_a_whole_prompt_of_the_release() -> None:
     )
 
 
-def test_a_whole_prompt_of_the_paper() -> None:
+def test_a_complete_prompt_of_the_paper() -> None:
     requested = Context(has_lateral=True, has_prior=True, prior_report="Lungs were clear.", technique="PA and lateral.")
     assert build_prompt("grounded", requested, "paper") == (
         "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: Given the current "
@@ -137,7 +137,7 @@ def test_a_whole_prompt_of_the_paper() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("task", ["findings", "grounded"])
 @pytest.mark.parametrize("missing", [None, "", " \n"])
-def test_what_is_missing_is_not_available(preset: Preset, task: Task, missing: str | None) -> None:
+def test_missing_sections_are_not_available(preset: Preset, task: Task, missing: str | None) -> None:
     nothing = Context(has_prior=True, prior_report=missing, indication=missing, technique=missing, comparison=missing)
     prompt = build_prompt(task, nothing, preset)
     assert " PRIOR_REPORT: N/A " in prompt
@@ -168,7 +168,7 @@ def test_the_release_is_the_default() -> None:
     assert build_prompt("findings", Context()) == build_prompt("findings", Context(), "release")
 
 
-def test_a_section_stands_in_the_prompt_as_it_is() -> None:
+def test_sections_are_in_the_prompt_verbatim() -> None:
     prompt = build_prompt("findings", Context(indication="Cough.\n  Fever?"))
     assert " INDICATION: Cough.\n  Fever? TECHNIQUE:" in prompt
 

@@ -36,7 +36,7 @@ def _run(studies: Sequence[Study], checkpoint: Path, out: Path, **options: Any) 
     return generate_drafts(studies, checkpoint, out, **settings | options)
 
 
-def test_two_workers_draft_as_one_process_does(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+def test_two_workers_draft_as_one_process(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(studies[0].frontal.read_bytes()[:200])
     requested = [studies[0].model_copy(update={"sample_id": "broken", "frontal": broken}), *studies]
@@ -49,7 +49,7 @@ def test_two_workers_draft_as_one_process_does(studies: list[Study], checkpoint:
     assert without_time(spread.with_name("failures.jsonl")) == without_time(local.with_name("failures.jsonl"))
 
 
-def test_an_interrupted_run_asks_only_for_what_is_missing(
+def test_an_interrupted_run_resumes_with_missing_studies_only(
     studies: list[Study], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, whole = tmp_path / "drafts.jsonl", tmp_path / "whole.jsonl"
@@ -77,7 +77,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
     assert without_time(out) == without_time(whole)
 
 
-def test_a_checkpoint_that_no_worker_can_load_is_wrong_input(
+def test_a_checkpoint_that_no_worker_can_load_is_an_input_error(
     studies: list[Study], checkpoint: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoint"

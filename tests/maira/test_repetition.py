@@ -53,7 +53,7 @@ def test_the_third_copy_is_cut_and_marked(text: str, expected: list[str], notes:
     assert [(note.index, note.kind) for note in cut.irregularities] == notes
 
 
-def test_a_narrative_is_cut_too() -> None:
+def test_repetition_in_a_narrative_is_cut() -> None:
     cut = cut_repetitions(parse_report("Clear lungs. No mass. Clear lungs. Clear lungs. Clear lungs. No effusion."))
     assert cut.report == "Clear lungs. No mass. Clear lungs. No effusion."
 
@@ -64,7 +64,7 @@ def test_copies_in_other_words_are_kept() -> None:
 
 
 @given(st.lists(st.sampled_from(["Clear.", "Mass.", f"Mass.{BOX}", "<x1>"])))
-def test_notes_point_at_the_sentences_they_were_of(texts: list[str]) -> None:
+def test_notes_keep_pointing_to_their_sentences(texts: list[str]) -> None:
     parsed = parse_report("".join(f"<obj>{text}</obj>" for text in texts))
     cut = cut_repetitions(parsed)
     assert cut_repetitions(cut).sentences == cut.sentences
@@ -105,7 +105,7 @@ def _wants(text: str) -> int:
         ("No 1. No 1. No 1.", "5", False),
     ],
 )
-def test_only_a_narrative_that_loops_is_ended(written: str, target: str, ended: bool) -> None:
+def test_only_a_looping_narrative_is_ended(written: str, target: str, ended: bool) -> None:
     guard = NarrativeGuard(Vocabulary.from_tokenizer(TOKENIZER), TOKENIZER)
     ids_written: list[int] = TOKENIZER(written, add_special_tokens=False)["input_ids"]
     following = TOKENIZER(target, add_special_tokens=False)["input_ids"][0]

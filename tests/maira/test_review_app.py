@@ -69,7 +69,7 @@ def study(page: TestClient, number: int = 1) -> Any:
     return page.get(f"/api/studies/{number}", params={"reviewer": "Ada"}).json()
 
 
-def test_the_set_says_what_a_reviewer_is_asked(page: TestClient) -> None:
+def test_the_set_describes_the_review(page: TestClient) -> None:
     about = page.get("/api/set").json()
     assert (about["title"], about["studies"], about["reviewers"], about["verdicts"]) == (
         "drafts.jsonl",
@@ -82,7 +82,7 @@ def test_the_set_says_what_a_reviewer_is_asked(page: TestClient) -> None:
     assert "OMISSION: Normal Finding" in about["error_types"]
 
 
-def test_a_study_comes_with_its_inputs_and_its_draft(page: TestClient) -> None:
+def test_a_study_has_inputs_and_draft(page: TestClient) -> None:
     shown = study(page)
     assert (shown["sample_id"], shown["indication"], shown["prior_report"]) == ("one", "Cough.", None)
     assert shown["images"]["frontal"] == {"url": "/images/1/frontal", "width": 40, "height": 20}
@@ -101,21 +101,21 @@ def test_a_study_comes_with_its_inputs_and_its_draft(page: TestClient) -> None:
     assert second["boxes"] == []
 
 
-def test_images_are_served_by_the_number_of_the_study(page: TestClient) -> None:
+def test_images_are_served_by_study_number(page: TestClient) -> None:
     answer = page.get("/images/1/frontal")
     assert answer.headers["content-type"] == "image/png"
     assert Image.open(BytesIO(answer.content)).size == (40, 20)
     assert page.get("/images/1/lateral").status_code == 404
 
 
-def test_a_change_is_answered_with_the_state_it_made(page: TestClient, store: Store) -> None:
+def test_a_change_returns_the_new_state(page: TestClient, store: Store) -> None:
     state = change(page, kind="edit", sentence="d0", text="The heart is enlarged.").json()["state"]
     assert (state["version"], state["can_undo"], state["sentences"][0]["edited"]) == (1, True, True)
     with closing(Store(store.path)) as on_disk:
         assert on_disk.review("Ada", 1).version == 1
 
 
-def test_the_list_says_how_far_each_study_is(page: TestClient) -> None:
+def test_the_list_shows_the_progress_of_each_study(page: TestClient) -> None:
     change(page, kind="delete", sentence="d0")
     for fields in ({"kind": "step", "step": 2}, {"kind": "step", "step": 3}, {"kind": "finish"}):
         assert change(page, number=2, **fields).status_code == 200
@@ -126,7 +126,7 @@ def test_the_list_says_how_far_each_study_is(page: TestClient) -> None:
     ]
 
 
-def test_the_reference_stays_away_until_its_step(page: TestClient) -> None:
+def test_the_reference_is_hidden_until_its_step(page: TestClient) -> None:
     assert study(page)["reference"] is None
     change(page, kind="step", step=3)
     assert study(page)["reference"] == [{"text": REFERENCE[0]["text"], "boxes": [CORNERS]}]
@@ -134,7 +134,7 @@ def test_the_reference_stays_away_until_its_step(page: TestClient) -> None:
     assert study(page)["reference"] is not None
 
 
-def test_what_radfact_judged_stays_away_as_long(review_set: ReviewSet, store: Store) -> None:
+def test_radfact_verdicts_are_hidden_until_their_step(review_set: ReviewSet, store: Store) -> None:
     rows = [
         Verdict(
             sample_id="one", side="candidate", index=index, text="", status="entailment", evidence=(0,), why="Both."
@@ -153,7 +153,7 @@ def test_what_radfact_judged_stays_away_as_long(review_set: ReviewSet, store: St
         assert study(page)["verdicts"][1] == {"index": 1, "status": "entailment", "why": "Both.", "evidence": [0]}
 
 
-def test_an_export_is_of_one_reviewer(page: TestClient, store: Store) -> None:
+def test_an_export_holds_one_reviewer(page: TestClient, store: Store) -> None:
     change(page, kind="delete", sentence="d0")
     store.add_reviewer("Ben")
     for path in ("corrections.csv", "drafts.jsonl", "summary.json"):
@@ -164,13 +164,13 @@ def test_an_export_is_of_one_reviewer(page: TestClient, store: Store) -> None:
     assert (list(figures["reviewers"]), figures["agreement"]) == (["Ben"], [])
 
 
-def test_a_type_of_error_of_one_reviewer_is_offered_to_all(page: TestClient) -> None:
+def test_custom_error_types_are_shared_by_reviewers(page: TestClient) -> None:
     change(page, kind="delete", sentence="d0")
     assert change(page, kind="assess", sentence="d0", error_type="WRONG PATIENT").status_code == 200
     assert page.get("/api/set").json()["error_types"][-1] == "WRONG PATIENT"
 
 
-def test_a_study_that_was_not_gone_through_is_not_finished(page: TestClient) -> None:
+def test_a_study_with_unseen_steps_cannot_be_finished(page: TestClient) -> None:
     change(page, kind="step", step=4)
     answer = change(page, kind="finish")
     assert (answer.status_code, list(answer.json())) == (422, ["error", "field"])
@@ -178,7 +178,7 @@ def test_a_study_that_was_not_gone_through_is_not_finished(page: TestClient) -> 
     assert (study(page)["state"]["done"], study(page)["state"]["visited"]) == (False, [1, 4])
 
 
-def test_a_database_that_cannot_be_written_is_said_to_both(
+def test_an_unwritable_database_is_reported_to_page_and_terminal(
     page: TestClient, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.path.unlink()
@@ -188,14 +188,14 @@ def test_a_database_that_cannot_be_written_is_said_to_both(
     assert caplog.messages == [f"{store.path}: cannot be written: removed or replaced since it was opened"] * 2
 
 
-def test_a_page_that_is_behind_gets_the_present_state(page: TestClient) -> None:
+def test_an_outdated_page_receives_the_current_state(page: TestClient) -> None:
     change(page, kind="delete", sentence="d0")
     answer = change(page, kind="delete", sentence="d1", version=0, id="from-another-tab")
     assert answer.status_code == 409
     assert answer.json()["state"] == study(page)["state"]
 
 
-def test_a_change_sent_twice_is_answered_twice_and_made_once(page: TestClient) -> None:
+def test_a_repeated_change_is_applied_once(page: TestClient) -> None:
     body = {"reviewer": "Ada", "id": "sent-twice", "version": 0, "kind": "add", "text": "Rib fracture."}
     first, second = (page.post("/api/studies/1/changes", json=body) for _ in range(2))
     assert (first.status_code, first.json()) == (200, second.json())
@@ -213,14 +213,14 @@ def test_a_change_sent_twice_is_answered_twice_and_made_once(page: TestClient) -
         ("/api/studies/1/changes", {"reviewer": "Ada", "id": "change-1", "version": 0, "kind": "undo"}, None),
     ],
 )
-def test_what_cannot_be_done_is_said(page: TestClient, path: str, body: Any, field: str | None) -> None:
+def test_impossible_changes_are_reported(page: TestClient, path: str, body: Any, field: str | None) -> None:
     answer = page.post(path, json=body)
     assert answer.status_code == 400
     assert answer.json()["field"] == field
 
 
 @pytest.mark.parametrize("path", ["/api/studies/0", "/api/studies/3", "/images/3/frontal", "/static/app.py", "/none"])
-def test_what_is_not_there_is_not_found(page: TestClient, path: str) -> None:
+def test_unknown_paths_are_404(page: TestClient, path: str) -> None:
     assert page.get(path, params={"reviewer": "Ada"}).status_code == 404
 
 
@@ -236,13 +236,13 @@ def test_what_is_not_there_is_not_found(page: TestClient, path: str) -> None:
         "/static/index.html%00.js",
     ],
 )
-def test_no_path_leads_out(page: TestClient, path: str) -> None:
+def test_path_traversal_is_refused(page: TestClient, path: str) -> None:
     answer = page.get(path)
     assert answer.status_code == 404
     assert b"root:" not in answer.content
 
 
-def test_hostile_texts_come_back_as_they_are_and_only_as_json(tmp_path: Path) -> None:
+def test_hostile_texts_are_returned_unchanged_as_json(tmp_path: Path) -> None:
     reports = {text: [{"text": text}] for text in HOSTILE}
     review_set = read_review_set(*write_set(tmp_path, reports, {text: {"indication": text} for text in HOSTILE}))
     store = Store(tmp_path / "review.sqlite", review_set.drafts)
@@ -262,7 +262,7 @@ def everything(page: TestClient) -> list[Any]:
     return [*map(page.get, paths), page.post("/api/reviewers", content="x" * (MAX_REQUEST_BYTES + 1))]
 
 
-def test_every_answer_binds_the_browser(page: TestClient) -> None:
+def test_every_response_has_security_headers(page: TestClient) -> None:
     for answer in everything(page):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -273,12 +273,12 @@ def test_every_answer_binds_the_browser(page: TestClient) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8471", "127.0.0.1.evil.example", "", "[::1", "1.2.3.4"])
-def test_a_name_that_was_made_to_point_here_gets_nothing(page: TestClient, host: str) -> None:
+def test_dns_rebinding_is_refused(page: TestClient, host: str) -> None:
     assert page.get("/api/set", headers={"host": host}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "[::1]:8471"])
-def test_the_names_of_this_machine_are_heard(page: TestClient, host: str) -> None:
+def test_host_names_of_this_machine_are_accepted(page: TestClient, host: str) -> None:
     assert page.get("/api/set", headers={"host": host}).status_code == 200
 
 
@@ -296,28 +296,26 @@ def test_the_names_of_this_machine_are_heard(page: TestClient, host: str) -> Non
         ({"content-type": "multipart/form-data; boundary=application/json"}, 415),
     ],
 )
-def test_another_page_cannot_change_anything(
-    page: TestClient, store: Store, headers: dict[str, str], status: int
-) -> None:
+def test_cross_origin_changes_are_refused(page: TestClient, store: Store, headers: dict[str, str], status: int) -> None:
     body = '{"name": "Eve"}'
     sent = {"content-type": "application/json", "origin": ADDRESS, "sec-fetch-site": "same-origin"} | headers
     assert page.post("/api/reviewers", content=body, headers=sent).status_code == status
     assert store.reviewers() == ["Ada"]
 
 
-def test_the_page_itself_can(page: TestClient) -> None:
+def test_same_origin_changes_are_accepted(page: TestClient) -> None:
     headers = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
     assert page.post("/api/reviewers", json={"name": "Ben"}, headers=headers).json() == {"name": "Ben"}
     assert page.post("/api/reviewers", json={"name": "BEN"}, headers=headers).json() == {"name": "Ben"}
 
 
 @pytest.mark.parametrize("path", ["/api/set", "/images/1/frontal", "/export/corrections.csv?reviewer=Ada"])
-def test_another_page_cannot_show_what_is_here(page: TestClient, path: str) -> None:
+def test_cross_site_embedding_is_refused(page: TestClient, path: str) -> None:
     assert page.get(path, headers={"sec-fetch-site": "cross-site"}).status_code == 403
     assert page.get(path, headers={"sec-fetch-site": "none"}).status_code == 200
 
 
-def test_a_link_from_elsewhere_opens_the_page(page: TestClient) -> None:
+def test_external_links_open_the_page(page: TestClient) -> None:
     answer = page.get("/", headers={"sec-fetch-site": "cross-site"})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
 
@@ -334,12 +332,12 @@ def test_a_request_that_is_too_large_is_refused(page: TestClient, content: Any) 
 
 
 @pytest.mark.parametrize("content", ["", "{", "[" * 100_000, '{"name": "\\ud800"}'])
-def test_what_is_no_json_is_refused(page: TestClient, content: str) -> None:
+def test_a_body_that_is_not_json_is_refused(page: TestClient, content: str) -> None:
     answer = page.post("/api/reviewers", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400
 
 
-def test_a_fault_of_the_server_says_nothing_of_a_patient(
+def test_server_errors_reveal_no_patient_data(
     page: TestClient, store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -360,7 +358,7 @@ def network(review_set: ReviewSet, store: Store) -> Callable[[], TestClient]:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/set", "/images/1/frontal", "/static/viewer.js", "/?token=wrong"])
-def test_without_the_token_nothing_is_shown(network: Callable[[], TestClient], path: str) -> None:
+def test_requests_without_the_token_are_refused(network: Callable[[], TestClient], path: str) -> None:
     answer = network().get(path)
     assert answer.status_code == 401
     assert "set-cookie" not in answer.headers
@@ -369,11 +367,11 @@ def test_without_the_token_nothing_is_shown(network: Callable[[], TestClient], p
 @pytest.mark.parametrize(
     "cookie", ["maira_review_8471=", f"maira_review_8471={TOKEN}", "maira_review_8471=\u00e9", "=;=,;;"]
 )
-def test_a_cookie_that_was_made_up_is_worth_nothing(network: Callable[[], TestClient], cookie: str) -> None:
+def test_a_forged_cookie_is_refused(network: Callable[[], TestClient], cookie: str) -> None:
     assert network().get("/api/set", headers={"cookie": cookie.encode("latin-1")}).status_code == 401
 
 
-def test_the_token_is_brought_once_and_kept_where_no_script_reads_it(network: Callable[[], TestClient]) -> None:
+def test_the_token_becomes_an_http_only_cookie(network: Callable[[], TestClient]) -> None:
     browser = network()
     answer = browser.get("/", params={"token": TOKEN})
     assert answer.status_code == 200
@@ -384,7 +382,7 @@ def test_the_token_is_brought_once_and_kept_where_no_script_reads_it(network: Ca
     assert browser.get("/api/set").status_code == 200
 
 
-def test_two_reviews_on_one_machine_do_not_sign_each_other_out(review_set: ReviewSet, store: Store) -> None:
+def test_reviews_on_one_machine_have_separate_cookies(review_set: ReviewSet, store: Store) -> None:
     other_token = TOKEN[::-1]
     ways = [(TOKEN, "http://192.0.2.7:8471"), (other_token, "http://192.0.2.7:8472"), (other_token, "http://192.0.2.7")]
     servers = [
@@ -404,29 +402,29 @@ def test_two_reviews_on_one_machine_do_not_sign_each_other_out(review_set: Revie
         assert server.get("/api/set", headers=headers).status_code == 200
 
 
-def test_the_address_that_is_printed_opens_the_page_with_any_token(review_set: ReviewSet, store: Store) -> None:
+def test_the_printed_address_works_with_any_token(review_set: ReviewSet, store: Store) -> None:
     token = "a+b/c=d&e#f%41g;h"
     app = make_app(review_set, store, host="0.0.0.0", token=token)
     with TestClient(app, base_url="http://192.0.2.7:8471") as browser:
         assert browser.get(address_of("192.0.2.7", 8471, token)).status_code == 200
 
 
-def test_the_token_opens_the_page_only(network: Callable[[], TestClient]) -> None:
+def test_the_token_is_accepted_for_the_page_only(network: Callable[[], TestClient]) -> None:
     assert network().get("/api/set", params={"token": TOKEN}).status_code == 401
 
 
-def test_a_foreign_name_gets_nothing_with_the_token_either(network: Callable[[], TestClient]) -> None:
+def test_a_foreign_host_name_is_refused_with_the_token(network: Callable[[], TestClient]) -> None:
     assert network().get("/", params={"token": TOKEN}, headers={"host": "evil.example"}).status_code == 403
 
 
 @pytest.mark.parametrize("content", ["short", "twenty letters and a space", "twenty-letters-and-é", ""])
-def test_a_token_that_keeps_nobody_out_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_weak_token_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "token").write_text(content)
     with raises("token: invalid-value"):
         read_token(tmp_path / "token")
 
 
-def test_a_port_that_is_taken_is_said() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with raises("invalid-option"):
@@ -434,7 +432,7 @@ def test_a_port_that_is_taken_is_said() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.machine.invalid", "a" * 70])
-def test_an_address_that_cannot_be_had_is_said_before_a_database_is_made(
+def test_an_unavailable_address_is_an_error_before_the_database_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     from typer.testing import CliRunner
@@ -450,7 +448,7 @@ def test_an_address_that_cannot_be_had_is_said_before_a_database_is_made(
     assert not (tmp_path / "review.sqlite").exists()
 
 
-def test_a_command_that_is_misspelt_is_not_taken_for_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_command_is_not_a_drafts_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
     from maira.cli.main import app
@@ -463,7 +461,7 @@ def test_a_command_that_is_misspelt_is_not_taken_for_drafts(tmp_path: Path, monk
     assert "Did you mean" not in CliRunner().invoke(app, sumary).stderr
 
 
-def test_the_command_serves_and_logs_nothing_of_what_it_serves(tmp_path: Path) -> None:
+def test_the_command_logs_no_content(tmp_path: Path) -> None:
     drafts, manifest = write_set(tmp_path, {"patient-4711": REPORT}, {"patient-4711": {"frontal": "lost-4711.png"}})
     command = [sys.executable, "-u", "-m", "maira", "review", "--port", "0", str(drafts), "--manifest", str(manifest)]
     with subprocess.Popen(
@@ -502,7 +500,7 @@ def test_the_command_serves_and_logs_nothing_of_what_it_serves(tmp_path: Path) -
         (["export", "drafts.jsonl", "--out", "out"], "drafts.jsonl: invalid-format"),
     ],
 )
-def test_bad_input_is_said_before_anything_is_written(
+def test_bad_input_is_an_error_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     from typer.testing import CliRunner
@@ -517,7 +515,7 @@ def test_bad_input_is_said_before_anything_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_help_says_how_a_review_is_begun_and_loads_no_server() -> None:
+def test_help_describes_a_review_and_loads_no_server() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "maira", "review", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "maira review DRAFTS --manifest FILE" in done.stdout

@@ -117,7 +117,7 @@ def reviewed_by_mouse(page: Page, *, last: bool) -> None:
         go_on.click()
 
 
-def test_three_studies_by_mouse_and_the_export_is_what_the_database_holds(page: Page, running: Running) -> None:
+def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -> None:
     for number in (1, 2, 3):
         at_study(page, number)
         reviewed_by_mouse(page, last=number == 3)
@@ -134,7 +134,7 @@ def test_three_studies_by_mouse_and_the_export_is_what_the_database_holds(page: 
     assert running.sentence(0).boxes[0] == pytest.approx((0.2, 0.3, 0.4, 0.7), abs=0.01)
 
 
-def test_the_corrected_reports_are_drafts(page: Page, running: Running, tmp_path: Path) -> None:
+def test_corrected_reports_are_drafts(page: Page, running: Running, tmp_path: Path) -> None:
     reviewed_by_mouse(page, last=True)
     body = page.request.get(f"{running.url}export/drafts.jsonl?reviewer=Ada").body()
     (tmp_path / "corrected.jsonl").write_bytes(body)
@@ -146,7 +146,7 @@ def test_the_corrected_reports_are_drafts(page: Page, running: Running, tmp_path
     ]
 
 
-def test_three_studies_by_keyboard_alone(browser: Browser, running: Running) -> None:
+def test_a_review_by_keyboard_alone(browser: Browser, running: Running) -> None:
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     page = context.new_page()
     page.goto(running.url)
@@ -182,7 +182,7 @@ def test_three_studies_by_keyboard_alone(browser: Browser, running: Running) -> 
     context.close()
 
 
-def test_text_being_typed_survives_a_reload(page: Page, running: Running) -> None:
+def test_typed_text_survives_a_reload(page: Page, running: Running) -> None:
     press(page, "j", "e")
     page.keyboard.type(" But large.")
     unsaved(page)
@@ -203,7 +203,7 @@ def test_text_being_typed_survives_a_reload(page: Page, running: Running) -> Non
     ("key", "label"),
     [("a", "Text of the missing finding"), ("c", "Comment on the study")],
 )
-def test_a_finding_or_comment_being_typed_survives_a_reload(page: Page, key: str, label: str) -> None:
+def test_typed_findings_and_comments_survive_a_reload(page: Page, key: str, label: str) -> None:
     press(page, key)
     page.keyboard.type("Rotated radiograph")
     unsaved(page)
@@ -212,7 +212,7 @@ def test_a_finding_or_comment_being_typed_survives_a_reload(page: Page, key: str
     assert page.get_by_label(label).input_value() == "Rotated radiograph"
 
 
-def test_escape_leaves_a_sentence_as_it_was(page: Page, running: Running) -> None:
+def test_escape_cancels_an_edit(page: Page, running: Running) -> None:
     press(page, "j", "e")
     page.keyboard.type(" Wrong.")
     press(page, "Escape", "j", "d")
@@ -221,7 +221,7 @@ def test_escape_leaves_a_sentence_as_it_was(page: Page, running: Running) -> Non
     assert running.sentence(1).deleted
 
 
-def test_every_change_can_be_undone_and_done_again(page: Page, running: Running) -> None:
+def test_every_change_can_be_undone_and_redone(page: Page, running: Running) -> None:
     before = running.state().sentences if page.locator("#sentences li").count() else ()
     press(page, "]", "j", "e")
     page.keyboard.type(" So.")
@@ -243,7 +243,7 @@ def test_every_change_can_be_undone_and_done_again(page: Page, running: Running)
     assert running.state() == after
 
 
-def test_saved_is_said_only_once_the_server_has_answered(page: Page, running: Running) -> None:
+def test_saved_is_shown_only_after_the_response_of_the_server(page: Page, running: Running) -> None:
     seen: list[tuple[str, int, bool]] = []
 
     def look_before_it_is_sent(route: Route) -> None:
@@ -258,7 +258,7 @@ def test_saved_is_said_only_once_the_server_has_answered(page: Page, running: Ru
     assert running.sentence(0).deleted
 
 
-def test_a_lost_connection_is_said_and_changes_are_sent_once_it_is_back(page: Page, running: Running) -> None:
+def test_changes_are_sent_when_a_lost_connection_returns(page: Page, running: Running) -> None:
     page.route("**/changes", lambda route: route.abort())
     press(page, "j", "d", "j", "d")
     page.get_by_text("2 changes not saved; stored in this browser and sent again").wait_for()
@@ -270,7 +270,7 @@ def test_a_lost_connection_is_said_and_changes_are_sent_once_it_is_back(page: Pa
     assert [one.deleted for one in running.state().sentences] == [True, True, False]
 
 
-def test_what_the_server_says_of_its_trouble_is_shown(page: Page) -> None:
+def test_server_errors_are_shown(page: Page) -> None:
     reason = {"error": "the database cannot be used now; nothing of this was saved"}
     page.route("**/changes", lambda route: route.fulfill(status=503, json=reason))
     press(page, "j", "d")
@@ -282,7 +282,7 @@ def test_what_the_server_says_of_its_trouble_is_shown(page: Page) -> None:
     page.locator("#reviewer-error", has_text="The database cannot be used now").wait_for()
 
 
-def test_a_study_that_could_not_be_opened_is_opened_once_the_server_is_back(page: Page) -> None:
+def test_a_study_opens_when_the_server_returns(page: Page) -> None:
     page.clock.install()
     alert = page.locator("#alert", has_text="Study 2 cannot be opened: no connection to the server.")
     page.get_by_label("Comment on the study").fill("Rotated.")
@@ -300,7 +300,7 @@ def test_a_study_that_could_not_be_opened_is_opened_once_the_server_is_back(page
     assert page.get_by_label("Comment on the study").input_value() == ""
 
 
-def test_a_change_whose_answer_was_lost_is_applied_once(page: Page, running: Running) -> None:
+def test_a_change_with_a_lost_response_is_applied_once(page: Page, running: Running) -> None:
     lost: list[str] = []
 
     def lose_the_answer(route: Route) -> None:
@@ -320,7 +320,7 @@ def test_a_change_whose_answer_was_lost_is_applied_once(page: Page, running: Run
     assert [one.text for one in running.state().sentences] == [*SENTENCES, "Bifid rib."]
 
 
-def test_changes_that_could_not_be_sent_survive_the_browser(page: Page, running: Running) -> None:
+def test_unsent_changes_survive_the_browser(page: Page, running: Running) -> None:
     page.route("**/changes", lambda route: route.abort())
     press(page, "j", "d")
     page.get_by_text("No connection to the server").wait_for()
@@ -345,7 +345,7 @@ def other(page: Page, running: Running) -> Page:
     return other
 
 
-def test_another_window_of_the_browser_follows_at_once(page: Page, other: Page, running: Running) -> None:
+def test_another_window_follows_immediately(page: Page, other: Page, running: Running) -> None:
     press(page, "j", "j", "d")
     saved(page)
     row(other, 1).locator("del").wait_for()
@@ -354,7 +354,7 @@ def test_another_window_of_the_browser_follows_at_once(page: Page, other: Page, 
     assert [one.deleted for one in running.state().sentences] == [True, True, False]
 
 
-def test_what_another_window_changed_is_shown_and_ones_own_text_is_given_back(
+def test_changes_of_another_window_are_shown_and_own_text_is_returned(
     page: Page, other: Page, running: Running
 ) -> None:
     row(other, 0).locator(".sentence-text").dblclick()
@@ -371,7 +371,7 @@ def test_what_another_window_changed_is_shown_and_ones_own_text_is_given_back(
     assert running.sentence(1).deleted
 
 
-def test_two_reviewers_each_have_their_own_corrections(browser: Browser, page: Page, running: Running) -> None:
+def test_reviewers_have_separate_corrections(browser: Browser, page: Page, running: Running) -> None:
     with visiting(browser, running, reviewer="Bo") as other:
         press(page, "j", "d")
         press(other, "j", "j", "d")
@@ -387,7 +387,7 @@ def test_two_reviewers_each_have_their_own_corrections(browser: Browser, page: P
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">No effusion.</textarea><script>document.title='taken'</script>"
 
 
-def test_markup_in_drafts_is_read_as_text(browser: Browser, tmp_path: Path) -> None:
+def test_markup_in_drafts_is_shown_as_text(browser: Browser, tmp_path: Path) -> None:
     folder = write_review_set(tmp_path, texts=[HOSTILE, "Clear."])
     with served(folder) as running, visiting(browser, running) as page:
         assert page.get_by_text(HOSTILE, exact=True).is_visible()
@@ -400,7 +400,7 @@ def test_markup_in_drafts_is_read_as_text(browser: Browser, tmp_path: Path) -> N
         assert page.title().startswith("1 ·")
 
 
-def test_texts_that_nobody_could_type_are_readable_and_can_be_edited(browser: Browser, tmp_path: Path) -> None:
+def test_untypable_texts_are_readable_and_editable(browser: Browser, tmp_path: Path) -> None:
     folder = write_review_set(tmp_path, texts=["No\x00 nodule \u202eseen.", f"Long {'and long ' * 600}end."])
     with served(folder) as running, visiting(browser, running) as page:
         assert row(page, 0).locator(".words").inner_text().endswith("nodule [U+202E]seen.")
@@ -434,7 +434,7 @@ def start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_kill_9_of_the_server_in_the_middle_of_a_review_loses_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_killing_the_server_during_a_review_loses_nothing(browser: Browser, tmp_path: Path) -> None:
     folder = write_review_set(tmp_path)
     port = free_port()
     process = start_server(folder, port)

@@ -88,7 +88,7 @@ def test_the_inputs_are_shown(page: Page) -> None:
     assert page.locator(".thumb .caption").all_inner_texts() == ["Lateral", "Prior frontal"]
 
 
-def test_the_wheel_zooms_at_the_pointer_and_reset_fits_again(page: Page) -> None:
+def test_the_wheel_zooms_at_the_pointer_and_reset_fits_the_image(page: Page) -> None:
     fitted = frame_width(page)
     place = on_radiograph(page, 0.25, 0.5)
     page.mouse.move(*place)
@@ -111,7 +111,7 @@ def test_keys_zoom_and_move_the_image(page: Page) -> None:
     assert on_radiograph(page, 0.5, 0.5)[0] == pytest.approx(before[0] - 60)
 
 
-def test_inverting_turns_white_to_black(page: Page) -> None:
+def test_inverting_swaps_white_and_black(page: Page) -> None:
     page.locator("#radiograph img").evaluate("image => image.decode()")
     assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [0, 200]
     press(page, "i")
@@ -128,7 +128,7 @@ def test_window_and_level_follow_a_right_drag(page: Page) -> None:
     assert gray_at(page, 0.95) == pytest.approx(255 * (0.5 + 50 / 150), abs=2)
 
 
-def test_a_click_enlarges_the_lateral_image_and_the_frontal_one_takes_its_place(page: Page) -> None:
+def test_a_click_swaps_lateral_and_frontal_image(page: Page) -> None:
     page.get_by_role("button", name="Lateral: show large").click()
     assert page.locator("#radiograph img").get_attribute("src") == "/images/1/lateral"
     assert page.locator(".thumb .caption").all_inner_texts() == ["Frontal", "Prior frontal"]
@@ -137,7 +137,7 @@ def test_a_click_enlarges_the_lateral_image_and_the_frontal_one_takes_its_place(
     assert labels(page) == ["1"]
 
 
-def test_a_large_radiograph_comes_in_full_once_it_is_stretched(page: Page) -> None:
+def test_a_zoomed_large_radiograph_is_loaded_in_full_resolution(page: Page) -> None:
     page.get_by_role("button", name="Prior frontal: show large").click()
     image = page.locator("#radiograph img")
     image.evaluate("image => image.decode()")
@@ -159,7 +159,7 @@ def test_a_sentence_shows_its_boxes_and_a_box_its_sentence(page: Page) -> None:
     assert page.locator(".edit-box").count() == 1
 
 
-def test_boxes_can_be_put_away(page: Page) -> None:
+def test_boxes_can_be_hidden(page: Page) -> None:
     assert labels(page) == ["1"]
     press(page, "h")
     assert labels(page) == []
@@ -176,7 +176,7 @@ def test_a_box_is_resized_by_its_handles(page: Page, running: Running, reviewer:
     assert running.sentence(0, reviewer).boxes[0] == pytest.approx((0.1, 0.2, 0.5, 0.7), abs=0.01)
 
 
-def test_a_box_is_drawn_on_the_image_and_removed_again(page: Page, running: Running, reviewer: str) -> None:
+def test_a_box_can_be_drawn_and_removed(page: Page, running: Running, reviewer: str) -> None:
     press(page, "j", "j")
     row(page, 1).get_by_role("button", name="Add a box").click()
     drag(page, on_radiograph(page, 0.6, 0.5), on_radiograph(page, 0.8, 0.9))
@@ -189,7 +189,7 @@ def test_a_box_is_drawn_on_the_image_and_removed_again(page: Page, running: Runn
     assert not running.sentence(1, reviewer).deleted
 
 
-def test_a_box_moved_by_keys_is_one_change_and_is_announced(page: Page, running: Running, reviewer: str) -> None:
+def test_moving_a_box_by_keys_is_one_announced_change(page: Page, running: Running, reviewer: str) -> None:
     # The keys are one change once they have rested for a moment; how long that is seen depends on the machine.
     page.evaluate("""() => {
       window.said = [];
@@ -226,7 +226,7 @@ def test_the_reference_is_not_in_the_page_before_step_three(page: Page) -> None:
     assert not page.get_by_text("Reference report").is_visible()
 
 
-def test_each_step_tells_what_is_asked(page: Page) -> None:
+def test_each_step_shows_its_instructions(page: Page) -> None:
     heads = []
     for step in range(1, 5):
         page.locator(f"#steps li:nth-child({step}) [aria-current=step]").wait_for()
@@ -236,9 +236,7 @@ def test_each_step_tells_what_is_asked(page: Page) -> None:
     assert page.locator("#definitions").is_visible()
 
 
-def test_a_study_is_finished_only_with_a_severity_for_each_correction(
-    page: Page, running: Running, reviewer: str
-) -> None:
+def test_finishing_requires_a_severity_for_each_correction(page: Page, running: Running, reviewer: str) -> None:
     press(page, "j", "d", "]", "]", "]")
     page.get_by_role("button", name="Finish study").click()
     assert page.get_by_text("1 correction has no severity yet").is_visible()
@@ -256,7 +254,7 @@ def test_a_study_is_finished_only_with_a_severity_for_each_correction(
     assert not running.state(reviewer).done
 
 
-def test_a_study_is_not_finished_before_its_steps_were_seen(page: Page, running: Running, reviewer: str) -> None:
+def test_finishing_requires_all_steps(page: Page, running: Running, reviewer: str) -> None:
     def ticked() -> list[str]:
         return page.locator(".step.past").all_inner_texts()
 
@@ -279,13 +277,13 @@ def test_a_study_is_not_finished_before_its_steps_were_seen(page: Page, running:
     assert running.state(reviewer).done
 
 
-def test_a_double_click_on_the_words_of_a_sentence_edits_it(page: Page) -> None:
+def test_a_double_click_edits_a_sentence(page: Page) -> None:
     row(page, 1).locator(".words").dblclick()
     page.keyboard.type(" Largely.")
     assert page.get_by_label("Text of sentence 2").input_value() == "The bony structures are intact. Largely."
 
 
-def test_a_sentence_that_is_deleted_says_why_it_cannot_be_edited(page: Page) -> None:
+def test_a_deleted_sentence_explains_why_it_cannot_be_edited(page: Page) -> None:
     press(page, "j", "d")
     row(page, 0).locator(".words").dblclick()
     # What is typed next is begun with a capital, which is no command.
@@ -310,7 +308,7 @@ def test_a_sentence_that_is_deleted_says_why_it_cannot_be_edited(page: Page) -> 
     assert row(page, 0).locator("del").count() == 0
 
 
-def test_rows_stay_under_the_pointer_when_one_above_closes_its_tools(page: Page) -> None:
+def test_rows_do_not_move_when_tools_above_close(page: Page) -> None:
     def top(place: int) -> float:
         y: float = row(page, place).evaluate("row => row.getBoundingClientRect().top")
         return y
@@ -323,7 +321,7 @@ def test_rows_stay_under_the_pointer_when_one_above_closes_its_tools(page: Page)
     assert top(1) < before
 
 
-def test_what_keys_do_is_announced(page: Page) -> None:
+def test_effects_of_keys_are_announced(page: Page) -> None:
     said = []
     for keys in (
         ["j", "d"],
@@ -360,7 +358,7 @@ def test_what_keys_do_is_announced(page: Page) -> None:
     page.locator("#announcer", has_text="Undone: going to step 2").wait_for()
 
 
-def test_the_exports_are_ones_own_and_their_menu_closes(page: Page, reviewer: str) -> None:
+def test_exports_are_of_the_reviewer_and_the_menu_closes(page: Page, reviewer: str) -> None:
     menu = page.locator("#export-menu summary")
     links = page.locator("#export-menu a")
     menu.click()
@@ -386,7 +384,7 @@ OVERLAPS = """() => {
 }"""
 
 
-def test_a_narrow_window_wraps_the_bar_and_leaves_the_radiograph_its_place(page: Page) -> None:
+def test_a_narrow_window_wraps_the_bar(page: Page) -> None:
     # As of a whole data set, an id of MIMIC-CXR and a long name.
     words = {
         "study-place": "1234 of 2461 ·",
@@ -422,7 +420,7 @@ def test_a_narrow_window_wraps_the_bar_and_leaves_the_radiograph_its_place(page:
         press(page, "Escape")
 
 
-def test_a_study_opens_at_its_top_where_the_page_scrolls_as_a_whole(page: Page) -> None:
+def test_a_study_opens_at_its_top_on_a_scrolling_page(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     press(page, "n")
@@ -433,7 +431,7 @@ def test_a_study_opens_at_its_top_where_the_page_scrolls_as_a_whole(page: Page) 
 
 
 @pytest.mark.parametrize("letters", [64, 300])
-def test_a_long_id_gives_way_to_the_rest_of_the_bar(page: Page, letters: int) -> None:
+def test_a_long_id_is_shortened(page: Page, letters: int) -> None:
     for width, height in ((1280, 720), (1440, 900)):
         page.set_viewport_size({"width": width, "height": height})
         bar = page.locator(".bar")
@@ -443,7 +441,7 @@ def test_a_long_id_gives_way_to_the_rest_of_the_bar(page: Page, letters: int) ->
         assert bar.evaluate("bar => bar.scrollWidth <= bar.clientWidth")
 
 
-def test_the_tools_of_the_image_stay_on_one_line_beside_the_list(page: Page) -> None:
+def test_image_tools_stay_on_one_line(page: Page) -> None:
     tools = page.locator(".radiograph-tools")
     # The other images of the first study leave as little room as the list.
     page.set_viewport_size({"width": 1024, "height": 768})
@@ -456,7 +454,7 @@ def test_the_tools_of_the_image_stay_on_one_line_beside_the_list(page: Page) -> 
         assert tools.evaluate("tools => tools.offsetHeight") < 45
 
 
-def test_a_type_of_error_of_ones_own_can_be_added(page: Page, running: Running, reviewer: str) -> None:
+def test_a_custom_error_type_can_be_added(page: Page, running: Running, reviewer: str) -> None:
     press(page, "j", "d")
     row(page, 0).get_by_label("Error type", exact=True).select_option(label="Another type …")
     page.keyboard.type("WRONG PATIENT")
@@ -472,7 +470,7 @@ def test_a_type_of_error_of_ones_own_can_be_added(page: Page, running: Running, 
         assert chosen.input_value() == "WRONG PATIENT"
 
 
-def test_a_type_of_error_of_ones_own_is_saved_when_it_is_left(page: Page, running: Running, reviewer: str) -> None:
+def test_a_custom_error_type_is_saved_on_blur(page: Page, running: Running, reviewer: str) -> None:
     press(page, "j", "d")
     chosen = row(page, 0).get_by_label("Error type", exact=True)
     chosen.select_option(label="Another type …")
@@ -501,7 +499,7 @@ def test_a_type_of_error_of_ones_own_is_saved_when_it_is_left(page: Page, runnin
     assert not row(page, 0).get_by_label("Custom error type").is_visible()
 
 
-def test_verdicts_are_hidden_until_they_are_asked_for_from_step_three_on(page: Page) -> None:
+def test_verdicts_are_hidden_until_requested_from_step_three_on(page: Page) -> None:
     verdict = page.get_by_text("not entailed by the reference")
     tick = page.get_by_label("RadFact’s verdicts")
     press(page, "v")
@@ -523,7 +521,7 @@ def test_verdicts_are_hidden_until_they_are_asked_for_from_step_three_on(page: P
     assert not verdict.is_visible()
 
 
-def test_an_edited_sentence_shows_what_was_changed(page: Page) -> None:
+def test_an_edited_sentence_shows_its_changes(page: Page) -> None:
     press(page, "j", "e", "ControlOrMeta+a")
     page.keyboard.type("The heart size is enlarged.")
     press(page, "Enter")
@@ -537,14 +535,14 @@ def test_an_edited_sentence_shows_what_was_changed(page: Page) -> None:
     assert page.get_by_role("button", name=heard, exact=True).is_visible()
 
 
-def test_a_draft_without_a_sentence_and_a_study_without_a_reference_say_so(page: Page) -> None:
+def test_empty_drafts_and_missing_references_are_stated(page: Page) -> None:
     page.goto(page.url.replace("#1", f"#{BARE}"))
     page.get_by_text("The draft has no sentence.").wait_for()
     press(page, "]", "]")
     page.get_by_text("This study has no reference report to compare with. Leave a comment.").wait_for()
 
 
-def test_two_thousand_studies_take_no_more_of_the_page_than_a_screenful(page: Page) -> None:
+def test_two_thousand_studies_render_one_screenful(page: Page) -> None:
     press(page, "l")
     rows = page.locator(".study-row")
     rows.first.wait_for()
@@ -558,7 +556,7 @@ def test_two_thousand_studies_take_no_more_of_the_page_than_a_screenful(page: Pa
     at_study(page, 2000)
 
 
-def test_the_list_is_filtered_by_words_and_by_what_is_done(page: Page) -> None:
+def test_the_list_is_filtered_by_words_and_progress(page: Page) -> None:
     press(page, "j", "d")
     saved(page)
     press(page, "/")

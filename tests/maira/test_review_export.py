@@ -43,7 +43,7 @@ def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(StringIO(text)))
 
 
-def test_the_table_has_a_row_a_correction(store: Store) -> None:
+def test_the_table_has_a_row_per_correction(store: Store) -> None:
     table = rows(corrections_csv(store, store.reviewers()))
     assert table[0] == dict(
         zip(
@@ -64,7 +64,7 @@ def test_the_table_has_a_row_a_correction(store: Store) -> None:
     assert [row["boxes_changed"] for row in table] == ["false", "false", "false", "true"]
 
 
-def test_the_table_can_be_one_reviewers(store: Store) -> None:
+def test_the_table_can_be_limited_to_one_reviewer(store: Store) -> None:
     assert {row["reviewer"] for row in rows(corrections_csv(store, ["Ben"]))} == {"Ben"}
     with raises("reviewer: unknown-name"):
         corrections_csv(store, ["Eve"])
@@ -76,7 +76,7 @@ def test_no_cell_is_a_formula(cell: str) -> None:
 
 
 @given(st.one_of(st.text(), st.text(alphabet="'=+-@ \t\r\nab＝", max_size=6)))
-def test_a_guarded_cell_gives_its_text_back(text: str) -> None:
+def test_a_guarded_cell_can_be_read_back(text: str) -> None:
     assert unguard(guard(text)) == text
     assert not guard(text).lstrip().startswith(("=", "+", "-", "@"))
 
@@ -97,7 +97,7 @@ def test_finished_reports_become_drafts(store: Store) -> None:
     assert list(corrected_drafts(store, "Ben")) == []
 
 
-def test_what_the_model_said_of_its_own_text_is_not_said_of_the_corrected_one(tmp_path: Path) -> None:
+def test_notes_of_the_model_are_dropped_from_corrected_reports(tmp_path: Path) -> None:
     own = {"raw": "<obj>", "irregularities": [{"index": 0, "kind": "cut_off"}], "model": "phantom@1", "seconds": 2.5}
     drafts, _ = write_set(tmp_path, {"one": REPORT})
     write_jsonl(drafts, [{"sample_id": "one", "report": REPORT, **own}])
@@ -109,7 +109,7 @@ def test_what_the_model_said_of_its_own_text_is_not_said_of_the_corrected_one(tm
     assert draft["model"] == "phantom@1, corrected"
 
 
-def test_a_narrative_stays_a_narrative(store: Store) -> None:
+def test_a_corrected_narrative_is_a_narrative(store: Store) -> None:
     change(store, "edit", number=2, sentence="d0", text="Heart size is enlarged.")
     change(store, "add", number=2, text="Rib fracture?")
     finish(store, number=2)
@@ -117,7 +117,7 @@ def test_a_narrative_stays_a_narrative(store: Store) -> None:
     assert reports["two"] == "Heart size is enlarged. No effusion. Rib fracture?"
 
 
-def test_masks_go_with_the_boxes_that_they_came_with(tmp_path: Path) -> None:
+def test_masks_are_kept_with_their_boxes(tmp_path: Path) -> None:
     mask = {"size": [4, 4], "counts": [0, 16]}
     sentence = {"text": "Nodule.", "boxes": [BOX], "masks": [mask], "prior_boxes": [BOX]}
     with closing(new_store(tmp_path, {"one": [sentence, sentence]})) as store:
@@ -146,7 +146,7 @@ def test_an_export_can_be_scored_again(store: Store, tmp_path: Path) -> None:
     )
 
 
-def test_the_command_says_how_much_is_finished(store: Store, tmp_path: Path) -> None:
+def test_the_command_prints_the_progress(store: Store, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app, ["review", "export", str(store.path), "--out", str(tmp_path / "out"), "--reviewer", "Ada"]
     )
@@ -155,7 +155,7 @@ def test_the_command_says_how_much_is_finished(store: Store, tmp_path: Path) -> 
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["corrections.csv", "drafts-1-Ada.jsonl"]
 
 
-def test_names_of_reviewers_lead_no_file_elsewhere(store: Store, tmp_path: Path) -> None:
+def test_reviewer_names_cannot_change_the_output_folder(store: Store, tmp_path: Path) -> None:
     for name in ("../../Ada", "Ådá", "a/b", "a-b"):
         store.add_reviewer(name)
     written = write_export(store, tmp_path / "out", store.reviewers())
@@ -166,20 +166,20 @@ def test_names_of_reviewers_lead_no_file_elsewhere(store: Store, tmp_path: Path)
     assert written.drafts["Ådá"][0].name == "drafts-4-Ada.jsonl"
 
 
-def test_a_reviewer_is_exported_once_under_the_name_first_given(store: Store, tmp_path: Path) -> None:
+def test_a_reviewer_is_exported_once_under_the_first_name(store: Store, tmp_path: Path) -> None:
     written = write_export(store, tmp_path / "out", ["ADA", "ada", "Ada"])
     assert (list(written.drafts), written.corrections) == (["Ada"], 3)
     assert {row["reviewer"] for row in rows((tmp_path / "out/corrections.csv").read_text("utf-8-sig"))} == {"Ada"}
 
 
-def test_a_review_that_nobody_has_begun_is_said(tmp_path: Path) -> None:
+def test_a_review_without_reviewers_is_reported(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT}, [])) as store:
         done = CliRunner().invoke(app, ["review", "export", str(store.path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0
     assert "contains no reviewer yet" in done.stderr
 
 
-def test_nobodys_export_is_not_written(store: Store, tmp_path: Path) -> None:
+def test_an_unknown_reviewer_is_not_exported(store: Store, tmp_path: Path) -> None:
     with raises("reviewer: unknown-name"):
         write_export(store, tmp_path / "out", ["Ada", "Eve"])
     assert not (tmp_path / "out").exists()

@@ -44,14 +44,14 @@ def first(review: Snapshot) -> Any:
     return review.state.sentences[0]
 
 
-def test_a_draft_begins_as_it_is(store: Store) -> None:
+def test_a_draft_starts_unchanged(store: Store) -> None:
     review = store.review("Ada", 1)
     assert [sentence.text for sentence in review.state.sentences] == [sentence["text"] for sentence in REPORT]
     assert [list(corners) for corners in first(review).boxes] == [CORNERS]
     assert (review.version, review.state.step, review.state.corrections) == (0, 1, ())
 
 
-def test_an_edited_sentence_keeps_what_was_drafted(store: Store) -> None:
+def test_an_edited_sentence_keeps_its_draft(store: Store) -> None:
     sentence = first(change(store, "edit", sentence="d0", text="  The heart is enlarged.  "))
     assert (sentence.text, sentence.draft_text) == ("The heart is enlarged.", "The heart size is normal.")
     assert sentence.is_correction
@@ -73,19 +73,19 @@ def test_an_added_sentence_is_a_correction_until_it_is_deleted(store: Store) -> 
     assert change(store, "delete", sentence=added.id).state.corrections == ()
 
 
-def test_other_boxes_are_a_correction(store: Store) -> None:
+def test_changed_boxes_are_a_correction(store: Store) -> None:
     assert first(change(store, "boxes", sentence="d0", boxes=[CORNERS, OTHER_CORNERS])).is_correction
     assert not first(change(store, "boxes", sentence="d0", boxes=[CORNERS])).is_correction
 
 
-def test_an_assessment_changes_only_what_it_says(store: Store) -> None:
+def test_an_assessment_changes_only_its_fields(store: Store) -> None:
     change(store, "assess", sentence="d0", severity=2, error_type="OMISSION")
     said = first(change(store, "assess", sentence="d0", comment="seen on the lateral")).assessment
     assert (said.severity, said.error_type, said.comment) == (2, "OMISSION", "seen on the lateral")
     assert first(change(store, "assess", sentence="d0", severity=None)).assessment.severity is None
 
 
-def test_a_finished_study_is_changed_only_after_it_is_reopened(store: Store) -> None:
+def test_a_finished_study_must_be_reopened_before_changes(store: Store) -> None:
     finish(store)
     with raises("invalid-value"):
         change(store, "delete", sentence="d0")
@@ -93,7 +93,7 @@ def test_a_finished_study_is_changed_only_after_it_is_reopened(store: Store) -> 
     assert first(change(store, "delete", sentence="d0")).deleted
 
 
-def test_a_study_is_finished_only_after_its_steps(store: Store) -> None:
+def test_finishing_requires_all_steps(store: Store) -> None:
     for step, missing in ((4, r": 2 \(Correct\), 3 \(Compare\)$"), (2, r": 3 \(Compare\)$")):
         change(store, "step", step=step)
         with pytest.raises(UnfinishedError, match=missing):
@@ -104,7 +104,7 @@ def test_a_study_is_finished_only_after_its_steps(store: Store) -> None:
     assert change(store, "finish").state.done
 
 
-def test_a_study_is_finished_only_with_all_severities(store: Store) -> None:
+def test_finishing_requires_all_severities(store: Store) -> None:
     finish(store, number=2)
     for step in (2, 3):
         change(store, "step", step=step)
@@ -128,7 +128,7 @@ def test_a_study_is_finished_only_with_all_severities(store: Store) -> None:
         ("boxes", {"sentence": "d1", "boxes": []}),
     ],
 )
-def test_a_change_that_is_not_possible_leaves_nothing(store: Store, kind: str, fields: dict[str, Any]) -> None:
+def test_an_impossible_change_leaves_no_trace(store: Store, kind: str, fields: dict[str, Any]) -> None:
     before = store.review("Ada", 2)
     if fields.get("sentence") == "d1":
         before = change(store, "delete", number=2, sentence="d1")
@@ -151,13 +151,13 @@ def test_a_change_that_is_not_possible_leaves_nothing(store: Store, kind: str, f
         {"kind": "forget"},
     ],
 )
-def test_what_is_no_change_is_refused(fields: dict[str, Any]) -> None:
+def test_invalid_changes_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="validation error"):
         change_adapter.validate_python(fields)
 
 
 @pytest.mark.parametrize("text", ["Nodule\0\x1b.", "Nodule\ud800.", " \x7fNodule. ", "\r\u202eNod\u2069ule.\ufeff\r\n"])
-def test_what_nobody_can_see_is_left_out_of_what_is_typed(store: Store, text: str) -> None:
+def test_invisible_characters_are_removed_from_typed_text(store: Store, text: str) -> None:
     assert first(change(store, "edit", sentence="d0", text=text)).text == "Nodule."
     assert change(store, "add", text=text).state.sentences[-1].text == "Nodule."
     assert change(store, "comment", text=text).state.comment == "Nodule."
@@ -171,14 +171,14 @@ def test_what_nobody_can_see_is_left_out_of_what_is_typed(store: Store, text: st
         ("No\r\u202eeffusion.\ufeff", "No\neffusion."),
     ],
 )
-def test_a_draft_as_it_can_be_typed_is_no_correction(tmp_path: Path, drafted_text: str, typed: str) -> None:
+def test_retyping_a_draft_is_no_correction(tmp_path: Path, drafted_text: str, typed: str) -> None:
     with closing(new_store(tmp_path, {"one": [{"text": drafted_text}]})) as store:
         change(store, "edit", sentence="d0", text="Other.")
         assert not first(change(store, "edit", sentence="d0", text=typed)).is_correction
         assert first(change(store, "edit", sentence="d0", text=f"{typed} Or not.")).is_correction
 
 
-def test_a_sentence_that_is_too_long_can_be_made_shorter(tmp_path: Path) -> None:
+def test_a_too_long_sentence_can_be_shortened(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": [{"text": "a" * 5000}]})) as store:
         assert len(first(change(store, "edit", sentence="d0", text="a" * 4999)).text) == 4999
         with raises("invalid-value"):
@@ -195,9 +195,7 @@ def test_a_sentence_that_is_too_long_can_be_made_shorter(tmp_path: Path) -> None
         ("assess", {"sentence": "d0", "comment": "a" * 10_001}, "invalid-value"),
     ],
 )
-def test_what_is_wrong_with_a_text_is_said_in_plain_words(
-    store: Store, kind: str, fields: dict[str, Any], said: str
-) -> None:
+def test_text_errors_are_in_plain_words(store: Store, kind: str, fields: dict[str, Any], said: str) -> None:
     with raises(said):
         change(store, kind, **fields)
     assert store.review("Ada", 1).version == 0
@@ -223,7 +221,7 @@ CHANGES: st.SearchStrategy[Change] = st.sampled_from(
 
 
 @given(st.lists(CHANGES, max_size=25))
-def test_everything_can_be_undone_and_done_again(changes: list[Change]) -> None:
+def test_everything_can_be_undone_and_redone(changes: list[Change]) -> None:
     draft = initial_state([("One.", ()), ("Two.", ())])
     history = History(draft)
     for one in changes:
@@ -252,34 +250,34 @@ def test_seeing_the_reference_cannot_be_undone(store: Store) -> None:
     assert (review.state.step, sorted(review.visited)) == (1, [1, 3])
 
 
-def test_a_change_that_comes_twice_is_applied_once(store: Store) -> None:
+def test_a_repeated_change_is_applied_once(store: Store) -> None:
     added = change_adapter.validate_python({"kind": "add", "text": "Rib fracture."})
     once = store.add_change("Ada", 1, "change-1", 0, added)
     assert store.add_change("Ada", 1, "change-1", 0, added) == once
     assert len(store.review("Ada", 1).state.sentences) == 3
 
 
-def test_the_id_of_another_change_is_refused(store: Store) -> None:
+def test_a_reused_change_id_is_refused(store: Store) -> None:
     added = change_adapter.validate_python({"kind": "add", "text": "Rib fracture."})
     store.add_change("Ada", 1, "change-1", 0, added)
     with raises("id: duplicate"):
         store.add_change("Ben", 1, "change-1", 0, added)
 
 
-def test_a_change_on_a_state_that_has_moved_on_is_refused(store: Store) -> None:
+def test_a_change_of_an_outdated_state_is_refused(store: Store) -> None:
     change(store, "delete", sentence="d0")
     with pytest.raises(ConflictError):
         store.add_change("Ada", 1, "late", 0, change_adapter.validate_python({"kind": "delete", "sentence": "d1"}))
     assert store.review("Ada", 1).version == 1
 
 
-def test_reviewers_and_studies_stay_apart(store: Store) -> None:
+def test_reviewers_and_studies_are_separate(store: Store) -> None:
     change(store, "delete", sentence="d0")
     assert store.review("Ben", 1).version == 0
     assert [review.version for review in store.reviews("Ada")] == [1, 0]
 
 
-def test_a_review_goes_on_where_it_was_left(store: Store) -> None:
+def test_a_review_resumes(store: Store) -> None:
     change(store, "add", text="Rib fracture.")
     change(store, "assess", sentence="a0", error_type="LATERALITY: swapped")
     change(store, "delete", sentence="d0")
@@ -290,7 +288,7 @@ def test_a_review_goes_on_where_it_was_left(store: Store) -> None:
         assert again.error_types()[-1] == "LATERALITY: swapped"
 
 
-def test_two_servers_on_one_database_see_each_other(store: Store) -> None:
+def test_servers_on_one_database_see_each_other(store: Store) -> None:
     with closing(Store(store.path)) as other:
         change(other, "delete", sentence="d0")
         assert first(store.review("Ada", 1)).deleted
@@ -298,7 +296,7 @@ def test_two_servers_on_one_database_see_each_other(store: Store) -> None:
         assert other.review("Ada", 1).version == 2
 
 
-def test_a_name_is_noted_once(store: Store) -> None:
+def test_reviewer_names_are_stored_once(store: Store) -> None:
     assert store.add_reviewer(" Ada ") == ["Ada", "Ben"]
     for nobody in ("\0", "\u200b", " "):
         with raises("name: invalid-value"):
@@ -306,21 +304,21 @@ def test_a_name_is_noted_once(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["ada", "ADA", "Ada\u200b", "\u202eAda", "Ａｄａ", " Ada "])
-def test_a_name_that_looks_the_same_is_the_same_reviewer(store: Store, name: str) -> None:
+def test_names_that_look_equal_are_one_reviewer(store: Store, name: str) -> None:
     assert store.add_reviewer(name) == ["Ada", "Ben"]
     change(store, "delete", reviewer=name, sentence="d0")
     assert store.review("Ada", 1).version == store.review(name, 1).version == 1
     assert [review.version for review in store.reviews(name)] == [1, 0]
 
 
-def test_a_name_of_an_error_is_noted_once_and_as_it_looks(store: Store) -> None:
+def test_error_names_are_normalized_and_stored_once(store: Store) -> None:
     papers = store.error_types()
     for name in ("OMISSION", "LATERALITY:\u200b  swapped", "LATERALITY: swapped", None):
         change(store, "assess", sentence="d0", error_type=name)
     assert store.error_types() == [*papers, "LATERALITY: swapped"]
 
 
-def test_nobody_and_nothing_is_said_so(store: Store) -> None:
+def test_unknown_reviewers_and_studies_are_errors(store: Store) -> None:
     with raises("reviewer: unknown-name"):
         store.review("Eve", 1)
     with raises("number: unknown-name"):
@@ -336,7 +334,7 @@ def test_nobody_and_nothing_is_said_so(store: Store) -> None:
         ({"two": REPORT, "one": REPORT}, "review.sqlite: mismatch"),
     ],
 )
-def test_a_review_of_other_drafts_is_left_as_it_is(
+def test_a_review_of_other_drafts_is_unchanged(
     store: Store, tmp_path: Path, reports: dict[str, Any], said: str
 ) -> None:
     change(store, "delete", sentence="d0")
@@ -348,7 +346,7 @@ def test_a_review_of_other_drafts_is_left_as_it_is(
     assert store.path.read_bytes() == before
 
 
-def test_another_file_is_no_review(tmp_path: Path) -> None:
+def test_another_file_is_refused_as_review(tmp_path: Path) -> None:
     text, other = tmp_path / "notes.txt", tmp_path / "other.sqlite"
     text.write_text("Notes. " * 1000)
     with closing(sqlite3.connect(other)) as connection:
@@ -361,7 +359,7 @@ def test_another_file_is_no_review(tmp_path: Path) -> None:
         assert path.read_bytes() == before
 
 
-def test_a_folder_is_no_review(tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_review(tmp_path: Path) -> None:
     with raises("test_a_folder_is_no_review0: invalid-format"):
         Store(tmp_path)
 
@@ -389,7 +387,7 @@ def shared() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_review_that_can_only_be_read_is_exported_and_not_gone_on_with(shared: Path) -> None:
+def test_a_read_only_review_is_exported_and_not_continued(shared: Path) -> None:
     with closing(new_store(shared, {"one": REPORT})) as store:
         change(store, "delete", sentence="d0")
         drafts = store.drafts
@@ -408,11 +406,11 @@ def test_a_review_that_can_only_be_read_is_exported_and_not_gone_on_with(shared:
             Store(store.path)
 
 
-def test_the_database_is_nobody_elses_to_read(store: Store) -> None:
+def test_the_database_is_readable_by_its_owner_only(store: Store) -> None:
     assert stat.filemode(store.path.stat().st_mode) == "-rw-------"
 
 
-def test_a_copy_of_the_file_is_a_copy_of_the_review(store: Store, tmp_path: Path) -> None:
+def test_a_copied_file_is_a_complete_review(store: Store, tmp_path: Path) -> None:
     change(store, "delete", sentence="d0")
     copy = tmp_path / "copy/review.sqlite"
     copy.parent.mkdir()
@@ -421,7 +419,7 @@ def test_a_copy_of_the_file_is_a_copy_of_the_review(store: Store, tmp_path: Path
         assert copied.review("Ada", 1) == store.review("Ada", 1)
 
 
-def test_a_change_that_was_cut_off_by_a_crash_is_taken_back(store: Store, tmp_path: Path) -> None:
+def test_an_incomplete_change_is_rolled_back(store: Store, tmp_path: Path) -> None:
     change(store, "delete", sentence="d0")
     crashed = tmp_path / "crashed"
     crashed.mkdir()
@@ -442,7 +440,7 @@ def test_a_change_that_was_cut_off_by_a_crash_is_taken_back(store: Store, tmp_pa
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_nothing_is_saved_into_a_file_that_is_gone(store: Store, replaced: bool) -> None:
+def test_saving_to_a_deleted_file_is_an_error(store: Store, replaced: bool) -> None:
     content = store.path.read_bytes()
     store.path.unlink()
     if replaced:
@@ -454,14 +452,14 @@ def test_nothing_is_saved_into_a_file_that_is_gone(store: Store, replaced: bool)
         store.add_reviewer("Eve")
 
 
-def test_a_review_that_is_not_there_is_not_made_without_drafts(tmp_path: Path) -> None:
+def test_a_missing_review_is_not_created_without_drafts(tmp_path: Path) -> None:
     with raises("none.sqlite: file-not-found"):
         Store(tmp_path / "none.sqlite")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM changes", "UPDATE changes SET change = '{}'"])
-def test_nothing_is_ever_taken_out_of_the_database(store: Store, statement: str) -> None:
+def test_the_database_is_append_only(store: Store, statement: str) -> None:
     change(store, "delete", sentence="d0")
     with closing(sqlite3.connect(store.path)) as connection, pytest.raises(sqlite3.IntegrityError, match="for good"):
         connection.execute(statement)
@@ -489,7 +487,7 @@ def no_room() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_what_cannot_be_written_is_not_applied(store: Store) -> None:
+def test_an_unwritten_change_is_not_applied(store: Store) -> None:
     with no_room(), pytest.raises(RunError, match="cannot be written"):
         change(store, "delete", sentence="d0")
     assert store.review("Ada", 1).version == 0
@@ -518,7 +516,7 @@ def post(connection: HTTPConnection, path: str, **body: Any) -> Any:
     return said
 
 
-def test_a_server_that_is_killed_has_lost_nothing_that_it_answered(tmp_path: Path) -> None:
+def test_a_killed_server_loses_no_acknowledged_change(tmp_path: Path) -> None:
     drafts, manifest = write_set(tmp_path, {"one": REPORT})
     server, port = start_server(drafts, manifest)
     connection = HTTPConnection("127.0.0.1", port, timeout=20)

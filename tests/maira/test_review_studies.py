@@ -22,21 +22,21 @@ def read_one(folder: Path, **study: Any) -> ReviewSet:
     return read_review_set(*write_set(folder, {"one": REPORT}, {"one": study}))
 
 
-def test_studies_stand_in_the_order_of_their_drafts(tmp_path: Path) -> None:
+def test_studies_follow_draft_order(tmp_path: Path) -> None:
     drafts, manifest = write_set(tmp_path, {"two": REPORT, "one": [], "six": REPORT})
     review = read_review_set(drafts, manifest)
     assert [study.sample_id for study in review.studies] == ["two", "one", "six"]
     assert [len(draft.sentences) for draft in review.drafts] == [2, 0, 2]
 
 
-def test_a_narrative_is_cut_into_its_sentences(tmp_path: Path) -> None:
+def test_a_narrative_is_split_into_sentences(tmp_path: Path) -> None:
     drafts, _ = write_set(tmp_path, {"one": "Heart size is normal. No effusion, Dr. Smith notes."})
     (draft,) = read_review_drafts(drafts)
     assert draft.is_narrative
     assert [sentence.text for sentence in draft.sentences] == ["Heart size is normal", "No effusion, Dr. Smith notes"]
 
 
-def test_the_reference_is_grounded_or_else_a_narrative(tmp_path: Path) -> None:
+def test_the_reference_is_grounded_if_available(tmp_path: Path) -> None:
     grounded = read_one(tmp_path, findings="Clear lungs.")
     assert [sentence.text for sentence in grounded.reference(1)] == [REFERENCE[0]["text"]]
     narrative = read_one(tmp_path, grounded_findings=None, findings="Clear lungs. Normal heart.")
@@ -57,7 +57,7 @@ def test_a_study_without_a_frontal_image_is_refused(tmp_path: Path) -> None:
         read_review_set(drafts, manifest)
 
 
-def test_drafts_without_any_are_refused(tmp_path: Path) -> None:
+def test_an_empty_drafts_file_is_refused(tmp_path: Path) -> None:
     with raises("drafts.jsonl: empty-input"):
         read_review_set(*write_set(tmp_path, {}))
 
@@ -66,7 +66,7 @@ def verdict(index: int, text: str, **fields: Any) -> dict[str, Any]:
     return {"sample_id": "one", "side": "candidate", "index": index, "text": text, **fields}
 
 
-def test_verdicts_are_taken_for_the_very_sentences_that_they_are_on(tmp_path: Path) -> None:
+def test_verdicts_belong_to_equal_sentences_only(tmp_path: Path) -> None:
     drafts, manifest = write_set(tmp_path, {"one": REPORT, "two": REPORT})
     texts = [str(sentence["text"]) for sentence in REPORT]
     rows = [verdict(index, text, status="entailment", evidence=None, why=None) for index, text in enumerate(texts)]
@@ -93,7 +93,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("way", ["absolute", "upwards", "link"])
-def test_an_image_outside_the_manifests_folder_is_not_shown(tmp_path: Path, outside: Path, way: str) -> None:
+def test_images_outside_the_manifest_folder_are_hidden(tmp_path: Path, outside: Path, way: str) -> None:
     (tmp_path / "link.png").symlink_to(outside)
     upwards = Path("/".join([".."] * len(tmp_path.parts))) / outside.relative_to("/")
     named = {"absolute": outside, "upwards": upwards, "link": Path("link.png")}
@@ -101,7 +101,7 @@ def test_an_image_outside_the_manifests_folder_is_not_shown(tmp_path: Path, outs
     assert describe_images(review, 1)["frontal"] == {"message": "the image is outside the manifest's folder"}
 
 
-def test_images_outside_are_counted_and_can_be_let_in(tmp_path: Path, outside: Path) -> None:
+def test_images_outside_the_folder_are_counted_and_can_be_allowed(tmp_path: Path, outside: Path) -> None:
     drafts, manifest = write_set(tmp_path, {"one": REPORT}, {"one": {"frontal": str(outside)}})
     assert read_review_set(drafts, manifest).images_outside() == 1
     review = read_review_set(drafts, manifest, image_folders=[outside.parent])
@@ -109,7 +109,7 @@ def test_images_outside_are_counted_and_can_be_let_in(tmp_path: Path, outside: P
     assert review.image(1, "frontal") == outside.resolve()
 
 
-def test_images_are_described_by_the_size_of_the_original(tmp_path: Path) -> None:
+def test_image_sizes_are_those_of_the_original(tmp_path: Path) -> None:
     assert describe_images(read_one(tmp_path, lateral="lost.png"), 1) == {
         "frontal": {"url": "/images/1/frontal", "width": 40, "height": 20},
         "lateral": {"message": "no such image"},
@@ -117,7 +117,7 @@ def test_images_are_described_by_the_size_of_the_original(tmp_path: Path) -> Non
     }
 
 
-def test_an_image_of_absurd_size_is_refused_by_its_header(tmp_path: Path) -> None:
+def test_an_oversized_image_is_refused_by_its_header(tmp_path: Path) -> None:
     review = read_one(tmp_path)
     png = bytearray((tmp_path / "radiograph.png").read_bytes())
     header = png[12:16] + (60_000).to_bytes(4, "big") * 2 + png[24:29]
@@ -127,14 +127,14 @@ def test_an_image_of_absurd_size_is_refused_by_its_header(tmp_path: Path) -> Non
     assert describe_images(review, 1)["frontal"] == {"message": "more pixels than a radiograph has"}
 
 
-def test_an_image_comes_as_8_bit_grey_and_not_larger_than_a_screen_needs(tmp_path: Path) -> None:
+def test_images_are_served_as_8_bit_gray_at_screen_size(tmp_path: Path) -> None:
     Image.fromarray(np.full((30, 4096), 40_000, np.uint16)).save(tmp_path / "deep.png")
     for full, width in ((False, LONGEST_SIDE), (True, 4096)):
         with Image.open(BytesIO(as_png(tmp_path / "deep.png", full=full))) as shown:
             assert (shown.format, shown.mode, shown.width) == ("PNG", "L", width)
 
 
-def test_8_bit_values_are_kept_and_16_bit_values_take_the_whole_range(tmp_path: Path) -> None:
+def test_8_bit_values_are_kept_and_16_bit_values_are_stretched(tmp_path: Path) -> None:
     for depth, values in ((np.uint8, [10, 20, 30]), (np.uint16, [1000, 2000, 3000])):
         Image.fromarray(np.array([values], depth)).save(tmp_path / f"{depth.__name__}.png")
     shown = [np.asarray(Image.open(BytesIO(as_png(tmp_path / f"uint{bits}.png", full=True)))) for bits in (8, 16)]

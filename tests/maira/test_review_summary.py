@@ -84,7 +84,7 @@ def totals(by_kind: dict[str, dict[str, int]]) -> dict[str, int]:
     return {name: sum(kinds.values()) for name, kinds in by_kind.items()}
 
 
-def test_the_papers_corrections_give_the_papers_figures(paper: Store) -> None:
+def test_corrections_of_the_paper_give_its_counts(paper: Store) -> None:
     """Appendix F.2 and figure 4.
 
     The paper has 123 sentences unchanged; 11 edits and 2 deletions leave 122 of 135, and so it is here.
@@ -110,7 +110,7 @@ def test_the_papers_corrections_give_the_papers_figures(paper: Store) -> None:
     assert worst.count("significant") == 2
 
 
-def test_unfinished_studies_are_in_no_figure(tmp_path: Path) -> None:
+def test_unfinished_studies_are_excluded(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
         change(store, "delete", sentence="d0")
         change(store, "comment", text="Rotated.")
@@ -121,7 +121,7 @@ def test_unfinished_studies_are_in_no_figure(tmp_path: Path) -> None:
         assert summarize(store, store.reviewers())["reviewers"]["Ada"]["sentences"] == 2
 
 
-def test_boxes_alone_are_counted_apart(tmp_path: Path) -> None:
+def test_corrections_of_boxes_only_are_counted_separately(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         change(store, "boxes", sentence="d1", boxes=[CORNERS])
         finish(store)
@@ -157,7 +157,7 @@ def two(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def test_agreement_is_over_what_both_have_finished(two: Store) -> None:
+def test_agreement_covers_studies_finished_by_both(two: Store) -> None:
     (found,) = summarize(two, two.reviewers())["agreement"]
     assert (found["reviewers"], found["studies"]) == (["Ada", "Ben"], 3)
     assert found["needs_correction"] == {"kappa": 1.0, "n": 6}
@@ -167,7 +167,7 @@ def test_agreement_is_over_what_both_have_finished(two: Store) -> None:
     assert found["error_types"] == {"OVERSPECIFIC": {"kappa": 1.0, "n": 3}}
 
 
-def test_disagreement_on_a_sentence_shows(two: Store) -> None:
+def test_disagreement_on_a_sentence_lowers_agreement(two: Store) -> None:
     change(two, "reopen", number=3, reviewer="Ben")
     change(two, "delete", number=3, reviewer="Ben", sentence="d1")
     finish(two, number=3, reviewer="Ben")
@@ -191,7 +191,7 @@ def test_weighted_kappa(pairs: list[tuple[int, int]], kappa: float | None) -> No
     assert weighted_kappa(pairs) == (None if kappa is None else pytest.approx(kappa))
 
 
-def test_the_command_draws_the_figure_and_writes_the_numbers(paper: Store, tmp_path: Path) -> None:
+def test_the_command_writes_figure_and_numbers(paper: Store, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = CliRunner().invoke(app, ["review", "summary", str(paper.path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
@@ -210,7 +210,7 @@ def drawn(figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: Path) 
     return kept[path]
 
 
-def test_one_count_alone_does_not_fill_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_count_does_not_fill_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         change(store, "delete", sentence="d0")
@@ -223,7 +223,7 @@ def test_one_count_alone_does_not_fill_its_panel(tmp_path: Path, monkeypatch: py
     assert [legend.get_title().get_text() for legend in figure.legends] == ["A: worst of the report", "B and C"]
 
 
-def test_corrections_without_a_type_stand_below_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrections_without_a_type_are_drawn_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         for place in range(14):
@@ -237,7 +237,7 @@ def test_corrections_without_a_type_stand_below_all_others(tmp_path: Path, monke
     assert [bar.get_alpha() for bars in panel.containers for bar in bars[:2]] == [0.4, None] * 3
 
 
-def test_a_review_without_corrections_is_drawn_too(tmp_path: Path) -> None:
+def test_a_review_without_corrections_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from maira.review.plot import draw_figure
 
@@ -247,7 +247,7 @@ def test_a_review_without_corrections_is_drawn_too(tmp_path: Path) -> None:
     assert draw_figure(figures, tmp_path / "out/figure4").read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_finished_is_said(tmp_path: Path) -> None:
+def test_a_review_without_finished_studies_is_an_error(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         path = store.path
     with raises("review.sqlite: empty-input"):
@@ -257,7 +257,7 @@ def test_nothing_finished_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_names_cannot_draw_in_the_figure(tmp_path: Path) -> None:
+def test_names_are_escaped_in_the_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with closing(new_store(tmp_path, {"one": REPORT}, ["$\\frac{1}$ <script>", "Ben"])) as store:
         for reviewer in store.reviewers():

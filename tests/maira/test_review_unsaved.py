@@ -91,7 +91,7 @@ def test_a_comment_on_a_correction_stays_until_it_is_saved(page: Page, running: 
     assert page.locator("#saved").inner_text() == ""
 
 
-def test_what_is_typed_after_a_comment_that_is_refused_stays(page: Page, running: Running) -> None:
+def test_text_typed_after_a_refused_comment_stays(page: Page, running: Running) -> None:
     press(page, "j", "d")
     saved(page)
     hold(page, status=400, json=REFUSED)
@@ -106,9 +106,7 @@ def test_what_is_typed_after_a_comment_that_is_refused_stays(page: Page, running
     assert running.sentence(0).assessment.comment == "Old radiograph. Rotated."
 
 
-def test_a_comment_waits_for_its_correction_and_keeps_the_study_from_being_finished(
-    browser: Browser, page: Page, running: Running
-) -> None:
+def test_a_pending_comment_prevents_finishing(browser: Browser, page: Page, running: Running) -> None:
     hold(page, status=400, json=REFUSED)
     press(page, "j", "d", "2")
     comment = row(page, 0).get_by_label(COMMENT)
@@ -138,7 +136,7 @@ def test_a_comment_waits_for_its_correction_and_keeps_the_study_from_being_finis
     assert running.sentence(0).assessment.comment == "Old radiograph."
 
 
-def test_words_that_wait_can_be_discarded(page: Page) -> None:
+def test_pending_text_can_be_discarded(page: Page) -> None:
     hold(page, status=400, json=REFUSED)
     press(page, "j", "d")
     row(page, 0).get_by_label(COMMENT).fill("Old radiograph.")
@@ -152,7 +150,7 @@ def test_words_that_wait_can_be_discarded(page: Page) -> None:
     assert row(page, 0).get_by_label(COMMENT).input_value() == ""
 
 
-def test_an_edit_that_is_refused_while_its_form_is_open_again_is_given_back(page: Page, running: Running) -> None:
+def test_a_refused_edit_returns_to_its_reopened_form(page: Page, running: Running) -> None:
     hold(page, status=400, json=REFUSED)
     press(page, "j", "e", "ControlOrMeta+a")
     page.keyboard.type("The heart is large.")
@@ -164,7 +162,7 @@ def test_an_edit_that_is_refused_while_its_form_is_open_again_is_given_back(page
     assert running.sentence(0).text == "The heart is large."
 
 
-def test_a_finding_being_edited_leaves_another_machine_s_finding_of_its_id_alone(
+def test_an_edited_finding_does_not_overwrite_one_of_the_same_id(
     browser: Browser, page: Page, running: Running
 ) -> None:
     hold(page)
@@ -186,7 +184,7 @@ def test_a_finding_being_edited_leaves_another_machine_s_finding_of_its_id_alone
     assert [one.text for one in running.state().sentences] == [*SENTENCES, "Nodule.", "Bifid rib. Left."]
 
 
-def test_a_type_of_ones_own_stays_and_a_severity_that_was_not_taken_goes(page: Page, running: Running) -> None:
+def test_a_custom_type_stays_and_a_refused_severity_is_reset(page: Page, running: Running) -> None:
     press(page, "j", "d")
     saved(page)
     hold(page, status=400, json=REFUSED)
@@ -205,7 +203,7 @@ def test_a_type_of_ones_own_stays_and_a_severity_that_was_not_taken_goes(page: P
     assert running.sentence(0).assessment.severity is None
 
 
-def test_all_words_of_changes_that_are_not_taken_come_back_one_after_another(page: Page, running: Running) -> None:
+def test_all_texts_of_refused_changes_are_returned(page: Page, running: Running) -> None:
     hold(page, status=400, json=REFUSED)
     press(page, "j", "e", "ControlOrMeta+a")
     page.keyboard.type("The heart is large.")
@@ -242,7 +240,7 @@ def test_all_words_of_changes_that_are_not_taken_come_back_one_after_another(pag
     assert page.locator(".sentence-form").count() == 0
 
 
-def test_a_finding_being_edited_while_it_is_refused_is_given_back(page: Page, running: Running) -> None:
+def test_a_refused_finding_returns_to_its_open_form(page: Page, running: Running) -> None:
     hold(page, status=400, json=REFUSED)
     press(page, "a")
     page.keyboard.type("Bifid rib.")
@@ -256,9 +254,7 @@ def test_a_finding_being_edited_while_it_is_refused_is_given_back(page: Page, ru
     assert [one.text for one in running.state().sentences] == [*SENTENCES, "Bifid rib. Left."]
 
 
-def test_an_edit_waits_for_its_sentence_which_another_machine_has_deleted(
-    browser: Browser, page: Page, running: Running
-) -> None:
+def test_an_edit_of_a_remotely_deleted_sentence_stays_pending(browser: Browser, page: Page, running: Running) -> None:
     edited = "The heart is large."
     press(page, "]", "j", "e", "ControlOrMeta+a")
     page.keyboard.type(edited)
@@ -284,9 +280,7 @@ def test_an_edit_waits_for_its_sentence_which_another_machine_has_deleted(
     assert running.sentence(0).text == edited
 
 
-def test_a_comment_waits_for_its_study_which_another_machine_has_finished(
-    browser: Browser, page: Page, running: Running
-) -> None:
+def test_a_comment_on_a_remotely_finished_study_stays_pending(browser: Browser, page: Page, running: Running) -> None:
     press(page, "c")
     page.keyboard.type("Rotated.")
     with visiting(browser, running) as other:
@@ -304,7 +298,7 @@ def test_a_comment_waits_for_its_study_which_another_machine_has_finished(
     assert running.state().comment == "Rotated."
 
 
-def test_an_edit_of_a_finding_that_another_machine_took_back_is_one_to_add(
+def test_an_edit_of_a_remotely_removed_finding_becomes_an_addition(
     browser: Browser, page: Page, running: Running
 ) -> None:
     press(page, "a")
@@ -325,7 +319,7 @@ def test_an_edit_of_a_finding_that_another_machine_took_back_is_one_to_add(
     assert [one.text for one in running.state().sentences] == [*SENTENCES, "Bifid rib. Left."]
 
 
-def test_an_undo_that_is_refused_is_not_made_up_for_later(page: Page, running: Running) -> None:
+def test_a_refused_undo_is_not_repeated(page: Page, running: Running) -> None:
     press(page, "j", "d", "j", "d", "j", "d")
     saved(page)
     hold(page, status=400, json=REFUSED)
@@ -337,7 +331,7 @@ def test_an_undo_that_is_refused_is_not_made_up_for_later(page: Page, running: R
     assert [one.deleted for one in running.state().sentences] == [True, True, False]
 
 
-def test_an_answer_that_was_overtaken_is_not_shown(page: Page, running: Running) -> None:
+def test_an_outdated_response_is_not_shown(page: Page, running: Running) -> None:
     """A study as it was before a change arrives after the answer to the change."""
     hold(page)
     press(page, "j", "d")
@@ -360,7 +354,7 @@ def test_an_answer_that_was_overtaken_is_not_shown(page: Page, running: Running)
     assert [one.deleted for one in running.state().sentences] == [True, True, False]
 
 
-def test_a_change_that_only_lacks_its_answer_is_shown_once(page: Page, running: Running) -> None:
+def test_a_change_without_its_response_is_shown_once(page: Page, running: Running) -> None:
     with page.expect_event("requestfinished", lambda request: "/api/studies/1?" in request.url):
         page.route("**/changes", lambda route: page.reload() if route.fetch() else None, times=1)
         press(page, "a")
@@ -377,7 +371,7 @@ def test_a_change_that_only_lacks_its_answer_is_shown_once(page: Page, running: 
     assert len(running.state().sentences) == 4
 
 
-def test_what_kept_one_study_from_being_finished_is_not_told_of_the_next(page: Page) -> None:
+def test_finishing_errors_do_not_carry_over_to_the_next_study(page: Page) -> None:
     press(page, "f")
     assert page.locator("#remaining").inner_text() == "A study is finished in step 4."
     page.locator("#following-study").click()
@@ -385,7 +379,7 @@ def test_what_kept_one_study_from_being_finished_is_not_told_of_the_next(page: P
     assert page.locator("#remaining").inner_text() == ""
 
 
-def test_a_box_that_is_held_stays_with_its_sentence(page: Page, running: Running) -> None:
+def test_a_dragged_box_stays_with_its_sentence(page: Page, running: Running) -> None:
     press(page, "j")
     page.mouse.move(*on_radiograph(page, 0.2, 0.4))
     page.mouse.down()
@@ -399,7 +393,7 @@ def test_a_box_that_is_held_stays_with_its_sentence(page: Page, running: Running
     assert running.sentence(1).boxes == ()
 
 
-def test_a_press_on_the_radiograph_leaves_no_listener_behind(page: Page) -> None:
+def test_a_press_on_the_radiograph_leaves_no_listener(page: Page) -> None:
     session = page.context.new_cdp_session(page)
 
     def listeners() -> int:
@@ -414,7 +408,7 @@ def test_a_press_on_the_radiograph_leaves_no_listener_behind(page: Page) -> None
     assert listeners() == before
 
 
-def test_keys_do_nothing_where_no_study_could_be_opened(browser: Browser, running: Running) -> None:
+def test_keys_do_nothing_without_an_open_study(browser: Browser, running: Running) -> None:
     with visiting(browser, running) as page:
         page.route(re.compile(r"/api/studies/\d"), lambda route: route.fulfill(status=503, json=REFUSED))
         page.reload()
@@ -426,7 +420,7 @@ def test_keys_do_nothing_where_no_study_could_be_opened(browser: Browser, runnin
         page.locator("#help-dialog[open]").wait_for()
 
 
-def test_a_name_that_is_left_before_the_answer_is_not_taken(page: Page) -> None:
+def test_an_abandoned_name_is_not_used(page: Page) -> None:
     def leave_first(route: Route) -> None:
         press(page, "Escape")
         route.continue_()
@@ -441,7 +435,7 @@ def test_a_name_that_is_left_before_the_answer_is_not_taken(page: Page) -> None:
     assert page.locator("#reviewer").inner_text() == "Ada"
 
 
-def test_the_page_and_the_server_read_texts_alike(page: Page) -> None:
+def test_page_and_server_normalize_texts_alike(page: Page) -> None:
     # Half a pair of surrogates is no text that a browser's own tools could be handed.
     letters = [chr(number) for number in range(0x10000) if not 0xD800 <= number < 0xE000]
     texts = [

@@ -36,9 +36,7 @@ plans = st.tuples(st.integers(8, 90), st.integers(0, 99), st.integers(1, 4).map(
 
 @settings(max_examples=60, deadline=None)
 @given(plans, st.integers(0, 5))
-def test_an_epoch_has_every_answer_once_in_an_order_of_seed_and_epoch(
-    schedule: tuple[int, int, int], epoch: int
-) -> None:
+def test_an_epoch_has_every_answer_once_in_a_seeded_order(schedule: tuple[int, int, int], epoch: int) -> None:
     answers, seed, batch = schedule
     if answers < batch:
         return
@@ -57,7 +55,7 @@ def test_an_epoch_has_every_answer_once_in_an_order_of_seed_and_epoch(
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(24, 90), st.integers(0, 20), st.sampled_from([1, 2, 3, 4, 6, 8]))
-def test_processes_share_the_same_samples_in_as_many_rows_each(answers: int, step: int, world: int) -> None:
+def test_processes_share_samples_in_equal_numbers_of_rows(answers: int, step: int, world: int) -> None:
     schedule = DataSchedule(table(answers), train_config(global_batch=24))
     ranks = [schedule.rows(step, rank, world) for rank in range(world)]
     assert len({len(rows) for rows in ranks}) == 1
@@ -72,14 +70,14 @@ def test_epochs_and_seeds_differ() -> None:
     assert len({tuple(order) for order in orders}) == 4
 
 
-def test_steps_can_be_asked_for_in_any_order() -> None:
+def test_steps_are_available_in_any_order() -> None:
     schedule = DataSchedule(table(50), train_config())
     steps = [schedule.step_samples(step).tolist() for step in range(20)]
     assert [schedule.step_samples(step).tolist() for step in reversed(range(20))] == steps[::-1]
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0, 1.5, 3.0])
-def test_a_task_is_seen_as_often_as_its_share_says(share: float) -> None:
+def test_tasks_are_sampled_by_their_share(share: float) -> None:
     rows = table(60)
     rows["task"] = 1
     schedule = DataSchedule(rows, train_config(tasks={"grounded": share}))
@@ -88,7 +86,7 @@ def test_a_task_is_seen_as_often_as_its_share_says(share: float) -> None:
     assert {times[item] for item in range(60)} <= {int(share), int(np.ceil(share))}
 
 
-def test_a_fraction_is_drawn_anew_each_epoch() -> None:
+def test_fractions_are_redrawn_each_epoch() -> None:
     rows = table(60)
     rows["task"] = 1
     schedule = DataSchedule(rows, train_config(tasks={"grounded": 0.5}))
@@ -97,7 +95,7 @@ def test_a_fraction_is_drawn_anew_each_epoch() -> None:
     assert set.union(*draws) == set(range(60))
 
 
-def test_sources_have_shares_of_their_own() -> None:
+def test_sources_have_their_own_shares() -> None:
     rows = np.concatenate([table(40), table(40, source=1)])
     sources = [{"manifest": "a.jsonl"}, {"manifest": "b.jsonl", "tasks": {"findings": 2}}]
     order = DataSchedule(rows, train_config(train=sources, tasks={"findings": 1, "phrase": 1})).order(0)
@@ -111,7 +109,7 @@ def test_sources_have_shares_of_their_own() -> None:
     ("changes", "steps"),
     [({"epochs": 2}, 12), ({"epochs": 0.5}, 3), ({"epochs": 0.01}, 1), ({"epochs": None, "passes": 100}, 12)],
 )
-def test_the_length_of_a_run_is_given_in_epochs_or_samples(changes: dict[str, Any], steps: int) -> None:
+def test_run_length_is_in_epochs_or_samples(changes: dict[str, Any], steps: int) -> None:
     schedule = DataSchedule(table(50), train_config(**changes))
     assert (schedule.steps, schedule.steps_per_epoch) == (steps, 6)
 
@@ -121,7 +119,7 @@ def test_too_few_answers_for_one_step_are_refused() -> None:
         DataSchedule(table(7), train_config())
 
 
-def test_a_sample_longer_than_a_row_is_named_before_the_first_step() -> None:
+def test_too_long_samples_are_named_before_the_first_step() -> None:
     rows = table(50)
     rows["prompt"][31], rows["task"][31] = 120, 1
     schedule = DataSchedule(rows, train_config())
@@ -129,7 +127,7 @@ def test_a_sample_longer_than_a_row_is_named_before_the_first_step() -> None:
         schedule.check(lambda row: f"study {row}")
 
 
-def test_a_sample_that_is_never_taken_may_be_longer() -> None:
+def test_unused_samples_may_be_too_long() -> None:
     rows = table(50)
     rows["prompt"][31], rows["task"][31] = 120, 1
     DataSchedule(rows, train_config(tasks={"findings": 1, "phrase": 1, "grounded": 0})).check(str)

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_messages_for_authors_of_libraries_are_silenced(caplog: pytest.LogCaptureFixture) -> None:
+def test_library_developer_messages_are_silenced(caplog: pytest.LogCaptureFixture) -> None:
     silence_libraries()
     logger = logging.getLogger("torch.utils.cpp_extension")
     logger.warning("No CUDA runtime is found, using X")
@@ -44,7 +44,7 @@ def test_messages_for_authors_of_libraries_are_silenced(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("script", ["train.py", "maira.py", "-c"])
-def test_the_auto_classes_know_the_model_whatever_the_script_is_called(script: str, tmp_path: Path) -> None:
+def test_auto_classes_know_the_model_for_any_script_name(script: str, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.argv[0] = {script!r}\n"
         "import maira; assert not {'torch', 'transformers'} & sys.modules.keys()\n"
@@ -55,7 +55,7 @@ def test_the_auto_classes_know_the_model_whatever_the_script_is_called(script: s
     assert done.stdout.split() == ["MairaConfig"], done.stderr
 
 
-def test_every_public_name_exists_and_others_do_not() -> None:
+def test_public_names_exist_and_unknown_names_do_not() -> None:
     assert all(getattr(maira, name) is not None for name in maira.__all__)
     with pytest.raises(AttributeError, match="'Maira'"):
         _ = maira.Maira
@@ -95,7 +95,7 @@ def test_torchrun_finds_the_packages(folder: Path) -> None:
     assert (done.returncode, (folder / "set/manifest.jsonl").is_file()) == (0, True), done.stderr
 
 
-def test_a_package_that_was_imported_before_is_named(folder: Path) -> None:
+def test_an_already_imported_foreign_package_is_named(folder: Path) -> None:
     done = run("-c", "import data, maira", folder=folder)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("ImportError: maira needs its own package 'data'")

@@ -62,7 +62,7 @@ def test_only_image_tokens_are_special(tokenizer: PreTrainedTokenizerFast) -> No
     assert special == {"<unk>", "<s>", "</s>", IMAGE, *SPARE_IMAGE_TOKENS}
 
 
-def test_decoding_without_special_tokens_keeps_the_grounding(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_decoding_without_special_tokens_keeps_grounding_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     ids = tokenizer(f"{IMAGE}{REPORT}</s>")["input_ids"]
     text = tokenizer.decode(ids, skip_special_tokens=True)
     assert text == REPORT
@@ -70,6 +70,6 @@ def test_decoding_without_special_tokens_keeps_the_grounding(tokenizer: PreTrain
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_is_encoded_and_decoded_unchanged(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+def test_encode_and_decode_round_trip(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids) == text

@@ -67,7 +67,7 @@ def is_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> b
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_run_logs_every_step_and_leaves_a_checkpoint_that_loads(finished: Path) -> None:
+def test_a_run_logs_every_step_and_writes_a_loadable_checkpoint(finished: Path) -> None:
     rows = metrics(finished)
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert {"loss", "answer", "patches", "lr", "grad_norm"} <= rows[0].keys()
@@ -82,11 +82,11 @@ def test_training_lowers_the_loss(finished: Path) -> None:
     assert rows[-1]["answer"] < rows[0]["answer"] - 0.3
 
 
-def test_the_auxiliary_head_is_no_part_of_the_checkpoint(finished: Path) -> None:
+def test_the_checkpoint_excludes_the_auxiliary_head(finished: Path) -> None:
     assert not [name for name in weights(finished) if "patch_head" in name]
 
 
-def test_the_loss_of_a_step_does_not_depend_on_how_it_is_packed(phantoms: Path, finished: Path, tmp_path: Path) -> None:
+def test_step_losses_do_not_depend_on_packing(phantoms: Path, finished: Path, tmp_path: Path) -> None:
     train(train_config(phantoms, tmp_path, token_budget=4096), quiet())
     for ours, theirs in zip(metrics(tmp_path), metrics(finished), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
@@ -94,7 +94,7 @@ def test_the_loss_of_a_step_does_not_depend_on_how_it_is_packed(phantoms: Path, 
 
 
 @pytest.mark.parametrize("step", [2, 7])
-def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
+def test_a_resumed_run_equals_an_uninterrupted_one(
     step: int, phantoms: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt_at(monkeypatch, step)
@@ -107,7 +107,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     assert is_same(weights(tmp_path), weights(finished))
 
 
-def test_dropout_goes_on_where_it_was(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_state_is_resumed(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"passes": 16, "lora": {"rank": 2, "dropout": 0.5}, "save_every": 2}
     train(train_config(phantoms, tmp_path / "whole", **changes), quiet())
     interrupt_at(monkeypatch, 2)
@@ -119,7 +119,7 @@ def test_dropout_goes_on_where_it_was(phantoms: Path, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-def test_killed_at_any_step_or_in_a_save_a_run_goes_on_with_the_same_losses(phantoms: Path, tmp_path: Path) -> None:
+def test_a_run_killed_anywhere_resumes_with_equal_losses(phantoms: Path, tmp_path: Path) -> None:
     steps = 40
     changes: dict[str, Any] = {"passes": 4 * steps, "save_every": 2}
     whole, out = tmp_path / "whole", tmp_path / "out"
@@ -142,7 +142,7 @@ def test_killed_at_any_step_or_in_a_save_a_run_goes_on_with_the_same_losses(phan
 
 
 @pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop_a_run_saves_where_it_stands(notice: signal.Signals, phantoms: Path, tmp_path: Path) -> None:
+def test_a_termination_signal_saves_the_state(notice: signal.Signals, phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = Command(tmp_path / "said", **values(phantoms, out, passes=40_000, save_every=10_000))
     command.when(lambda: (out / "metrics.jsonl").exists(), lambda process: os.kill(process.pid or 0, notice))
@@ -155,7 +155,7 @@ def test_told_to_stop_a_run_saves_where_it_stands(notice: signal.Signals, phanto
 
 
 @pytest.mark.slow
-def test_a_second_start_is_refused_while_the_first_is_under_way(phantoms: Path, tmp_path: Path) -> None:
+def test_a_second_start_is_refused_during_the_first(phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = Command(tmp_path / "first", **values(phantoms, out, passes=40_000))
     second = list[Command]()
@@ -174,7 +174,7 @@ def test_a_second_start_is_refused_while_the_first_is_under_way(phantoms: Path, 
 
 
 @pytest.mark.slow
-def test_of_two_starts_at_once_in_a_folder_that_is_not_there_one_trains(phantoms: Path, tmp_path: Path) -> None:
+def test_one_of_two_simultaneous_starts_trains(phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     two = [Command(tmp_path / name, **values(phantoms, out, passes=40_000)) for name in ("first", "second")]
     ended = wait([command.processes[0].sentinel for command in two], 240)
@@ -194,14 +194,14 @@ def test_of_two_starts_at_once_in_a_folder_that_is_not_there_one_trains(phantoms
     assert other.end() == [-signal.SIGKILL], other.said
 
 
-def test_a_start_that_is_refused_for_another_run_reads_nothing_of_the_folder(phantoms: Path, tmp_path: Path) -> None:
+def test_a_refused_start_reads_nothing_of_the_folder(phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with held_by_another(out), raises("out: locked"):
         train(train_config(phantoms, out, model=tmp_path / "gone"), quiet())
     assert [path.name for path in out.iterdir()] == [".lock"]
 
 
-def test_a_log_line_that_was_cut_off_is_dropped(phantoms: Path, tmp_path: Path) -> None:
+def test_a_truncated_log_line_is_dropped(phantoms: Path, tmp_path: Path) -> None:
     short = train_config(phantoms, tmp_path, passes=8)
     train(short, quiet())
     rows = metrics(tmp_path)
@@ -211,7 +211,7 @@ def test_a_log_line_that_was_cut_off_is_dropped(phantoms: Path, tmp_path: Path) 
     assert metrics(tmp_path) == rows
 
 
-def test_the_state_before_takes_the_place_of_one_that_cannot_be_read(
+def test_an_unreadable_state_falls_back_to_the_previous_one(
     phantoms: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt_at(monkeypatch, 7)
@@ -227,13 +227,13 @@ def test_the_state_before_takes_the_place_of_one_that_cannot_be_read(
     assert metrics(tmp_path) == metrics(finished)
 
 
-def test_a_folder_of_another_recipe_is_refused(phantoms: Path, tmp_path: Path) -> None:
+def test_the_folder_of_another_config_is_refused(phantoms: Path, tmp_path: Path) -> None:
     train(train_config(phantoms, tmp_path, passes=4), quiet())
     with pytest.raises(InputError, match=r"^out: .* global_batch, learning_rate "):
         train(train_config(phantoms, tmp_path, passes=8, global_batch=8, learning_rate=1e-3), quiet())
 
 
-def test_a_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) -> None:
+def test_the_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) -> None:
     studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
     write_manifest(manifest, studies)
     train(train_config(manifest, tmp_path / "out", passes=4), quiet())
@@ -242,7 +242,7 @@ def test_a_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) ->
         train(train_config(manifest, tmp_path / "out", passes=8), quiet())
 
 
-def test_a_run_from_another_checkpoint_of_the_same_name_is_refused(phantoms: Path, tmp_path: Path) -> None:
+def test_another_checkpoint_of_the_same_name_is_refused(phantoms: Path, tmp_path: Path) -> None:
     base = train(train_config(phantoms, tmp_path / "base", passes=4), quiet())
     changes = {"model": base, "trained": ["adapter"], "patch_loss": 0.0}
     finished = train(train_config(phantoms, tmp_path / "out", passes=4, **changes), quiet())
@@ -255,7 +255,7 @@ def test_a_run_from_another_checkpoint_of_the_same_name_is_refused(phantoms: Pat
     assert fingerprint(finished) == before
 
 
-def test_a_finished_run_can_be_made_longer(phantoms: Path, tmp_path: Path) -> None:
+def test_a_finished_run_can_be_lengthened(phantoms: Path, tmp_path: Path) -> None:
     train(train_config(phantoms, tmp_path, passes=8), quiet())
     console = quiet()
     train(train_config(phantoms, tmp_path, passes=12), console)
@@ -277,7 +277,7 @@ def diverge(monkeypatch: pytest.MonkeyPatch, *rows: int) -> list[tuple[str, ...]
     return seen
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_state(
+def test_a_non_finite_loss_ends_the_run_and_keeps_the_state(
     phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = diverge(monkeypatch, 5)
@@ -291,7 +291,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_state(
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_a_fault_before_the_first_save_speaks_of_none_and_is_known_by_its_start(
+def test_an_anomaly_before_the_first_save_names_the_start(
     phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     diverge(monkeypatch, 1, 2)
@@ -303,7 +303,7 @@ def test_a_fault_before_the_first_save_speaks_of_none_and_is_known_by_its_start(
     assert first["sample_ids"] == second["sample_ids"]
 
 
-def test_a_sample_that_cannot_be_read_is_left_out_of_its_step(phantoms: Path, tmp_path: Path) -> None:
+def test_an_unreadable_sample_is_skipped(phantoms: Path, tmp_path: Path) -> None:
     radiograph, studies, manifest = tmp_path / "radiograph.png", read_manifest(phantoms), tmp_path / "manifest.jsonl"
     radiograph.write_bytes(studies[7].frontal.read_bytes()[:1000])
     write_manifest(manifest, [*studies[:7], studies[7].model_copy(update={"frontal": radiograph}), *studies[8:]])
@@ -343,13 +343,13 @@ def test_a_skipped_step_changes_nothing(phantoms: Path, tmp_path: Path, monkeypa
     assert [row["step"] for row in metrics(tmp_path)] == [1, 3, 4]
 
 
-def test_a_run_is_not_made_shorter_than_it_is(phantoms: Path, finished: Path, tmp_path: Path) -> None:
+def test_a_run_cannot_be_shortened_below_its_progress(phantoms: Path, finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "states", tmp_path / "states")
     with raises("passes: output-conflict"):
         train(train_config(phantoms, tmp_path, passes=16), quiet())
 
 
-def test_a_run_whose_states_are_all_damaged_does_not_begin_anew(phantoms: Path, finished: Path, tmp_path: Path) -> None:
+def test_a_run_with_only_damaged_states_does_not_restart(phantoms: Path, finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "states", tmp_path / "states")
     for tensors in tmp_path.glob("states/*/*.distcp"):
         tensors.write_bytes(tensors.read_bytes()[:-1] + b"x")
@@ -357,13 +357,13 @@ def test_a_run_whose_states_are_all_damaged_does_not_begin_anew(phantoms: Path, 
         train(train_config(phantoms, tmp_path), quiet())
 
 
-def test_a_refused_run_leaves_no_folder(phantoms: Path, tmp_path: Path) -> None:
+def test_a_refused_run_creates_no_folder(phantoms: Path, tmp_path: Path) -> None:
     with raises("token_budget: invalid-value"):
         train(train_config(phantoms, tmp_path / "out", token_budget=10), quiet())
     assert not (tmp_path / "out").exists()
 
 
-def test_the_checkpoint_is_written_though_the_last_state_is_not(
+def test_the_checkpoint_is_written_without_the_last_state(
     phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -375,7 +375,7 @@ def test_the_checkpoint_is_written_though_the_last_state_is_not(
     assert weights(tmp_path)
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_nothing_half_done(
+def test_an_unwritable_checkpoint_leaves_no_partial_files(
     phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_model: object, folder: Path, **_: object) -> None:
@@ -396,7 +396,7 @@ def test_a_checkpoint_can_be_trained_further(finished: Path, phantoms: Path, tmp
     assert first["answer"] < metrics(finished)[0]["answer"] - 0.3
 
 
-def test_a_frozen_encoder_stays_as_it_was(finished: Path, phantoms: Path, tmp_path: Path) -> None:
+def test_a_frozen_encoder_is_unchanged(finished: Path, phantoms: Path, tmp_path: Path) -> None:
     changes = {"model": finished / "checkpoint", "trained": ["adapter", "language_model"], "patch_loss": 0}
     train(train_config(phantoms, tmp_path, passes=8, **changes), quiet())
     before, after = weights(finished), weights(tmp_path)
@@ -404,7 +404,7 @@ def test_a_frozen_encoder_stays_as_it_was(finished: Path, phantoms: Path, tmp_pa
     assert changed == {"multi_modal_projector", "language_model"}
 
 
-def test_a_state_holds_no_weights_that_are_not_trained(finished: Path, phantoms: Path, tmp_path: Path) -> None:
+def test_a_state_holds_trained_weights_only(finished: Path, phantoms: Path, tmp_path: Path) -> None:
     changes = {"model": finished / "checkpoint", "trained": ["adapter"], "patch_loss": 0, "passes": 4}
     train(train_config(phantoms, tmp_path, **changes), quiet())
     (state,) = (tmp_path / "states").iterdir()
@@ -427,14 +427,14 @@ def test_a_run_without_its_manifest_names_it(tmp_path: Path) -> None:
         ({"model": {"vision_config": VISION | {"hidden_size": 60}, "text_config": TEXT}}, "hidden_size"),
     ],
 )
-def test_a_recipe_whose_parts_do_not_fit_is_refused(
+def test_an_inconsistent_config_is_refused(
     changes: dict[str, Any], message: str, phantoms: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
         train(train_config(phantoms, tmp_path / "out", **changes), quiet())
 
 
-def test_an_out_that_is_a_file_is_refused(phantoms: Path, tmp_path: Path) -> None:
+def test_an_output_path_that_is_a_file_is_refused(phantoms: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine", encoding="utf-8")
     with raises("out: out: output-conflict"):
         train(train_config(phantoms, tmp_path / "out"), quiet())

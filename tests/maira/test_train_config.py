@@ -25,22 +25,22 @@ def fresh(**changes: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
-def test_shipped_recipes_can_be_read(path: Path) -> None:
+def test_shipped_configs_are_valid(path: Path) -> None:
     read_judge_config(path) if path.parent.name == "judges" else read_train_config(path)
 
 
-def test_the_defaults_are_the_papers(tmp_path: Path) -> None:
+def test_defaults_match_the_paper(tmp_path: Path) -> None:
     train_config = read_train_config(write(tmp_path))
     # Paper 004, B.2.
     assert (train_config.learning_rate, train_config.warmup, train_config.global_batch) == (2e-5, 0.03, 128)
     assert train_config.preset == "release"
 
 
-def test_the_path_of_a_manifest_is_a_source_of_its_own(tmp_path: Path) -> None:
+def test_a_manifest_path_is_a_source(tmp_path: Path) -> None:
     assert read_train_config(write(tmp_path)).train == [DataSource(manifest=Path("manifest.jsonl"))]
 
 
-def test_shares_of_a_source_are_times_the_recipes(tmp_path: Path) -> None:
+def test_source_shares_multiply_those_of_the_config(tmp_path: Path) -> None:
     tasks = {"findings": 0.5, "grounded": 2.0, "phrase": 0.0}
     sources = [{"shards": "s"}, {"shards": "s", "tasks": {"findings": 0.5, "phrase": 1.0}}]
     train_config = read_train_config(write(tmp_path, tasks=tasks, train=sources))
@@ -48,7 +48,7 @@ def test_shares_of_a_source_are_times_the_recipes(tmp_path: Path) -> None:
     assert train_config.shares(train_config.train[1]) == {"findings": 0.25}
 
 
-def test_a_recipe_says_only_what_it_does_otherwise_than_its_base(tmp_path: Path) -> None:
+def test_a_config_overrides_its_base(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     base = write(tmp_path, faults={"spike": 3.0, "most_skipped": 5}, betas=[0.9, 0.95])
     middle, top = tmp_path / "rows" / "middle.yaml", tmp_path / "rows" / "top.yaml"
@@ -83,7 +83,7 @@ def test_overrides_reach_into_lists_by_number(tmp_path: Path) -> None:
     assert [source.split for source in train_config.train] == [None, "dev"]
 
 
-def test_no_is_a_precision_without_quotes(tmp_path: Path) -> None:
+def test_unquoted_no_is_a_precision(tmp_path: Path) -> None:
     assert read_train_config(write(tmp_path), ["precision=no"]).precision == "no"
 
 
@@ -126,7 +126,7 @@ def test_an_override_can_hold_an_equals_sign(tmp_path: Path) -> None:
         ({"model": {"vision_config": {"stem": "mlp"}, "text_config": {}}}, "model.vision_config.stem"),
     ],
 )
-def test_a_wrong_value_is_named_by_file_and_field(tmp_path: Path, changes: dict[str, object], field: str) -> None:
+def test_invalid_values_name_file_and_field(tmp_path: Path, changes: dict[str, object], field: str) -> None:
     codes = {"pases": "unknown-field", "model.text_config": "missing-field"}
     code = "unknown-field" if field.endswith("patch_sise") else codes.get(field, "invalid-value")
     with raises(f"recipe.yaml: {field}: {code}"):
@@ -159,9 +159,7 @@ def test_a_wrong_value_is_named_by_file_and_field(tmp_path: Path, changes: dict[
         ({"out": None}, "out: "),
     ],
 )
-def test_values_that_contradict_each_other_are_refused(
-    tmp_path: Path, changes: dict[str, object], message: str
-) -> None:
+def test_contradictory_values_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=rf"recipe\.yaml: .*{message}") as caught:
         read_train_config(write(tmp_path, **changes))
     assert caught.value.code is ErrorCode.INVALID_VALUE
@@ -183,14 +181,14 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
         ("seed: 1\nfaults:\n  spike: 2\n  spike: 3\n", "recipe.yaml:4: duplicate"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str, error: str) -> None:
+def test_an_invalid_file_is_refused(tmp_path: Path, text: str, error: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text, encoding="utf-8")
     with raises(error):
         read_train_config(path)
 
 
-def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with raises("none.yaml: file-not-found"):
         read_train_config(tmp_path / "none.yaml")
 
@@ -218,7 +216,7 @@ def test_a_wrong_override_is_refused(tmp_path: Path, override: str, error: str) 
         read_train_config(write(tmp_path, betas=[0.9, 0.95], train=[{"shards": "a"}]), [override])
 
 
-def test_a_fault_is_looked_for_in_the_file_that_says_it(tmp_path: Path) -> None:
+def test_an_error_names_the_file_that_contains_it(tmp_path: Path) -> None:
     write(tmp_path, pases=3, faults={"spike": 1.0}, train=[{"manifest": "m", "splitt": "a"}])
     top = tmp_path / "top.yaml"
 
@@ -235,7 +233,7 @@ def test_a_fault_is_looked_for_in_the_file_that_says_it(tmp_path: Path) -> None:
     assert error("train: m", "faults.spike=3") == "recipe.yaml: pases: unknown-field"
 
 
-def test_a_misspelt_key_that_is_needed_is_named_and_not_the_missing_one(tmp_path: Path) -> None:
+def test_a_misspelt_required_key_is_named(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("model: checkpoint\ntrian: m.jsonl\nout: run\npasses: 1000\n", encoding="utf-8")
     with raises("recipe.yaml: trian: unknown-field"):
@@ -258,7 +256,7 @@ def test_a_misspelt_key_that_is_needed_is_named_and_not_the_missing_one(tmp_path
         ),
     ],
 )
-def test_a_manifest_that_is_not_there_is_named_with_the_key_to_change(
+def test_a_missing_manifest_is_named_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -89,28 +89,26 @@ def _parrot(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("size", [None, 3])
-def test_a_batch_of_prompts_of_any_length_changes_no_answer(
+def test_responses_do_not_depend_on_the_batch(
     checkpoint: Path, requests: Requests, expected: Texts, size: int | None
 ) -> None:
     assert _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=size)), requests)) == expected
 
 
-def test_a_static_cache_changes_no_answer(checkpoint: Path, requests: Requests, expected: Texts) -> None:
+def test_responses_do_not_depend_on_a_static_cache(checkpoint: Path, requests: Requests, expected: Texts) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2, cache="static"))
     assert _texts(_run(engine, requests)) == expected
     assert _texts(_run(engine, requests)) == expected
 
 
-def test_prompts_read_in_short_stretches_change_no_answer(
+def test_responses_do_not_depend_on_chunked_prefill(
     checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformers_engine, "_PREFILL_TOKENS", 50)
     assert _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=3)), requests)) == expected
 
 
-def test_every_image_of_a_run_is_encoded_once(
-    checkpoint: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_encoded_once_per_run(checkpoint: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2))
     encoder, seen = engine.model.vision_tower.forward, []
 
@@ -124,7 +122,7 @@ def test_every_image_of_a_run_is_encoded_once(
     assert sum(seen) == len({image for request in requests for image in request.example.images})
 
 
-def test_an_unreadable_image_costs_its_own_request_only(
+def test_an_unreadable_image_fails_its_own_request_only(
     checkpoint: Path, requests: Requests, expected: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
@@ -159,7 +157,7 @@ def _with_room_for(rows: int, engine: TransformersEngine, monkeypatch: pytest.Mo
     return tried
 
 
-def test_out_of_memory_halves_this_batch_and_those_after_it(
+def test_running_out_of_memory_halves_batches(
     checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=5))
@@ -168,7 +166,7 @@ def test_out_of_memory_halves_this_batch_and_those_after_it(
     assert [rows for rows in tried if rows > 2] == [5]
 
 
-def test_what_does_not_fit_alone_is_unanswered_and_the_rest_goes_on_in_batches(
+def test_a_request_too_large_for_memory_fails_alone(
     checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
@@ -193,7 +191,7 @@ def test_what_does_not_fit_alone_is_unanswered_and_the_rest_goes_on_in_batches(
     assert max(rows) == 4
 
 
-def test_boxes_are_completed_up_to_the_end_of_their_object(studies: list[Study], checkpoint: Path) -> None:
+def test_boxes_are_completed_to_the_end_of_their_object(studies: list[Study], checkpoint: Path) -> None:
     requested = [one for study in studies for one in box_completions(study)]
     responses = _run(
         TransformersEngine(checkpoint, EngineOptions()),
@@ -218,7 +216,7 @@ def test_boxes_end_where_the_model_ends_them(
     assert _texts(_run(engine, [GenerationRequest(requested.example, "boxes", 40)])) == [(text, False)]
 
 
-def test_boxes_that_the_limit_closes_are_cut_off(
+def test_boxes_closed_at_the_limit_are_truncated(
     studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requested = next(one for study in studies for one in box_completions(study))
@@ -235,7 +233,7 @@ def test_boxes_that_the_limit_closes_are_cut_off(
         ("grounded", "<obj>No mass.</obj>", "<obj>No mass.</obj>" * 3),
     ],
 )
-def test_a_loop_is_ended_unless_free(
+def test_loops_are_ended_unless_decoding_is_free(
     studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, expected: str
 ) -> None:
     requests = [report_request(make_example(study, task), 90) for study in studies[:2]]
@@ -257,12 +255,12 @@ def test_a_device_that_does_not_exist_is_refused(checkpoint: Path, device: str, 
         TransformersEngine(checkpoint, EngineOptions(device=device))
 
 
-def test_a_batch_of_nothing_is_refused() -> None:
+def test_a_batch_size_of_zero_is_refused() -> None:
     with pytest.raises(InputError, match="batch_size"):
         EngineOptions(batch_size=0)
 
 
-def test_an_accelerator_takes_as_many_studies_as_its_memory_holds() -> None:
+def test_the_batch_size_follows_accelerator_memory() -> None:
     """By the specification's arithmetic: about 24 of three images in 80 GB, 13.8 of which the model takes."""
     text = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
     config = MairaConfig(text_config=text | {"vocab_size": 32207}).text_config
@@ -317,14 +315,14 @@ def test_memory_for_encoded_images_is_bounded(
     assert encoded is None or encoder.seen == encoded
 
 
-def test_the_image_that_is_needed_last_is_dropped_first(shown: Images, processor: MairaProcessor) -> None:
+def test_the_image_needed_last_is_evicted_first(shown: Images, processor: MairaProcessor) -> None:
     encoder, token = OnePixel(), 4
     with ImageFeatures(encoder, processor.image_processor, shown, cache_bytes=token) as bounded:
         _tokens(bounded, shown, 1)
     assert encoder.seen == 6  # one image is encoded twice, the first, whose next use is the last
 
 
-def test_images_are_forgotten_when_no_request_needs_them(shown: Images, processor: MairaProcessor) -> None:
+def test_images_no_longer_needed_are_dropped(shown: Images, processor: MairaProcessor) -> None:
     with ImageFeatures(OnePixel(), processor.image_processor, shown) as remaining:
         for place in range(len(shown)):
             remaining.encode(place, place + 1)
@@ -332,7 +330,7 @@ def test_images_are_forgotten_when_no_request_needs_them(shown: Images, processo
             assert set(remaining._cache) <= still
 
 
-def test_a_batch_that_is_asked_again_in_parts_is_encoded_once(shown: Images, processor: MairaProcessor) -> None:
+def test_a_split_batch_is_encoded_once(shown: Images, processor: MairaProcessor) -> None:
     encoder = OnePixel()
     with ImageFeatures(encoder, processor.image_processor, shown) as remaining:
         remaining.encode(0, 8)

@@ -114,7 +114,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in ("model", "seconds")} for row in rows]
 
 
-def test_losses_are_those_of_the_samples_one_by_one(
+def test_losses_equal_those_of_single_samples(
     radiographs: Path, shipped: Any, dataset: StudyDataset, tmp_path: Path
 ) -> None:
     model = shipped[0]
@@ -136,7 +136,7 @@ def test_losses_are_those_of_the_samples_one_by_one(
     assert figures == pytest.approx(expected | {"loss/all": float(total / count)}, rel=1e-5)
 
 
-def test_drafts_are_those_of_maira_generate(round_of_drafts: Any, radiographs: Path, tmp_path: Path) -> None:
+def test_drafts_equal_those_of_maira_generate(round_of_drafts: Any, radiographs: Path, tmp_path: Path) -> None:
     rows = read_rows(round_of_drafts[0])
     chosen = [study for study in read_manifest(radiographs) if study.sample_id in {row["sample_id"] for row in rows}]
     generate_drafts(chosen, CHECKPOINT, tmp_path / "drafts.jsonl")
@@ -144,7 +144,7 @@ def test_drafts_are_those_of_maira_generate(round_of_drafts: Any, radiographs: P
     assert rows == read_rows(tmp_path / "drafts.jsonl")
 
 
-def test_figures_of_drafts_are_those_of_radfact(round_of_drafts: Any, radiographs: Path) -> None:
+def test_draft_scores_equal_those_of_radfact(round_of_drafts: Any, radiographs: Path) -> None:
     file, figures = round_of_drafts
     pairs = read_candidates_and_references(file, radiographs, missing="skip")
     expected = RadFact(OfflineJudge(), bootstrap=0).score(pairs.pairs).scores
@@ -153,7 +153,7 @@ def test_figures_of_drafts_are_those_of_radfact(round_of_drafts: Any, radiograph
         assert figures[f"drafts/{name}"] == pytest.approx(summary.point)
 
 
-def test_figures_of_boxes_are_those_of_box_completion(round_of_drafts: Any, radiographs: Path, tmp_path: Path) -> None:
+def test_box_scores_equal_those_of_box_completion(round_of_drafts: Any, radiographs: Path, tmp_path: Path) -> None:
     file, figures = round_of_drafts
     chosen = [
         study
@@ -165,7 +165,7 @@ def test_figures_of_boxes_are_those_of_box_completion(round_of_drafts: Any, radi
         assert figures[f"boxes/{ours}"] == pytest.approx(expected[name].point)
 
 
-def test_shards_are_drafted_as_the_manifest_that_they_were_packed_from(
+def test_shards_are_drafted_like_their_manifest(
     round_of_drafts: Any, radiographs: Path, shipped: Any, tmp_path: Path
 ) -> None:
     data.pack_shards.pack(radiographs, tmp_path / "shards")
@@ -176,7 +176,7 @@ def test_shards_are_drafted_as_the_manifest_that_they_were_packed_from(
     assert figures == round_of_drafts[1]
 
 
-def test_what_the_recipe_drops_is_not_shown(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+def test_dropped_inputs_are_not_shown(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
     drop = ["prior", "lateral", "technique", "comparison", "indication"]
     train_config = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 4}, drop=drop)
     drafter = make_validator(train_config, *shipped)._drafter
@@ -184,7 +184,7 @@ def test_what_the_recipe_drops_is_not_shown(radiographs: Path, shipped: Any, tmp
     assert {len(item.request.example.images) for item in drafter._items} == {1}
 
 
-def test_a_recipe_without_the_grounding_task_drafts_narratives(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+def test_without_the_grounding_task_narratives_are_drafted(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
     train_config = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 4}, tasks={"findings": 1})
     validator = make_validator(train_config, *shipped)
     assert validator._drafter is not None
@@ -193,9 +193,7 @@ def test_a_recipe_without_the_grounding_task_drafts_narratives(radiographs: Path
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 40])
-def test_processes_share_the_rows_and_take_as_many_each(
-    world_size: int, dataset: StudyDataset, radiographs: Path
-) -> None:
+def test_processes_share_rows_equally(world_size: int, dataset: StudyDataset, radiographs: Path) -> None:
     train_config = make_recipe(radiographs, Path("out"), {"samples": 9})
     drawn = sample_answers(dataset, train_config)
     dealt = [
@@ -213,7 +211,7 @@ def test_a_sample_longer_than_a_row_is_named(radiographs: Path, shipped: Any, tm
 
 
 @pytest.mark.parametrize("figure", ["loss/everything", "drafts/logical_f1"])
-def test_a_best_by_that_is_never_measured_is_refused_at_the_start(
+def test_an_unmeasured_best_by_is_refused_at_the_start(
     figure: str, radiographs: Path, shipped: Any, tmp_path: Path
 ) -> None:
     with raises("validation.best_by: unknown-name"):
@@ -227,7 +225,7 @@ def test_a_best_by_that_is_never_measured_is_refused_at_the_start(
         ("boxes/iou", [0.1, None, 0.3, 0.3, 0.2, 0.4], [1, 3, 6]),
     ],
 )
-def test_the_best_is_the_lowest_loss_or_the_highest_figure(
+def test_the_best_has_the_lowest_loss_or_the_highest_score(
     figure: str, values: list[float | None], kept: list[int], tmp_path: Path
 ) -> None:
     train_config = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": figure})
@@ -242,7 +240,7 @@ def test_the_best_is_the_lowest_loss_or_the_highest_figure(
     assert held == {"step": kept[-1], "figure": figure, "value": values[-1], "measured_on": ""}
 
 
-def test_a_checkpoint_that_was_the_best_on_other_samples_stands_in_no_other_s_way(
+def test_a_best_checkpoint_of_other_samples_is_replaced(
     radiographs: Path, tmp_path: Path, shipped: tuple[MairaForConditionalGeneration, MairaProcessor]
 ) -> None:
     console = tiny_runs.quiet()
@@ -254,13 +252,13 @@ def test_a_checkpoint_that_was_the_best_on_other_samples_stands_in_no_other_s_wa
     assert tiny_runs.said(console).count("the validation data has changed") == 1
 
 
-def test_a_best_loss_of_a_task_that_was_not_drawn_wants_more_samples(tmp_path: Path) -> None:
+def test_a_best_loss_of_an_undrawn_task_is_refused(tmp_path: Path) -> None:
     train_config = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/findings", "samples": 3})
     with raises("validation.best_by: unknown-name"):
         BestCheckpoint(train_config, ["loss/all"], {"loss/findings"})
 
 
-def test_a_figure_that_is_not_finite_is_said_and_stands_in_no_checkpoint_s_way(
+def test_non_finite_scores_are_reported_and_never_best(
     radiographs: Path, shipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console = tiny_runs.quiet()
@@ -287,9 +285,7 @@ def cut_off(radiographs: Path, where: Path, *, to: int | None = None) -> tuple[P
     return manifest, radiograph, first.sample_id
 
 
-def test_a_sample_that_cannot_be_read_is_left_out_of_the_losses(
-    radiographs: Path, shipped: Any, tmp_path: Path
-) -> None:
+def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
     manifest, _, sample_id = cut_off(radiographs, tmp_path, to=1000)
     whole = tmp_path / "others.jsonl"
     write_manifest(whole, read_manifest(radiographs)[1:])
@@ -303,7 +299,7 @@ def test_a_sample_that_cannot_be_read_is_left_out_of_the_losses(
     assert not none
 
 
-def test_a_draw_of_which_nothing_can_be_read_has_no_losses(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+def test_a_fully_unreadable_draw_has_no_losses(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
     manifest = cut_off(radiographs, tmp_path, to=1000)[0]
     write_manifest(manifest, read_manifest(manifest)[:1])
     train_config = make_recipe(manifest, tmp_path, {}, tasks={"findings": 1}, faults={"unreadable": "skip"})
@@ -313,7 +309,7 @@ def test_a_draw_of_which_nothing_can_be_read_has_no_losses(radiographs: Path, sh
     assert len(skipped) == validator.samples == 1
 
 
-def test_a_study_whose_image_is_gone_is_left_out_of_the_drafts(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
     manifest, radiograph, sample_id = cut_off(radiographs, tmp_path)
     validation, faults = {"drafts_every": 1, "drafts": 4}, {"unreadable": "skip"}
     make_validator(make_recipe(manifest, tmp_path, validation), *shipped)
@@ -331,9 +327,7 @@ def test_a_study_whose_image_is_gone_is_left_out_of_the_drafts(radiographs: Path
     assert f"requests without a response: 1; the first: {radiograph}: no such file" in tiny_runs.said(console)
 
 
-def test_a_manifest_that_is_gone_is_no_study_to_be_left_out_of_the_drafts(
-    radiographs: Path, shipped: Any, tmp_path: Path
-) -> None:
+def test_a_lost_manifest_is_an_error(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
     manifest = tmp_path / "manifest.jsonl"
     write_manifest(manifest, read_manifest(radiographs))
     train_config = make_recipe(manifest, tmp_path, {"drafts_every": 1}, faults={"unreadable": "skip"})
@@ -343,7 +337,7 @@ def test_a_manifest_that_is_gone_is_no_study_to_be_left_out_of_the_drafts(
         DraftEvaluator(train_config, opened, shipped[1], ALONE)
 
 
-def test_a_validation_that_ends_a_run_is_made_up_for(phantoms: Path, tmp_path: Path) -> None:
+def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Path) -> None:
     manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
     fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
     # The state that the next start goes on from is that before the validation, however seldom one is saved otherwise.
@@ -370,9 +364,7 @@ def test_a_validation_that_ends_a_run_is_made_up_for(phantoms: Path, tmp_path: P
     assert "the validation after step 4" not in tiny_runs.said(console)
 
 
-def test_too_many_samples_that_cannot_be_read_end_every_start_at_the_same_validation(
-    phantoms: Path, tmp_path: Path
-) -> None:
+def test_too_many_unreadable_samples_end_every_start_at_the_same_validation(phantoms: Path, tmp_path: Path) -> None:
     manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
     write_manifest(manifest, [study for study in read_manifest(manifest) if study.sample_id == sample_id])
     fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
@@ -387,7 +379,7 @@ def test_too_many_samples_that_cannot_be_read_end_every_start_at_the_same_valida
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_a_best_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+def test_writing_a_best_checkpoint_is_retried(tmp_path: Path) -> None:
     def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -396,7 +388,7 @@ def test_a_best_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path)
     assert best.is_beaten_by({"loss/all": 1.5})
 
 
-def test_modes_and_random_numbers_are_as_they_were() -> None:
+def test_validation_restores_modes_and_random_states() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout()).train()
     model[0].eval()
 
@@ -419,7 +411,7 @@ def test_modes_and_random_numbers_are_as_they_were() -> None:
 
 
 @pytest.mark.slow
-def test_training_is_the_same_with_validation_and_without(phantoms: Path, tmp_path: Path) -> None:
+def test_validation_does_not_change_training(phantoms: Path, tmp_path: Path) -> None:
     fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
     options: dict[str, Any] = {"model": fresh, "passes": 16, "log_every": 1, "learning_rate": 3e-3}
     validation = {"every": 2, "samples": 6, "drafts_every": 3, "drafts": 1, "best_by": "loss/all"}

@@ -29,14 +29,14 @@ def start(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Any:
     return asyncio.run(vllm_engine._start("folder", {}))
 
 
-def test_an_engine_that_takes_no_grammar_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_without_grammar_support_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(second=True)
     with pytest.raises(RunError, match=r"vLLM 9\.9 .* model runner"):
         start(engine, monkeypatch)
     assert engine.ended
 
 
-def test_one_that_takes_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_with_grammar_support_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(second=False)
     assert start(engine, monkeypatch) is engine
     assert not engine.ended

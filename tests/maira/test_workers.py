@@ -47,13 +47,13 @@ def square(number: int) -> int:
     return number * number
 
 
-def test_results_keep_the_order_of_the_items() -> None:
+def test_results_keep_item_order() -> None:
     for count in (0, 1, 20):
         assert list(map_in_workers(square, iter(range(count)), 3)) == [number * number for number in range(count)]
     assert not workers()
 
 
-def test_items_are_taken_as_far_ahead_as_prefetched() -> None:
+def test_items_are_read_ahead_up_to_prefetch() -> None:
     taken: list[int] = []
 
     def items() -> Iterator[int]:
@@ -68,7 +68,7 @@ def test_items_are_taken_as_far_ahead_as_prefetched() -> None:
     assert not workers()
 
 
-def test_random_numbers_of_the_training_are_not_drawn() -> None:
+def test_the_global_random_state_is_unchanged() -> None:
     before = torch.get_rng_state()
     list(map_in_workers(square, range(3), 1))
     assert torch.equal(torch.get_rng_state(), before)
@@ -78,7 +78,7 @@ def raise_input_error(_item: int) -> list[int]:
     raise InputError("gone", code=ErrorCode.FILE_NOT_FOUND, file="radiograph.png", line=3)
 
 
-def test_an_error_keeps_its_fields_and_ends_the_workers() -> None:
+def test_input_errors_keep_their_fields_and_end_the_workers() -> None:
     with pytest.raises(InputError) as raised:
         list(map_in_workers(raise_input_error, range(100), 2))
     assert (raised.value.code, raised.value.file, raised.value.line) == (ErrorCode.FILE_NOT_FOUND, "radiograph.png", 3)
@@ -89,7 +89,7 @@ def raise_index_error(item: int) -> int:
     return [1, 2][item]
 
 
-def test_an_unexpected_error_has_the_traceback_of_the_worker() -> None:
+def test_unexpected_errors_carry_the_worker_traceback() -> None:
     results = map_in_workers(raise_index_error, range(3), 1)
     assert [next(results), next(results)] == [1, 2]
     with pytest.raises(RuntimeError, match=r"in raise_index_error\n(.*\n)+IndexError: list index out of range"):
@@ -124,7 +124,7 @@ def die_in_a_result(item: int) -> bytes:
     return bytes(LONG)
 
 
-def test_a_worker_killed_in_the_middle_of_a_result_ends_the_map() -> None:
+def test_a_worker_killed_while_sending_ends_the_map() -> None:
     results = map_in_workers(die_in_a_result, iter(range(6)), 1)
 
     def read_after_its_death() -> None:
