@@ -1,4 +1,4 @@
-"""The command that tells what a run takes before anyone books a node."""
+"""`maira estimate`: the memory, operations and time of a training run."""
 
 from __future__ import annotations
 
@@ -16,133 +16,135 @@ if TYPE_CHECKING:
     from maira.train.cost.estimate import Estimate
 
 _GIB = 1 << 30
-_MEANINGS = {
+_MEMORY_LABELS = {
     "weights": "weights",
     "gradients": "gradients",
-    "states": "optimizer's states",
+    "states": "optimizer states",
     "encoder": "activations of the encoder",
-    "adapter": "activations of the adapter, embeddings",
+    "adapter": "activations of the adapter and embeddings",
     "activations": "activations of the language model",
     "logits": "logits of answers",
-    "gathered": "gathered by FSDP2: weights and gradients of the blocks at work",
-    "temporary": "temporary, in the backward pass",
+    "gathered": "gathered by FSDP2: weights and gradients of the active blocks",
+    "temporary": "temporary tensors of the backward pass",
 }
 
 
 def estimate(
-    config: Annotated[Path, typer.Argument(help="Recipe (YAML).")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, instead of the recipe's.")] = None,
-    gpus: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
-    gpu: Annotated[str, typer.Option(help="Which, such as a100-80g, h100, h200, l40s (a wrong name lists all).")] = (
-        "a100-80g"
-    ),
+    config: Annotated[Path, typer.Argument(help="Training configuration (YAML).")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, overrides the configuration.")] = None,
+    gpus: Annotated[int, typer.Option(help="Number of GPUs.", min=1)] = 1,
+    gpu: Annotated[
+        str,
+        typer.Option(help="Kind of GPU, such as a100-80g or h100; an unknown name lists all."),
+    ] = ("a100-80g"),
     mfu: Annotated[
-        float, typer.Option(help="Share of the GPU's peak that goes into the model's operations.", min=0.01, max=1)
+        float, typer.Option(help="Model FLOPs utilization (MFU), as a share of the peak.", min=0.01, max=1)
     ] = 0.45,
-    json: Annotated[bool, typer.Option("--json", help="Bytes, seconds and operations as one JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print bytes, seconds and operations as a JSON object.")] = False,
 ) -> None:
-    """Tell what a run takes: parameters, memory of a GPU by part, operations, time. Needs no GPU, reads no weights."""
+    """Estimate the parameters, memory per GPU, operations and time of a training run. Needs no GPU and no weights."""
     from maira.train.config.run_config import read_train_config
     from maira.train.cost.estimate import estimate as run
     from radfact.io.jsonl import dumps
 
-    read = read_train_config(config, overrides)
-    print_line(Console(stderr=True), f"estimating {config}: its passes are run on tensors without bytes")
-    found = run(read, gpu, gpus, mfu)
+    train_config = read_train_config(config, overrides)
+    print_line(Console(stderr=True), f"estimating {config}: running a step on tensors without data")
+    result = run(train_config, gpu, gpus, mfu)
     if json:
-        print(dumps(found.to_json()))
+        print(dumps(result.to_json()))
         return
     console = Console()
-    for line in _introduction(found):
+    for line in _introduction(result):
         print_line(console, line)
-    console.print(_parameter_table(found))
-    console.print(_memory_table(found))
-    for line in _verdict(found):
+    console.print(_parameter_table(result))
+    console.print(_memory_table(result))
+    for line in _verdict(result):
         print_line(console, line)
-    console.print(_time_table(found))
-    print_line(console, f"samples: {found.workload.basis}")
-    print_line(console, "time: at the MFU given; without validation, drafts, saving and waiting for data")
-    if found.is_small:
+    console.print(_time_table(result))
+    print_line(console, f"samples: {result.workload.basis}")
+    print_line(console, "time: at the given MFU, without validation, drafts, saving and waiting for data")
+    if result.is_small:
         print_line(
             console,
-            f"time: a model of this size does not reach an MFU of {found.mfu:.0%}; run some steps, read what they do "
-            "(mfu in metrics.jsonl), and give it as --mfu",
+            f"time: a model of this size does not reach an MFU of {result.mfu:.0%}; train some steps and set --mfu to "
+            "the mfu in metrics.jsonl",
         )
 
 
-def _introduction(found: Estimate) -> list[str]:
-    kind = {"none": "one process", "ddp": "DDP", "fsdp": "FSDP2"}[found.sharding]
-    return [f"model: {found.model}", f"{found.gpus} x {found.accelerator.name}, {kind}"]
+def _introduction(result: Estimate) -> list[str]:
+    kind = {"none": "one process", "ddp": "DDP", "fsdp": "FSDP2"}[result.sharding]
+    return [f"model: {result.model}", f"{result.gpus} x {result.accelerator.name}, {kind}"]
 
 
-def _parameter_table(found: Estimate) -> Table:
+def _parameter_table(result: Estimate) -> Table:
     table = _table("parameters", "all", "trained")
-    rows = [*found.parameters.items(), ("total", (_sum(found, 0), _sum(found, 1)))]
-    for part, (every, trained) in rows:
-        table.add_row(part.replace("_", " "), _count(every), _count(trained) if trained else "-")
+    rows = [*result.parameters.items(), ("total", (_sum(result, 0), _sum(result, 1)))]
+    for part, (count, trained) in rows:
+        table.add_row(part.replace("_", " "), _format_count(count), _format_count(trained) if trained else "-")
     return table
 
 
-def _sum(found: Estimate, place: int) -> int:
-    return sum(counts[place] for counts in found.parameters.values())
+def _sum(result: Estimate, place: int) -> int:
+    return sum(counts[place] for counts in result.parameters.values())
 
 
-def _memory_table(found: Estimate) -> Table:
-    table = _table("memory of a GPU at its fullest moment", "")
-    for part, size in vars(found.memory).items():
+def _memory_table(result: Estimate) -> Table:
+    table = _table("peak memory of a GPU", "")
+    for part, size in vars(result.memory).items():
         if size:
-            table.add_row(_MEANINGS[part], _bytes(size))
-    table.add_row("total", _bytes(found.memory.total))
+            table.add_row(_MEMORY_LABELS[part], _format_bytes(size))
+    table.add_row("total", _format_bytes(result.memory.total))
     return table
 
 
-def _verdict(found: Estimate) -> list[str]:
+def _verdict(result: Estimate) -> list[str]:
     from maira.train.cost.estimate import RESERVED
 
-    has = f"the GPU's {found.accelerator.memory:g} GiB, of which {RESERVED / _GIB:g} are set aside for the uncounted"
-    if found.fits:
-        return [f"fits in {has}"]
-    lines = [f"does not fit in {has}"]
-    for remedy in found.remedies:
-        does = "fits" if remedy.fits else "does not fit"
-        lines.append(f"  with {remedy.overrides}: {remedy.total / _GIB:,.1f} GiB, {does}")
-    if found.sharding == "fsdp" or not any(remedy.fits for remedy in found.remedies):
-        lines.append("  more GPUs under FSDP2 take a smaller share each of weights, gradients and states")
+    limit = f"the {result.accelerator.memory:g} GiB of the GPU, with {RESERVED / _GIB:g} GiB reserved for CUDA"
+    if result.fits:
+        return [f"fits in {limit}"]
+    lines = [f"does not fit in {limit}"]
+    for remedy in result.remedies:
+        verdict = "fits" if remedy.fits else "does not fit"
+        lines.append(f"  with {remedy.overrides}: {remedy.total / _GIB:,.1f} GiB, {verdict}")
+    if result.sharding == "fsdp" or not any(remedy.fits for remedy in result.remedies):
+        lines.append("  with FSDP2 on more GPUs, each holds a smaller share of weights, gradients and optimizer states")
     return lines
 
 
-def _time_table(found: Estimate) -> Table:
-    packing, flops = found.packing, found.flops
-    table = _table(f"at an MFU of {found.mfu:.0%}", "")
-    tokens = found.steps * found.step_samples * float(found.workload.tokens.mean())
+def _time_table(result: Estimate) -> Table:
+    packing, flops = result.packing, result.flops
+    table = _table(f"at an MFU of {result.mfu:.0%}", "")
+    samples = result.steps * result.step_samples
+    tokens = samples * float(result.workload.tokens.mean())
     for name, value in {
-        "packed rows a step and GPU": f"{packing.rows:.1f}, {packing.filled:.0%} full",
-        "operations of a step": f"{flops.total / 1e12:,.3g} TFLOP",
+        "packed rows per step and GPU": f"{packing.rows:.1f}, {packing.filled:.0%} full",
+        "operations per step": f"{flops.total / 1e12:,.3g} TFLOP",
         **{f"  {part.replace('_', ' ')}": f"{count / flops.total:.1%}" for part, count in flops.by_part().items()},
-        "a step": _duration(found.step_seconds),
-        "the run": f"{found.steps:,} steps, {found.steps * found.step_samples:,} samples, {_count(tokens)} tokens",
-        "time": _duration(found.hours * 3600),
-        "GPU hours": f"{hours:,.1f}" if (hours := found.hours * found.gpus) >= 0.1 else f"{hours:.1g}",
+        "time per step": _format_duration(result.step_seconds),
+        "run": f"{result.steps:,} steps, {samples:,} samples, {_format_count(tokens)} tokens",
+        "total time": _format_duration(result.hours * 3600),
+        "GPU hours": f"{hours:,.1f}" if (hours := result.hours * result.gpus) >= 0.1 else f"{hours:.1g}",
     }.items():
         table.add_row(name, value)
     return table
 
 
-def _count(number: float) -> str:
+def _format_count(number: float) -> str:
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:,.1f} {unit}"
     return f"{number:,.0f}"
 
 
-def _bytes(size: int) -> str:
+def _format_bytes(size: int) -> str:
     for unit, whole in (("GiB", _GIB), ("MiB", 1 << 20)):
         if size >= 0.1 * whole:
             return f"{size / whole:,.2f} {unit}"
     return f"{size / 1024:,.1f} KiB" if size >= 1024 else f"{size} B"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.2g} s"
     hours = seconds / 3600

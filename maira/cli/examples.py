@@ -1,4 +1,4 @@
-"""Examples of the commands whose help has none of its own, by the words of the command."""
+"""Examples for the help of commands, by the name of the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `maira`: a thin layer over the library."""
+"""The command `maira`."""
 
 from __future__ import annotations
 

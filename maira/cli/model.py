@@ -1,4 +1,4 @@
-"""The commands that make a checkpoint: train, convert, assemble."""
+"""`maira train`, `maira convert` and `maira assemble`: the commands that write a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Dtype(StrEnum):
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="Recipe (YAML).")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, instead of the recipe's.")] = None,
+    config: Annotated[Path, typer.Argument(help="Training configuration (YAML).")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, overrides the configuration.")] = None,
 ) -> None:
-    """Train a model by a recipe; the same command goes on where an interrupted run stopped.
+    """Train a model. The same command resumes an interrupted run.
 
-    Several processes, on one machine or more, are started by torchrun or accelerate launch. At SIGTERM the state is
-    saved before the next step and the run ends with exit code 1.
+    Start several processes, on one or more machines, with torchrun or accelerate launch. On SIGTERM the run saves its
+    state before the next step and ends with exit code 1.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -51,12 +51,12 @@ def train(
 
 @with_options
 def convert(
-    checkpoint: Annotated[Path, typer.Argument(help="Folder of a MAIRA-2, in any of the layouts.")],
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a MAIRA-2 checkpoint, in any layout.")],
     out: OutFolder,
     to: Annotated[Layout, typer.Option(help="Layout to write.")] = Layout.OWN,
-    shard_size: Annotated[str, typer.Option(help="Largest size of a file.")] = "5GB",
+    shard_size: Annotated[str, typer.Option(help="Maximum size of a file.")] = "5GB",
 ) -> None:
-    """Write a checkpoint in another layout, every byte of its tensors kept."""
+    """Write a checkpoint in another layout, without any change of its tensors."""
     from maira.model.convert import convert as run
 
     with show_progress("writing files") as on_progress:
@@ -66,14 +66,14 @@ def convert(
 
 @with_options
 def assemble(
-    encoder: Annotated[Path, typer.Option(help="RAD-DINO: Hugging Face's folder, or DINOv2's state dict.")],
-    language_model: Annotated[Path, typer.Option(help="Folder of a Llama with its tokenizer, such as Vicuna.")],
+    encoder: Annotated[Path, typer.Option(help="RAD-DINO: folder of Hugging Face, or state dict of DINOv2.")],
+    language_model: Annotated[Path, typer.Option(help="Folder of a Llama model with its tokenizer, such as Vicuna.")],
     out: OutFolder,
-    seed: Annotated[int, typer.Option(help="Of the adapter's weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the weights of the adapter.")] = 0,
     dtype: Annotated[Dtype, typer.Option(help="Type of all weights.")] = Dtype.FLOAT32,
     rope_factor: Annotated[float, typer.Option(help="Linear scaling of the rotary embedding.", min=1)] = 1.5,
 ) -> None:
-    """Make a fresh model from a published encoder and language model, ready to train."""
+    """Assemble an untrained model from a published encoder and language model."""
     import torch
     from transformers.utils.logging import disable_progress_bar
 
@@ -82,5 +82,6 @@ def assemble(
     disable_progress_bar()
     config = run(encoder, language_model, out, seed=seed, dtype=getattr(torch, dtype.value), rope_factor=rope_factor)
     print_line(
-        Console(), f"a model of {config.text_config.vocab_size} tokens, {config.image_seq_length} an image: {out}"
+        Console(),
+        f"vocabulary of {config.text_config.vocab_size} tokens, {config.image_seq_length} tokens per image: {out}",
     )

@@ -75,5 +75,5 @@ def check_folder(folder: Path) -> None:
     """
     if not (folder / "config.json").is_file():
         raise InputError(
-            "no model here (config.json is missing)", code=ErrorCode.FILE_NOT_FOUND, file=folder, field="model"
+            "expected a language model, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=folder, field="model"
         )

@@ -101,7 +101,7 @@ def build_tokenizer(folder: Path) -> tuple[Any, int]:
 def _language_model(folder: Path, dtype: torch.dtype, rope_factor: float) -> Any:
     path = folder / "config.json"
     if not path.is_file():
-        raise InputError("no language model here (config.json is missing)", code=ErrorCode.FILE_NOT_FOUND, file=folder)
+        raise InputError("expected a language model, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=folder)
     kind = json.loads(path.read_text(encoding="utf-8")).get("model_type")
     if kind != "llama":
         raise InputError(f"expected 'llama', found {kind!r}", code=ErrorCode.MISMATCH, file=path, field="model_type")

@@ -276,7 +276,7 @@ def fingerprint(checkpoint: Path) -> str:
         InputError: the folder is not a checkpoint, or a file cannot be read.
     """
     if not (checkpoint / "config.json").is_file():
-        raise InputError("no checkpoint here (config.json is missing)", code=ErrorCode.FILE_NOT_FOUND, file=checkpoint)
+        raise InputError("expected a checkpoint, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=checkpoint)
     files = sorted(path for name in _FINGERPRINT_FILES for path in checkpoint.glob(name) if path.is_file())
     digest = hashlib.sha256()
     try:

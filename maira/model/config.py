@@ -136,7 +136,7 @@ def read_config(folder: Path) -> MairaConfig:
     """
     path = folder / "config.json"
     if not path.is_file():
-        raise InputError("no checkpoint here (config.json is missing)", code=ErrorCode.FILE_NOT_FOUND, file=folder)
+        raise InputError("expected a checkpoint, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=folder)
     values = read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind != MairaConfig.model_type:

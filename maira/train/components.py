@@ -37,16 +37,16 @@ MODULES: dict[Component, str] = {
 def load_model(
     config: TrainConfig, texts: Iterable[str], *, empty: bool = False
 ) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
-    """The model and processor that a recipe starts from, each part of the model in the type it is held in.
+    """Load or build the model and processor of a training configuration, with the weight types of the training.
 
     Args:
-        config: its model, and what it trains.
-        texts: what a fresh model's tokenizer is trained on; not looked at where there is a checkpoint.
-        empty: of a checkpoint's weights only names, shapes and types, for a process that gets them from another.
+        config: of the training.
+        texts: texts to train the tokenizer of a new model on; unused with a checkpoint.
+        empty: load a checkpoint on the meta device, for a process that receives its weights from another process.
 
     Raises:
-        InputError: there is no checkpoint, or its tokens are not where their rows are to be trained, or the parts of a
-            fresh model do not fit each other.
+        InputError: the checkpoint does not exist, its added tokens are not where `lora.added_tokens` trains them, or
+            the parts of a new model do not fit together.
     """
     if isinstance(config.model, FromScratch):
         model, processor = build_from_scratch(config.model, texts)
@@ -54,7 +54,9 @@ def load_model(
             getattr(model, name).to(weight_dtype(config, part))
         return model, processor
     if not (config.model / "config.json").exists():
-        raise InputError("no checkpoint here (config.json is missing)", file=config.model)
+        raise InputError(
+            "expected a checkpoint, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=config.model
+        )
     processor = MairaProcessor.from_pretrained(config.model)
     model = (_empty_model if empty else _read_model)(config, config.model)
     if config.lora and config.lora.added_tokens:
@@ -63,7 +65,7 @@ def load_model(
 
 
 def weight_dtype(config: BaseTrainConfig, part: Component) -> torch.dtype:
-    """Return the type of a component's weights: the configured one if it is trained, else that of the computation.
+    """Return the type of a component's weights: `weights` if it is trained, else that of the computation.
 
     Args:
         config: of the run.
@@ -75,13 +77,13 @@ def weight_dtype(config: BaseTrainConfig, part: Component) -> torch.dtype:
 
 
 def _read_model(config: TrainConfig, folder: Path) -> MairaForConditionalGeneration:
-    most = weight_dtype(config, "language_model")
-    model: MairaForConditionalGeneration = MairaForConditionalGeneration.from_pretrained(folder, dtype=most)
+    main_dtype = weight_dtype(config, "language_model")
+    model: MairaForConditionalGeneration = MairaForConditionalGeneration.from_pretrained(folder, dtype=main_dtype)
     weights: CheckpointWeights | None = None
     for part, name in MODULES.items():
-        if (dtype := weight_dtype(config, part)) == most:
+        if (dtype := weight_dtype(config, part)) == main_dtype:
             continue
-        # Read again rather than converted: what was rounded stays so.
+        # Read these weights again: converting rounded weights does not restore their precision.
         weights = weights or CheckpointWeights(folder, model.config)
         getattr(model, name).to(dtype)
         own = dict(weights.read([key for key in weights.shapes if key.startswith(f"{name}.")], dtype))
@@ -101,19 +103,19 @@ def _empty_model(config: TrainConfig, folder: Path) -> MairaForConditionalGenera
 def build_from_scratch(
     parts: FromScratch, texts: Iterable[str]
 ) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
-    """A model with random weights, and a processor with a tokenizer trained on some texts.
+    """Build a model with random weights, and a processor with a tokenizer trained on some texts.
 
-    The weights come from torch's generator, which the caller seeds.
+    The weights come from the global generator of PyTorch, which the caller seeds.
 
     Args:
-        parts: configurations of the model's.
-        texts: prompts and answers.
+        parts: configuration of the parts of the model.
+        texts: prompts and answers to train the tokenizer on.
 
     Raises:
-        InputError: the parts do not fit each other, or a study cannot be made an example.
+        InputError: the parts do not fit together, or a study cannot be made an example.
     """
     if unknown := sorted(set(parts.text_config) - set(LlamaConfig().to_dict())):
-        raise InputError("unknown key; leave it out or mend its name", field=f"model.text_config.{unknown[0]}")
+        raise InputError("unknown key; correct or remove it", field=f"model.text_config.{unknown[0]}")
     tokenizer = train_tokenizer(map(words_of, texts), parts.vocab_size)
     text_config: dict[str, Any] = parts.text_config | {
         "vocab_size": len(tokenizer),
@@ -137,29 +139,29 @@ def build_from_scratch(
 
 
 def invalid_model_config(error: Exception) -> InputError:
-    """What a library says of a model's configuration, without the name of its exception."""
-    said = str(error).splitlines()[-1].strip()
-    return InputError(re.sub(r"^[A-Za-z]*Error: ", "", said), field="model")
+    """Return a library's error about a model configuration as an `InputError`, without the name of its exception."""
+    message = str(error).splitlines()[-1].strip()
+    return InputError(re.sub(r"^[A-Za-z]*Error: ", "", message), field="model")
 
 
 def check_context(table: npt.NDArray[Any], model_config: PretrainedConfig, sample_id: Callable[[int], str]) -> None:
-    """See before the first step that the language model has a position for every token of every sample.
+    """Check before the first step that every sample fits in the context window of the language model.
 
     Args:
-        table: (answers,) of `maira.train.data.packing.SAMPLE_LENGTHS`.
+        table: (samples,) of `maira.train.data.packing.SAMPLE_LENGTHS`.
         model_config: of the model, or of its language model.
-        sample_id: names the study of a place in the table.
+        sample_id: returns the name of the study at an index of the table.
 
     Raises:
-        InputError: a sample is longer.
+        InputError: a sample is longer than the context window.
     """
     lengths = table["prompt"].astype(np.int64) + table["answer"]
-    longest, room = int(lengths.argmax()), context_window(model_config.get_text_config())
-    if lengths[longest] > room:
+    longest, window = int(lengths.argmax()), context_window(model_config.get_text_config())
+    if lengths[longest] > window:
         raise InputError(
-            f"sample '{sample_id(longest)}' has {lengths[longest]} tokens (task {ALL_TASKS[table['task'][longest]]}), "
-            f"more than the {room} positions of the language model; give it more (max_position_embeddings), or leave "
-            "the sample out",
+            f"expected samples of at most {window} tokens, the context window of the language model; found "
+            f"{lengths[longest]} tokens in sample '{sample_id(longest)}' (task {ALL_TASKS[table['task'][longest]]}); "
+            "increase max_position_embeddings, or remove the sample",
             field="model",
         )
 
@@ -175,19 +177,19 @@ def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> 
         InputError: nothing is trained, or the adapters do not fit.
     """
     if not config.trained:
-        raise InputError("names nothing to train; give encoder, adapter or language_model", field="trained")
+        raise InputError("expected at least one of encoder, adapter and language_model", field="trained")
     for part, name in MODULES.items():
         module: nn.Module = getattr(model, name)
         module.requires_grad_(part in config.trained)
     tower = model.vision_tower
     tower.frozen = tower.options["frozen"] = model.config.vision_config.frozen = "encoder" not in config.trained
     if (unused := tower.vit.mask_token) is not None:
-        # Part of the published weights, but no part of the computation, so no gradient ever reaches it.
+        # The published weights contain it, but the model does not use it, so it never gets a gradient.
         unused.requires_grad_(False)
     if config.lora:
         if config.lora.quantize and isinstance(config.model, FromScratch):
             raise InputError(
-                "weights in 4 bits need a checkpoint to read them from",
+                "4-bit weights need a checkpoint as the model, found a new model",
                 code=ErrorCode.CONFLICTING_OPTIONS,
                 field="lora.quantize",
             )
@@ -196,14 +198,14 @@ def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> 
 
 
 def export_weights(weights: Mapping[str, Tensor], config: TrainConfig, model_config: MairaConfig) -> dict[str, Tensor]:
-    """The weights of a model after training, as its checkpoint has them.
+    """Return the weights of a trained model for its checkpoint.
 
-    Weights that were not trained come from the checkpoint that the run started from, which may have them in a finer
-    type than the model in training; low-rank adapters are merged into them.
+    Weights that were not trained come from the initial checkpoint, which may have them in a more precise type than the
+    model in training. Low-rank adapters are merged into them.
 
     Args:
-        weights: of the model in training, by its names, whole; those that were trained are enough where the run
-            started from a checkpoint.
+        weights: unsharded weights of the model in training, by their names; with an initial checkpoint, the trained
+            weights suffice.
         config: of the run.
         model_config: of the model.
     """
@@ -217,7 +219,7 @@ def export_weights(weights: Mapping[str, Tensor], config: TrainConfig, model_con
 def _unmerged(
     weights: Mapping[str, Tensor], config: TrainConfig, model_config: MairaConfig
 ) -> Iterator[tuple[str, Tensor]]:
-    """Weights by the model's names, as float32 where they were not trained, low-rank adapters apart."""
+    """Yield the weights without low-rank adapters, by the names of the model; untrained weights as float32."""
     if isinstance(config.model, FromScratch):
         plain = {lora.plain_name(name): tensor for name, tensor in weights.items()}
         yield from ((name, plain[name]) for name in expected_shapes(model_config))

@@ -162,7 +162,7 @@ def train_ours(
     flat = [batch for rows in steps for batch in rows]
     fullest = max(flat, key=lambda batch: batch.input_ids.shape[1])
     row = RowShape(tuple(fullest.starts.diff().tolist()), len(fullest.pixel_values), len(fullest.targets))
-    setting = ParallelSetup(kernel=kernel, holds=max(map(len, steps)) > 1)
+    setting = ParallelSetup(kernel=kernel, accumulates=max(map(len, steps)) > 1)
     shapes = build_shapes(model.config, train_config)
     filled = sum(len(s.input_ids) for s in samples) / (len(flat) * train_config.token_budget)
     return {

@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import maira.train.cost.estimate as room
+import maira.train.cost.estimate as cost_estimate
 from maira.cli.main import app
 from maira.model.config import MairaConfig
 from maira.train.config.run_config import TrainConfig, read_train_config
@@ -63,7 +63,7 @@ def test_suggestions_accompany_a_config_that_does_not_fit(monkeypatch: pytest.Mo
     train_config = make_recipe()
     need = estimate(train_config, "h100").memory.total
     tight = Accelerator("tight", "tight", (RESERVED + 0.9 * need) / GIB, 1e12)
-    monkeypatch.setattr(room, "ACCELERATORS", (tight,))
+    monkeypatch.setattr(cost_estimate, "ACCELERATORS", (tight,))
     found = estimate(train_config, "tight")
     assert not found.fits
     ways = {remedy.overrides: remedy for remedy in found.remedies}
@@ -94,9 +94,9 @@ def test_only_the_configuration_of_a_checkpoint_is_read(checkpoint: Path, tmp_pa
 
 def test_answers_are_counted_from_available_data(phantoms: Path) -> None:
     train_config = make_recipe(train=phantoms, tasks={"findings": 1, "grounded": 0.5})
-    workload = measure_workload(train_config, room.resolve_model_config(train_config)[0])
+    workload = measure_workload(train_config, cost_estimate.resolve_model_config(train_config)[0])
     assert workload.answers == 14 + 7
-    assert "recipe's data" in workload.basis
+    assert "configured data" in workload.basis
 
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -135,7 +135,7 @@ def test_unreadable_shards_are_an_error() -> None:
 def test_eight_bit_state_size_matches_torchao() -> None:
     optim = pytest.importorskip("torchao.optim")
     train_config = make_recipe(trained=["adapter"], optimizer="adamw_8bit", weights="bfloat16")
-    model = build_shapes(room.resolve_model_config(train_config)[0], train_config)
+    model = build_shapes(cost_estimate.resolve_model_config(train_config)[0], train_config)
     made = estimate_memory(model, train_config, RowShape((200,), 1, 10), ParallelSetup())
     trained = [torch.empty(p.shape, dtype=p.dtype) for p in model.parameters() if p.requires_grad]
     optimizer = optim.AdamW8bit([torch.nn.Parameter(torch.zeros(1))])
@@ -183,7 +183,7 @@ def test_the_command_writes_json(recipe_file: Path) -> None:
 def test_the_table_of_the_command_lists_every_part(recipe_file: Path) -> None:
     ran = CliRunner().invoke(app, ["estimate", str(recipe_file)])
     assert ran.exit_code == 0, ran.output
-    for said in ("language model", "optimizer's states", "fits in", "GPU hours", "the paper's whole mix"):
+    for said in ("language model", "optimizer states", "fits in", "GPU hours", "the paper's whole mix"):
         assert said in ran.stdout
     # A model as small as this has units of its size, and no time that is promised.
     assert " 0.0 M" not in ran.stdout

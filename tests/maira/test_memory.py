@@ -96,7 +96,9 @@ class _Nothing:
 
 
 def estimated(train_config: TrainConfig, rows: int) -> Memory:
-    return estimate_memory(build_shapes(make_config(), train_config), train_config, ROW, ParallelSetup(holds=rows > 1))
+    return estimate_memory(
+        build_shapes(make_config(), train_config), train_config, ROW, ParallelSetup(accumulates=rows > 1)
+    )
 
 
 FULL = {"trained": ["adapter", "language_model"]}

@@ -421,7 +421,7 @@ def test_a_run_without_its_manifest_names_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "nowhere"}, "config.json is missing"),
+        ({"model": "nowhere"}, "no config.json"),
         ({"model": {"vision_config": VISION, "text_config": TEXT | {"hiden_size": 3}}}, "text_config.hiden_size"),
         ({"model": {"vision_config": VISION, "text_config": TEXT | {"rms_norm_eps": "3"}}}, "model: .*float"),
         ({"model": {"vision_config": VISION | {"hidden_size": 60}, "text_config": TEXT}}, "hidden_size"),

@@ -1,1 +1,1 @@
-"""What a training run costs: FLOPs, memory, time."""
+"""Estimate the cost of a training run: FLOPs, memory and time."""

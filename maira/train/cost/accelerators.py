@@ -1,4 +1,4 @@
-"""Accelerators that people train on: their memory, and their best rate of dense bfloat16 products, from data sheets."""
+"""Memory and peak rate of common accelerators, from their data sheets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Accelerator:
     """One kind of GPU.
 
     Attributes:
-        name: as people write it.
-        device: what the driver's name of the device holds, in any case.
-        memory: GiB that the driver gives to programs, about.
-        peak: floating point operations a second, dense bfloat16 products with float32 sums; of one device, where a
-            card is two (MI250). V100 has no bfloat16: the figure is float16's.
+        name: short name, as in `--gpu`.
+        device: part of the device name that the driver reports; case does not matter.
+        memory: approximate memory that is available to programs, in GiB.
+        peak: floating-point operations per second of dense bfloat16 matrix products with float32 sums. For a card of
+            two devices (MI250), that of one device; for the V100, which has no bfloat16, that of float16.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Accelerator:
     peak: float
 
 
-# Where one device's name is a part of another's, the longer one stands first.
+# `find_accelerator` takes the first match, so longer device names come before names that they contain.
 ACCELERATORS = (
     Accelerator("a100-80g", "A100-SXM4-80GB", 79.1, 312e12),
     Accelerator("a100-80g-pcie", "A100 80GB PCIe", 79.1, 312e12),
@@ -46,6 +46,6 @@ ACCELERATORS = (
 
 
 def find_accelerator(device: str) -> Accelerator | None:
-    """The accelerator that a driver calls by this name (`torch.cuda.get_device_name`); None if it is not known."""
-    # As whole words: an A10G is no A10.
-    return next((one for one in ACCELERATORS if re.search(rf"\b{re.escape(one.device)}\b", device, re.I)), None)
+    """Return the accelerator with a device name (as of `torch.cuda.get_device_name`), or None if it is unknown."""
+    # Match whole words: an A10G is not an A10.
+    return next((known for known in ACCELERATORS if re.search(rf"\b{re.escape(known.device)}\b", device, re.I)), None)

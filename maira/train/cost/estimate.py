@@ -1,4 +1,4 @@
-"""What a run takes, before anyone books a node: parameters, memory of a GPU by part, operations, time."""
+"""Estimate the parameters, memory per GPU, operations and time of a training run before it is started."""
 
 from __future__ import annotations
 
@@ -27,16 +27,22 @@ from radfact.errors import InputError
 
 GIB = 1 << 30
 RESERVED = 2 * GIB
-"""For CUDA, its libraries, communication, and what the allocator cannot use; a guess."""
+"""Bytes reserved for CUDA, its libraries, communication, and fragmentation; a guess."""
 SMALL = 1_000_000_000
-"""Parameters below which the assumed share of the peak is out of reach: a guess, from the products being narrow."""
+"""Number of parameters below which matrix products are too narrow to reach the usual MFU; a guess."""
 _STEPS = 20
-"""Optimiser steps that are packed to see how many rows they make, and how long."""
+"""Number of optimizer steps to pack when the number and length of rows are estimated."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How a step's samples share rows: rows of each process, how full they are, and the fullest of them."""
+    """How the samples of a step are packed into rows.
+
+    Attributes:
+        rows: rows per process.
+        filled: filled share of the rows.
+        fullest: the fullest row.
+    """
 
     rows: float
     filled: float
@@ -45,7 +51,13 @@ class Packing:
 
 @dataclass(frozen=True)
 class Remedy:
-    """Another way to run a recipe: the overrides that ask for it, and the bytes that it takes on a GPU."""
+    """A change of the configuration that needs less memory.
+
+    Attributes:
+        overrides: the change, as arguments of the command line.
+        total: bytes on one GPU with the change.
+        fits: whether these fit.
+    """
 
     overrides: str
     total: int
@@ -54,21 +66,23 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run takes.
+    """Estimated cost of a run.
 
     Attributes:
-        model: where the model's shape comes from, in words.
-        accelerator, gpus, mfu: what it is to run on, and the share of its peak that is taken to go into the model.
-        sharding: how the GPUs share the work.
-        parameters: of each part, all and trained.
-        memory: of one GPU.
-        fits: whether that and `RESERVED` are less than it has.
-        remedies: other ways, where it does not fit.
-        packing: of its samples.
-        workload: of an epoch.
-        steps: of the run.
-        step_samples: of one step, over all GPUs.
-        flops: of one step, over all GPUs.
+        model: description of where the model's shape comes from.
+        accelerator: kind of GPU.
+        gpus: number of GPUs.
+        mfu: assumed model FLOPs utilization, as a share of the peak.
+        sharding: how the GPUs share the work ("none", "ddp" or "fsdp").
+        parameters: number of all and of trained parameters, by component.
+        memory: memory of one GPU.
+        fits: whether `memory` and `RESERVED` fit on the GPU.
+        remedies: changes that need less memory, if it does not fit.
+        packing: how samples are packed into rows.
+        workload: samples of an epoch.
+        steps: number of optimizer steps.
+        step_samples: samples per step, over all GPUs.
+        flops: operations per step, over all GPUs.
     """
 
     model: str
@@ -88,21 +102,21 @@ class Estimate:
 
     @property
     def step_seconds(self) -> float:
-        """Time of one step."""
+        """Seconds per step."""
         return self.flops.total / (self.gpus * self.accelerator.peak * self.mfu)
 
     @property
     def is_small(self) -> bool:
-        """Whether the model is too small to keep a GPU busy, whose share of the peak nobody can foretell."""
-        return sum(every for every, _ in self.parameters.values()) < SMALL
+        """Whether the model is too small to keep a GPU busy, so that its MFU cannot be predicted."""
+        return sum(count for count, _ in self.parameters.values()) < SMALL
 
     @property
     def hours(self) -> float:
-        """Time of the run; validation, drafts and saving are not in it."""
+        """Hours of the run, without validation, drafts and saving."""
         return self.steps * self.step_seconds / 3600
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values: bytes, seconds, operations."""
+        """Return the estimate as JSON values, in bytes, seconds and operations."""
         mean_tokens = float(self.workload.tokens.mean())
         return {
             "model": self.model,
@@ -130,25 +144,26 @@ class Estimate:
 
 
 def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) -> Estimate:
-    """What a recipe takes on some GPUs; nothing of its size is allocated and no weights are read.
+    """Estimate the cost of a training configuration, without reading weights or allocating memory for them.
 
     Args:
-        config: to be run. A model that is not there is taken for the paper's.
+        config: of the training. If its model does not exist, the model of the paper is assumed.
         gpu: name in `ACCELERATORS`.
-        gpus: processes, each with one.
-        mfu: share of the peak that goes into the model's operations.
+        gpus: number of GPUs, with one process each.
+        mfu: model FLOPs utilization, as a share of the GPU's peak.
 
     Raises:
-        InputError: the GPU is not known, the recipe does not fit itself, or its data cannot be read.
+        InputError: the GPU is unknown, the configuration is inconsistent, or its data cannot be read.
     """
-    accelerator = next((one for one in ACCELERATORS if one.name == gpu), None)
-    if accelerator is None:
-        raise InputError(f"'{gpu}' is not known; there are {', '.join(a.name for a in ACCELERATORS)}", field="--gpu")
+    accelerators = {accelerator.name: accelerator for accelerator in ACCELERATORS}
+    if gpu not in accelerators:
+        raise InputError(f"expected one of {', '.join(accelerators)}, found '{gpu}'", field="--gpu")
+    accelerator = accelerators[gpu]
     model_config, model = resolve_model_config(config)
     workload = measure_workload(config, model_config)
     per_epoch = workload.answers // config.global_batch
     if not per_epoch:
-        raise InputError(f"an epoch has {workload.answers} answers, too few for one batch", field="global_batch")
+        raise InputError(f"expected at most the {workload.answers} answers of an epoch", field="global_batch")
     steps = config.passes // config.global_batch if config.passes else max(1, round((config.epochs or 0) * per_epoch))
     memory, packing, kind = _memory(config, model_config, workload, accelerator, gpus)
     limit = accelerator.memory * GIB - RESERVED
@@ -172,16 +187,16 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) ->
 
 
 def resolve_model_config(config: TrainConfig) -> tuple[MairaConfig, str]:
-    """The configuration of a recipe's model, and where it comes from, in words.
+    """Return the model configuration of a training configuration, and a description of where it comes from.
 
     Raises:
-        InputError: it is not that of a model of this kind.
+        InputError: the model configuration is invalid.
     """
     if isinstance(config.model, Path):
         if not config.model.exists():
-            return MairaConfig(), f"the paper's 7B model, since {config.model} is not here"
+            return MairaConfig(), f"the paper's 7B model, since {config.model} does not exist"
         return read_config(config.model), f"{config.model / 'model_config.json'}"
-    return _fresh_config(config.model), "the recipe's fresh model"
+    return _fresh_config(config.model), "a new model, as configured"
 
 
 def _fresh_config(parts: FromScratch) -> MairaConfig:
@@ -199,23 +214,23 @@ def _fresh_config(parts: FromScratch) -> MairaConfig:
 
 
 def _pack_steps(config: TrainConfig, workload: Workload, processes: int) -> Packing:
-    """Pack some steps' samples as a run would.
+    """Pack the samples of some steps as a run would.
 
     Raises:
-        InputError: a sample is longer than a row, or a step has too few samples for that many processes.
+        InputError: a sample is longer than a row, or a step has too few samples for the number of processes.
     """
     rng, tokens = np.random.default_rng(0), workload.tokens
-    counts, filled, fullest, most = [], [], RowShape((1,), 1, 1), 0
+    counts, filled, fullest, max_tokens = [], [], RowShape((1,), 1, 1), 0
     for _ in range(_STEPS):
         drawn = rng.integers(len(tokens), size=config.global_batch)
         packed = pack(tokens[drawn].tolist(), config.token_budget, processes)
         counts.append(len(packed) / processes)
         filled.append(tokens[drawn].sum() / (len(packed) * config.token_budget))
-        # The fullest comes first.
+        # `pack` returns the fullest row first.
         picked = drawn[packed[0]]
-        if (total := int(tokens[picked].sum())) > most:
+        if (total := int(tokens[picked].sum())) > max_tokens:
             images, answers = (int(workload.rows[name][picked].sum()) for name in ("images", "answer"))
-            most, fullest = total, RowShape(tuple(tokens[picked].tolist()), images, answers)
+            max_tokens, fullest = total, RowShape(tuple(tokens[picked].tolist()), images, answers)
     return Packing(float(np.mean(counts)), float(np.mean(filled)), fullest)
 
 
@@ -224,60 +239,60 @@ def _memory(
 ) -> tuple[Memory, Packing, str]:
     packing = _pack_steps(config, workload, gpus)
     kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
-    # FlashAttention's kernel needs Ampere or later.
+    # The kernel of FlashAttention needs Ampere or later.
     is_varlen = config.attention != "samples" and config.precision == "bf16" and not accelerator.name.startswith("v100")
     kernel = attention.VARLEN if is_varlen else attention.SAMPLES
-    setting = ParallelSetup(gpus, kind, kernel, holds=packing.rows > 1, memory=round(accelerator.memory * GIB))
+    setting = ParallelSetup(gpus, kind, kernel, accumulates=packing.rows > 1, memory=round(accelerator.memory * GIB))
     return estimate_memory(build_shapes(model_config, config), config, packing.fullest, setting), packing, kind
 
 
 def _parameters(config: TrainConfig, model_config: MairaConfig) -> dict[str, tuple[int, int]]:
     model = build_shapes(model_config, config)
-    counted = {}
+    counts = {}
     for part, name in MODULES.items():
         parameters = list(model.get_submodule(name).parameters())
         trained = sum(p.numel() for p in parameters if p.requires_grad)
-        counted[str(part)] = (sum(p.numel() for p in parameters), trained)
-    return counted
+        counts[str(part)] = (sum(p.numel() for p in parameters), trained)
+    return counts
 
 
 def _remedies(
     config: TrainConfig, model_config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
 ) -> Iterator[Remedy]:
-    """Other ways to run a recipe, the less they change the earlier; shorter rows only where they are needed."""
-    least = -(-int(workload.tokens.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-    full, short = {"activation_checkpointing": "full"}, {"token_budget": min(least, config.token_budget)}
-    ways: list[dict[str, Any]] = [full]
+    """Yield changes that need less memory, the smallest first; with shorter rows only if a change does not suffice."""
+    shortest = -(-int(workload.tokens.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    full, short = {"activation_checkpointing": "full"}, {"token_budget": min(shortest, config.token_budget)}
+    options: list[dict[str, Any]] = [full]
     if gpus > 1 and config.parallel == "ddp":
-        ways.append({"parallel": "fsdp"})
+        options.append({"parallel": "fsdp"})
     if config.optimizer != "adamw_8bit":
-        ways.append(full | {"optimizer": "adamw_8bit", "weights": "bfloat16"})
+        options.append(full | {"optimizer": "adamw_8bit", "weights": "bfloat16"})
     if "language_model" in config.trained:
         lora = config.lora or MairaLoraOptions()
-        ways += [full | {"lora": lora}, full | {"lora": lora.model_copy(update={"quantize": "nf4"})}]
-    for way in ways:
-        for changes in (way, way | short):
-            words = _words(config, changes)
-            if not words:
+        options += [full | {"lora": lora}, full | {"lora": lora.model_copy(update={"quantize": "nf4"})}]
+    for option in options:
+        for changes in (option, option | short):
+            overrides = _format_overrides(config, changes)
+            if not overrides:
                 continue
             try:
                 memory, _, _ = _memory(config.model_copy(update=changes), model_config, workload, accelerator, gpus)
             except InputError:
                 continue
             fits = memory.total <= accelerator.memory * GIB - RESERVED
-            yield Remedy(words, memory.total, fits)
+            yield Remedy(overrides, memory.total, fits)
             if fits:
                 break
 
 
-def _words(config: TrainConfig, way: dict[str, Any]) -> str:
-    """The overrides of the command line that ask for a way, as far as the recipe does not."""
-    words = []
-    for key, value in way.items():
+def _format_overrides(config: TrainConfig, changes: dict[str, Any]) -> str:
+    """Format changes as overrides of the command line, without those that the configuration already has."""
+    overrides = []
+    for key, value in changes.items():
         if value == getattr(config, key):
             continue
         if isinstance(value, MairaLoraOptions):
-            words.append("lora.quantize=nf4" if value.quantize else f"lora.rank={value.rank}")
+            overrides.append("lora.quantize=nf4" if value.quantize else f"lora.rank={value.rank}")
         else:
-            words.append(f"{key}={value}")
-    return " ".join(words)
+            overrides.append(f"{key}={value}")
+    return " ".join(overrides)

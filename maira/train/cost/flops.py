@@ -1,11 +1,13 @@
-"""Floating point operations of a training step that are the model's: what its mathematics needs, however it is run.
+"""Floating-point operations of the model in a training step, independent of the implementation.
 
-A multiplication and an addition count as two. A weight costs two for each token in the forward pass, two in the
-backward pass where a gradient flows on to what stands before it, and two more where it is trained: 6 in all for a
-trained layer, 4 for a frozen one between the loss and something trained, 2 for one with nothing trained before it.
-Attention counts the pairs of a causal mask, sample by sample. What is computed twice (activation checkpointing, the
-scores in the backward pass of flash attention), padding, and everything that is no matrix product are left out, as is
-usual for the share of the hardware's peak that goes into the model (MFU; Chowdhery et al. 2022, "PaLM", appendix B).
+A multiplication and an addition count as two operations. For each token, a weight takes two operations in the forward
+pass, two in the backward pass if the gradient flows on to earlier layers, and two more if the weight is trained: 6 in
+all for a trained layer, 4 for a frozen layer after a trained layer, 2 for a frozen layer with no trained layer before
+it. Attention counts the pairs of the causal mask in each sample. As usual for model FLOPs utilization (MFU), the counts
+exclude recomputation (activation checkpointing, the scores in the backward pass of FlashAttention), padding, and all
+operations other than matrix products.
+
+Source: PaLM (Chowdhery et al. 2022), appendix B.
 """
 
 from __future__ import annotations
@@ -77,9 +79,9 @@ class Rates:
         """Return the operations of some samples.
 
         Args:
-            tokens: (samples,), of prompt and answer, image tokens counted, padding not.
-            images: of all samples.
-            answers: answer tokens of all samples.
+            tokens: (samples,), tokens of prompt and answer, with image tokens, without padding.
+            images: number of images of all samples.
+            answers: number of answer tokens of all samples.
         """
         lengths = np.asarray(tokens, dtype=np.float64)
         return Flops(
@@ -92,12 +94,12 @@ class Rates:
 
 
 def step_flops(model_config: MairaConfig, config: BaseTrainConfig, lengths: npt.NDArray[Any]) -> Flops:
-    """The model's operations for some rows of a table of answers.
+    """Return the operations of the model for some samples.
 
     Args:
         model_config: of the model.
-        config: says what is trained.
-        lengths: (answers,) of dtype `maira.train.data.packing.SAMPLE_LENGTHS`.
+        config: of the training, with the trained components.
+        lengths: (samples,) of dtype `maira.train.data.packing.SAMPLE_LENGTHS`.
     """
     answers = lengths["answer"].astype(np.int64)
     tokens = lengths["prompt"].astype(np.int64) + answers
@@ -108,31 +110,31 @@ def make_rates(model_config: Any, config: BaseTrainConfig) -> Rates:
     """Return the operations of a model, for its trained components; the head of the patch loss is excluded.
 
     Args:
-        model_config: of MAIRA-2 or of a language model with the layers of Llama; of experts, the active ones count.
+        model_config: of MAIRA-2 or of a language model with the layers of Llama. Only active experts count.
         config: of the training.
     """
-    sees = isinstance(model_config, MairaConfig)
-    text, lora = model_config.text_config if sees else model_config, config.lora
+    has_images = isinstance(model_config, MairaConfig)
+    text, lora = model_config.text_config if has_images else model_config, config.lora
     trains_encoder, trains_adapter = "encoder" in config.trains, "adapter" in config.trains
     trains_all = "language_model" in config.trains and lora is None
     rows = len(ADDED_TOKENS) if isinstance(lora, MairaLoraOptions) and lora.added_tokens else 0
-    # The token embeddings, where they are trained, stand before the first block as the adapter does.
+    # Trained token embeddings come before the first block, as the adapter does.
     flows = trains_encoder or trains_adapter or trains_all or rows > 0
     layers = linear_layers(text)
     first = _block(text, layers, trains_all, lora, flows)
     rest = _block(text, layers, trains_all, lora, first.flows)
-    others = text.num_hidden_layers - 1
+    remaining = text.num_hidden_layers - 1
     return Rates(
-        encoder_image=_encoder_image(model_config.vision_config, trains_encoder) if sees else 0.0,
-        adapter_image=_adapter_image(model_config, trains_adapter, trains_encoder) if sees else 0.0,
-        token=first.token + others * rest.token,
-        pair=first.pair + others * rest.pair,
+        encoder_image=_encoder_image(model_config.vision_config, trains_encoder) if has_images else 0.0,
+        adapter_image=_adapter_image(model_config, trains_adapter, trains_encoder) if has_images else 0.0,
+        token=first.token + remaining * rest.token,
+        pair=first.pair + remaining * rest.pair,
         answer=_linear(text.hidden_size * text.vocab_size, trains_all, rest.flows) + 2 * text.hidden_size * rows,
     )
 
 
 def linear_layers(text: Any) -> dict[str, tuple[int, int]]:
-    """Inputs and outputs of the linear layers of one block of a Llama, by name."""
+    """Return the number of inputs and outputs of each linear layer of a Llama block, by name."""
     width, inner = text.hidden_size, text.intermediate_size
     if experts := getattr(text, "num_experts_per_tok", None):
         inner = experts * getattr(text, "moe_intermediate_size", inner)
@@ -154,13 +156,13 @@ def _head_width(text: Any) -> int:
 
 
 def _linear(weights: float, is_trained: bool, flows: bool) -> float:
-    """Operations of a layer for one token: forward, and backward for its input (where one `flows`) and its weights."""
+    """Return the operations per token of a layer: forward, backward to its input (if `flows`) and to its weights."""
     return 2 * weights * (1 + flows + is_trained)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Costs of a block of the language model; and whether anything in it or before it is trained."""
+    """Operations of a block of the language model, and whether the gradient flows through it to trained weights."""
 
     token: float
     pair: float
@@ -173,7 +175,7 @@ def _block(
     targets = () if lora is None else lora.targets
     rank = 0 if lora is None else lora.rank
     token, pair = 0.0, 0.0
-    # Layers of a group read the same; what the group is given depends on whether anything stands trained before it.
+    # The layers of a group share their input, which gets a gradient if anything before the group is trained.
     for group in (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)):
         for name in group:
             inputs, outputs = layers[name]
@@ -182,13 +184,13 @@ def _block(
                 token += _linear(inputs * rank, True, flows) + _linear(rank * outputs, True, True)
         flows = flows or trains_all or any(name in targets for name in group)
         if "q_proj" in group:
-            # Scores and their use, two products of a head's width each; backward, two for each of them.
+            # Two products of the head's width (scores, weighted sum); the backward pass has two for each of them.
             pair = 4 * text.num_attention_heads * _head_width(text) * (3 if flows else 1)
     return _Block(token, pair, flows)
 
 
 def _encoder_image(vision: VisionConfig, is_trained: bool) -> float:
-    """Operations of the vision transformer for one image."""
+    """Return the operations of the vision transformer for one image."""
     width, grid = vision.hidden_size, vision.image_size // vision.patch_size
     tokens = grid**2 + 1
     passes = 3 if is_trained else 1
@@ -197,7 +199,7 @@ def _encoder_image(vision: VisionConfig, is_trained: bool) -> float:
 
 
 def _stem_image(vision: VisionConfig, is_trained: bool) -> float:
-    """Operations of the patch embedding for one image; no gradient flows to the pixels."""
+    """Return the operations of the patch embedding for one image; no gradient flows to the pixels."""
     width, side = vision.hidden_size, vision.image_size
     if vision.stem == "patch":
         return (side // vision.patch_size) ** 2 * _linear(3 * vision.patch_size**2 * width, is_trained, False)
@@ -209,7 +211,7 @@ def _stem_image(vision: VisionConfig, is_trained: bool) -> float:
 
 
 def _adapter_image(model_config: MairaConfig, is_trained: bool, flows: bool) -> float:
-    """Operations of the adapter for one image; `flows` says whether the encoder before it is trained."""
+    """Return the operations of the adapter for one image; `flows` tells whether the encoder is trained."""
     widths = [model_config.vision_config.hidden_size * model_config.image_merge**2]
     widths += [model_config.text_config.hidden_size] * model_config.projector_n_layers
     token = 0.0

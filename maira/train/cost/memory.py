@@ -1,9 +1,10 @@
-"""Memory that training takes on one GPU, by part, before there is one: its passes are run on tensors without bytes.
+"""Estimate the memory of training on one GPU by running a step on fake tensors.
 
-The model is made of the recipe's real modules, with its adapters, checkpointing and attention, on tensors that have
-shapes and types alone (torch's fake tensors). A forward and a backward pass over a row then say how many bytes live at
-any moment, whatever the modules do. Weights, gradients, states and what FSDP2 gathers are arithmetic over the same
-model. `torch.compile` keeps less than is said here: it makes again what is cheap to make.
+The model is built from the real modules of the configuration, with its adapters, activation checkpointing and
+attention, on PyTorch's fake tensors, which have a shape and a type but no data. A forward and a backward pass over a
+row show how many bytes are allocated at any time. The sizes of weights, gradients, optimizer states and FSDP2's
+gathered parameters are computed from the same model. With `torch.compile` training needs less memory, because it
+recomputes cheap operations.
 """
 
 from __future__ import annotations
@@ -34,18 +35,24 @@ from maira.train.components import MODULES, set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
 from maira.train.parallel import UNSHARDED_GRADIENT_LIMIT
 
-_SHARING = 256
-"""Numbers that share a scale in torchao's states of 8 bits."""
-_LEAST = 4096
-"""Numbers that a weight must have for states of 8 bits."""
+_BLOCK_SIZE = 256
+"""Elements that share a scale in the 8-bit states of torchao."""
+_MIN_8BIT_SIZE = 4096
+"""Minimum number of elements of a weight with 8-bit states."""
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
-"""Bytes of a weight in 4 bits, with the scale of its 64, and the scale of 256 of these."""
+"""Bytes per 4-bit weight, with a scale per 64 weights and a second scale per 256 of these."""
 PASSES = ("encoder", "adapter", "activations", "logits")
 
 
 @dataclass(frozen=True)
 class RowShape:
-    """A packed row: the tokens of each of its samples, and the images and answer tokens of all."""
+    """Size of a packed row.
+
+    Attributes:
+        samples: number of tokens of each sample.
+        images: number of images of all samples.
+        answers: number of answer tokens of all samples.
+    """
 
     samples: tuple[int, ...]
     images: int
@@ -54,34 +61,39 @@ class RowShape:
 
 @dataclass(frozen=True)
 class ParallelSetup:
-    """Where a recipe runs.
+    """How training is distributed.
 
     Attributes:
-        processes: that share the work.
+        processes: number of processes.
         sharding: "none", "ddp" or "fsdp" (`maira.train.parallel.sharding`).
-        kernel: of attention: `attention.VARLEN` or `attention.SAMPLES`.
-        holds: whether a step has several rows a process, so that gradients are there when the last one is computed.
-        memory: of the GPU, bytes; under FSDP gradients wait unsharded for a step's last row where it has the room.
+        kernel: attention kernel, `attention.VARLEN` or `attention.SAMPLES`.
+        accumulates: whether a process computes several rows per step, so that gradients are accumulated.
+        memory: memory of the GPU in bytes. With FSDP, gradients are accumulated unsharded if they fit.
     """
 
     processes: int = 1
     sharding: str = "none"
     kernel: str = attention.SAMPLES
-    holds: bool = True
+    accumulates: bool = True
     memory: int = 0
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one GPU at the fullest moment of a step, by part.
+    """Peak memory of a training step on one GPU, in bytes, by use.
+
+    The activations include the bfloat16 copies of weights that autocast makes.
 
     Attributes:
-        weights, gradients, states: of the whole model; this GPU's share of them under FSDP.
-        encoder, adapter, activations, logits: made in the forward pass by the encoder, by the adapter with the
-            embeddings, by the language model's blocks, and by the head with the loss. Copies of weights in bfloat16,
-            which autocast makes, are among them.
-        gathered: whole weights and gradients of the blocks at work, under FSDP.
-        temporary: made in the backward pass, what is computed again included.
+        weights: weights, with FSDP the shard of this GPU.
+        gradients: gradients, with FSDP the shard of this GPU.
+        states: optimizer states, with FSDP the shard of this GPU.
+        encoder: activations of the encoder.
+        adapter: activations of the adapter and the token embeddings.
+        activations: activations of the blocks of the language model.
+        logits: logits of the answers, and the loss.
+        gathered: unsharded weights and gradients of the active blocks, with FSDP.
+        temporary: tensors of the backward pass, with recomputed activations.
     """
 
     weights: int
@@ -96,7 +108,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Of all parts."""
+        """Sum of all uses."""
         return sum(vars(self).values())
 
 
@@ -107,7 +119,7 @@ def build_shapes(model_config: MairaConfig, config: TrainConfig) -> MairaForCond
         model_config: of the model.
         config: of the training.
     """
-    # Weights in 4 bits are counted as such later; their layers are no different to what computes with shapes.
+    # `estimate_memory` accounts for 4-bit weights. Their layers have the same shapes.
     unquantized = config.lora.model_copy(update={"quantize": None}) if config.lora else None
     with torch.device("meta"):
         model = MairaForConditionalGeneration(copy.deepcopy(model_config))
@@ -120,13 +132,13 @@ def build_shapes(model_config: MairaConfig, config: TrainConfig) -> MairaForCond
 def estimate_memory(
     model: MairaForConditionalGeneration, config: TrainConfig, row: RowShape, setting: ParallelSetup
 ) -> Memory:
-    """What the fullest moment of training takes on one GPU.
+    """Estimate the peak memory of a training step on one GPU.
 
     Args:
-        model: with adapters, and what is trained told from what is frozen; on any device, left as it is.
-        config: how it is trained.
-        row: the largest that a process will see.
-        setting: where it runs.
+        model: with adapters and with `requires_grad` set, on any device; not changed.
+        config: of the training.
+        row: the largest row of a process.
+        setting: how training is distributed.
     """
     is_sharded = setting.sharding == "fsdp"
     share = setting.processes if is_sharded else 1
@@ -136,18 +148,18 @@ def estimate_memory(
     weights = sum(_NF4 * p.numel() if name in quantized else p.nbytes for name, p in parameters.items())
     weights += sum(buffer.nbytes for buffer in model.buffers())
     gradients = sum(p.nbytes for p in trained)
-    living = _run_passes(model, config, row, setting)
-    temporary = living["temporary"]
+    allocated = _run_passes(model, config, row, setting)
+    temporary = allocated["temporary"]
     if quantized:
-        # One layer at a time is made whole.
+        # One layer at a time is dequantized.
         temporary += 2 * max(parameters[name].numel() for name in quantized)
     return Memory(
         weights=ceil(weights / share),
-        gradients=ceil(gradients / share) if setting.holds or is_sharded else living["gradients"],
+        gradients=ceil(gradients / share) if setting.accumulates or is_sharded else allocated["gradients"],
         states=sum(_state_bytes(ceil(p.numel() / share), p.itemsize, config) for p in trained),
         gathered=_gathered_bytes(model, config, setting) if is_sharded else 0,
         temporary=temporary,
-        **{part: living[part] for part in PASSES},
+        **{part: allocated[part] for part in PASSES},
     )
 
 
@@ -158,110 +170,113 @@ def _is_quantized(name: str, parameter: nn.Parameter, config: TrainConfig) -> bo
 
 
 def _state_bytes(count: int, itemsize: int, config: TrainConfig) -> int:
-    """Of the two states of a weight of so many numbers."""
-    if config.optimizer == "adamw_8bit" and count >= _LEAST and count % _SHARING == 0:
-        return 2 * (count + 4 * count // _SHARING + 4 * 256)
+    """Return the bytes of the two optimizer states of a weight with `count` elements."""
+    if config.optimizer == "adamw_8bit" and count >= _MIN_8BIT_SIZE and count % _BLOCK_SIZE == 0:
+        return 2 * (count + 4 * count // _BLOCK_SIZE + 4 * 256)
     return 2 * itemsize * count
 
 
 def _gathered_bytes(model: nn.Module, config: TrainConfig, setting: ParallelSetup) -> int:
-    """What FSDP2 holds beside its shares while a block's backward pass runs.
+    """Return the bytes that FSDP2 needs in addition to its shards during the backward pass of a block.
 
-    The whole weights of the block at work and of the one that is fetched ahead, the buffer that the latter arrives in,
-    and the block's gradients on their way out, in float32; or all gradients, where they wait for the last row.
+    These are the gathered weights of the current block and of the prefetched block, the buffer that receives the
+    latter, and the float32 gradients of the block; or all gradients, if they are accumulated unsharded.
     """
     size = 2 if config.precision == "bf16" else 4
     blocks = [module for module in model.modules() if isinstance(module, LlamaDecoderLayer)]
     whole = max(sum(p.numel() for p in block.parameters()) for block in blocks)
-    going = max(sum(p.numel() for p in block.parameters() if p.requires_grad) for block in blocks)
-    waiting = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    if not setting.holds or waiting > UNSHARDED_GRADIENT_LIMIT * setting.memory:
-        waiting = 0
-    return int(3 * size * whole + 4 * going) + waiting
+    reduced = max(sum(p.numel() for p in block.parameters() if p.requires_grad) for block in blocks)
+    accumulated = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if not setting.accumulates or accumulated > UNSHARDED_GRADIENT_LIMIT * setting.memory:
+        accumulated = 0
+    return int(3 * size * whole + 4 * reduced) + accumulated
 
 
-class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all tensors that live, by the label they were made under, and keeps the fullest moment."""
+class _MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all allocated tensors by label, and records the peak."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.label = "temporary"
-        self._now: Counter[str] = Counter()
+        self._allocated: Counter[str] = Counter()
         self._labels: Any = WeakIdKeyDictionary()
-        self._most = 0
-        self.fullest: Counter[str] = Counter()
+        self._max_total = 0
+        self.peak: Counter[str] = Counter()
 
     def ignore(self, tensors: Iterable[Tensor]) -> None:
-        """Leave these out of all counts."""
+        """Do not count these tensors."""
         for tensor in tensors:
             self._labels[tensor.untyped_storage()] = None
 
     def relabel(self, tensor: Tensor, label: str) -> None:
-        """Count a tensor elsewhere from now on."""
+        """Count a tensor under another label from now on."""
         storage = tensor.untyped_storage()
         if (entry := self._labels.get(storage)) is not None:
-            self._now[entry[0]] -= storage.nbytes()
+            self._allocated[entry[0]] -= storage.nbytes()
             entry[0] = label
-            self._now[label] += storage.nbytes()
+            self._allocated[label] += storage.nbytes()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        tree_map_only(Tensor, self._see, made)
-        if (total := self._now.total()) > self._most:
-            self._most, self.fullest = total, self._now.copy()
-        return made
+        result = func(*args, **(kwargs or {}))
+        tree_map_only(Tensor, self._add, result)
+        if (total := self._allocated.total()) > self._max_total:
+            self._max_total, self.peak = total, self._allocated.copy()
+        return result
 
-    def _see(self, tensor: Tensor) -> None:
+    def _add(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage not in self._labels:
             entry = [self.label]
             self._labels[storage] = entry
-            self._now[self.label] += storage.nbytes()
-            weakref.finalize(storage, self._gone, entry, storage.nbytes())
+            self._allocated[self.label] += storage.nbytes()
+            weakref.finalize(storage, self._free, entry, storage.nbytes())
 
-    def _gone(self, entry: list[str], size: int) -> None:
-        self._now[entry[0]] -= size
+    def _free(self, entry: list[str], size: int) -> None:
+        self._allocated[entry[0]] -= size
 
 
 def _run_passes(
     model: MairaForConditionalGeneration, config: TrainConfig, row: RowShape, setting: ParallelSetup
 ) -> Counter[str]:
-    """Bytes by label at the fullest moment of a forward and backward pass; gradients only where none were held."""
+    """Return the peak bytes of a forward and backward pass by label; gradients only if none are accumulated."""
     is_sharded = setting.sharding == "fsdp"
     half = config.precision == "bf16"
-    place = _place(row, setting.kernel)
+    packed = _packed_row(row, setting.kernel)
     with torch.device("meta"):
         shapes = copy.deepcopy(model).to("meta")
     attention.set_kernel(shapes, setting.kernel)
     prepare_blocks(shapes, config.model_copy(update={"compile": False}))
     if is_sharded and half:
         shapes.to(torch.bfloat16)
-    usage_counter = _Ledger()
+    tracker = _MemoryTracker()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         shapes.to_empty(device="cpu")
         shapes.train()
         trained = [p for p in shapes.parameters() if p.requires_grad]
-        usage_counter.ignore([*shapes.parameters(), *shapes.buffers()])
+        tracker.ignore([*shapes.parameters(), *shapes.buffers()])
         for parameter in trained:
-            if setting.holds or is_sharded:
+            if setting.accumulates or is_sharded:
                 parameter.grad = torch.empty_like(parameter)
-                usage_counter.ignore([parameter.grad])
+                tracker.ignore([parameter.grad])
             else:
-                parameter.register_post_accumulate_grad_hook(lambda p: usage_counter.relabel(p.grad, "gradients"))
+                parameter.register_post_accumulate_grad_hook(lambda p: tracker.relabel(p.grad, "gradients"))
         inputs = _inputs(shapes, row)
-        where = attention.PackedRow(
-            mode.from_tensor(place.starts), place.longest, mode.from_tensor(place.places), mode.from_tensor(place.back)
+        fake_row = attention.PackedRow(
+            mode.from_tensor(packed.starts),
+            packed.longest,
+            mode.from_tensor(packed.places),
+            mode.from_tensor(packed.back),
         )
-        with usage_counter:
+        with tracker:
             with torch.autocast("cpu", torch.bfloat16, enabled=half and not is_sharded):
-                loss = _forward(shapes, inputs, where, usage_counter)
-            usage_counter.label = "temporary"
+                loss = _forward(shapes, inputs, fake_row, tracker)
+            tracker.label = "temporary"
             torch.autograd.backward(loss)
-    return usage_counter.fullest
+    return tracker.peak
 
 
-def _place(row: RowShape, kernel: str) -> attention.PackedRow:
-    """Where the samples of a row are, on the CPU: no shape can be read off what has no values."""
+def _packed_row(row: RowShape, kernel: str) -> attention.PackedRow:
+    """Return the positions of the samples of a row, on the CPU because shapes depend on their values."""
     starts = torch.tensor([0, *row.samples]).cumsum(0).int()
     batch: Any = SimpleNamespace(
         input_ids=torch.empty(1, sum(row.samples), device="meta"), starts=starts, longest=max(row.samples)
@@ -281,16 +296,16 @@ def _inputs(model: MairaForConditionalGeneration, row: RowShape) -> SimpleNamesp
 
 
 def _forward(
-    model: MairaForConditionalGeneration, inputs: SimpleNamespace, where: attention.PackedRow, usage_counter: _Ledger
+    model: MairaForConditionalGeneration, inputs: SimpleNamespace, row: attention.PackedRow, tracker: _MemoryTracker
 ) -> Tensor:
-    """What `MairaLossModel` computes, without what looks at values."""
-    usage_counter.label = "encoder"
+    """Compute the loss as `MairaLossModel` does, without operations that depend on values."""
+    tracker.label = "encoder"
     patches = model.encode_patches(inputs.pixels)
-    usage_counter.label = "adapter"
+    tracker.label = "adapter"
     embeddings = model.embed(inputs.ids, model.project(patches), check=False)
-    usage_counter.label = "activations"
-    hidden = model.decode(embeddings, position_ids=inputs.positions, use_cache=False, row=where).last_hidden_state
-    usage_counter.label = "logits"
+    tracker.label = "activations"
+    hidden = model.decode(embeddings, position_ids=inputs.positions, use_cache=False, row=row).last_hidden_state
+    tracker.label = "logits"
     scores = model.language_model.lm_head(hidden[0].index_select(0, inputs.answers)).float()
     loss: Tensor = F.cross_entropy(scores, inputs.answers, reduction="none").sum()
     return loss

@@ -1,4 +1,4 @@
-"""What a run goes through: how many answers an epoch has, and how long they are, before any of it is tokenised."""
+"""Estimate the number and lengths of the samples of an epoch before the data are tokenized."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ from radfact.errors import InputError
 
 
 class Published(NamedTuple):
-    """A row of the paper's table 1, training side: a task, its samples, and the shares with a lateral and a prior."""
+    """Training samples of one data set.
+
+    Attributes:
+        task: task of the samples.
+        samples: number of samples.
+        lateral: share of samples with a lateral image.
+        prior: share of samples with a prior image.
+
+    Source: MAIRA-2, table 1.
+    """
 
     task: Task
     samples: int
@@ -40,7 +49,10 @@ TABLE_1 = {
     "USMix, GR-1": Published("grounded", 60_463, 0.48, 0),
     "USMix, GR-Bench": Published("grounded", 8_580, 0.812, 0),
 }
-"""Training samples of MAIRA-2 (table 1), 510,848 in all."""
+"""Training samples of MAIRA-2, 510,848 in all.
+
+Source: MAIRA-2, table 1.
+"""
 _FOLDERS = {
     "mimic": "MIMIC-CXR",
     "mimic-cxr": "MIMIC-CXR",
@@ -49,24 +61,25 @@ _FOLDERS = {
     "padchest": "PadChest",
     "padchest-gr": "PadChest-GR",
 }
-"""Rows of the table by the folders that `maira prepare` is told to write."""
-_TEXT, _ANSWER = 336, 140
-"""Tokens of an average sample beside its images, and those of them that are the answer's (specification, "Costs")."""
-_CHARACTERS = 4.0
-"""Of a token of text, about, where the model's own tokenizer is not there to say."""
-_LOOKED_AT = 400
-"""Studies of a source whose texts are read."""
+"""Rows of `TABLE_1` by the name of the data folder."""
+_TEXT_TOKENS, _ANSWER_TOKENS = 336, 140
+"""Text tokens of an average sample, and those of them in the answer."""
+_CHARACTERS_PER_TOKEN = 4.0
+"""Average used if the tokenizer of the model is not available."""
+_STUDIES_READ = 400
+"""Approximate number of studies of a source whose texts are read."""
 _ROWS = 2000
+"""Number of samples drawn to represent an epoch."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """An epoch.
+    """Samples of an epoch.
 
     Attributes:
-        answers: samples in it, by the recipe's shares.
-        rows: (rows,) of `SAMPLE_LENGTHS`, as long as an epoch's on average.
-        basis: where these figures come from, in words.
+        answers: number of samples, by the configured shares of the tasks.
+        rows: (rows,) of `SAMPLE_LENGTHS`, drawn from the samples of an epoch.
+        basis: description of where the numbers come from.
     """
 
     answers: int
@@ -75,7 +88,7 @@ class Workload:
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
-        """(rows,), of prompt and answer."""
+        """(rows,), tokens of prompt and answer."""
         tokens: npt.NDArray[np.int64] = self.rows["prompt"].astype(np.int64) + self.rows["answer"]
         return tokens
 
@@ -97,32 +110,32 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
     missing = [(source, reason) for source, reason in opened if isinstance(reason, str)]
     if nameless := [f"{_path(source)} {reason}" for source, reason in missing if _row_of(source) is None]:
         return paper_workload(config, model_config, "; ".join(nameless))
-    count, how = _counter(config)
+    count_tokens, method = _token_counter(config)
     parts: list[npt.NDArray[Any]] = []
     weights: list[float] = []
     basis: list[str] = []
-    looked = 0
-    for source, found in opened:
+    total_read = 0
+    for source, studies in opened:
         shares = config.shares(source)
-        if isinstance(found, str):
+        if isinstance(studies, str):
             name = _row_of(source) or ""
             row = TABLE_1[name]
             samples = row.samples * shares.get(row.task, 0.0)
             parts.append(_published(row, config, model_config))
             weights += [samples / _ROWS] * _ROWS
             basis.append(
-                f"{name} of the paper's table 1, {round(samples):,} samples, for {_path(source)}, which {found}"
+                f"{name} of the paper's table 1, {round(samples):,} samples, for {_path(source)}, which {studies}"
             )
             continue
-        rows, stands_for, seen = _look(found, source, config, model_config, count)
+        rows, weight_per_row, read = _read_lengths(studies, source, config, model_config, count_tokens)
         parts.append(rows)
-        weights += [stands_for * shares[TASKS[task]] for task in rows["task"]]
-        looked += seen
+        weights += [weight_per_row * shares[TASKS[task]] for task in rows["task"]]
+        total_read += read
     if not any(weights):
-        raise InputError("the studies have no answer for the tasks that are asked for", field="train")
+        raise InputError("expected answers for the configured tasks, found none in the studies", field="train")
     table, weight = np.concatenate(parts), np.array(weights)
     drawn = table[np.random.default_rng(0).choice(len(table), _ROWS, p=weight / weight.sum())]
-    own = [f"{looked:,} studies of the recipe's data, {how}"] if looked else []
+    own = [f"{total_read:,} studies of the configured data, {method}"] if total_read else []
     answers = round(weight.sum())
     return Workload(answers, drawn, "; ".join([*own, *basis, _on_average(answers, drawn)]))
 
@@ -153,15 +166,15 @@ def _on_average(answers: int, rows: npt.NDArray[Any]) -> str:
 
 
 def _published(row: Published, config: TrainConfig, model_config: MairaConfig) -> npt.NDArray[Any]:
-    """(rows,) of `SAMPLE_LENGTHS`, as table 1 has them; of texts it says nothing, theirs are the mix's average."""
+    """Return (rows,) of `SAMPLE_LENGTHS` as in table 1, with the average text lengths of the whole mix."""
     rows, rng = np.zeros(_ROWS, SAMPLE_LENGTHS), np.random.default_rng(row.samples)
     for dropped, share in (("lateral", row.lateral), ("prior", row.prior)):
         if dropped not in config.drop:
             rows["images"] += rng.random(_ROWS) < share
     rows["images"] += 1
     rows["task"] = TASKS.index(row.task)
-    rows["prompt"] = rows["images"].astype(int) * model_config.image_seq_length + _TEXT - _ANSWER
-    rows["answer"] = _ANSWER
+    rows["prompt"] = rows["images"].astype(int) * model_config.image_seq_length + _TEXT_TOKENS - _ANSWER_TOKENS
+    rows["answer"] = _ANSWER_TOKENS
     return rows
 
 
@@ -170,49 +183,59 @@ def _path(source: DataSource) -> str:
 
 
 def _row_of(source: DataSource) -> str | None:
-    """The row of table 1 that a source is named after, by the folder that is nearest to it."""
+    """Return the row of `TABLE_1` that the innermost known folder of a source names."""
     folders = _path(source).lower().split("/")
     return next((_FOLDERS[folder] for folder in reversed(folders) if folder in _FOLDERS), None)
 
 
 def _open(source: DataSource) -> StudySource | str:
-    """The studies of a source, or why there are none to look at."""
-    where = _path(source)
-    if "://" in where:
+    """Return the studies of a source, or the reason why they are not available."""
+    path = _path(source)
+    if "://" in path:
         try:
             return open_source(source)
         except InputError as error:
             return f"cannot be opened ({error})"
-    index = Path(where) if source.manifest is not None else Path(where) / "index.json"
-    return open_source(source) if index.is_file() else "is not here"
+    index = Path(path) if source.manifest is not None else Path(path) / "index.json"
+    return open_source(source) if index.is_file() else "does not exist"
 
 
-def _look(
-    opened: StudySource, source: DataSource, config: TrainConfig, model_config: MairaConfig, count: Callable[[str], int]
+def _read_lengths(
+    studies: StudySource,
+    source: DataSource,
+    config: TrainConfig,
+    model_config: MairaConfig,
+    count_tokens: Callable[[str], int],
 ) -> tuple[npt.NDArray[Any], float, int]:
-    """Lengths of the answers of some studies of a source, of how many each stands for, and how many were looked at."""
-    looked = range(0, opened.count, max(1, opened.count // _LOOKED_AT))
-    found: list[tuple[int, ...]] = []
-    for number in looked:
-        for _, study, size in opened.scan(number, number + 1, source.split):
+    """Read some studies of a source.
+
+    Returns:
+        (rows,) of `SAMPLE_LENGTHS`, the number of samples that each row represents, and the number of studies read.
+    """
+    numbers = range(0, studies.count, max(1, studies.count // _STUDIES_READ))
+    rows: list[tuple[int, ...]] = []
+    for number in numbers:
+        for _, study, size in studies.scan(number, number + 1, source.split):
             known = drop_inputs(study, config.drop)
             for task in config.shares(source):
                 for phrase in (known.phrases or ()) if task == "phrase" else (None,):
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore", UnusedInputWarning)
-                        made = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
-                    if made.target is not None:
-                        images = len(made.images)
-                        prompt = images * model_config.image_seq_length + count(made.prompt.replace(IMAGE, ""))
-                        found.append((0, number, TASKS.index(task), 0, images, prompt, count(made.target) + 1))
-    return np.array(found, SAMPLE_LENGTHS), opened.count / max(1, len(looked)), len(looked)
+                        example = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
+                    if example.target is not None:
+                        images, text = len(example.images), example.prompt.replace(IMAGE, "")
+                        prompt = images * model_config.image_seq_length + count_tokens(text)
+                        rows.append((0, number, TASKS.index(task), 0, images, prompt, count_tokens(example.target) + 1))
+    return np.array(rows, SAMPLE_LENGTHS), studies.count / max(1, len(numbers)), len(numbers)
 
 
-def _counter(config: TrainConfig) -> tuple[Callable[[str], int], str]:
-    """Tokens of a text: counted where the model's tokenizer is there, else guessed; and which it is."""
+def _token_counter(config: TrainConfig) -> tuple[Callable[[str], int], str]:
+    """Return a function that counts the tokens of a text (estimated without a tokenizer), and its description."""
     if isinstance(config.model, Path) and (config.model / "config.json").is_file():
         from maira.model.processor import MairaProcessor
 
         tokenizer = MairaProcessor.from_pretrained(config.model).tokenizer
-        return lambda text: len(tokenizer(text)["input_ids"]), "tokens counted"
-    return lambda text: ceil(len(text) / _CHARACTERS), f"{_CHARACTERS:g} characters of text taken for a token"
+        return lambda text: len(tokenizer(text)["input_ids"]), "tokenized"
+    return lambda text: ceil(
+        len(text) / _CHARACTERS_PER_TOKEN
+    ), f"{_CHARACTERS_PER_TOKEN:g} characters assumed per token"
