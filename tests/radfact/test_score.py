@@ -1,3 +1,5 @@
+"""RadFact scores of pairs of reports, with splitters, failures and the asynchronous form."""
+
 import asyncio
 import math
 import sys
@@ -7,33 +9,34 @@ from itertools import groupby
 from typing import Any, cast
 
 import pytest
+from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import InputError
 from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.pipeline import RadFact
 from radfact.records import Box, Pair, Pairs, Report, Sentence
 from radfact.results.evaluation import SampleScore
 from radfact.scoring.radfact import SCORES, SentenceScore
 
-Answer = Verdict | Failure
+Result = Verdict | Failure
 NO = Verdict("not_entailment")
 LEFT, RIGHT = (0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 0.5, 1.0)
 
 
 class Oracle:
-    """A judge that asks a function and remembers what it was asked."""
+    """A judge that calls a function and records the queries."""
 
     name = "oracle"
 
-    def __init__(self, answer: Callable[[EntailmentQuery], Answer]) -> None:
-        self.answer = answer
+    def __init__(self, verdict: Callable[[EntailmentQuery], Result]) -> None:
+        self.verdict = verdict
         self.calls: list[list[EntailmentQuery]] = []
 
-    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Answer]:
-        self.calls.append(list(questions))
-        return [self.answer(question) for question in questions]
+    def judge(self, queries: Sequence[EntailmentQuery]) -> list[Result]:
+        self.calls.append(list(queries))
+        return [self.verdict(query) for query in queries]
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name}
@@ -42,15 +45,15 @@ class Oracle:
         return {"calls": len(self.calls)}
 
 
-def says(table: Mapping[str, Answer]) -> Oracle:
-    """A judge with an answer for each hypothesis; what is not in the table is not entailed."""
-    return Oracle(lambda question: table.get(question.hypothesis, NO))
+def judge_of(table: Mapping[str, Result]) -> Oracle:
+    """Return a judge with a verdict per hypothesis; hypotheses outside the table are not entailed."""
+    return Oracle(lambda query: table.get(query.hypothesis, NO))
 
 
-def verbatim(question: EntailmentQuery) -> Answer:
-    if question.hypothesis not in question.premises:
+def verbatim(query: EntailmentQuery) -> Result:
+    if query.hypothesis not in query.premises:
         return NO
-    return Verdict("entailment", (question.premises.index(question.hypothesis),))
+    return Verdict("entailment", (query.premises.index(query.hypothesis),))
 
 
 def yes(*evidence: int) -> Verdict:
@@ -78,9 +81,9 @@ def test_scores_are_the_quotients_of_the_definition() -> None:
     # Candidate: a is entailed in place, b entailed elsewhere, c located but not entailed, d entailed without boxes.
     candidate: Report = [located("a", LEFT), located("b", LEFT), located("c", LEFT), *texts("d")]
     reference: Report = [located("w", LEFT), located("x", RIGHT), *texts("y")]
-    judge = says({"a": yes(0), "b": yes(1), "d": yes(2), "w": yes(0)})
-    figures = only(judge, candidate, reference).scores
-    assert figures == pytest.approx(
+    judge = judge_of({"a": yes(0), "b": yes(1), "d": yes(2), "w": yes(0)})
+    scores = only(judge, candidate, reference).scores
+    assert scores == pytest.approx(
         {
             "logical_precision": 3 / 4,
             "logical_recall": 1 / 3,
@@ -96,8 +99,8 @@ def test_scores_are_the_quotients_of_the_definition() -> None:
 
 
 def test_a_zero_denominator_gives_no_value() -> None:
-    figures = only(says({"a": NO}), [located("a", LEFT)], texts("b")).scores
-    assert {name for name, value in figures.items() if math.isnan(value)} == {
+    scores = only(judge_of({"a": NO}), [located("a", LEFT)], texts("b")).scores
+    assert {name for name, value in scores.items() if math.isnan(value)} == {
         "grounding_precision",
         "grounding_recall",
         "grounding_f1",
@@ -109,9 +112,11 @@ def test_a_zero_denominator_gives_no_value() -> None:
 def test_regions_of_all_evidence_are_combined() -> None:
     whole = located("a", (0.0, 0.0, 1.0, 1.0))
     reference: Report = [located("left", LEFT), located("right", RIGHT)]
-    one = RadFact(judge=says({"a": yes(0)}), bootstrap=0).score([[whole]], [reference])
-    both = RadFact(judge=says({"a": yes(0, 1)}), bootstrap=0).score([[whole]], [reference])
-    assert [one.sentences[0].spatial, both.sentences[0].spatial] == ["not_entailed", "entailed"]
+    left, both = (
+        RadFact(judge=judge_of({"a": yes(*evidence)}), bootstrap=0).score([[whole]], [reference]).sentences[0]
+        for evidence in ((0,), (0, 1))
+    )
+    assert [left.spatial, both.spatial] == ["not_entailed", "entailed"]
 
 
 @pytest.mark.parametrize(
@@ -121,20 +126,20 @@ def test_duplicate_evidence_means_the_first_or_all_occurrences(
     compat: Any, evidence: tuple[int, ...], spatial: str
 ) -> None:
     reference: Report = [located("Nodule.", RIGHT), located("nodule", LEFT)]
-    judge = says({"a": yes(1)})
+    judge = judge_of({"a": yes(1)})
     row = RadFact(judge=judge, compat=compat, bootstrap=0).score([[located("a", LEFT)]], [reference]).sentences[0]
     assert (row.evidence, row.spatial) == (evidence, spatial)
 
 
 def test_a_duplicate_sentence_is_judged_once_and_counted_twice() -> None:
-    judge = says({"a": yes(0)})
+    judge = judge_of({"a": yes(0)})
     sample = only(judge, texts("a", "A.", "b"), texts("x"))
-    assert [question.hypothesis for question in judge.calls[0] if question.premises == ("x",)] == ["a", "b"]
+    assert [query.hypothesis for query in judge.calls[0] if query.premises == ("x",)] == ["a", "b"]
     assert sample.scores["logical_precision"] == 2 / 3
 
 
 def test_sentences_with_different_regions_are_judged_separately() -> None:
-    judge = says({"A 1-2 mm nodule.": yes(0)})
+    judge = judge_of({"A 1-2 mm nodule.": yes(0)})
     sample = only(judge, texts("A 1-2 mm nodule.", "A 12 mm nodule."), texts("A nodule of 1-2 mm."))
     assert sample.scores["logical_precision"] == 1 / 2
 
@@ -146,11 +151,11 @@ def test_a_dataset_is_one_call_without_duplicates_sorted_by_premises(
     reports: list[tuple[list[str], list[str]]],
 ) -> None:
     judge = Oracle(verbatim)
-    RadFact(judge=judge, bootstrap=0).score([texts(*one) for one, _ in reports], [texts(*two) for _, two in reports])
-    asked = [question for call in judge.calls for question in call]
-    groups = [premises for premises, _ in groupby(asked, key=lambda question: question.premises)]
+    RadFact(judge=judge, bootstrap=0).score([Pair(str(i), texts(*a), texts(*b)) for i, (a, b) in enumerate(reports)])
+    queries = [query for call in judge.calls for query in call]
+    groups = [premises for premises, _ in groupby(queries, key=lambda query: query.premises)]
     assert len(judge.calls) <= 1
-    assert len(asked) == len(set(asked))
+    assert len(queries) == len(set(queries))
     assert len(groups) == len(set(groups))
 
 
@@ -162,33 +167,32 @@ def test_a_dataset_is_one_call_without_duplicates_sorted_by_premises(
     )
 )
 def test_swapping_candidate_and_reference_swaps_precision_and_recall(pairs: list[tuple[list[str], list[str]]]) -> None:
-    ones, twos = [texts(*one) for one, _ in pairs], [texts(*two) for _, two in pairs]
+    candidates, references = ([texts(*reports) for reports in side] for side in zip(*pairs, strict=True))
     metric = RadFact(judge=Oracle(verbatim), bootstrap=0)
-    there, back = metric.score(ones, twos).scores, metric.score(twos, ones).scores
-    assert there["logical_precision"] == back["logical_recall"]
-    assert there["logical_f1"] == back["logical_f1"]
+    scores, swapped = metric.score(candidates, references).scores, metric.score(references, candidates).scores
+    assert scores["logical_precision"] == swapped["logical_recall"]
+    assert scores["logical_f1"] == swapped["logical_f1"]
 
 
 def test_a_report_against_itself_is_perfect() -> None:
     report: Report = [located("a", LEFT), located("b", RIGHT), *texts("c")]
-    figures = RadFact(judge=Oracle(verbatim)).score([report], [report]).scores
-    assert {name: (figure.point, figure.low, figure.high) for name, figure in figures.items()} == dict.fromkeys(
-        SCORES, (1.0, 1.0, 1.0)
-    )
+    scores = RadFact(judge=Oracle(verbatim)).score([report], [report]).scores
+    intervals = {name: (score.low, score.point, score.high) for name, score in scores.items()}
+    assert intervals == dict.fromkeys(SCORES, (1.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("empty", [[], ""])
 def test_an_empty_report_entails_nothing_without_a_query(empty: Report) -> None:
     judge = Oracle(verbatim)
-    figures = only(judge, empty, texts("a", "b")).scores
+    scores = only(judge, empty, texts("a", "b")).scores
     assert judge.calls == []
-    assert math.isnan(figures["logical_precision"])
-    assert figures["logical_recall"] == 0.0
+    assert math.isnan(scores["logical_precision"])
+    assert scores["logical_recall"] == 0.0
 
 
 def test_the_f1_of_a_dataset_follows_from_its_precision_and_recall() -> None:
     # Precisions 1 and 0, recalls 0 and 1: every sample has F1 0, the set has one half of each.
-    judge = says({"a": yes(0), "d": yes(0)})
+    judge = judge_of({"a": yes(0), "d": yes(0)})
     result = RadFact(judge=judge, bootstrap=0).score([texts("a"), texts("c")], [texts("b"), texts("d")])
     assert [sample.scores["logical_f1"] for sample in result.samples] == [0.0, 0.0]
     assert result.scores["logical_f1"].point == 0.5
@@ -203,7 +207,7 @@ def test_narratives_are_split_and_have_no_spatial_scores() -> None:
 
 
 class Semicolons:
-    """A splitter that remembers what it was given, and cannot split what says 'bad'."""
+    """A splitter at semicolons that records its calls and fails on narratives with 'bad'."""
 
     name = "semicolons"
 
@@ -212,7 +216,7 @@ class Semicolons:
 
     def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
         self.calls.append(list(narratives))
-        return [Failure("no JSON") if "bad" in one else one.split("; ") for one in narratives]
+        return [Failure("no JSON") if "bad" in text else text.split("; ") for text in narratives]
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "mark": ";"}
@@ -256,17 +260,17 @@ def test_a_failed_split_excludes_its_sample(on_failure: Any) -> None:
     judge = Oracle(verbatim)
     metric = RadFact(judge, bootstrap=0, splitter=Semicolons(), on_failure=on_failure)
     result = metric.score(["bad", "a"], ["x; y", "a"])
-    left_out, kept = result.samples
-    assert left_out.failure == "the candidate report could not be split: no JSON"
+    excluded, scored = result.samples
+    assert excluded.failure == "the candidate report could not be split: no JSON"
     assert (result.scores["logical_precision"].point, result.scores["logical_precision"].n) == (1.0, 1)
-    assert {question.hypothesis for question in judge.calls[0]} == {"a"}
-    assert (result.counts["excluded"], result.counts["failed_narratives"], kept.failure) == (1, 1, None)
+    assert {query.hypothesis for query in judge.calls[0]} == {"a"}
+    assert (result.counts["excluded"], result.counts["failed_narratives"], scored.failure) == (1, 1, None)
     assert [row.status for row in result.sentences if row.sample_id == "0"] == [None, None]
 
 
 def test_a_failed_split_may_stop_the_run_before_the_judge_is_queried() -> None:
     judge = Oracle(verbatim)
-    with pytest.raises(RunError, match=r"1 of 2 narratives .* no JSON"):
+    with raises("judge-failed"):
         RadFact(judge, splitter=Semicolons(), on_failure="stop").score(["bad"], ["a"])
     assert judge.calls == []
 
@@ -276,7 +280,7 @@ def test_a_splitter_with_missing_results_stops_the_run() -> None:
         def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
             return super().split(narratives)[1:]
 
-    with pytest.raises(RunError, match="gave 1 answers to 2 narratives"):
+    with raises("invalid-plugin"):
         RadFact(Oracle(verbatim), splitter=Lossy()).score(["a"], ["b"])
 
 
@@ -293,20 +297,10 @@ def test_a_function_may_be_the_judge() -> None:
     assert result.samples[0].scores["logical_precision"] == 0.5
 
 
-def test_an_invalid_judge_is_refused() -> None:
-    with pytest.raises(InputError, match=r"judge: expected a judge \(load_judge .*, found str"):
-        RadFact("offline")  # type: ignore[arg-type]
-
-
-def test_an_invalid_splitter_is_refused() -> None:
-    with pytest.raises(InputError, match=r"splitter: expected a splitter \(load_splitter .*, found str"):
-        RadFact(Oracle(verbatim), splitter="offline")  # type: ignore[arg-type]
-
-
 def test_references_without_a_candidate_are_excluded() -> None:
     pairs = Pairs((Pair("a", texts("x"), texts("x")),), read=3, without_candidate=("b", "c"))
     result = RadFact(Oracle(verbatim)).score(pairs)
-    assert [(one.sample_id, one.failure) for one in result.samples] == [
+    assert [(sample.sample_id, sample.failure) for sample in result.samples] == [
         ("a", None),
         ("b", "no candidate report"),
         ("c", "no candidate report"),
@@ -321,8 +315,8 @@ def test_scores_and_intervals_use_judged_samples_only() -> None:
     assert metric.score(Pairs((unsplit, *pairs), read=8, without_candidate=("x",))).scores == metric.score(pairs).scores
 
 
-def failing(question: EntailmentQuery) -> Answer:
-    return Failure("no YAML") if question.hypothesis == "bad" else verbatim(question)
+def failing(query: EntailmentQuery) -> Result:
+    return Failure("no YAML") if query.hypothesis == "bad" else verbatim(query)
 
 
 ODD_VERDICTS: Sequence[Any] = (
@@ -335,26 +329,23 @@ ODD_VERDICTS: Sequence[Any] = (
     ("not_entailment", None),
     ("not_entailment", ""),
 )
-INVALID: Sequence[Callable[[EntailmentQuery], Answer]] = (
+INVALID: Sequence[Callable[[EntailmentQuery], Result]] = (
     failing,
-    lambda question: Verdict("entailment") if question.hypothesis == "bad" else verbatim(question),
-    lambda question: yes(5) if question.hypothesis == "bad" else verbatim(question),
-    lambda question: Verdict(cast("Any", "entailed"), (0,)) if question.hypothesis == "bad" else verbatim(question),
-    lambda question: cast("Any", None) if question.hypothesis == "bad" else verbatim(question),
-    *(
-        lambda question, odd=odd: Verdict(*odd) if question.hypothesis == "bad" else verbatim(question)
-        for odd in ODD_VERDICTS
-    ),
+    lambda query: Verdict("entailment") if query.hypothesis == "bad" else verbatim(query),
+    lambda query: yes(5) if query.hypothesis == "bad" else verbatim(query),
+    lambda query: Verdict(cast("Any", "entailed"), (0,)) if query.hypothesis == "bad" else verbatim(query),
+    lambda query: cast("Any", None) if query.hypothesis == "bad" else verbatim(query),
+    *(lambda query, odd=odd: Verdict(*odd) if query.hypothesis == "bad" else verbatim(query) for odd in ODD_VERDICTS),
 )
 
 
 @pytest.mark.parametrize("answer", INVALID)
-def test_a_failed_judgment_excludes_its_sample(answer: Callable[[EntailmentQuery], Answer]) -> None:
+def test_a_failed_judgment_excludes_its_sample(answer: Callable[[EntailmentQuery], Result]) -> None:
     result = RadFact(judge=Oracle(answer)).score([texts("a", "bad"), texts("a")], [texts("a"), texts("a")])
-    left_out, kept = result.samples
-    assert left_out.failure
-    assert all(math.isnan(value) for value in left_out.scores.values())
-    assert kept.failure is None
+    excluded, scored = result.samples
+    assert excluded.failure
+    assert all(math.isnan(value) for value in excluded.scores.values())
+    assert scored.failure is None
     assert (result.scores["logical_precision"].point, result.scores["logical_precision"].n) == (1.0, 1)
     assert (result.counts["excluded"], result.counts["failed_judgments"]) == (1, 1)
     assert result.sentences[1].status is None
@@ -366,16 +357,16 @@ def test_a_failed_judgment_may_count_as_not_entailed() -> None:
 
 
 def test_a_failed_judgment_may_stop_the_run() -> None:
-    with pytest.raises(RunError, match=r"1 of 3 judgments .* no YAML"):
+    with raises("judge-failed"):
         only(Oracle(failing), texts("a", "bad"), texts("a"), on_failure="stop")
 
 
 def test_a_judge_with_missing_verdicts_stops_the_run() -> None:
     class Lossy(Oracle):
-        def judge(self, questions: Sequence[EntailmentQuery]) -> list[Answer]:
-            return super().judge(questions)[1:]
+        def judge(self, queries: Sequence[EntailmentQuery]) -> list[Result]:
+            return super().judge(queries)[1:]
 
-    with pytest.raises(RunError, match="expected 2 verdicts, found 1"):
+    with raises("judge-failed"):
         only(Lossy(verbatim), texts("a"), texts("b"))
 
 
@@ -390,37 +381,42 @@ def test_sentences_have_the_order_of_their_reports() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "field"),
+    "options",
     [
-        ({"compat": "papre"}, "compat"),
-        ({"on_failure": "ignore"}, "on_failure"),
-        ({"threshold": 1.5}, "threshold"),
-        ({"threshold": math.nan}, "threshold"),
-        ({"bootstrap": -1}, "bootstrap"),
-        ({"seed": -1}, "seed"),
+        {"compat": "papre"},
+        {"on_failure": "ignore"},
+        {"threshold": 1.5},
+        {"threshold": math.nan},
+        {"bootstrap": -1},
+        {"seed": -1},
+        {"judge": "offline"},
+        {"splitter": "offline"},
     ],
 )
-def test_an_invalid_option_is_named(options: dict[str, Any], field: str) -> None:
+def test_an_invalid_option_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(InputError) as error:
-        RadFact(judge=Oracle(verbatim), **options)
-    assert error.value.field == field
+        RadFact(**{"judge": Oracle(verbatim), **options})
+    assert error.value.field == next(iter(options))
 
 
-def test_lists_of_different_lengths_are_refused() -> None:
-    with pytest.raises(InputError) as error:
-        RadFact(judge=Oracle(verbatim)).score([texts("a")], [texts("a"), texts("b")])
-    assert error.value.code is ErrorCode.MISMATCH
+REPORT = texts("a")
 
 
-@pytest.mark.parametrize("given", [texts("a"), [[{"text": "a"}]], [None], [texts("a"), 3], "a report"])
-def test_invalid_lists_of_reports_are_refused(given: Any) -> None:
-    with pytest.raises(InputError, match="expected a list of"):
-        RadFact(judge=Oracle(verbatim)).score(given, given)
-
-
-def test_duplicate_ids_are_refused() -> None:
-    with pytest.raises(InputError, match="duplicate id '1'"):
-        RadFact(judge=Oracle(verbatim)).score([Pair("1", [], []), Pair("1", [], [])])
+@pytest.mark.parametrize(
+    ("reports", "error"),
+    [
+        (([REPORT], [REPORT, REPORT]), "mismatch"),
+        (([Pair("1", [], []), Pair("1", [], [])],), "sample_id: duplicate"),
+        ((REPORT, REPORT), "0.candidate: invalid-value"),
+        (([[{"text": "a"}]],) * 2, "0.candidate: invalid-value"),
+        (([None], [None]), "0.candidate: invalid-value"),
+        (([REPORT, 3],) * 2, "1.candidate: invalid-value"),
+        (("a report", "a report"), "invalid-value"),
+    ],
+)
+def test_invalid_lists_of_reports_are_refused(reports: tuple[Any, ...], error: str) -> None:
+    with raises(error):
+        RadFact(judge=Oracle(verbatim)).score(*reports)
 
 
 def test_samples_as_a_dataframe() -> None:
@@ -458,30 +454,30 @@ def test_ascore_raises_the_errors_of_score() -> None:
 
 
 class Held(Oracle):
-    """A judge that answers when it is let go."""
+    """A judge that waits until it is released."""
 
     def __init__(self) -> None:
         super().__init__(verbatim)
-        self.asked, self.free, self.done = threading.Event(), threading.Event(), threading.Event()
+        self.started, self.released, self.done = threading.Event(), threading.Event(), threading.Event()
 
-    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Answer]:
-        self.asked.set()
-        self.free.wait(10)
+    def judge(self, queries: Sequence[EntailmentQuery]) -> list[Result]:
+        self.started.set()
+        self.released.wait(10)
         self.done.set()
-        return super().judge(questions)
+        return super().judge(queries)
 
 
 def test_ascore_does_not_block_the_event_loop() -> None:
     judge = Held()
 
-    async def both() -> float | None:
+    async def score_and_release() -> float | None:
         scoring = asyncio.create_task(RadFact(judge).ascore([texts("a")], [texts("a")]))
-        # The judge waits for what only a loop that goes on can do.
-        await asyncio.to_thread(judge.asked.wait, 10)
-        judge.free.set()
+        # Only a running event loop can release the judge.
+        await asyncio.to_thread(judge.started.wait, 10)
+        judge.released.set()
         return (await scoring).scores["logical_f1"].point
 
-    assert asyncio.run(both()) == 1.0
+    assert asyncio.run(score_and_release()) == 1.0
 
 
 def test_ascore_can_be_cancelled() -> None:
@@ -489,11 +485,11 @@ def test_ascore_can_be_cancelled() -> None:
 
     async def give_up() -> None:
         scoring = asyncio.create_task(RadFact(judge).ascore([texts("a")], [texts("a")]))
-        await asyncio.to_thread(judge.asked.wait, 10)
+        await asyncio.to_thread(judge.started.wait, 10)
         scoring.cancel()
         with pytest.raises(asyncio.CancelledError):
             await scoring
 
     asyncio.run(give_up())
     assert not judge.done.is_set()
-    judge.free.set()
+    judge.released.set()
