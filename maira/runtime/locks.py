@@ -63,7 +63,7 @@ class FolderLock:
         for _ in range(_ATTEMPTS):
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                # Whoever may write to the folder may lock it.
+                # Every user who can write to the folder can lock it.
                 lock = FileLock(path, mode=self._folder.stat().st_mode & 0o666, is_singleton=False)
                 lock.acquire(blocking=False)
             except Timeout:

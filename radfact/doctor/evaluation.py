@@ -161,7 +161,7 @@ def _check_provider(provider: str, module: str) -> CheckResult:
     has_package = importlib.util.find_spec(module) is not None
     details = {"package": has_package, "unset": unset}
     if not has_package:
-        # Nobody needs every provider: a missing package is a problem only if its key is set.
+        # Few users need every provider: a missing package is a problem only if its key is set.
         if not variables or unset:
             return CheckResult(provider, "note", "its package is not installed", details=details)
         fix = install_line(provider.replace("_", "-"))

@@ -46,7 +46,7 @@ def check_packages() -> Sequence[CheckResult]:
     if not by_extra:
         return [CheckResult(PROJECT, "wrong", "is not installed as a package", "pip install .", required=True)]
     results = [_check_extra(extra, by_extra[extra]) for extra in by_extra if extra not in _DEVELOPER_EXTRAS]
-    # Nobody needs every provider of models; `check_judges` lists the missing ones.
+    # Few users need every provider of models; `check_judges` lists the missing ones.
     providers = {f"[{provider.replace('_', '-')}]" for provider in PARTNERS}
     return [result for result in results if result.status != "missing" or result.name not in providers]
 
