@@ -163,6 +163,7 @@ def _chunk(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are POSIX")
 def test_only_terminals_get_color(tmp_path: Path) -> None:
     rows = [{"example_id": "a", "prediction": [{"text": "Effusion."}], "target": [{"text": "Effusion."}]}]

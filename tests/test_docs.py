@@ -44,6 +44,7 @@ def _build(source: Path, out: Path) -> int:
     return main(["--fail-on-warning", "--keep-going", "--quiet", "--builder", "html", str(source), str(out)])
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_describes_every_command(tmp_path: Path) -> None:
     pytest.importorskip("furo")
     pytest.importorskip("myst_parser")
@@ -123,6 +124,7 @@ def _run(lines: Iterable[str]) -> None:
         assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_run_as_they_stand_after_make_demo(clone: Path) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     variables = dict(re.findall(r"^(\w+) := (.*)$", makefile, re.M))
@@ -134,12 +136,14 @@ def test_the_commands_of_the_readme_run_as_they_stand_after_make_demo(clone: Pat
         assert (clone / "demo" / name).exists()
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_guides_run_as_they_stand(clone: Path) -> None:
     _run(line for page in GUIDES for block in _blocks(page, "sh") for line in command_lines(block))
     for made in ("results/drafts/report.html", "grounded.scores.json", "runs/try/checkpoint", "phantoms/sheet.html"):
         assert (clone / made).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["maira", "maira train"])
 def test_the_examples_of_the_help_run_as_they_stand_one_after_the_other(words: str, clone: Path) -> None:
     # The review is a server, which ends when it is told to.

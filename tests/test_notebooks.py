@@ -14,7 +14,6 @@ from execute import FOLDER, METADATA, execute_notebook, read_notebook
 nbformat = pytest.importorskip("nbformat")
 
 NAMES = ["compare_metrics_and_judges", "score_your_reports", "train_on_phantoms", "what_radfact_sees"]
-SLOW = {"compare_metrics_and_judges", "train_on_phantoms"}
 VARIES = "varies"
 """Tag of cells whose numbers depend on the processor, because rounding errors grow during training."""
 MAX_CPU_SECONDS = 2 * 120
@@ -56,7 +55,8 @@ def test_all_notebooks_are_tested() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in NAMES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_stored_outputs_are_current(name: str) -> None:
     stored = read_notebook(_path(name))
     checked = read_notebook(_path(name))

@@ -31,6 +31,7 @@ def drafted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 # Scores on 24 studies vary by about 0.1, so the thresholds lie below the documented scores on 200 studies.
+@pytest.mark.slow
 def test_drafts_have_the_findings_of_the_labels(drafted: tuple[Path, Path]) -> None:
     drafts, manifest = drafted
     scores = evaluate_labels(read_drafts(drafts), read_manifest(manifest), replicates=10)
@@ -38,6 +39,7 @@ def test_drafts_have_the_findings_of_the_labels(drafted: tuple[Path, Path]) -> N
     assert (scores["mean_iou"].point or 0) >= 0.5
 
 
+@pytest.mark.slow
 def test_drafts_have_radfact_scores(drafted: tuple[Path, Path]) -> None:
     pairs = read_candidates_and_references(*drafted).pairs
     scores = RadFact(judge=load_judge("offline"), bootstrap=0).score(pairs).scores

@@ -108,7 +108,7 @@ def test_missing_is_null_in_the_file(tmp_path: Path) -> None:
             "manifest.jsonl:2: labels[0].boxes[0]: invalid-value",
         ),
         ({"sample_id": "s2"}, 2, "frontal", "manifest.jsonl:2: frontal: missing-field"),
-        ('{"sample_id": ', 2, None, "manifest.jsonl:2: invalid-value"),
+        ('{"sample_id": ', 2, None, "manifest.jsonl:2: invalid-format"),
     ],
 )
 def test_an_invalid_line_is_an_error_with_its_number(

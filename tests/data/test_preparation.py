@@ -227,6 +227,7 @@ def test_an_archive_without_samples_fails(tmp_path: Path) -> None:
     assert not (tmp_path / "out/manifest.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_processes_and_ray_give_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     archive = _archive(tmp_path / "archive", 9)

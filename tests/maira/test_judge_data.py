@@ -65,6 +65,7 @@ def test_the_most_similar_report_shares_rare_words() -> None:
     assert (found["a"], found["e"]) == (reports["c"], reports["b"])
 
 
+@pytest.mark.slow
 def test_similar_reports_need_no_dense_matrix() -> None:
     reports = {f"r{n}": " ".join(f"w{n // 2}x{k}" for k in range(40)) + f" own{n}" for n in range(800)}
     tracemalloc.start()

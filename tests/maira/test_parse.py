@@ -69,6 +69,7 @@ def test_any_text_is_parsed_and_parsing_is_stable(text: str) -> None:
         assert parse_report(render_report(parsed.sentences)).sentences == parsed.sentences
 
 
+@pytest.mark.slow
 def test_mutated_reports_parse_without_losing_words() -> None:
     rng = random.Random(0)
     for _ in range(20_000):

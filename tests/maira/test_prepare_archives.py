@@ -20,6 +20,8 @@ from PIL import Image
 from data.manifest import read_failures, read_manifest
 from data.study import Study
 
+pytestmark = pytest.mark.slow
+
 
 def _prepare(source: str, out: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "maira", "prepare", source, "--out", str(out), "--size", "32"]

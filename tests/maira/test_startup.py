@@ -43,6 +43,7 @@ def test_library_developer_messages_are_silenced(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == ["something else"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["train.py", "maira.py", "-c"])
 def test_auto_classes_know_the_model_for_any_script_name(script: str, tmp_path: Path) -> None:
     code = (
@@ -81,6 +82,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_script_and_its_spawned_processes_find_the_packages(folder: Path) -> None:
     (folder / "script.py").write_text(SPAWNED)
     done = run("script.py", folder=folder)

@@ -86,6 +86,7 @@ def test_the_checkpoint_excludes_the_auxiliary_head(finished: Path) -> None:
     assert not [name for name in weights(finished) if "patch_head" in name]
 
 
+@pytest.mark.slow
 def test_step_losses_do_not_depend_on_packing(phantoms: Path, finished: Path, tmp_path: Path) -> None:
     train(train_config(phantoms, tmp_path, token_budget=4096), quiet())
     for ours, theirs in zip(metrics(tmp_path), metrics(finished), strict=True):
@@ -107,6 +108,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert is_same(weights(tmp_path), weights(finished))
 
 
+@pytest.mark.slow
 def test_dropout_state_is_resumed(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"passes": 16, "lora": {"rank": 2, "dropout": 0.5}, "save_every": 2}
     train(train_config(phantoms, tmp_path / "whole", **changes), quiet())
@@ -141,6 +143,7 @@ def test_a_run_killed_anywhere_resumes_with_equal_losses(phantoms: Path, tmp_pat
     assert is_same(weights(out), weights(whole))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGINT])
 def test_a_termination_signal_saves_the_state(notice: signal.Signals, phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -201,6 +204,7 @@ def test_a_refused_start_reads_nothing_of_the_folder(phantoms: Path, tmp_path: P
     assert [path.name for path in out.iterdir()] == [".lock"]
 
 
+@pytest.mark.slow
 def test_a_truncated_log_line_is_dropped(phantoms: Path, tmp_path: Path) -> None:
     short = train_config(phantoms, tmp_path, passes=8)
     train(short, quiet())
@@ -211,6 +215,7 @@ def test_a_truncated_log_line_is_dropped(phantoms: Path, tmp_path: Path) -> None
     assert metrics(tmp_path) == rows
 
 
+@pytest.mark.slow
 def test_an_unreadable_state_falls_back_to_the_previous_one(
     phantoms: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +238,7 @@ def test_the_folder_of_another_config_is_refused(phantoms: Path, tmp_path: Path)
         train(train_config(phantoms, tmp_path, passes=8, global_batch=8, learning_rate=1e-3), quiet())
 
 
+@pytest.mark.slow
 def test_the_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) -> None:
     studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
     write_manifest(manifest, studies)
@@ -242,6 +248,7 @@ def test_the_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) 
         train(train_config(manifest, tmp_path / "out", passes=8), quiet())
 
 
+@pytest.mark.slow
 def test_another_checkpoint_of_the_same_name_is_refused(phantoms: Path, tmp_path: Path) -> None:
     base = train(train_config(phantoms, tmp_path / "base", passes=4), quiet())
     changes = {"model": base, "trained": ["adapter"], "patch_loss": 0.0}
@@ -255,6 +262,7 @@ def test_another_checkpoint_of_the_same_name_is_refused(phantoms: Path, tmp_path
     assert fingerprint(finished) == before
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_lengthened(phantoms: Path, tmp_path: Path) -> None:
     train(train_config(phantoms, tmp_path, passes=8), quiet())
     console = quiet()
@@ -303,6 +311,7 @@ def test_an_anomaly_before_the_first_save_names_the_start(
     assert first["sample_ids"] == second["sample_ids"]
 
 
+@pytest.mark.slow
 def test_an_unreadable_sample_is_skipped(phantoms: Path, tmp_path: Path) -> None:
     radiograph, studies, manifest = tmp_path / "radiograph.png", read_manifest(phantoms), tmp_path / "manifest.jsonl"
     radiograph.write_bytes(studies[7].frontal.read_bytes()[:1000])
@@ -325,6 +334,7 @@ def test_an_unreadable_sample_is_skipped(phantoms: Path, tmp_path: Path) -> None
         train(train_config(manifest, tmp_path / "stops", **(changes | {"faults": {}})), quiet())
 
 
+@pytest.mark.slow
 def test_a_skipped_step_changes_nothing(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held: dict[int, list[torch.Tensor]] = {}
     plain = Trainer._compute_gradient
@@ -363,6 +373,7 @@ def test_a_refused_run_creates_no_folder(phantoms: Path, tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_checkpoint_is_written_without_the_last_state(
     phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

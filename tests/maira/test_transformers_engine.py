@@ -166,6 +166,7 @@ def test_running_out_of_memory_halves_batches(
     assert [rows for rows in tried if rows > 2] == [5]
 
 
+@pytest.mark.slow
 def test_a_request_too_large_for_memory_fails_alone(
     checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in ("model", "seconds")} for row in rows]
 
 
+@pytest.mark.slow
 def test_losses_equal_those_of_single_samples(
     radiographs: Path, shipped: Any, dataset: StudyDataset, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_losses_equal_those_of_single_samples(
     assert figures == pytest.approx(expected | {"loss/all": float(total / count)}, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_drafts_equal_those_of_maira_generate(round_of_drafts: Any, radiographs: Path, tmp_path: Path) -> None:
     rows = read_rows(round_of_drafts[0])
     chosen = [study for study in read_manifest(radiographs) if study.sample_id in {row["sample_id"] for row in rows}]
@@ -144,6 +146,7 @@ def test_drafts_equal_those_of_maira_generate(round_of_drafts: Any, radiographs:
     assert rows == read_rows(tmp_path / "drafts.jsonl")
 
 
+@pytest.mark.slow
 def test_draft_scores_equal_those_of_radfact(round_of_drafts: Any, radiographs: Path) -> None:
     file, figures = round_of_drafts
     pairs = read_candidates_and_references(file, radiographs, missing="skip")
@@ -153,6 +156,7 @@ def test_draft_scores_equal_those_of_radfact(round_of_drafts: Any, radiographs: 
         assert figures[f"drafts/{name}"] == pytest.approx(summary.point)
 
 
+@pytest.mark.slow
 def test_box_scores_equal_those_of_box_completion(round_of_drafts: Any, radiographs: Path, tmp_path: Path) -> None:
     file, figures = round_of_drafts
     chosen = [
@@ -165,6 +169,7 @@ def test_box_scores_equal_those_of_box_completion(round_of_drafts: Any, radiogra
         assert figures[f"boxes/{ours}"] == pytest.approx(expected[name].point)
 
 
+@pytest.mark.slow
 def test_shards_are_drafted_like_their_manifest(
     round_of_drafts: Any, radiographs: Path, shipped: Any, tmp_path: Path
 ) -> None:
@@ -337,6 +342,7 @@ def test_a_lost_manifest_is_an_error(radiographs: Path, shipped: Any, tmp_path: 
         DraftEvaluator(train_config, opened, shipped[1], ALONE)
 
 
+@pytest.mark.slow
 def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Path) -> None:
     manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
     fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
