@@ -65,7 +65,7 @@ def _read(content: IO[bytes], radiograph: Radiograph, apply_windows: bool) -> Fr
     gray = load_gray(name, content)
     content.seek(0)
     _check_gray(content, name)
-    # The depth that the brightest pixel needs; the depth of the file does not depend on the radiograph.
+    # The depth that the brightest pixel needs; the depth in the header may be greater.
     return Frame(gray, radiograph.is_inverted, bits_stored=max(8, int(gray.max()).bit_length()))
 
 
