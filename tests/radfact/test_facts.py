@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radfact.judges.offline.facts import Fact, parse_sentence
-from radfact.judges.offline.finding_mentions import CERTAIN, CONCLUDED, POSSIBLE, PROBABLE
+from radfact.judges.offline.tokens import CERTAIN, CONCLUDED, POSSIBLE, PROBABLE
 
 
 def facts(sentence: str) -> dict[str, Fact]:

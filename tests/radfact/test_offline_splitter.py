@@ -242,7 +242,7 @@ def stated(texts: Iterable[str]) -> set[tuple[str, bool]]:
     """Certain findings of the ontology; low volumes count as technique (paper 004, listing 1)."""
     findings = default_ontology().findings
     facts = (fact for text in texts for fact in parse_sentence(text).facts)
-    found = {(fact.concept, fact.present) for fact in facts if fact.concept in findings and not fact.is_possible}
+    found = {(fact.concept, fact.present) for fact in facts if fact.concept in findings and not fact.doubt}
     for name, node in findings.items():
         if node.exhaustive and found.issuperset((part, False) for part in node.exhaustive):
             found.add((name, False))

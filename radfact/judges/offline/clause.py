@@ -7,6 +7,7 @@ from functools import cached_property
 
 from radfact.judges.offline.facts import Fact, parse_sentence
 from radfact.judges.offline.ontology import Ontology, lemma
+from radfact.judges.offline.tokens import CERTAIN
 from radfact.judges.offline.vocabulary import (
     ADVERBS,
     DETERMINERS,
@@ -37,7 +38,7 @@ class FactReader:
 
     def stated_findings(self, text: str) -> frozenset[tuple[str, bool]]:
         """Return the certain findings, each with whether it is present."""
-        return frozenset((fact.concept, fact.present) for fact in self.facts_in(text) if not fact.is_possible)
+        return frozenset((fact.concept, fact.present) for fact in self.facts_in(text) if fact.doubt == CERTAIN)
 
     def named_findings(self, text: str) -> frozenset[str]:
         """Return all findings, whatever their certainty and presence."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
 from radfact.judges.offline.facts import Fact, Place
-from radfact.judges.offline.finding_mentions import CERTAIN, CONCLUDED
 from radfact.judges.offline.ontology import Ontology
+from radfact.judges.offline.tokens import CERTAIN, CONCLUDED
 
 _T = TypeVar("_T")
 
@@ -27,11 +27,11 @@ _IMPLIED_CHANGES = frozenset({"changed", "not_decreased", "not_increased", "pers
 """Changes that more specific changes imply; reasons omit them."""
 
 
+@dataclass(frozen=True, slots=True)
 class EntailmentChecker:
     """Decides which premises entail a fact by the relations of one ontology."""
 
-    def __init__(self, ontology: Ontology) -> None:
-        self.ontology = ontology
+    ontology: Ontology
 
     def check_alternatives(self, alternatives: Sequence[Fact], premises: PremiseFacts) -> Support:
         """Return the support of "X or Y": of one alternative as certain, or of each as possible.
@@ -70,13 +70,11 @@ class EntailmentChecker:
             related = [(indices, premise) for indices, premise in related if premise.concept == fact.concept]
             if not related:
                 return frozenset(), f"{label}: a general denial, where the report says more of it"
-        # Facts of single premises first, then facts that several premises state together.
-        fitting = (
-            self._select_fitting(fact, related)
-            or self._select_fitting(fact, self._resume(related, premises))
-            or self._select_fitting(fact, self._merge(related))
-        )
-        if not fitting:
+        for combined in self._combine(related, premises):
+            fitting = [(indices, premise) for indices, premise in combined if not self._missing_detail(fact, premise)]
+            if fitting:
+                break
+        else:
             premise = related[0][1]
             return frozenset(), f"{label}: {self._missing_detail(fact, premise)} in {describe_fact(premise)}"
         evidence_sets: set[frozenset[int]] = set()
@@ -159,8 +157,11 @@ class EntailmentChecker:
             return False  # "no new effusion" allows an old one
         return self.ontology.is_denied_by(negative.concept, positive.concept)
 
-    def _select_fitting(self, fact: Fact, related: PremiseFacts) -> PremiseFacts:
-        return [(indices, premise) for indices, premise in related if not self._missing_detail(fact, premise)]
+    def _combine(self, related: PremiseFacts, premises: PremiseFacts) -> Iterator[PremiseFacts]:
+        """Yield the facts of single premises first, then facts that several premises state together."""
+        yield related
+        yield self._resume(related, premises)
+        yield self._merge(related)
 
     def _missing_detail(self, fact: Fact, premise: Fact) -> str | None:
         """Return what the premise lacks to entail the fact; a denial must be at least as broad as the fact."""
@@ -172,7 +173,11 @@ class EntailmentChecker:
             if missing := _missing_change((fact.change & _CHANGES_OF_ABSENCE) - premise.change):
                 return missing
         strict, loose = (fact, premise) if fact.present else (premise, fact)
-        severity = loose.severity or (self._severity_by_size(loose) if fact.present else frozenset())
+        severity = loose.severity
+        if fact.present and not severity and loose.measures and self.ontology.is_a(loose.concept, "nodule"):
+            # A measured nodule is tiny up to 5 mm and small up to 10 mm.
+            size = max(loose.measures)
+            severity = frozenset({1 if size <= 5 else 2} if size <= 10 else ())
         if strict.severity and not (severity and severity <= strict.severity):
             return "degree or size differs or is not stated"
         changes = strict.change - loose.change
@@ -192,12 +197,6 @@ class EntailmentChecker:
             and (premise.severity or (premise.present and premise.doubt <= CONCLUDED))
             for _, premise in premises
         )
-
-    def _severity_by_size(self, fact: Fact) -> frozenset[int]:
-        """Return the severity of a measured nodule: up to 5 mm tiny, up to 10 mm small."""
-        if not fact.measures or not self.ontology.is_a(fact.concept, "nodule") or max(fact.measures) > 10:
-            return frozenset()
-        return frozenset({1 if max(fact.measures) <= 5 else 2})
 
     def _resume(self, related: PremiseFacts, premises: PremiseFacts) -> PremiseFacts:
         """Add what a later sentence states about the same finding by a general name: "the opacities have worsened"."""
@@ -254,6 +253,7 @@ class EntailmentChecker:
         return same or {indices for indices, _ in covering}
 
     def _covers(self, fact: Fact, place: Place, premise: Fact) -> bool:
+        """Return whether a premise states `fact` at one place: inside its own place, or around it if absent."""
         node = self.ontology.findings.get(premise.concept)
         if not premise.places:
             is_diffuse = node is not None and node.diffuse and place[1] is None
@@ -261,20 +261,19 @@ class EntailmentChecker:
         whole_sides = {side for side, zone in premise.places if zone in (None, "all")}
         if not fact.present and place[0] is None and whole_sides >= {"left", "right"}:
             return True
-        return any(self._place_covers(premise_place, place, fact.present) for premise_place in premise.places)
-
-    def _place_covers(self, premise: Place, place: Place, present: bool) -> bool:
-        """Return whether a premise about one place entails a fact about another: inside it, or around it if absent."""
-        (side, zone), (premise_side, premise_zone) = place, premise
-        side = None if side == "each" else side
-        if premise_side == "each":
-            premise_side = side
-        is_everywhere = premise_zone == "all"
-        if present:
-            side_fits = side is None or side == premise_side or (is_everywhere and premise_side is None)
-            return side_fits and (zone is None or is_everywhere or self.ontology.is_within(premise_zone, zone))
-        side_fits = premise_side is None or premise_side == side
-        return side_fits and (premise_zone is None or is_everywhere or self.ontology.is_within(zone, premise_zone))
+        side, zone = None if place[0] == "each" else place[0], place[1]
+        for premise_side, premise_zone in premise.places:
+            is_everywhere = premise_zone == "all"
+            is_same_side = premise_side in ("each", side)
+            if fact.present:
+                side_fits = side is None or is_same_side or (is_everywhere and premise_side is None)
+                zone_fits = zone is None or is_everywhere or self.ontology.is_within(premise_zone, zone)
+            else:
+                side_fits = premise_side is None or is_same_side
+                zone_fits = premise_zone is None or is_everywhere or self.ontology.is_within(zone, premise_zone)
+            if side_fits and zone_fits:
+                return True
+        return False
 
 
 def _union(sets: Iterable[frozenset[_T]]) -> frozenset[_T]:
@@ -297,7 +296,7 @@ def _place_name(place: Place) -> str:
 @lru_cache(maxsize=100_000)
 def describe_fact(fact: Fact) -> str:
     """Describe a fact in a few words, for `Verdict.why`."""
-    certainty = "possible " if fact.is_possible else ""
+    certainty = "possible " if fact.doubt > CERTAIN else ""
     attributes = [_place_name(place) for place in fact.places]
     if fact.severity:
         attributes.append(f"degree {'-'.join(map(str, sorted(fact.severity)))}")

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, zip_longest
 
-from radfact.judges.offline.finding_mentions import CERTAIN, POSSIBLE, Mention, MentionFinder
+from radfact.judges.offline.finding_mentions import Mention, MentionFinder
 from radfact.judges.offline.ontology import Ontology
 from radfact.judges.offline.ontology_file import default_ontology
+from radfact.judges.offline.tokens import CERTAIN, POSSIBLE, tokenize
 
 Place = tuple[str | None, str | None]
 """(side, zone): left, right, each (a plural: "at the bases") or None if unknown; a zone of the ontology or None."""
@@ -46,11 +47,6 @@ class Fact:
     doubt: int = CERTAIN
     exceptions: frozenset[str] = frozenset()
 
-    @property
-    def is_possible(self) -> bool:
-        """Whether the sentence is not certain of it."""
-        return self.doubt > CERTAIN
-
 
 @dataclass(frozen=True, slots=True)
 class ParsedSentence:
@@ -58,6 +54,7 @@ class ParsedSentence:
 
     Attributes:
         groups: groups of alternative facts ("scarring or atelectasis"); one fact of each group holds.
+        facts: facts of all groups.
         unread_words: words that are not in the ontology.
         words: content words, or all words if there are none.
         required_words: words that an entailing text must contain: numbers, and unread words for a place, a cause or an
@@ -65,28 +62,19 @@ class ParsedSentence:
     """
 
     groups: tuple[tuple[Fact, ...], ...]
+    facts: tuple[Fact, ...]
     unread_words: frozenset[str]
     words: frozenset[str]
     required_words: frozenset[str]
-
-    @property
-    def facts(self) -> tuple[Fact, ...]:
-        """Facts of all groups."""
-        return tuple(fact for group in self.groups for fact in group)
 
 
 class SentenceParser(MentionFinder):
     """Attaches modifiers to the finding mentions of one sentence and converts them into facts."""
 
-    def __init__(self, text: str, ontology: Ontology) -> None:
-        super().__init__(text, ontology)
-        self._is_past = self._describes_the_past()
-        self._is_comparison = any(not _COMPARISON_WORDS.isdisjoint(token.words) for token in self.tokens)
-
     def attach_modifiers(self) -> None:
         """Attach each modifier to the mention that it describes, and share those of lists."""
         for m, token in enumerate(self.tokens):
-            if token.has(*_MODIFIERS):
+            if token.meanings.keys() & _MODIFIERS:
                 self._attach_modifier(m)
         self._share_trailing_modifiers()
         self._share_leading_modifiers()
@@ -94,7 +82,7 @@ class SentenceParser(MentionFinder):
     def _describes_the_past(self) -> bool:
         """Return whether it is about an earlier examination: "there was an effusion on the prior study"."""
         words = [token.words[0] for token in self.tokens if token.words[0] != "the"]
-        if not {"was", "were"} & set(words) or any(token.has("change") for token in self.tokens):
+        if not {"was", "were"} & set(words) or any("change" in token.meanings for token in self.tokens):
             return False
         return "previously" in words or any(
             first == "on" and second in ("prior", "previous") for first, second in pairwise(words)
@@ -103,7 +91,8 @@ class SentenceParser(MentionFinder):
     def _attach_modifier(self, m: int) -> None:
         anchored = [mention for mention in self.mentions if mention.anchor == m]
         if anchored or m in self.consumed:
-            own_change = self._is_comparison or (m > 0 and self.tokens[m - 1].words[0] in ("has", "have", "had"))
+            is_comparison = any(not _COMPARISON_WORDS.isdisjoint(token.words) for token in self.tokens)
+            own_change = is_comparison or (m > 0 and self.tokens[m - 1].words[0] in ("has", "have", "had"))
             for mention in self.mentions:
                 if m == mention.state == mention.anchor or (
                     mention.has_state and (m == mention.anchor or (m == mention.state and own_change))
@@ -130,9 +119,9 @@ class SentenceParser(MentionFinder):
 
     def _subject_of_change(self, m: int, before: Sequence[Mention]) -> Mention:
         """Return the subject of a final verb: the opacity in "opacity, suggesting infection, is unchanged"."""
-        has_verb = self.tokens[m - 1].has("copula") or self.tokens[m - 1].words[0] in ("has", "have")
+        has_verb = "copula" in self.tokens[m - 1].meanings or self.tokens[m - 1].words[0] in ("has", "have")
         if (
-            self.tokens[m].has("change")
+            "change" in self.tokens[m].meanings
             and has_verb
             and any(token.words[0] == "," for token in self.tokens[before[-1].anchor : m])
         ):
@@ -144,7 +133,7 @@ class SentenceParser(MentionFinder):
 
     def _is_degree_of_change(self, m: int) -> bool:
         """Return whether a degree qualifies a change, not the finding: "slightly worse", "improved markedly"."""
-        if not self.tokens[m].has("severity"):
+        if "severity" not in self.tokens[m].meanings:
             return False
         before = self.tokens[m - 1].words[0] if m > 0 else ""
         if before in ("previously", "formerly", "from"):
@@ -154,9 +143,9 @@ class SentenceParser(MentionFinder):
         following = self.tokens[j] if j < len(self.tokens) else None
         if following is not None and following.meanings.get("change") in graded and j not in self.consumed:
             return True
-        j += following is not None and following.has("side")
+        j += following is not None and "side" in following.meanings
         following = self.tokens[j] if j < len(self.tokens) else None
-        if following is not None and following.has("detail") and following.words[-1].endswith(("tion", "ment")):
+        if following is not None and "detail" in following.meanings and following.words[-1].endswith(("tion", "ment")):
             return True  # "mild right loculation"
         adverb = self.tokens[m].words[-1].endswith("ly")
         return adverb and m > 0 and self.tokens[m - 1].meanings.get("change") in graded
@@ -166,7 +155,7 @@ class SentenceParser(MentionFinder):
         for first, second in zip(reversed(self.mentions[:-1]), reversed(self.mentions[1:]), strict=True):
             between = self.tokens[first.anchor + 1 : second.anchor]
             if first.present != second.present or any(
-                token.words == ("with",) or token.has("copula", "boundary", "link") for token in between
+                token.words == ("with",) or token.meanings.keys() & {"copula", "boundary", "link"} for token in between
             ):
                 continue
             if any(m > first.anchor for m in first.modifiers):
@@ -183,13 +172,13 @@ class SentenceParser(MentionFinder):
             if first.present != second.present or first.has_state or any(token.ends_clause for token in between):
                 continue
             joined = bool(between) and all(token.joins and token.words != ("with",) for token in between)
-            bound = any(token.has("link", "adjoining") for token in between)
+            bound = any(token.meanings.keys() & {"link", "adjoining"} for token in between)
             slots = {"where", "change"} if joined or bound else set()
             leading = [m for m in first.modifiers if m < first.anchor or bound]
             second.modifiers.extend(m for m in leading if self._slots(m) & slots and not self._slots(m) & own)
 
     def _slots(self, m: int) -> set[str]:
-        meanings = {kind for kind in _MODIFIERS if self.tokens[m].has(kind)}
+        meanings = {kind for kind in _MODIFIERS if kind in self.tokens[m].meanings}
         return {"where"} if meanings & {"side", "zone", "place", "dominance"} else meanings
 
     def facts(self) -> tuple[tuple[Fact, ...], ...]:
@@ -199,7 +188,11 @@ class SentenceParser(MentionFinder):
             facts = [
                 fact for modifiers in self._modifiers_by_side(mention) if (fact := self._to_fact(mention, modifiers))
             ]
-            facts = _add_dominant_side(facts)
+            if len(facts) == 2 and all(fact.severity for fact in facts):
+                # "moderate right and small left effusions" are greater on the right
+                larger = max(facts, key=lambda fact: max(fact.severity))
+                details = {f"{larger.places[0][0]}_dominant"} if larger.places else set()
+                facts = [replace(fact, details=fact.details | details) for fact in facts]
             previous = self.mentions[index - 1] if index else None
             if not facts:
                 continue
@@ -222,7 +215,7 @@ class SentenceParser(MentionFinder):
         return {
             token.meanings["change"]
             for token in tokens
-            if token.has("change") and not (self.has_advice and token.has("removal"))
+            if "change" in token.meanings and not (self.has_advice and "removal" in token.meanings)
         }
 
     def _modifiers_by_side(self, mention: Mention) -> Iterator[list[int]]:
@@ -230,7 +223,7 @@ class SentenceParser(MentionFinder):
         modifiers = sorted(set(mention.modifiers))
         sides = [m for m in modifiers if self.tokens[m].meanings.get("side") in ("left", "right")]
         for kind in ("severity", "change"):
-            graded = [m for m in modifiers if self.tokens[m].has(kind)]
+            graded = [m for m in modifiers if kind in self.tokens[m].meanings]
             is_different = len({self.tokens[m].meanings[kind] for m in graded}) > 1
             if (
                 is_different
@@ -246,7 +239,7 @@ class SentenceParser(MentionFinder):
     def _to_fact(self, mention: Mention, modifiers: Sequence[int]) -> Fact | None:
         severity: frozenset[int] = frozenset()
         details: set[str] = set()
-        change = self._changes(modifiers) | ({"previous"} if self._is_past else set())
+        change = self._changes(modifiers) | ({"previous"} if self._describes_the_past() else set())
         for m in modifiers:
             meanings = self.tokens[m].meanings
             if "severity" in meanings and "change" not in meanings:
@@ -275,7 +268,7 @@ class SentenceParser(MentionFinder):
             severity, details = frozenset(), set()  # a resolved finding has no degree
         changes = frozenset().union(*(self.ontology.implications[c] for c in change))
         places = () if node is not None and node.midline else self._places(modifiers)
-        measures = tuple(self.tokens[m].measure or 0.0 for m in modifiers if self.tokens[m].has("measure"))
+        measures = tuple(self.tokens[m].measure or 0.0 for m in modifiers if "measure" in self.tokens[m].meanings)
         if self.ontology.is_well_positioned(concept, details, measures):
             details.add("good_position")
         return Fact(
@@ -319,15 +312,6 @@ class SentenceParser(MentionFinder):
         return tuple(sorted(set(places), key=str))
 
 
-def _add_dominant_side(facts: list[Fact]) -> list[Fact]:
-    """Add the side with the higher degree: "moderate right and small left effusions" are greater on the right."""
-    if len(facts) != 2 or not all(fact.severity for fact in facts):
-        return facts
-    larger = max(facts, key=lambda fact: max(fact.severity))
-    detail = f"{larger.places[0][0]}_dominant" if larger.places else ""
-    return [replace(fact, details=fact.details | {detail}) if detail else fact for fact in facts]
-
-
 @lru_cache(maxsize=200_000)
 def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentence:
     """Parse one sentence; cached, since most reports share sentences.
@@ -337,7 +321,7 @@ def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentenc
         ontology: by default the packaged ontology.
     """
     ontology = ontology or default_ontology()
-    parser = SentenceParser(text, ontology)
+    parser = SentenceParser(tokenize(text, ontology), ontology)
     parser.find_mentions()
     parser.refine_mentions()
     parser.attach_modifiers()
@@ -353,10 +337,14 @@ def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentenc
         if not token.meanings and word.isdigit():
             required.add(word)
         follows_preposition = (
-            token.has("locative", "link") or word in ("after", "been") or (follows_preposition and word in _ARTICLES)
+            bool(token.meanings.keys() & {"locative", "link"})
+            or word in ("after", "been")
+            or (follows_preposition and word in _ARTICLES)
         )
         if token.meanings.keys() - _FUNCTION_KINDS or not token.meanings:
             words.update(word for word in token.words if word[0].isalnum())
     if not words:
         words.update(word for token in parser.tokens for word in token.words if word[0].isalnum())
-    return ParsedSentence(parser.facts(), frozenset(unread), frozenset(words), frozenset(required))
+    groups = parser.facts()
+    facts = tuple(fact for group in groups for fact in group)
+    return ParsedSentence(groups, facts, frozenset(unread), frozenset(words), frozenset(required))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, zip_longest
 
 from radfact.judges.offline.ontology import Ontology
-from radfact.judges.offline.tokens import Token, tokenize
+from radfact.judges.offline.tokens import CERTAIN, POSSIBLE, Token
 
-CERTAIN, CONCLUDED, PROBABLE, POSSIBLE = range(4)
-"""Levels of doubt: "atelectasis", "consistent with atelectasis", "likely atelectasis", "may be atelectasis"."""
-
+_DENIALS = frozenset({"negation", "not"})
 _STATES = ("state", "normal", "clear", "abnormal")
 _NOUN_ENDINGS = ("ing", "ment", "tion", "sion", "ence", "ity", "ness")
 _PRONOUNS = frozenset({"this", "these", "those", "it", "they", "which", "that", "such", "finding"})
-_DOUBTS = {"concluded": CONCLUDED, "probable": PROBABLE, "uncertain": POSSIBLE}
 
 
 @dataclass(slots=True)
@@ -43,13 +41,26 @@ class Mention:
 
 
 class MentionFinder:
-    """Detects the finding mentions of one sentence."""
+    """Detects the finding mentions of one sentence.
 
-    def __init__(self, text: str, ontology: Ontology) -> None:
+    Args:
+        tokens: of the sentence, as `tokenize` returns them.
+        ontology: has the findings and structures.
+    """
+
+    def __init__(self, tokens: Sequence[Token], ontology: Ontology) -> None:
         self.ontology = ontology
-        self.tokens: list[Token] = tokenize(text, ontology)
+        self.tokens = tokens
         self.consumed: set[int] = set()
-        self.has_advice = any("advice" in token.meanings for token in self.tokens)
+        self.has_advice = any("advice" in token.meanings for token in tokens)
+        # Tokens that deny what follows: "without", "clear of".
+        self.denials = {
+            i
+            for i, (token, following) in enumerate(zip_longest(tokens, tokens[1:]))
+            if not (self.has_advice and "removal" in token.meanings)
+            if token.meanings.keys() & _DENIALS
+            or ("clear" in token.meanings and following is not None and following.words[0] in ("of", "from"))
+        }
         self.mentions: list[Mention] = []
 
     def find_mentions(self) -> None:
@@ -61,62 +72,55 @@ class MentionFinder:
                 pending, subject = [], []
             elif i in self.consumed:
                 continue
-            elif token.has(*_STATES) and not self._denies(i) and self._resolve_state(i, pending, subject):
+            elif token.meanings.keys() & _STATES and i not in self.denials and self._resolve_state(i, pending, subject):
                 subject = pending or [mention.anchor for mention in self.mentions[-1:]]
                 pending = []
-            elif token.has("finding"):
+            elif "finding" in token.meanings:
                 self._add_finding(i, pending)
                 pending, subject = [], []
             elif token.words == ("with",):
                 subject = []
-            elif token.has("absence"):
+            elif "absence" in token.meanings:
                 self.mentions.append(Mention(token.meanings["absence"], i, False, state=i))
-            elif token.has("structure") and not self._is_adjective(i) and not self._is_location(i):
+            elif "structure" in token.meanings and not self._is_adjective(i) and not self._is_location(i):
                 pending.append(i)
         if not self.mentions:
             self.mentions = [
-                Mention(token.meanings["structure"], i, True) for i, token in self._tokens_of_kind("structure")
+                Mention(token.meanings["structure"], i, True)
+                for i, token in enumerate(self.tokens)
+                if "structure" in token.meanings
             ]
         if not self.mentions and self.tokens and self.tokens[0].words[0] not in _PRONOUNS:
             # "There is no relevant change" is about the whole chest.
             has_others = any(
-                not token.is_known or token.has("detail", "finding", "side", "zone") for token in self.tokens
+                not token.is_known or token.meanings.keys() & {"detail", "finding", "side", "zone"}
+                for token in self.tokens
             )
-            changes = [i for i, token in self._tokens_of_kind("change") if token.meanings["change"] == "unchanged"]
+            changes = [i for i, token in enumerate(self.tokens) if token.meanings.get("change") == "unchanged"]
             self.mentions = [Mention("chest", i, True, has_state=True) for i in changes[:1] if not has_others]
 
     def refine_mentions(self) -> None:
         """Sort the mentions, drop those that claim nothing, and add names by place and exceptions."""
         self.mentions.sort(key=lambda mention: mention.anchor)
-        self._drop_repeated_devices()
-        self._drop_qualified_denials()
-        self._rename_by_place()
-        self._set_exceptions()
-
-    def _tokens_of_kind(self, kind: str) -> Iterator[tuple[int, Token]]:
-        return ((i, token) for i, token in enumerate(self.tokens) if kind in token.meanings)
-
-    def _drop_repeated_devices(self) -> None:
-        """Drop general names: "the endotracheal tube is low; the tube should be withdrawn" has one device."""
-        named = [mention for mention in self.mentions if self.ontology.is_a(mention.concept, "device")]
-        special = [mention for mention in named if not self.ontology.is_generic(mention.concept)]
-        if special:
+        # "The endotracheal tube is low; the tube should be withdrawn" has one device.
+        devices = [mention for mention in self.mentions if self.ontology.is_a(mention.concept, "device")]
+        if not all(self.ontology.is_generic(mention.concept) for mention in devices):
             self.mentions = [mention for mention in self.mentions if not self.ontology.is_generic(mention.concept)]
-
-    def _drop_qualified_denials(self) -> None:
-        """Drop qualified denials: "no opacity concerning for pneumonia" denies only the pneumonia."""
-        for first, second in zip(self.mentions[:-1], self.mentions[1:], strict=True):
+        # "No opacity concerning for pneumonia" denies only the pneumonia.
+        for first, second in pairwise(self.mentions):
             between = self.tokens[first.anchor + 1 : second.anchor]
-            qualified = any(token.has("qualifying") for token in between)
+            qualified = any("qualifying" in token.meanings for token in between)
             if qualified and not first.present and not second.present:
                 first.concept = ""
         self.mentions = [mention for mention in self.mentions if mention.concept]
+        self._rename_by_place()
+        self._set_exceptions()
 
     def _rename_by_place(self) -> None:
         """Replace a general finding by its name in the stated structure: "fracture of the sixth rib"."""
         anchors = {mention.anchor for mention in self.mentions}
-        for i, token in self._tokens_of_kind("structure"):
-            if i in anchors:
+        for i, token in enumerate(self.tokens):
+            if "structure" not in token.meanings or i in anchors:
                 continue
             here = self.ontology.structures[token.meanings["structure"]].here
             before = [mention for mention in self.mentions if mention.anchor < i][-1:]
@@ -130,7 +134,7 @@ class MentionFinder:
         for j in range(first + 1, last):
             token = self.tokens[j]
             numbers = token.joins and self.tokens[j - 1].words[0].isdigit() and self.tokens[j + 1].words[0].isdigit()
-            if token.ends_clause or token.has("link") or (token.joins and not numbers):
+            if token.ends_clause or "link" in token.meanings or (token.joins and not numbers):
                 return True
         return False
 
@@ -138,13 +142,14 @@ class MentionFinder:
         """Add exceptions to normal statements: "clear except for atelectasis", "otherwise clear"."""
         excepted = {
             mention.concept
-            for i, _ in self._tokens_of_kind("except")
+            for i, token in enumerate(self.tokens)
+            if "except" in token.meanings
             for mention in self.mentions
             if mention.present
             and mention.anchor > i
             and not any(self.tokens[j].ends_clause for j in range(i + 1, mention.anchor))
         }
-        if any(True for _ in self._tokens_of_kind("otherwise")):
+        if any("otherwise" in token.meanings for token in self.tokens):
             excepted |= {mention.concept for mention in self.mentions if mention.present} or {"*"}
         for mention in self.mentions:
             if mention.has_state and not mention.present:
@@ -153,20 +158,26 @@ class MentionFinder:
     def _is_adjective(self, i: int) -> bool:
         """Return whether a structure only qualifies another: "MEDIASTINAL lymph nodes", "BASE of the left lung"."""
         j = i + 1
-        if j < len(self.tokens) and self.tokens[j].words == ("of",) and self.tokens[i].has("zone"):
-            while j + 1 < len(self.tokens) and (self.tokens[j].words[0] in ("of", "the") or self.tokens[j].has("side")):
+        if j < len(self.tokens) and self.tokens[j].words == ("of",) and "zone" in self.tokens[i].meanings:
+            while j + 1 < len(self.tokens) and (
+                self.tokens[j].words[0] in ("of", "the") or "side" in self.tokens[j].meanings
+            ):
                 j += 1
-        return j < len(self.tokens) and self.tokens[j].has("structure") and not self.tokens[j].has("finding")
+        return (
+            j < len(self.tokens) and "structure" in self.tokens[j].meanings and "finding" not in self.tokens[j].meanings
+        )
 
     def _is_location(self, i: int) -> bool:
         """Return whether the structure is only the location: "opacity in the left lung"."""
-        seen_finding = any(self.tokens[j].has("finding") for j in range(i))
+        seen_finding = any("finding" in self.tokens[j].meanings for j in range(i))
         for j in range(i - 1, -1, -1):
             token = self.tokens[j]
-            if token.has("locative"):
+            if "locative" in token.meanings:
                 return seen_finding or token.words[0] != "of"
             unread = not token.meanings and token.words[0].isalnum()  # "of the SIXTH rib"
-            if not (unread or token.has("side", "zone", "filler", "structure")) or token.has("copula", "joining"):
+            if not (
+                unread or token.meanings.keys() & {"side", "zone", "filler", "structure"}
+            ) or token.meanings.keys() & {"copula", "joining"}:
                 return False
         return False
 
@@ -176,11 +187,11 @@ class MentionFinder:
         node = self.ontology.structures[self.tokens[structure].meanings["structure"]]
         if token.words in node.states:
             return node.states[token.words], True
-        if token.words in node.normal or token.has("normal"):
+        if token.words in node.normal or "normal" in token.meanings:
             return node.abnormal, False
-        if token.has("clear"):
+        if "clear" in token.meanings:
             return node.clear, False
-        if token.has("abnormal"):
+        if "abnormal" in token.meanings:
             span = self.tokens[max(0, min(structure, i) - 3) : i + 1]
             is_acute = any({"acute", "active"} & set(neighbor.words) for neighbor in span)
             return (node.acute if is_acute else node.abnormal), True
@@ -189,7 +200,12 @@ class MentionFinder:
     def _resolve_state(self, i: int, pending: Sequence[int], subject: Sequence[int]) -> bool:
         targets = [s for s in pending if self._state_of(i, s)]
         following = self.tokens[i + 1] if i + 1 < len(self.tokens) else None
-        if targets and following is not None and self.tokens[i].has("severity") and following.has("state"):
+        if (
+            targets
+            and following is not None
+            and "severity" in self.tokens[i].meanings
+            and "state" in following.meanings
+        ):
             return False  # "borderline enlarged": a degree, not a state
         is_before = False  # whether the state precedes its structures
         if not targets:
@@ -214,18 +230,18 @@ class MentionFinder:
         noun = self.tokens[i].words[0].endswith(_NOUN_ENDINGS)  # "blunting is seen at the left costophrenic angle"
         for j in range(i + 1, len(self.tokens)):
             token = self.tokens[j]
-            if token.has("structure") and not token.has("finding"):
+            if "structure" in token.meanings and "finding" not in token.meanings:
                 if not self._is_adjective(j):
                     structures.append(j)
-            elif token.has(*_STATES) and not token.has("change", "severity"):
-                if not structures and token.has("state"):
+            elif token.meanings.keys() & _STATES and not token.meanings.keys() & {"change", "severity"}:
+                if not structures and "state" in token.meanings:
                     continue  # "tortuous and calcified aorta"
                 # The list belongs to its own state: "normal heart, and the lungs are clear".
-                copulas = [k for k in range(i + 1, j) if self.tokens[k].has("copula")]
+                copulas = [k for k in range(i + 1, j) if "copula" in self.tokens[k].meanings]
                 return [s for s in structures if s < self._list_start(copulas[0])] if copulas else structures
             elif not (
-                token.has("side", "zone", "severity", "detail", "change", "joining")
-                or (noun and token.has("copula", "locative", "seeing"))
+                token.meanings.keys() & {"side", "zone", "severity", "detail", "change", "joining"}
+                or (noun and token.meanings.keys() & {"copula", "locative", "seeing"})
                 or token.words[0] in (",", "the", "of", "a", "size")
                 or (j == i + 1 and token.words == ("in",))
             ):
@@ -243,23 +259,23 @@ class MentionFinder:
         copula = False
         for j in range(last - 1, first - 1, -1):
             token = self.tokens[j]
-            if j in self.consumed and token.has(*_STATES):
+            if j in self.consumed and token.meanings.keys() & _STATES:
                 return False  # "not enlarged and of normal size"
-            if token.has("negation", "not"):
+            if token.meanings.keys() & _DENIALS:
                 return True
-            copula = copula or token.has("copula")
+            copula = copula or "copula" in token.meanings
         if not copula:
             start = self.tokens[first]
-            direct = first > 0 and self.tokens[first - 1].has("negation", "not")
+            direct = first > 0 and self.tokens[first - 1].meanings.keys() & _DENIALS
             # "No effusion, and intact bones": what is denied in a list is no normal statement.
-            if direct or (not start.has("normal", "clear") and self._is_negated_before(first)):
+            if direct or (not start.meanings.keys() & {"normal", "clear"} and self._is_negated_before(first)):
                 return True
         return self._is_denied_after(last)
 
     def _add_finding(self, i: int, pending: Sequence[int]) -> None:
         concepts = [(self.tokens[i].meanings["finding"], i)]
         # "hilar or mediastinal adenopathy", "endotracheal and enteric tubes": the first adjective shares the noun.
-        if i >= 2 and self.tokens[i - 1].has("joining"):
+        if i >= 2 and "joining" in self.tokens[i - 1].meanings:
             adjective = self.tokens[i - 2]
             phrase = (*adjective.words, self.tokens[i].words[-1])
             shares = i - 2 in pending or not adjective.meanings
@@ -269,24 +285,16 @@ class MentionFinder:
         for concept, anchor in concepts:
             self.mentions.append(Mention(concept, anchor, not negated, self._doubt(i, i)))
 
-    def _denies(self, i: int) -> bool:
-        """Return whether the token denies what follows: "without", "clear of"."""
-        token = self.tokens[i]
-        if self.has_advice and token.has("removal"):
-            return False
-        following = self.tokens[i + 1].words[0] if i + 1 < len(self.tokens) else ""
-        return token.has("negation", "not") or (token.has("clear") and following in ("of", "from"))
-
     def _is_negated_before(self, i: int, device: bool = False) -> bool:
         for j in range(i - 1, -1, -1):
             token = self.tokens[j]
             if token.ends_clause or token.words == ("with",):
                 return False
-            if self._denies(j):
+            if j in self.denials:
                 return True
             if token.joins and (self._starts_new_claim(j) or (device and token.words == ("and",))):
                 return False
-            if j in self.consumed and token.has("normal", "clear") and not token.has("negation"):
+            if j in self.consumed and token.meanings.keys() & {"normal", "clear"} and "negation" not in token.meanings:
                 return False
         return False
 
@@ -296,20 +304,20 @@ class MentionFinder:
         if following.words == ("there",) or following.meanings.get("change") in ("unchanged", "persistent"):
             return True
         article = following.words[0] in ("a", "an", "the") and self.tokens[joint].words != ("or",)
-        own = article or (following.has("severity") and self.tokens[joint].words == ("and",))
+        own = article or ("severity" in following.meanings and self.tokens[joint].words == ("and",))
         return own and not any("or" in self.tokens[j].words for j in range(joint, len(self.tokens)))
 
     def _is_denied_after(self, i: int) -> bool:
         for j in range(i - 1, -1, -1):
-            if self.tokens[j].has("part") and not self.tokens[j].joins:
+            if "part" in self.tokens[j].meanings and not self.tokens[j].joins:
                 return False  # "the tip of the tube is not seen": the tube is present
             if self.tokens[j].ends_clause or self.tokens[j].joins:
                 break
         for j in range(i + 1, len(self.tokens)):
             token = self.tokens[j]
-            if token.ends_clause or token.has("part"):
+            if token.ends_clause or "part" in token.meanings:
                 return False
-            if token.has("negation_after") and not (self.has_advice and token.has("removal")):
+            if "negation_after" in token.meanings and not (self.has_advice and "removal" in token.meanings):
                 return True  # "should be removed" implies that it is present
         return False
 
@@ -318,32 +326,29 @@ class MentionFinder:
         for j in range(first - 1, -1, -1):
             if self.tokens[j].ends_clause or (self.tokens[j].joins and self._has_claim_between(j, first)):
                 break
-            doubt = max(doubt, self._doubt_of(j))
-            opens = not any(token.has("finding", "structure") for token in self.tokens[:j])
-            if self.tokens[j].has("uncertain_after") and (opens or self._are_linked(j, first)):
+            doubt = max(doubt, self.tokens[j].doubt)
+            opens = not any(token.meanings.keys() & {"finding", "structure"} for token in self.tokens[:j])
+            if "uncertain_after" in self.tokens[j].meanings and (opens or self._are_linked(j, first)):
                 return POSSIBLE  # "there is possible pneumonia", "is unlikely to represent pneumonia"
-        for j in range(first + 1, last):
-            doubt = max(doubt, self._doubt_of(j))
+        doubt = max(doubt, *(token.doubt for token in self.tokens[first + 1 : last]), CERTAIN)
         for j in range(last + 1, len(self.tokens)):
             token = self.tokens[j]
             if token.ends_clause:
                 break
-            if token.has("finding", "structure") and (self._are_linked(last, j) or self._are_listed(last, j)):
+            if token.meanings.keys() & {"finding", "structure"} and (
+                self._are_linked(last, j) or self._are_listed(last, j)
+            ):
                 break  # "a new opacity, and infection should be considered"
-            if token.has("uncertain_after") and not self._leads_to_conclusion(j):
+            if "uncertain_after" in token.meanings and not self._leads_to_conclusion(j):
                 return POSSIBLE
         return doubt
-
-    def _doubt_of(self, j: int) -> int:
-        meanings = self.tokens[j].meanings
-        return max((doubt for kind, doubt in _DOUBTS.items() if kind in meanings), default=CERTAIN)
 
     def _has_claim_between(self, joint: int, i: int) -> bool:
         """Return whether a verb follows the joint: "may be infection, and the heart is large"."""
         return any(self.tokens[j].words[0] in ("there", "is", "are") for j in range(joint + 1, i))
 
     def _are_linked(self, first: int, last: int) -> bool:
-        return any(self.tokens[j].has("link") for j in range(first + 1, last))
+        return any("link" in self.tokens[j].meanings for j in range(first + 1, last))
 
     def _are_listed(self, first: int, last: int) -> bool:
         between = self.tokens[first + 1 : last]
@@ -352,7 +357,8 @@ class MentionFinder:
     def _leads_to_conclusion(self, j: int) -> bool:
         """Return whether "is likely" continues with a conclusion ("due to atelectasis") that alone is in doubt."""
         return any(
-            token.has("link", "uncertain", "finding") or token.words == ("be",) for token in self.tokens[j + 1 : j + 4]
+            token.meanings.keys() & {"link", "uncertain", "finding"} or token.words == ("be",)
+            for token in self.tokens[j + 1 : j + 4]
         )
 
     def _are_separated(self, first: int, last: int, place: str | None = None) -> bool:
@@ -366,7 +372,7 @@ class MentionFinder:
         return any(
             token.joins
             or token.ends_clause
-            or token.has("negation", "link", "probable", "uncertain")
-            or (place is not None and token.has("locative") and token.words != (place,))
+            or token.meanings.keys() & {"negation", "link", "probable", "uncertain"}
+            or (place is not None and "locative" in token.meanings and token.words != (place,))
             for token in self.tokens[first + 1 : last]
         )

@@ -9,9 +9,9 @@ from typing import Any
 from radfact.errors import Failure
 from radfact.judges.offline.entailment_rules import EntailmentChecker
 from radfact.judges.offline.facts import ParsedSentence, parse_sentence
-from radfact.judges.offline.finding_mentions import CONCLUDED
 from radfact.judges.offline.ontology import Ontology
 from radfact.judges.offline.ontology_file import default_ontology, load_ontology
+from radfact.judges.offline.tokens import CONCLUDED
 from radfact.judges.protocol import EntailmentQuery, Splitter, Verdict
 
 VERSION = "2"

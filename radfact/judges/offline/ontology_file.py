@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Literal
@@ -130,7 +130,7 @@ class _File(_Node):
     filler: list[_Name]
 
 
-def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
+def load_ontology(path: Path | str) -> Ontology:
     """Read an ontology file.
 
     Args:
@@ -191,10 +191,8 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
     )
 
 
-@cache
-def default_ontology() -> Ontology:
-    """Return the packaged ontology, read once."""
-    return load_ontology()
+default_ontology = cache(partial(load_ontology, DEFAULT_PATH))
+"""Returns the packaged ontology, which is read once."""
 
 
 _References = Iterator[tuple[str, Iterable[str], str, Collection[str]]]

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from radfact.judges.offline.clause import FactReader
 from radfact.judges.offline.facts import Fact
+from radfact.judges.offline.tokens import CERTAIN
 from radfact.judges.offline.vocabulary import (
     CONJUNCTIONS,
     DETERMINERS,
@@ -184,7 +185,7 @@ def states_no_finding(sentence: str, reader: FactReader) -> bool:
     if all(_MARK.match(word) for word in sentence.split()) or _REMARK_HEADING.match(sentence):
         return True
     facts = reader.facts_in(sentence)
-    if _RECOMMENDATION.search(sentence) and all(fact.is_possible or fact.present for fact in facts):
+    if _RECOMMENDATION.search(sentence) and all(fact.doubt > CERTAIN or fact.present for fact in facts):
         return True
     if _is_speculation(sentence, facts):
         return True
@@ -196,7 +197,7 @@ def states_no_finding(sentence: str, reader: FactReader) -> bool:
 
 def _is_speculation(sentence: str, facts: Collection[Fact]) -> bool:
     """Return whether the sentence only interprets, or only doubts a diagnosis."""
-    if not all(fact.is_possible for fact in facts):
+    if not all(fact.doubt > CERTAIN for fact in facts):
         return False
     if facts and _ANAPHORA.match(sentence):
         return re.search(_RESUMED, sentence) is None

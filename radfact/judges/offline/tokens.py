@@ -11,6 +11,10 @@ _MEASURE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*(?:x|by|×|-|to)\s*(\d+(?:\.\d+)?))
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _STOPS = frozenset({";", ".", "(", ")", "?"})
 
+CERTAIN, CONCLUDED, PROBABLE, POSSIBLE = range(4)
+"""Levels of doubt: "atelectasis", "consistent with atelectasis", "likely atelectasis", "may be atelectasis"."""
+_DOUBTS = {"concluded": CONCLUDED, "probable": PROBABLE, "uncertain": POSSIBLE}
+
 
 @dataclass(slots=True)
 class Token:
@@ -26,6 +30,7 @@ class Token:
         is_known: whether it is in the ontology, punctuation or a number.
         ends_clause: whether it separates claims: punctuation and words such as "but".
         joins: whether it separates the members of a list.
+        doubt: level of doubt that it expresses.
     """
 
     words: tuple[str, ...]
@@ -37,16 +42,14 @@ class Token:
     is_known: bool = field(init=False)
     ends_clause: bool = field(init=False)
     joins: bool = field(init=False)
+    doubt: int = field(init=False)
 
     def __post_init__(self) -> None:
         word, meanings = self.words[0], self.meanings
         self.is_known = bool(meanings) or not word.isalpha()
         self.ends_clause = word in _STOPS or ("boundary" in meanings and "filler" not in meanings)
         self.joins = word == "," or "joining" in meanings
-
-    def has(self, *kinds: str) -> bool:
-        """Return whether the phrase has a meaning of one of `kinds`."""
-        return not self.meanings.keys().isdisjoint(kinds)
+        self.doubt = max((doubt for kind, doubt in _DOUBTS.items() if kind in meanings), default=CERTAIN)
 
 
 def tokenize(text: str, ontology: Ontology) -> list[Token]:
