@@ -44,9 +44,9 @@ test: lint $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/insta
 	# The model's tests with the lowest transformers that pyproject.toml admits.
 	PYTHONPATH=$(VENV)/lowest OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow" \
 		$(addprefix tests/maira/test_,$(addsuffix .py,$(LOWEST)))
-	# Tests of one file stay in one process. Real servers come last and alone, because they fill a small machine.
+	# Tests of one file stay in one process. Real servers come last, because two of them fill a small machine.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not server"
-	$(BIN)/python -m pytest -m server tests/servers
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m server tests/servers
 
 docs: install
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env --builder html docs build/docs
