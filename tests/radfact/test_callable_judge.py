@@ -74,10 +74,10 @@ def test_a_wrong_signature_stops_at_the_first_query() -> None:
 
 
 def fails_at(place: int, error: Exception) -> Any:
-    asked = iter(range(100))
+    calls = iter(range(100))
 
     def judge(premises: Sequence[str], hypothesis: str) -> bool:
-        if next(asked) == place:
+        if next(calls) == place:
             raise error
         return bool(premises and hypothesis)
 
@@ -111,7 +111,9 @@ def test_equal_queries_are_sent_once() -> None:
 def test_verdicts_keep_the_order_of_the_queries(letters: list[str]) -> None:
     judge = CallableJudge(lambda _, hypothesis: (hypothesis == "a", [0]))
     answers = judge.judge([EntailmentQuery(PREMISES, letter) for letter in letters])
-    assert [isinstance(one, Verdict) and one.status == "entailment" for one in answers] == [x == "a" for x in letters]
+    assert [isinstance(verdict, Verdict) and verdict.status == "entailment" for verdict in answers] == [
+        x == "a" for x in letters
+    ]
 
 
 def test_results_record_the_source_of_the_function() -> None:
@@ -126,7 +128,7 @@ MODULE = """
 from radfact.judges import CallableJudge
 
 def function(premises, hypothesis):
-    return hypothesis in premises, [i for i, one in enumerate(premises) if one == hypothesis]
+    return hypothesis in premises, [i for i, premise in enumerate(premises) if premise == hypothesis]
 
 def always(premises, hypothesis):
     return True
@@ -167,7 +169,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("found", "name"),
+    ("attribute", "name"),
     [
         ("function", "python:judges_of_my_own:function"),
         ("judge", "ready"),
@@ -176,8 +178,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ("House.judge", "ready"),
     ],
 )
-def test_an_object_of_the_current_directory_is_a_judge(module: str, found: str, name: str) -> None:
-    judge = load_judge(f"python:{module}:{found}")
+def test_an_object_of_the_current_directory_is_a_judge(module: str, attribute: str, name: str) -> None:
+    judge = load_judge(f"python:{module}:{attribute}")
     assert judge.name == name
     assert judge.judge([EntailmentQuery(PREMISES, PREMISES[1])]) == [Verdict("entailment", (1,))]
 

@@ -46,12 +46,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_systems_are_compared_on_shared_samples_and_scores(folders: list[Path]) -> None:
-    found = compare(folders)
-    assert (found.systems, found.shared, found.own) == (["good", "bad"], 5, [6, 5])
-    assert {"rouge_l", "bleu_4", "logical_f1"} <= set(found.scores)
-    assert "bleu_1" not in found.scores
-    assert any("bleu_1" in note for note in found.notes)
-    first, second = found.scores["rouge_l"]
+    comparison = compare(folders)
+    assert (comparison.systems, comparison.shared, comparison.own) == (["good", "bad"], 5, [6, 5])
+    assert {"rouge_l", "bleu_4", "logical_f1"} <= set(comparison.scores)
+    assert "bleu_1" not in comparison.scores
+    assert any("bleu_1" in note for note in comparison.notes)
+    first, second = comparison.scores["rouge_l"]
     assert (first.summary.point, first.summary.n, first.difference) == (pytest.approx(1.0), 5, None)
     assert second.difference is not None
     assert second.summary.point is not None
@@ -100,7 +100,7 @@ def test_a_folder_is_not_compared_with_itself(folders: list[Path], tmp_path: Pat
 def test_compare_writes_its_files(folders: list[Path], tmp_path: Path) -> None:
     page = write_comparison(compare(folders), tmp_path)
     assert "ROUGE-L" in page.read_text()
-    # Headings keep the place of the words beside the figures free too.
+    # Headings keep the place of the words beside the scores free too.
     assert len(re.findall('<th scope="col">[^<]*<span class="verdict-place"></span></th>', page.read_text())) == 1
     record = json.loads((tmp_path / "comparison.json").read_text())
     with (tmp_path / "comparison.csv").open() as handle:
@@ -122,8 +122,8 @@ def test_compare_writes_its_files(folders: list[Path], tmp_path: Path) -> None:
     ],
 )
 def test_the_smallest_p_is_shown_as_a_bound(p: float, rounds: int, shown: str) -> None:
-    one = Contrast(Summary(0.5, n=3), Summary(0.1, n=3), p)
-    assert format_difference(one, rounds) == f"(+0.100, {shown if shown.startswith('p') else f'p {shown}'})"
+    contrast = Contrast(Summary(0.5, n=3), Summary(0.1, n=3), p)
+    assert format_difference(contrast, rounds) == f"(+0.100, {shown if shown.startswith('p') else f'p {shown}'})"
 
 
 def ratio(counts: Counts) -> float:
@@ -131,14 +131,16 @@ def ratio(counts: Counts) -> float:
 
 
 class Words(Metric):
-    """A metric of a user's own with a pooled figure."""
+    """A custom metric with a pooled score."""
 
     name = "words"
     scores: Mapping[str, Direction] = {"words_ratio": "neutral"}
     pooled: ClassVar[Mapping[str, CountsFunction]] = {"words_ratio": ratio}
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
-        counts = np.array([[len(str(text).split()) for text in (one.candidate, one.reference)] for one in pairs], float)
+        counts = np.array(
+            [[len(str(text).split()) for text in (pair.candidate, pair.reference)] for pair in pairs], float
+        )
         return MetricResult({}, pooled={"words_ratio": PooledScore(counts, ratio)})
 
 
@@ -161,11 +163,11 @@ def test_samples_excluded_from_both_are_not_counted(tmp_path: Path) -> None:
         evaluate(
             Pairs(tuple(pairs(texts)), read=7, without_candidate=("x",)), ["bleu_2", "rouge_l"], out=tmp_path / name
         )
-    found = compare([tmp_path / "a", tmp_path / "b"])
-    assert found.shared == 7
+    comparison = compare([tmp_path / "a", tmp_path / "b"])
+    assert comparison.shared == 7
     evaluate([*pairs(TEXTS), Pair("x", "Clear.", "Clear.")], ["rouge_l"], out=tmp_path / "all")
     assert not any("another" in note for note in compare([tmp_path / "a", tmp_path / "all"]).notes)
-    assert [found.scores[name][1].summary.n for name in ("bleu_2", "rouge_l")] == [6, 6]
+    assert [comparison.scores[name][1].summary.n for name in ("bleu_2", "rouge_l")] == [6, 6]
 
 
 def test_a_different_judge_or_model_is_reported(folders: list[Path], tmp_path: Path) -> None:
@@ -192,15 +194,15 @@ def test_scores_of_different_metrics_with_the_same_name_are_reported(folders: li
 @pytest.mark.parametrize("chosen", [["radfact"], ["grounding_f1"]])
 def test_n_of_an_f1_equals_that_of_the_results(tmp_path: Path, chosen: list[str]) -> None:
     box = (Box(x_min=0, y_min=0, x_max=1, y_max=1),)
-    said = [
+    candidates = [
         [Sentence(text="Left pleural effusion.", boxes=box)],
         [Sentence(text="Left pleural effusion.", boxes=box)],
         [Sentence(text="The heart is large.")],
     ]
-    true = [[Sentence(text="Left pleural effusion.", boxes=where)] for where in (box, None, box)]
-    given = [Pair(str(place), *both) for place, both in enumerate(zip(said, true, strict=True))]
-    results = evaluate(given, chosen, judge="offline", out=tmp_path / "a", bootstrap=20)
-    evaluate(given, chosen, judge="offline", out=tmp_path / "b", bootstrap=20)
+    references = [[Sentence(text="Left pleural effusion.", boxes=where)] for where in (box, None, box)]
+    pairs = [Pair(str(place), *both) for place, both in enumerate(zip(candidates, references, strict=True))]
+    results = evaluate(pairs, chosen, judge="offline", out=tmp_path / "a", bootstrap=20)
+    evaluate(pairs, chosen, judge="offline", out=tmp_path / "b", bootstrap=20)
     summary = results.scores["grounding_f1"]
     first, second = compare([tmp_path / "a", tmp_path / "b"], replicates=20, rounds=20).scores["grounding_f1"]
     assert second.difference is not None
@@ -214,8 +216,8 @@ values = st.one_of(st.floats(0, 1), st.just(math.nan))
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=12))
 def test_f1_from_counts_equals_f1_of_mean_precision_and_recall(parts: list[tuple[float, float]]) -> None:
-    columns = {"p": [one[0] for one in parts], "r": [one[1] for one in parts]}
+    columns = {"p": [part[0] for part in parts], "r": [part[1] for part in parts]}
     expected = summarize(columns, f1={"f1": ("p", "r")}, replicates=0)["f1"].point
     counts = f1_counts(np.array(parts))
-    found = f1_from_counts(counts[scored_rows(counts)].sum(axis=0))
-    assert (math.nan if expected is None else expected) == pytest.approx(found, nan_ok=True)
+    f1 = f1_from_counts(counts[scored_rows(counts)].sum(axis=0))
+    assert (math.nan if expected is None else expected) == pytest.approx(f1, nan_ok=True)

@@ -73,7 +73,7 @@ REFERENCES = ["A c", "a", "C d x", "c", "A"]
 
 def scored(replicates: int = 40) -> EvaluationResult:
     metric = RadFact(Verbatim(), bootstrap=replicates, seed=7)
-    return metric.score([texts(one) for one in CANDIDATES], [texts(one) for one in REFERENCES])
+    return metric.score([texts(report) for report in CANDIDATES], [texts(report) for report in REFERENCES])
 
 
 def folder_of(result: EvaluationResult, folder: Path, **run: Any) -> Path:
@@ -96,9 +96,9 @@ def test_without_replicates_a_score_has_one_key(tmp_path: Path) -> None:
 def test_quantiles_equal_those_of_the_result(tmp_path: Path) -> None:
     result = scored()
     written = read_json(export(folder_of(result, tmp_path)))
-    for name, figure in result.scores.items():
-        wanted = [figure.low, figure.q25, figure.median, figure.q75, figure.high]
-        assert [written[f"{name}/{kind}"] for kind in STATISTICS[2:]] == pytest.approx(wanted, abs=1e-12)
+    for name, score in result.scores.items():
+        quantiles = [score.low, score.q25, score.median, score.q75, score.high]
+        assert [written[f"{name}/{kind}"] for kind in STATISTICS[2:]] == pytest.approx(quantiles, abs=1e-12)
 
 
 def test_mean_and_standard_error_equal_those_of_explicit_replicates(tmp_path: Path) -> None:
@@ -107,15 +107,15 @@ def test_mean_and_standard_error_equal_those_of_explicit_replicates(tmp_path: Pa
     generator = np.random.default_rng(7)
     draws = [generator.choice(5, 5, replace=True) for _ in range(40)]
     for name, column in {
-        "logical_precision": [one.scores["logical_precision"] for one in result.samples],
+        "logical_precision": [sample.scores["logical_precision"] for sample in result.samples],
         "num_candidate_phrases": [3, math.nan, 2, 1, 3],
     }.items():
         means = [np.nanmean(np.array(column)[draw]) for draw in draws]
-        found = [written[f"{name}/mean"], written[f"{name}/stderr"]]
-        assert found == pytest.approx([np.nanmean(means), np.nanstd(means)], abs=1e-9)
+        statistics = [written[f"{name}/mean"], written[f"{name}/stderr"]]
+        assert statistics == pytest.approx([np.nanmean(means), np.nanstd(means)], abs=1e-9)
     invalid = [np.isin(draw, [1]).sum() for draw in draws]
-    found = [written[f"num_invalid_processed_samples/{kind}"] for kind in ("mean", "stderr")]
-    assert found == pytest.approx([np.mean(invalid), np.std(invalid)], abs=1e-9)
+    statistics = [written[f"num_invalid_processed_samples/{kind}"] for kind in ("mean", "stderr")]
+    assert statistics == pytest.approx([np.mean(invalid), np.std(invalid)], abs=1e-9)
 
 
 def test_keys_without_a_prefix_are_the_logical_f1(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_keys_without_a_prefix_are_the_logical_f1(tmp_path: Path) -> None:
 
 def test_sentences_with_and_without_a_verdict_are_counted(tmp_path: Path) -> None:
     written = read_json(export(folder_of(scored(0), tmp_path)))
-    sentences = sum(len(one.split()) for one in CANDIDATES + REFERENCES)
+    sentences = sum(len(text.split()) for text in CANDIDATES + REFERENCES)
     assert (written["num_llm_failures"], written["num_llm_success"]) == (1, sentences - 1)
     assert (written["num_samples"], written["num_invalid_processed_samples"]) == (4, 1)
 
@@ -162,9 +162,9 @@ def test_the_default_file_has_the_published_name(tmp_path: Path) -> None:
 
 
 def test_the_output_path_can_be_given(tmp_path: Path) -> None:
-    wanted = tmp_path / "elsewhere" / "scores.json"
-    assert export(folder_of(scored(0), tmp_path / "results"), wanted) == wanted
-    assert wanted.is_file()
+    path = tmp_path / "elsewhere" / "scores.json"
+    assert export(folder_of(scored(0), tmp_path / "results"), path) == path
+    assert path.is_file()
 
 
 def test_a_folder_without_scores_is_refused(tmp_path: Path) -> None:

@@ -110,11 +110,11 @@ def test_duplicate_evidence_means_its_first_occurrence() -> None:
     assert verdict.evidence == (1,)
 
 
-@pytest.mark.parametrize(("quoted", "found"), [("Small left pleural fluid", True), ("left-sided collapse", False)])
-def test_long_common_substrings_count_as_quotation(quoted: str, found: bool) -> None:
+@pytest.mark.parametrize(("quoted", "is_quoted"), [("Small left pleural fluid", True), ("left-sided collapse", False)])
+def test_long_common_substrings_count_as_quotation(quoted: str, is_quoted: bool) -> None:
     # "small left pleural " is 19 of 24 characters; "left" 4 of 19: above and below the 60 % of the specification.
     text = f"evidence:\n- {quoted}\nstatus: contradiction"
-    assert bool(answer(text).evidence) is found
+    assert bool(answer(text).evidence) is is_quoted
 
 
 sentences = (
@@ -202,8 +202,8 @@ RIGHT = (
 
 
 def statuses(text: str) -> dict[int, str]:
-    found = parse_report_response(text, PREMISES, HYPOTHESES).verdicts
-    return {index: verdict.status for index, (verdict, _) in sorted(found.items())}
+    verdicts = parse_report_response(text, PREMISES, HYPOTHESES).verdicts
+    return {index: verdict.status for index, (verdict, _) in sorted(verdicts.items())}
 
 
 ALL = {0: "entailment", 1: "not_entailment", 2: "not_entailment"}

@@ -81,9 +81,9 @@ def test_a_check_can_be_written_as_json() -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["entailment", "neutral", "contradiction"]), st.booleans()), min_size=1))
 def test_the_confusion_matrix_has_every_query(cases: list[tuple[Label, bool]]) -> None:
-    asked = [labeled(str(i), label, (0,)) for i, (label, _) in enumerate(cases)]
+    queries = [labeled(str(i), label, (0,)) for i, (label, _) in enumerate(cases)]
     judge = CallableJudge(lambda _, hypothesis: (cases[int(hypothesis)][1], [0]))
-    checked = check_judge(judge, asked)
+    checked = check_judge(judge, queries)
     assert sum(sum(row.values()) for row in checked.confusion.values()) == len(cases)
     assert confusion_accuracy(checked.confusion) == pytest.approx(checked.accuracy)
 
@@ -100,7 +100,7 @@ def test_no_labeled_judgments_are_refused() -> None:
 
 
 def test_the_default_examples_are_many_and_cover_the_topics() -> None:
-    topics = Counter(one.topic for one in load_labeled_queries())
+    topics = Counter(query.topic for query in load_labeled_queries())
     assert sum(topics.values()) >= 200
     assert len(topics) >= 10
     assert None not in topics
@@ -109,8 +109,8 @@ def test_the_default_examples_are_many_and_cover_the_topics() -> None:
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
 def test_the_published_examples_are_labeled_judgments() -> None:
     read = load_labeled_queries(PUBLISHED)
-    assert (len(read), sum(one.is_entailed for one in read)) == (67, 19)
-    assert {one.topic for one in read} == {None}
+    assert (len(read), sum(query.is_entailed for query in read)) == (67, 19)
+    assert {query.topic for query in read} == {None}
 
 
 def example(evidence: list[str], **more: Any) -> list[dict[str, Any]]:
@@ -148,11 +148,11 @@ def test_a_wrong_label_is_refused(tmp_path: Path, content: Any, code: ErrorCode,
 
 
 def of_two_minds(body: dict[str, Any], _: int) -> Reply:
-    """Finds everything entailed when asked for a report, and nothing when asked for a sentence."""
-    asked = yaml.safe_load(last(body))
-    if "hypothesis" in asked:
+    """Entail everything in a request for a report and nothing in a request for a sentence."""
+    query = yaml.safe_load(last(body))
+    if "hypothesis" in query:
         return 200, {}, "evidence: []\nstatus: not_entailment"
-    rows = [{"number": n, "evidence": ["First."], "status": "entailment"} for n in asked["hypotheses"]]
+    rows = [{"number": n, "evidence": ["First."], "status": "entailment"} for n in query["hypotheses"]]
     return 200, {}, yaml.safe_dump({"answers": rows})
 
 

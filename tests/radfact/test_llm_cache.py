@@ -1,4 +1,4 @@
-"""Answers on disk: what is kept is not asked again, what differs is, and nothing counts before it is there."""
+"""The cache of responses: what reuses it, what its key covers, and concurrent use."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_responses_before_an_interruption_are_cached(serve: Any, tmp_path: Path)
         http_client(server.base_url, concurrency=1, cache=ResponseCache(tmp_path)).complete_all(
             [numeric(str(i)) for i in range(6)]
         )
-    kept = http_client(server.base_url, cache=ResponseCache(tmp_path))
-    assert kept.complete_all([numeric("0"), numeric("1"), numeric("2")]) == [0, 1, 2]
-    assert kept.usage_counter.cached == 3
+    cached = http_client(server.base_url, cache=ResponseCache(tmp_path))
+    assert cached.complete_all([numeric("0"), numeric("1"), numeric("2")]) == [0, 1, 2]
+    assert cached.usage_counter.cached == 3
 
 
 def test_repairs_are_replayed_from_the_cache(serve: Any, tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_the_cache_key_covers_all_that_changes_a_response(serve: Any, tmp_path: 
     server = serve(lambda _, n: (200, {}, str(n)))
 
     def answer(**changed: Any) -> Any:
-        given = {"name": "openai:m", "parameters": {"temperature": 0}, "request": numeric("1"), **changed}
+        options = {"name": "openai:m", "parameters": {"temperature": 0}, "request": numeric("1"), **changed}
         with load_chat_client(
-            given["name"], base_url=server.base_url, parameters=given["parameters"], cache=tmp_path
+            options["name"], base_url=server.base_url, parameters=options["parameters"], cache=tmp_path
         ) as chat:
-            return chat.complete_all([given["request"]])[0]
+            return chat.complete_all([options["request"]])[0]
 
     assert [answer(), answer(**other), answer()] == [1, 2, 1]
 
@@ -105,7 +105,7 @@ messages = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), 
 
 @given(st.lists(messages, max_size=4, unique_by=tuple))
 def test_different_conversations_have_different_keys(conversations: list[list[tuple[str, str]]]) -> None:
-    keys = {response_key(b"{}", PromptPrefix(), tuple(one)) for one in conversations}
+    keys = {response_key(b"{}", PromptPrefix(), tuple(conversation)) for conversation in conversations}
     assert len(keys) == len(conversations)
 
 
@@ -178,10 +178,10 @@ def test_a_failed_read_from_the_cache_stops_the_run(serve: Any, tmp_path: Path) 
 
 
 def test_two_processes_write_to_one_cache(tmp_path: Path) -> None:
-    one, other = ResponseCache(tmp_path), ResponseCache(tmp_path)
-    one.put([("a", CachedResponse("1", 0, 0))])
-    other.put([("b", CachedResponse("2", 0, 0))])
-    assert (one.get("b"), other.get("a")) == (CachedResponse("2", 0, 0), CachedResponse("1", 0, 0))
+    first, second = ResponseCache(tmp_path), ResponseCache(tmp_path)
+    first.put([("a", CachedResponse("1", 0, 0))])
+    second.put([("b", CachedResponse("2", 0, 0))])
+    assert (first.get("b"), second.get("a")) == (CachedResponse("2", 0, 0), CachedResponse("1", 0, 0))
 
 
 def test_merging_caches_changes_no_existing_response(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Servers that misbehave as real ones do: what is waited for, what stops a run, and what is said of it."""
+"""Errors of servers: retries, what stops a run, and messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAKY = f"Incorrect API key provided: {SECRET}"
 
 
 def failure(base_url: str, request: ChatRequest[Any] | None = None, **options: Any) -> str:
-    """The reason why one request stays without an answer."""
+    """Return the reason of the failure of one request."""
     answer = http_client(base_url, **options).complete_all([request or numeric("x")])[0]
     assert isinstance(answer, Failure)
     return answer.reason
@@ -78,9 +78,9 @@ def test_retry_after_determines_the_wait(serve: Any) -> None:
     assert 17 < waits[0] < 18
 
 
-@pytest.mark.parametrize("said", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"], ids=["no time", "a time gone by"])
-def test_retry_after_zero_still_waits(serve: Any, said: str) -> None:
-    server = serve(lambda *_: (429, {"Retry-After": said}, "busy"))
+@pytest.mark.parametrize("retry_after", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"], ids=["no time", "a time gone by"])
+def test_retry_after_zero_still_waits(serve: Any, retry_after: str) -> None:
+    server = serve(lambda *_: (429, {"Retry-After": retry_after}, "busy"))
     waits = Waits()
     http_client(server.base_url, sleep=waits).complete_all([numeric("x")])
     assert len(waits) == MAX_ATTEMPTS["busy"] - 1
@@ -315,19 +315,19 @@ def test_the_key_is_sent_and_never_shown(
     server = serve(lambda *_: (status, {"Retry-After": "0"}, LEAKY))
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
     base_url = server.base_url if route == "aiohttp" else None
-    told = ""
+    message = ""
     with load_chat_client("openai:m", base_url=base_url, cache=tmp_path / "cache") as chat:
         chat.sleep = Waits()
         try:
-            told = str(chat.complete_all([numeric("x")]))
+            message = str(chat.complete_all([numeric("x")]))
         except RunError as error:
-            told = str(error)
-        told += str(chat.identity)
+            message = str(error)
+        message += str(chat.identity)
     assert server.headers[0]["authorization"] == f"Bearer {SECRET}"
     out, err = capfd.readouterr()
-    # The model's own words are kept as they are; a server that answers with the key has it anyway.
-    kept = "" if status == 200 else _texts(tmp_path)
-    assert SECRET not in told + out + err + caplog.text + kept
+    # The model's own words are stored as they are; a server that answers with the key has it anyway.
+    stored = "" if status == 200 else _texts(tmp_path)
+    assert SECRET not in message + out + err + caplog.text + stored
 
 
 def test_no_key_in_the_environment_sends_none(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

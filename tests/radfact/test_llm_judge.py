@@ -1,4 +1,4 @@
-"""The paper's judge: its prompt word for word, and answers read strictly on meaning and leniently on form."""
+"""The judge by a language model: its prompt is that of the paper, and its responses are parsed and repaired."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumo
 
 
 def yes(body: dict[str, Any], _: int) -> Reply:
-    """Answers that the first sentence of the reference entails the hypothesis."""
-    asked = yaml.safe_load(last(body))
-    answer = {"phrase": asked["hypothesis"], "evidence": asked["reference"][:1], "status": "entailment"}
-    return 200, {}, yaml.safe_dump(answer, sort_keys=False)
+    """Respond that the first sentence of the reference entails the hypothesis."""
+    query = yaml.safe_load(last(body))
+    verdict = {"phrase": query["hypothesis"], "evidence": query["reference"][:1], "status": "entailment"}
+    return 200, {}, yaml.safe_dump(verdict, sort_keys=False)
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
@@ -196,8 +196,8 @@ def test_queries_with_the_same_premises_are_adjacent(serve: Any) -> None:
     server = serve(yes)
     judge = load_judge("openai:m", base_url=server.base_url, concurrency=1)
     judge.judge([EntailmentQuery((premise,), f"H{i}.") for i in range(3) for premise in ("A.", "B.")])
-    asked = [yaml.safe_load(last(body))["reference"][0] for body in server.requests]
-    assert asked == ["A."] * 3 + ["B."] * 3
+    premises = [yaml.safe_load(last(body))["reference"][0] for body in server.requests]
+    assert premises == ["A."] * 3 + ["B."] * 3
 
 
 def test_a_custom_system_message_is_sent_verbatim_and_named(serve: Any, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_the_schema_has_evidence_first_from_sentences_of_the_report(serve: Any) 
 
 
 def is_bounded(schema: Any) -> bool:
-    """Whether every text of a schema is one of a list or has a greatest length, and every list has one too."""
+    """Return whether every string and array of a schema has a maximum length or listed values."""
     if isinstance(schema, list):
         return all(map(is_bounded, schema))
     if not isinstance(schema, dict):
@@ -268,27 +268,27 @@ def test_example_responses_are_json_if_a_schema_is_used() -> None:
 HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
 
 
-def answered(body: dict[str, Any], numbers: Collection[int]) -> Reply:
-    """Answers the hypotheses with these numbers: entailed by the first sentence of the reference."""
-    asked = yaml.safe_load(last_query(body))
+def entailed(body: dict[str, Any], numbers: Collection[int]) -> Reply:
+    """Respond that the first sentence of the reference entails the hypotheses with these numbers."""
+    query = yaml.safe_load(last_query(body))
     rows = [
-        {"number": n, "phrase": phrase, "evidence": asked["reference"][:1], "status": "entailment"}
-        for n, phrase in asked["hypotheses"].items()
+        {"number": n, "phrase": phrase, "evidence": query["reference"][:1], "status": "entailment"}
+        for n, phrase in query["hypotheses"].items()
         if n in numbers
     ]
     return 200, {}, yaml.safe_dump({"answers": rows}, sort_keys=False)
 
 
 def last_query(body: dict[str, Any]) -> str:
-    """The last user message that holds a query, not a request to repair."""
+    """Return the last user message with a query instead of a request to repair."""
     return next(str(m["content"]) for m in reversed(body["messages"]) if m["content"].startswith("reference:"))
 
 
-def all_answered(body: dict[str, Any], _: int) -> Reply:
-    return answered(body, range(1, 100))
+def all_entailed(body: dict[str, Any], _: int) -> Reply:
+    return entailed(body, range(1, 100))
 
 
-QUERIES = [EntailmentQuery(PREMISES, one) for one in HYPOTHESES]
+QUERIES = [EntailmentQuery(PREMISES, hypothesis) for hypothesis in HYPOTHESES]
 YES = Verdict("entailment", (0,))
 
 
@@ -297,7 +297,7 @@ def by_report(server: ChatServer, **options: Any) -> Judge:
 
 
 def test_a_report_is_one_request(serve: Any) -> None:
-    server = serve(all_answered)
+    server = serve(all_entailed)
     assert by_report(server).judge(QUERIES) == [YES] * 3
     assert [yaml.safe_load(last(body)) for body in server.requests] == [
         {"reference": list(PREMISES), "hypotheses": dict(enumerate(HYPOTHESES, 1))}
@@ -305,7 +305,7 @@ def test_a_report_is_one_request(serve: Any) -> None:
 
 
 def test_shuffled_queries_of_a_report_are_one_request(serve: Any) -> None:
-    server = serve(all_answered)
+    server = serve(all_entailed)
     by_report(server).judge(
         [EntailmentQuery((premise,), h) for h in (*HYPOTHESES, HYPOTHESES[0]) for premise in ("A.", "B.")]
     )
@@ -316,13 +316,13 @@ def test_examples_are_regrouped_by_report() -> None:
     messages = few_shot_messages(load_few_shots(), SYSTEM_MESSAGE, "yaml", "report")
     assert len(messages) == 1 + 2 * 20  # ten examples, each in both directions
     assert messages[0][1].startswith(SYSTEM_MESSAGE)
-    asked, told = (yaml.safe_load(content) for _, content in messages[1:3])
-    assert list(asked["hypotheses"].values()) == [row["phrase"] for row in told["answers"]]
-    assert list(told["answers"][0]) == ["number", "phrase", "evidence", "status"]
+    query, response = (yaml.safe_load(content) for _, content in messages[1:3])
+    assert list(query["hypotheses"].values()) == [row["phrase"] for row in response["answers"]]
+    assert list(response["answers"][0]) == ["number", "phrase", "evidence", "status"]
 
 
 def test_a_missing_hypothesis_is_requested_again(serve: Any) -> None:
-    server = serve(lambda body, n: answered(body, {1, 2} if n == 1 else {3}))
+    server = serve(lambda body, n: entailed(body, {1, 2} if n == 1 else {3}))
     judge = by_report(server)
     assert judge.judge(QUERIES) == [YES] * 3
     assert (len(server.requests), judge.usage()["repairs"]) == (2, 1)
@@ -331,8 +331,8 @@ def test_a_missing_hypothesis_is_requested_again(serve: Any) -> None:
 
 def test_hypotheses_without_a_verdict_after_repairs_are_sent_alone(serve: Any) -> None:
     def reply(body: dict[str, Any], _: int) -> Reply:
-        asked = yaml.safe_load(last_query(body))["hypotheses"]
-        return answered(body, {1, 2} if len(asked) > 1 else {1})
+        hypotheses = yaml.safe_load(last_query(body))["hypotheses"]
+        return entailed(body, {1, 2} if len(hypotheses) > 1 else {1})
 
     server = serve(reply)
     judge = by_report(server)
@@ -342,15 +342,15 @@ def test_hypotheses_without_a_verdict_after_repairs_are_sent_alone(serve: Any) -
 
 
 def test_only_hypotheses_without_a_verdict_fail(serve: Any) -> None:
-    server = serve(lambda body, _: answered(body, {2}))
+    server = serve(lambda body, _: entailed(body, {2}))
     judge = by_report(server)
-    answers = judge.judge(QUERIES)
-    assert [isinstance(one, Failure) for one in answers] == [True, False, True]
+    verdicts = judge.judge(QUERIES)
+    assert [isinstance(verdict, Failure) for verdict in verdicts] == [True, False, True]
     assert judge.usage()["failures"] == 2
 
 
 def test_a_long_report_is_several_requests(serve: Any) -> None:
-    server = serve(all_answered)
+    server = serve(all_entailed)
     queries = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(REPORT_MAX_HYPOTHESES + 1)]
     assert by_report(server).judge(queries) == [YES] * len(queries)
     assert sorted(len(yaml.safe_load(last(body))["hypotheses"]) for body in server.requests) == [
@@ -360,7 +360,7 @@ def test_a_long_report_is_several_requests(serve: Any) -> None:
 
 
 def test_the_schema_of_a_report_has_an_item_per_hypothesis(serve: Any) -> None:
-    server = serve(all_answered)
+    server = serve(all_entailed)
     by_report(server, answer_format="schema").judge(QUERIES)
     answers = schema_of(server.requests[0])["properties"]["answers"]
     assert (answers["minItems"], answers["maxItems"]) == (3, 3)
@@ -369,7 +369,7 @@ def test_the_schema_of_a_report_has_an_item_per_hypothesis(serve: Any) -> None:
 
 @pytest.mark.parametrize("options", [{"answer_format": "schema"}, {"batch": "report"}, {"judge_args": {"seed": "1"}}])
 def test_options_are_part_of_the_cache_key(serve: Any, tmp_path: Path, options: dict[str, Any]) -> None:
-    server = serve(lambda body, n: all_answered(body, n) if options.get("batch") and n > 1 else yes(body, n))
+    server = serve(lambda body, n: all_entailed(body, n) if options.get("batch") and n > 1 else yes(body, n))
     query = [EntailmentQuery(PREMISES, "Enlarged heart.")]
     first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path)
     first.judge(query)
@@ -436,16 +436,16 @@ texts = st.text(max_size=120) | st.lists(
 @settings(deadline=None)
 @given(st.lists(texts, max_size=3), st.lists(texts, min_size=1, max_size=3))
 def test_queries_equal_the_output_of_the_safe_dumper(reference: list[str], hypotheses: list[str]) -> None:
-    one = {"reference": reference, "hypothesis": hypotheses[0]}
+    single = {"reference": reference, "hypothesis": hypotheses[0]}
     several = {"reference": reference, "hypotheses": dict(enumerate(hypotheses, start=1))}
-    assert query_message(reference, hypotheses[0]) == yaml.safe_dump(one, sort_keys=False)
+    assert query_message(reference, hypotheses[0]) == yaml.safe_dump(single, sort_keys=False)
     assert report_message(reference, hypotheses) == yaml.safe_dump(several, sort_keys=False)
 
 
 def test_formatting_a_query_is_fast() -> None:
-    """At most 0.2 ms a query (0.03 measured with libyaml), so that the processor is not what a run waits for."""
+    """A query takes at most 0.2 ms (0.03 measured with libyaml), so that runs do not wait for the processor."""
     premises = [*PREMISES, "The lungs are clear apart from atelectasis at both bases."]
-    # Reports that differ: what was written for one is kept for its other queries.
+    # Different reports, as the text of a report is cached for its other queries.
     reports = ([*premises, f"Nodule {number}."] for number in itertools.count())
     taken = repeat(lambda: query_message(next(reports), "A nodule."), number=500, repeat=3, timer=time.process_time)
     assert min(taken) < 500 * 0.0002

@@ -1,4 +1,4 @@
-"""Both ways to a model: requests are equal, schemas and endings are understood, and a wrong name or option is told."""
+"""Both routes to a model send equal requests; schemas, stop reasons and invalid options."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_both_routes_send_equal_requests(routes: Any, schema: dict[str, Any] | N
     request = ChatRequest((("user", "Is it?"),), str, PREFIX, schema)
     assert direct.complete_all([request]) == chain.complete_all([request]) == ['{"status": "a"}']
     sent, by_chain = server.requests
-    # The provider calls the limit by a newer name, which servers of one's own may overlook.
+    # The provider calls the limit by a newer name, which local servers may ignore.
     by_chain["max_tokens"] = by_chain.pop("max_completion_tokens")
     assert sent == by_chain
     assert server.headers[0]["authorization"] == server.headers[1]["authorization"]
@@ -317,18 +317,18 @@ def test_calls_in_flight_are_at_least_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [{"api_key": "sk-1"}, {"api-key": "sk-1"}, {"apikey": "sk-1"}, {"default_headers": "{Authorization: Bearer x}"}],
 )
-def test_keys_come_only_from_the_environment(given: dict[str, str]) -> None:
+def test_keys_come_only_from_the_environment(arguments: dict[str, str]) -> None:
     with pytest.raises(InputError) as caught:
-        parse_model_args(given)
-    assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_OPTION, f"judge_args.{next(iter(given))}")
+        parse_model_args(arguments)
+    assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_OPTION, f"judge_args.{next(iter(arguments))}")
 
 
 def test_model_arguments_are_converted_to_numbers() -> None:
-    given = {"temperature": "0.5", "seed": "3", "user": "abc", "stop": "[a, b]", "max_tokens": "9"}
-    assert parse_model_args(given) == {
+    arguments = {"temperature": "0.5", "seed": "3", "user": "abc", "stop": "[a, b]", "max_tokens": "9"}
+    assert parse_model_args(arguments) == {
         "temperature": 0.5,
         "seed": 3,
         "user": "abc",
@@ -338,8 +338,8 @@ def test_model_arguments_are_converted_to_numbers() -> None:
 
 
 def test_model_arguments_in_python_keep_their_types() -> None:
-    given = {"temperature": 0.5, "stop": ["a"], "extra_body": {"top_k": 1}}
-    assert parse_model_args(given) == given
+    arguments = {"temperature": 0.5, "stop": ["a"], "extra_body": {"top_k": 1}}
+    assert parse_model_args(arguments) == arguments
 
 
 def test_token_counts_are_not_secret() -> None:
@@ -367,8 +367,8 @@ def test_arguments_omitted_for_a_model_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(PARTNERS, "fake", (__name__, "_Named"))
-    given = {"responses": ["yes"], "temperature": 0}
-    assert load_chat_model("fake:model", given)
+    arguments = {"responses": ["yes"], "temperature": 0}
+    assert load_chat_model("fake:model", arguments)
     with pytest.raises(InputError, match="temperature=null") as caught:
-        load_chat_model("fake:reasons", given)
+        load_chat_model("fake:reasons", arguments)
     assert caught.value.field == "judge_args.temperature"

@@ -44,7 +44,7 @@ def sentences_read(text: str, narrative: str) -> list[str]:
     return flatten_split(parse_split(text, narrative))
 
 
-def say(text: str) -> Any:
+def respond(text: str) -> Any:
     return lambda *_: (200, {}, text)
 
 
@@ -59,15 +59,15 @@ def test_system_message_is_listing_1_word_for_word() -> None:
 
 
 def test_every_sentence_has_its_division(serve: Any) -> None:
-    [explained] = load_splitter("openai:m", base_url=serve(say(dump_yaml(ANSWER))).base_url).explain([NARRATIVE])
+    [explained] = load_splitter("openai:m", base_url=serve(respond(dump_yaml(ANSWER))).base_url).explain([NARRATIVE])
     assert not isinstance(explained, Failure)
-    assert [(one.orig, list(one.new)) for one in explained] == [
-        (str(one["orig"]), [text for text in one["new"] if text]) for one in ANSWER
+    assert [(division.orig, list(division.new)) for division in explained] == [
+        (str(item["orig"]), [text for text in item["new"] if text]) for item in ANSWER
     ]
 
 
 def test_the_first_query_sent_is_the_protocol(serve: Any) -> None:
-    server = serve(say(dump_yaml(ANSWER)))
+    server = serve(respond(dump_yaml(ANSWER)))
     assert splitter_of(server).split([NARRATIVE]) == [SENTENCES]
     body = server.requests[0]
     messages = body["messages"]
@@ -78,7 +78,7 @@ def test_the_first_query_sent_is_the_protocol(serve: Any) -> None:
 
 
 def test_the_splitter_follows_the_protocol_of_splitters(serve: Any) -> None:
-    splitter = splitter_of(serve(say(dump_yaml(ANSWER))))
+    splitter = splitter_of(serve(respond(dump_yaml(ANSWER))))
     assert isinstance(splitter, Splitter)
     splitter.split([NARRATIVE])
     assert splitter.usage() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == splitter.usage()
@@ -86,7 +86,7 @@ def test_the_splitter_follows_the_protocol_of_splitters(serve: Any) -> None:
 
 
 def test_equal_narratives_are_sent_once_and_empty_ones_never(serve: Any) -> None:
-    server = serve(say(dump_yaml(ANSWER)))
+    server = serve(respond(dump_yaml(ANSWER)))
     assert splitter_of(server).split([NARRATIVE, "", NARRATIVE, " \n"]) == [SENTENCES, [], SENTENCES, []]
     assert len(server.requests) == 1
 
@@ -110,7 +110,7 @@ def test_only_the_narrative_without_a_response_fails(serve: Any) -> None:
 
 
 def test_a_resumed_run_sends_no_requests(serve: Any, tmp_path: Path) -> None:
-    server = serve(say(dump_yaml(ANSWER)))
+    server = serve(respond(dump_yaml(ANSWER)))
     splitter_of(server, cache=tmp_path).split([NARRATIVE])
     again = splitter_of(server, cache=tmp_path)
     assert again.split([NARRATIVE]) == [SENTENCES]
@@ -198,24 +198,24 @@ phrases = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), m
 def test_formatted_responses_are_parsed(made: list[tuple[str, list[str]]]) -> None:
     example = SplitExample(" ".join(orig for orig, _ in made), tuple(SplitSentence(o, tuple(n)) for o, n in made))
     *_, (_, written) = few_shot_messages([example])
-    assert sentences_read(written, example.narrative) == [one for _, new in made for one in new]
+    assert sentences_read(written, example.narrative) == [text for _, new in made for text in new]
 
 
 def test_default_examples_are_nine_and_cover_every_sentence() -> None:
     examples = load_split_examples()
     assert len(examples) == 9
     for example, (_, written) in zip(examples, few_shot_messages(examples)[2::2], strict=True):
-        kept = [text for one in example.sentences for text in one.new if text]
-        assert sentences_read(written, example.narrative) == kept
+        sentences = [text for item in example.sentences for text in item.new if text]
+        assert sentences_read(written, example.narrative) == sentences
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
 def test_the_published_file_loads_and_shares_no_sentence_with_the_defaults(serve: Any) -> None:
     published = load_split_examples(PUBLISHED)
     assert len(published) == 9
-    texts = {one.orig for example in published for one in example.sentences}
-    assert texts.isdisjoint(one.orig for example in load_split_examples() for one in example.sentences)
-    splitter = splitter_of(serve(say(dump_yaml(ANSWER))), few_shots=PUBLISHED)
+    texts = {sentence.orig for example in published for sentence in example.sentences}
+    assert texts.isdisjoint(sentence.orig for example in load_split_examples() for sentence in example.sentences)
+    splitter = splitter_of(serve(respond(dump_yaml(ANSWER))), few_shots=PUBLISHED)
     assert splitter.describe()["few_shots_from"] == PUBLISHED.name
 
 
@@ -270,10 +270,10 @@ def judging(serve: Any) -> Any:
     """A server that splits a narrative into itself and entails nothing, and the requests that it was sent."""
 
     def reply(body: dict[str, Any], _: int) -> Reply:
-        asked = last(body)
+        message = last(body)
         if body["messages"][0]["content"] == SYSTEM_MESSAGE:
-            return 200, {}, dump_yaml([{"orig": asked, "new": [asked]}])
-        hypothesis = asked.rpartition("hypothesis:")[2].strip()
+            return 200, {}, dump_yaml([{"orig": message, "new": [message]}])
+        hypothesis = message.rpartition("hypothesis:")[2].strip()
         return 200, {}, dump_yaml({"phrase": hypothesis, "evidence": [], "status": "not_entailment"})
 
     return serve(reply)
@@ -287,11 +287,11 @@ NARRATIVES = Pair("1", "Heart is large.", "Left effusion.")
 
 
 def test_the_judge_is_the_default_splitter(judging: Any) -> None:
-    given: dict[str, Any] = {"base_url": judging.base_url, "judge_args": {"seed": 3, "temperature": None}}
-    by_object = RadFact(load_judge("openai:m", **given), bootstrap=0).score([NARRATIVES])
-    evaluate([NARRATIVES], ["radfact"], judge=load_judge("openai:m", **given), bootstrap=0)
-    evaluate([NARRATIVES], ["radfact"], judge="openai:m", bootstrap=0, **given)
-    make_reward("logical_precision", judge="openai:m", splitter="openai:m", **given)(["No."], ground_truth=["Yes."])
+    options: dict[str, Any] = {"base_url": judging.base_url, "judge_args": {"seed": 3, "temperature": None}}
+    by_object = RadFact(load_judge("openai:m", **options), bootstrap=0).score([NARRATIVES])
+    evaluate([NARRATIVES], ["radfact"], judge=load_judge("openai:m", **options), bootstrap=0)
+    evaluate([NARRATIVES], ["radfact"], judge="openai:m", bootstrap=0, **options)
+    make_reward("logical_precision", judge="openai:m", splitter="openai:m", **options)(["No."], ground_truth=["Yes."])
     assert by_object.splitter is not None
     assert by_object.splitter["name"] == "openai:m"
     assert by_object.usage["splitter"]["calls"] == by_object.usage["judge"]["calls"] == 2

@@ -217,7 +217,7 @@ def test_a_sentence_stays_with_the_sentence_it_refers_to() -> None:
 
 def test_the_explanation_covers_each_sentence() -> None:
     divisions = explain_split("Two views. No nodule or mass.")
-    assert [(one.orig, one.new) for one in divisions] == [
+    assert [(division.orig, division.new) for division in divisions] == [
         ("Two views", ()),
         ("No nodule or mass", ("No nodule.", "No mass.")),
     ]
@@ -239,14 +239,14 @@ def test_a_missing_ontology_is_named(tmp_path: Path) -> None:
 
 
 def stated(texts: Iterable[str]) -> set[tuple[str, bool]]:
-    """Certain findings of the ontology; low volumes count as technique (paper 004, listing 1)."""
+    """Certain findings of the ontology; low volumes count as technique (MAIRA-2, listing 1)."""
     findings = default_ontology().findings
     facts = (fact for text in texts for fact in parse_sentence(text).facts)
-    found = {(fact.concept, fact.present) for fact in facts if fact.concept in findings and not fact.doubt}
+    stated = {(fact.concept, fact.present) for fact in facts if fact.concept in findings and not fact.doubt}
     for name, node in findings.items():
-        if node.exhaustive and found.issuperset((part, False) for part in node.exhaustive):
-            found.add((name, False))
-    return {fact for fact in found if fact[0] != "low_lung_volumes"}
+        if node.exhaustive and stated.issuperset((part, False) for part in node.exhaustive):
+            stated.add((name, False))
+    return {fact for fact in stated if fact[0] != "low_lung_volumes"}
 
 
 findings = st.sampled_from(
@@ -257,7 +257,7 @@ things = findings | st.sampled_from(["widgetosis", "gadgetal lines", "a XXXX"])
 
 def listed(members: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     some = st.lists(members, min_size=1, max_size=4)
-    return some.map(lambda found: " and ".join(filter(None, [", ".join(found[:-1]), found[-1]])))
+    return some.map(lambda names: " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])))
 
 
 def narratives_of(members: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
@@ -286,13 +286,15 @@ AGREEING = {"is", "are", "was", "were", "has", "have", "show", "shows", "no"}
 @given(narratives_of(things))
 def test_every_word_comes_from_the_sentence(sentences: list[str]) -> None:
     for division in explain_split(" ".join(sentences)):
-        said = set(re.findall(r"\w+", " ".join(division.new).lower()))
-        assert said <= set(re.findall(r"\w+", division.orig.lower())) | AGREEING
+        words = set(re.findall(r"\w+", " ".join(division.new).lower()))
+        assert words <= set(re.findall(r"\w+", division.orig.lower())) | AGREEING
 
 
 @given(st.permutations(["cardiomegaly", "edema", "pneumothorax", "widgetosis"]))
 def test_reading_order_is_kept(members: list[str]) -> None:
-    assert split_narrative(f"No {', '.join(members[:-1])}, or {members[-1]}.") == [f"No {one}." for one in members]
+    assert split_narrative(f"No {', '.join(members[:-1])}, or {members[-1]}.") == [
+        f"No {member}." for member in members
+    ]
 
 
 @given(st.text(max_size=200))
@@ -307,11 +309,11 @@ def test_decisions_agree_with_the_published_examples() -> None:
     for example in json.loads(PUBLISHED.read_text(encoding="utf-8")):
         for sentence in example["parsed_report"]["sentence_list"]:
             expected = [text for text in sentence["new"] if text]
-            found = split_narrative(sentence["orig"])
-            agreed.append(len(found) == len(expected))
+            sentences = split_narrative(sentence["orig"])
+            agreed.append(len(sentences) == len(expected))
             if agreed[-1]:
-                pairs = zip(map(_tokens, expected), map(_tokens, found), strict=True)
-                similar += [difflib.SequenceMatcher(None, one, other).ratio() for one, other in pairs]
+                pairs = zip(map(_tokens, expected), map(_tokens, sentences), strict=True)
+                similar += [difflib.SequenceMatcher(None, first, second).ratio() for first, second in pairs]
     assert sum(agreed) / len(agreed) >= 0.9
     assert sum(similar) / len(similar) >= 0.95
 
@@ -326,9 +328,9 @@ def open_i(count: int) -> Iterator[str]:
         for member in [m for m in archive.getmembers() if m.name.endswith(".xml")][:count]:
             handle = archive.extractfile(member)
             assert handle is not None
-            found = re.search(r'<AbstractText Label="FINDINGS">([^<]+)<', handle.read().decode("utf-8"))
-            if found is not None:
-                yield unescape(found[1])
+            section = re.search(r'<AbstractText Label="FINDINGS">([^<]+)<', handle.read().decode("utf-8"))
+            if section is not None:
+                yield unescape(section[1])
 
 
 @pytest.mark.skipif(not REPORTS.exists(), reason="the Open-i reports are not here")
@@ -336,7 +338,7 @@ def open_i(count: int) -> Iterator[str]:
 def test_open_i_reports_keep_their_findings() -> None:
     """Of the findings stated in real reports at most one in a hundred goes (with recommendations, interpretation)."""
     total = lost = 0
-    for division in (one for text in open_i(500) for one in explain_split(text)):
+    for division in (division for text in open_i(500) for division in explain_split(text)):
         before = stated([division.orig])
         total += len(before)
         lost += len(before - stated(division.new))

@@ -136,7 +136,7 @@ class TestFigures:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "label"),
     [
         ("logical_f1", "Logical F1"),
         ("rouge_l", "ROUGE-L"),
@@ -147,8 +147,8 @@ class TestFigures:
         ("openai:gpt-4o, asked", "openai:gpt-4o, asked"),
     ],
 )
-def test_scores_have_the_names_of_their_papers(name: str, said: str) -> None:
-    assert words(name) == said
+def test_scores_have_the_names_of_their_papers(name: str, label: str) -> None:
+    assert words(name) == label
 
 
 class TestStudies:

@@ -1,4 +1,4 @@
-"""The page as a reader meets it: opened from disk in a real browser."""
+"""The page opened from disk in a real browser."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_each_report_has_its_boxes_on_its_own_copy_of_the_image(page: Page) -> N
     labels = [
         picture(page, side).locator(".box-viewer-label").all_text_contents() for side in ("Candidate", "Reference")
     ]
-    assert [sorted(one) for one in labels] == [["C1", "C2"], ["R1", "R2"]]
+    assert [sorted(names) for names in labels] == [["C1", "C2"], ["R1", "R2"]]
     left, right = (picture(page, side).bounding_box() for side in ("Candidate", "Reference"))
     assert left is not None
     assert right is not None
@@ -152,14 +152,14 @@ def test_each_report_has_its_boxes_on_its_own_copy_of_the_image(page: Page) -> N
 
 
 def test_a_sentence_has_the_color_of_its_boxes_and_its_evidence(page: Page) -> None:
-    def colour(box: str) -> str:
-        one = card(page).locator(".box-viewer-box").filter(has_text=box)
-        return str(one.evaluate("node => getComputedStyle(node).borderTopColor"))
+    def color(box: str) -> str:
+        element = card(page).locator(".box-viewer-box").filter(has_text=box)
+        return str(element.evaluate("node => getComputedStyle(node).borderTopColor"))
 
     number = card(page).locator(".number").filter(has_text="C1")
-    said = number.evaluate("node => getComputedStyle(node).backgroundColor")
-    assert said == colour("C1") == colour("R2")
-    assert colour("C2") == colour("R1") != said
+    background = number.evaluate("node => getComputedStyle(node).backgroundColor")
+    assert background == color("C1") == color("R2")
+    assert color("C2") == color("R1") != background
 
 
 def test_the_larger_image_has_toggles_for_the_boxes_of_each_report(page: Page) -> None:
@@ -176,9 +176,9 @@ def test_a_long_id_does_not_cover_the_controls_of_the_larger_image(page: Page, w
     card(page).get_by_role("button", name="Frontal of good: show larger").click()
     dialog = page.locator("dialog")
     controls = [dialog.get_by_role("button"), *dialog.locator("label").all()]
-    sizes = [(one.bounding_box() or {}).get("height") for one in controls]
+    sizes = [(control.bounding_box() or {}).get("height") for control in controls]
     page.evaluate("document.getElementById('large-title').textContent = `1.2.${'3'.repeat(60)} · Frontal`")
-    assert [(one.bounding_box() or {}).get("height") for one in controls] == sizes
+    assert [(control.bounding_box() or {}).get("height") for control in controls] == sizes
     title = page.locator("#large-title").bounding_box()
     sides = page.locator("#large-sides").bounding_box()
     assert title is not None
@@ -187,9 +187,9 @@ def test_a_long_id_does_not_cover_the_controls_of_the_larger_image(page: Page, w
 
 
 def test_inputs_show_present_and_missing_sections(page: Page) -> None:
-    given = card(page).get_by_role("region", name="Inputs of good")
-    assert given.locator("dd").all_text_contents() == ["Cough.", "technique, comparison, prior report"]
-    assert given.locator("dt").all_text_contents() == ["Indication", "Not given"]
+    inputs = card(page).get_by_role("region", name="Inputs of good")
+    assert inputs.locator("dd").all_text_contents() == ["Cough.", "technique, comparison, prior report"]
+    assert inputs.locator("dt").all_text_contents() == ["Indication", "Not given"]
 
 
 def test_the_frontal_among_the_inputs_has_no_boxes(page: Page) -> None:
@@ -204,8 +204,12 @@ def test_the_page_has_no_serious_accessibility_violations(page: Page, scheme: Li
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page.emulate_media(color_scheme=scheme)
     card(page).get_by_text("Nodule in the left mid zone.").click()
-    found = axe.run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+    violations = axe.run(page).response["violations"]
+    assert [
+        (violation["id"], violation["nodes"][0]["html"])
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
+    ] == []
 
 
 def test_the_worst_study_comes_first_and_those_without_a_value_last(page: Page) -> None:
@@ -319,7 +323,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twenty studies with logical F1 of 0.00, 0.05 ... 0.95, the fourth with a mask in both of its encodings."""
     folder = tmp_path_factory.mktemp("many")
     names = [f"s{number:02d}" for number in range(20)]
-    write_json(folder / "scores.json", {"figures": {"logical_f1": {"point": 0.475}}, "judge": "tester"})
+    write_json(folder / "scores.json", {"scores": {"logical_f1": {"point": 0.475}}, "judge": "tester"})
     write_jsonl(
         folder / "samples.jsonl",
         [{"sample_id": name, "logical_f1": number / 20} for number, name in enumerate(names)],
@@ -348,7 +352,7 @@ def many_page(browser: Browser, many: Path) -> Iterator[Page]:
 def test_prior_boxes_are_drawn_on_the_prior_image(browser: Browser, tmp_path: Path) -> None:
     write_image(tmp_path / "prior.png", 100, 100)
     manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "a", "prior_frontal": "prior.png"})
-    write_json(tmp_path / "scores.json", {"figures": {}, "judge": "tester"})
+    write_json(tmp_path / "scores.json", {"scores": {}, "judge": "tester"})
     write_jsonl(tmp_path / "samples.jsonl", [{"sample_id": "a"}])
     corner = {"x_min": 0, "y_min": 0, "x_max": 0.5, "y_max": 0.5}
     write_jsonl(tmp_path / "sentences.jsonl", [sentence("a", "reference", 0, "Unchanged.", prior_boxes=[corner])])
@@ -420,7 +424,7 @@ def long_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three hundred studies of two sentences each."""
     folder = tmp_path_factory.mktemp("long")
     names = [f"s{number:03d}" for number in range(300)]
-    write_json(folder / "scores.json", {"figures": {}, "judge": "tester"})
+    write_json(folder / "scores.json", {"scores": {}, "judge": "tester"})
     write_jsonl(folder / "samples.jsonl", [{"sample_id": name} for name in names])
     write_jsonl(
         folder / "sentences.jsonl",
@@ -489,7 +493,9 @@ def test_an_empty_report_is_worst_and_a_neutral_score_has_no_worst(browser: Brow
     page.goto((tmp_path / "report.html").as_uri())
     assert cards(page) == ["empty", "none", "bad", "good"]
     options = page.get_by_label("Order").locator("option").all_inner_texts()
-    assert [one for one in options if one.startswith("Lateral mentions,")] == ["Lateral mentions, greatest first"]
+    assert [option for option in options if option.startswith("Lateral mentions,")] == [
+        "Lateral mentions, greatest first"
+    ]
     page.get_by_label("Order").select_option(label="Logical F1, best first")
     assert cards(page) == ["good", "bad", "empty", "none"]
     page.close()
@@ -508,7 +514,7 @@ def test_the_table_of_all_scores_can_be_sorted(metrics_page: Page) -> None:
 def test_a_point_of_the_scatter_plot_opens_its_study(metrics_page: Page) -> None:
     points = metrics_page.locator(".scatter circle")
     assert points.count() == 4
-    # The best study of both figures stands at the far corner, the worst at the origin.
+    # The best study of both scores stands at the far corner, the worst at the origin.
     far, origin = points.nth(0).bounding_box(), points.nth(2).bounding_box()
     assert far is not None
     assert origin is not None

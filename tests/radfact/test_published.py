@@ -1,4 +1,4 @@
-"""The figures in `paper` mode against a plain computation of their definition, and corner by corner."""
+"""The scores in `paper` mode against a plain computation of their definition, and corner by corner."""
 
 import math
 import random
@@ -29,7 +29,7 @@ NO = Verdict("not_entailment")
 
 
 class Dice:
-    """A judge whose answer is anything that is valid, and the same whenever the same is asked."""
+    """A judge with arbitrary valid verdicts, equal for equal queries."""
 
     name = "dice"
 
@@ -62,8 +62,8 @@ def plain_text(text: str) -> str:
 
 def painted(sentences: Sequence[Sentence]) -> np.ndarray:
     canvas = np.zeros((224, 224), dtype=bool)
-    for one in sentences:
-        for box in one.boxes or ():
+    for sentence in sentences:
+        for box in sentence.boxes or ():
             x0, y0, x1, y1 = (np.array(box.as_tuple()) * 224).astype(int)
             canvas[y0:y1, x0:x1] = True
     return canvas
@@ -72,19 +72,19 @@ def painted(sentences: Sequence[Sentence]) -> np.ndarray:
 def plain_direction(hypotheses: Sequence[Sentence], premises: Sequence[Sentence], judge: Dice) -> list[float]:
     """Logical, grounding and spatial fraction of one direction."""
     entailed = located = entailed_located = both = 0
-    texts = tuple(one.text for one in premises)
-    for one in hypotheses:
-        same = next(other for other in hypotheses if plain_text(other.text) == plain_text(one.text))
+    texts = tuple(sentence.text for sentence in premises)
+    for hypothesis in hypotheses:
+        same = next(other for other in hypotheses if plain_text(other.text) == plain_text(hypothesis.text))
         verdict = judge.answer(EntailmentQuery(texts, same.text)) if premises else NO
         evidence = []
         for named in verdict.evidence:
             evidence.append(next(other for other in premises if plain_text(other.text) == plain_text(texts[named])))
         is_entailed = verdict.status == "entailment"
         entailed += is_entailed
-        located += one.boxes is not None
-        entailed_located += is_entailed and one.boxes is not None
-        if is_entailed and one.boxes and any(other.boxes for other in evidence):
-            mine, theirs = painted([one]), painted(evidence)
+        located += hypothesis.boxes is not None
+        entailed_located += is_entailed and hypothesis.boxes is not None
+        if is_entailed and hypothesis.boxes and any(other.boxes for other in evidence):
+            mine, theirs = painted([hypothesis]), painted(evidence)
             both += bool(mine.any() and (mine & theirs).sum() / mine.sum() > 0.5)
     pairs = [(entailed, len(hypotheses)), (both, entailed_located), (both, located)]
     return [above / below if below else math.nan for above, below in pairs]
@@ -97,7 +97,7 @@ def plain_f1(precision: float, recall: float) -> float:
 
 
 def plain_figures(rows: np.ndarray) -> list[float]:
-    """The nine figures of a set of (precisions, recalls) rows, in the order of `SCORES`."""
+    """The nine scores of a set of (precisions, recalls) rows, in the order of `SCORES`."""
     means = []
     for column in rows.T:
         known = column[~np.isnan(column)]
@@ -115,17 +115,17 @@ def assert_equal_to_the_definition(
         ]
     )
     for sample, row in zip(result.samples, rows, strict=True):
-        found = [sample.scores[name] for name in SCORES]
-        assert found == pytest.approx(plain_figures(row[None]), abs=1e-9, nan_ok=True)
+        values = [sample.scores[name] for name in SCORES]
+        assert values == pytest.approx(plain_figures(row[None]), abs=1e-9, nan_ok=True)
     generator = np.random.default_rng(42)
     drawn = [plain_figures(rows[generator.choice(len(rows), len(rows), replace=True)]) for _ in range(replicates)]
     for name, point, column in zip(SCORES, plain_figures(rows), np.array(drawn).T, strict=True):
-        figure, known = result.scores[name], column[~np.isnan(column)]
-        wanted = [point, *np.quantile(known, [0.025, 0.25, 0.5, 0.75, 0.975])] if known.size else [point] + [None] * 5
+        score, known = result.scores[name], column[~np.isnan(column)]
+        expected = [point, *np.quantile(known, [0.025, 0.25, 0.5, 0.75, 0.975])] if known.size else [point] + [None] * 5
         if math.isnan(point):
-            wanted = [None] * 6
-        found = [figure.point, figure.low, figure.q25, figure.median, figure.q75, figure.high]
-        assert found == pytest.approx(wanted, abs=1e-9)
+            expected = [None] * 6
+        values = [score.point, score.low, score.q25, score.median, score.q75, score.high]
+        assert values == pytest.approx(expected, abs=1e-9)
 
 
 # Corners on the grid make shares of exactly one half likely, free ones make boxes thinner than a pixel.
@@ -175,7 +175,7 @@ def masked(text: str, pixels: np.ndarray) -> Sentence:
 
 
 class Table(Dice):
-    """A judge that is told what is entailed by what."""
+    """A judge with given verdicts."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
@@ -185,7 +185,7 @@ class Table(Dice):
         return Verdict("entailment", named) if named else NO
 
 
-def figures(candidate: list[Sentence], reference: list[Sentence], entailed: Evidence, compat: Any) -> list[Any]:
+def scores_of(candidate: list[Sentence], reference: list[Sentence], entailed: Evidence, compat: Any) -> list[Any]:
     """Precision and recall of each kind, None for no value, where `entailed` names the evidence of hypotheses."""
     (sample,) = RadFact(Table(entailed), compat=compat, bootstrap=0).score([candidate], [reference]).samples
     values = [sample.scores[f"{kind}_{part}"] for kind in KINDS for part in ("precision", "recall")]
@@ -194,7 +194,7 @@ def figures(candidate: list[Sentence], reference: list[Sentence], entailed: Evid
 
 HALF_MASK = np.pad(np.ones((224, 112), dtype=bool), ((0, 0), (0, 112)))
 CORNERS: dict[str, tuple[list[Sentence], list[Sentence], Evidence, list[Any], list[Any]]] = {
-    # candidate, reference, entailed: evidence; figures in paper mode, in exact mode (logical, grounding, spatial: P, R)
+    # candidate, reference, entailed: evidence; scores in paper mode, in exact mode (logical, grounding, spatial: P, R)
     "no candidate sentences": ([], [located("x", LEFT)], {}, *[[None, 0, None, None, None, 0]] * 2),
     "no sentences at all": ([], [], {}, *[[None] * 6] * 2),
     "no boxes anywhere": ([located("a")], [located("x")], {"a": (0,)}, *[[1, 0, None, None, None, None]] * 2),
@@ -284,13 +284,13 @@ CORNERS: dict[str, tuple[list[Sentence], list[Sentence], Evidence, list[Any], li
 @pytest.mark.parametrize("compat", ["paper", "exact"])
 def test_corner_cases(corner: str, compat: str) -> None:
     candidate, reference, entailed, paper, exact = CORNERS[corner]
-    assert figures(candidate, reference, entailed, compat) == (paper if compat == "paper" else exact)
+    assert scores_of(candidate, reference, entailed, compat) == (paper if compat == "paper" else exact)
 
 
 def test_f1_of_zero_precision_and_recall_is_zero() -> None:
     result = RadFact(Table({}), bootstrap=10).score([[located("a")]], [[located("x")]])
-    figure = result.scores["logical_f1"]
-    assert [result.samples[0].scores["logical_f1"], figure.point, figure.median, figure.high] == [0, 0, 0, 0]
+    score = result.scores["logical_f1"]
+    assert [result.samples[0].scores["logical_f1"], score.point, score.median, score.high] == [0, 0, 0, 0]
 
 
 def test_golden_scores_of_the_published_metric() -> None:
@@ -300,4 +300,4 @@ def test_golden_scores_of_the_published_metric() -> None:
     candidate = [located("a", small), located("b", near, far), located("c"), located("d")]
     reference = [located("p", small), located("q", near), located("r", far), located("s")]
     entailed = {"a": (0,), "b": (1,), "c": (2,), "p": (0,), "q": (1,), "r": (2,)}
-    assert figures(candidate, reference, entailed, "paper") == pytest.approx([0.75, 0.75, 0.5, 2 / 3, 0.5, 2 / 3])
+    assert scores_of(candidate, reference, entailed, "paper") == pytest.approx([0.75, 0.75, 0.5, 2 / 3, 0.5, 2 / 3])

@@ -123,12 +123,12 @@ def test_evidence_without_a_region_entails_nothing_at_any_threshold(compat: Comp
 
 @given(pixels=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=4))
 def test_masks_are_decoded_from_both_encodings(pixels: list[list[bool]]) -> None:
-    wanted = np.array(pixels)
-    flat = wanted.ravel(order="F")
+    expected = np.array(pixels)
+    flat = expected.ravel(order="F")
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flat])))
     runs = np.diff([0, *edges.tolist(), flat.size]).tolist()
-    assert (decode_mask(mask(wanted)) == wanted).all()
-    assert (decode_mask(Mask(size=wanted.shape, counts=runs)) == wanted).all()
+    assert (decode_mask(mask(expected)) == expected).all()
+    assert (decode_mask(Mask(size=expected.shape, counts=runs)) == expected).all()
 
 
 @given(own=several(steps=64), evidence=several(steps=64), compat=st.sampled_from(["paper", "exact"]))

@@ -86,7 +86,7 @@ def test_an_unknown_field_has_a_suggestion(sentence: dict[str, Any], message: st
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("Nodule.", "nodule"),
         ("Nodule  in\tthe lung ", "nodule in the lung"),
@@ -98,12 +98,12 @@ def test_an_unknown_field_has_a_suggestion(sentence: dict[str, Any], message: st
         ("T1\u20112", "T1\u22122"),
     ],
 )
-def test_normalization_ignores_case_spaces_dashes_and_a_final_mark(one: str, other: str) -> None:
-    assert normalize_text(one) == normalize_text(other)
+def test_normalization_ignores_case_spaces_dashes_and_a_final_mark(first: str, second: str) -> None:
+    assert normalize_text(first) == normalize_text(second)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("Nodule?!", "Nodule"),
         ("No nodule", "Nodule"),
@@ -112,11 +112,11 @@ def test_normalization_ignores_case_spaces_dashes_and_a_final_mark(one: str, oth
         ("Opacity at T1\u20132.", "Opacity at T12."),
     ],
 )
-def test_normalization_keeps_words_numeric_dashes_and_other_marks(one: str, other: str) -> None:
-    assert normalize_text(one) != normalize_text(other)
+def test_normalization_keeps_words_numeric_dashes_and_other_marks(first: str, second: str) -> None:
+    assert normalize_text(first) != normalize_text(second)
 
 
 @given(text=st.text() | st.text(alphabet="-\u2013\u2212 1a."))
 def test_normalized_text_has_no_capitals_and_only_numeric_dashes(text: str) -> None:
-    kept = re.sub(r"(?<=\d)-(?=\d)", "", normalize_text(text))
-    assert not set(kept) & set("-\u2010\u2013\u2014\u2212\n\tABC")
+    text_without_ranges = re.sub(r"(?<=\d)-(?=\d)", "", normalize_text(text))
+    assert not set(text_without_ranges) & set("-\u2010\u2013\u2014\u2212\n\tABC")

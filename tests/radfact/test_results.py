@@ -130,11 +130,11 @@ def test_run_json_has_input_options_judge_and_usage(result: EvaluationResult, tm
 
 
 def test_equal_results_give_equal_bytes(result: EvaluationResult, tmp_path: Path) -> None:
-    for name in ("one", "two"):
+    for name in ("first", "second"):
         write_results(result, tmp_path / name, {"seed": 42})
-    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    files = sorted(path.name for path in (tmp_path / "first").iterdir())
     assert files == ["run.json", "samples.jsonl", "scores.json", "sentences.jsonl"]
-    assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)
+    assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes() for name in files)
 
 
 def test_sentence_rows_have_masks_and_prior_boxes(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_an_unfinished_folder_has_no_scores(result: EvaluationResult, tmp_path: 
 def test_a_dataset_without_samples_has_null_scores(tmp_path: Path) -> None:
     write_results(RadFact(judge=FirstPremise()).score([], []), tmp_path, {})
     text = (tmp_path / "scores.json").read_text()
-    assert {figure["point"] for figure in json.loads(text)["scores"].values()} == {None}
+    assert {score["point"] for score in json.loads(text)["scores"].values()} == {None}
 
 
 def test_sample_scores_are_read_from_a_folder(tmp_path: Path) -> None:
@@ -169,11 +169,11 @@ def test_sample_scores_are_read_from_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no scores\.json"):
         read_sample_scores(tmp_path)
     write_json(tmp_path / "scores.json", {"figures": {"x": {"direction": "lower"}, "of_the_set": {}}})
-    found = read_sample_scores(tmp_path)
-    assert found.directions == {"x": "lower", "of_the_set": "higher"}
-    assert list(found.rows) == ["b", "a"]
-    assert found.rows["b"] == {"x": 0.5}
-    assert math.isnan(found.rows["a"]["x"])
+    scores = read_sample_scores(tmp_path)
+    assert scores.directions == {"x": "lower", "of_the_set": "higher"}
+    assert list(scores.rows) == ["b", "a"]
+    assert scores.rows["b"] == {"x": 0.5}
+    assert math.isnan(scores.rows["a"]["x"])
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Lengths(Metric):
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
         self.calls.append(len(pairs))
         own = [float(len(pair.candidate)) or math.nan for pair in pairs]
-        off = [abs(one - len(pair.reference)) for one, pair in zip(own, pairs, strict=True)]
+        off = [abs(length - len(pair.reference)) for length, pair in zip(own, pairs, strict=True)]
         return MetricResult({"length": own, "length_off": off})
 
 
@@ -57,8 +57,8 @@ LENGTH = (Lengths(), "length")
 def test_plain_and_conversational_completions_have_equal_rewards() -> None:
     reward = make_reward(LENGTH)
     plain = reward(["ab", "abc"], ground_truth=["x", "y"])
-    said = [[{"role": "assistant", "content": text}] for text in ("ab", "abc")]
-    assert plain == reward(said, ground_truth=["x", "y"], prompts=["p", "p"]) == [2.0, 3.0]
+    conversations = [[{"role": "assistant", "content": text}] for text in ("ab", "abc")]
+    assert plain == reward(conversations, ground_truth=["x", "y"], prompts=["p", "p"]) == [2.0, 3.0]
 
 
 def test_scores_that_are_better_when_lower_are_negated() -> None:
