@@ -27,7 +27,7 @@ _MODEL = CommandRequirements(("model",))
 COMMAND_REQUIREMENTS: Mapping[str, CommandRequirements] = {
     "prepare": _MODEL,
     "prepare phantom": CommandRequirements(),
-    "train": CommandRequirements(("model",), note="by a recipe, such as configs/phantom.yaml"),
+    "train": CommandRequirements(("model",), note="with a configuration such as configs/phantom.yaml"),
     "estimate": _MODEL,
     "ablate": CommandRequirements(("model",), judge=True),
     "generate": _MODEL,

@@ -261,7 +261,7 @@ class CheckpointManager:
 
 
 def read_record(state: Path) -> dict[str, Any]:
-    """Read `step` and what `CheckpointManager.save` was given besides the tensors.
+    """Read the step and the record that `CheckpointManager.save` saved with the tensors.
 
     Raises:
         InputError: the record cannot be read, or has another format.
