@@ -29,7 +29,7 @@ export class Assessment {
       keep: (text) => handlers.keep(`own:${id}`, text),
       save: (name) => this.#saveOwn(name),
     });
-    // Left without a word, it says no type; what was typed is saved before this.
+    // An empty field means no type. Typed text is saved before this.
     this.ownInput.addEventListener("blur", () => {
       if (!this.own.isTyping) this.#closeOwn();
     });
@@ -52,7 +52,7 @@ export class Assessment {
     });
   }
 
-  /** Whether something is typed that no change holds yet. */
+  /** Whether there is typed text that is not in a change yet. */
   get isTyping() {
     return this.why.isTyping || this.own.isTyping;
   }
@@ -95,13 +95,13 @@ export class Assessment {
     this.type.title = visibleText(chosen ?? "");
   }
 
-  /** Make the severities ready for the keyboard: the one that is chosen, else the first. */
+  /** Move the focus to the chosen severity, or else to the first. */
   focusSeverity() {
     const [{ radio }] = this.radios;
     (this.radios.find((each) => each.radio.checked)?.radio ?? radio).focus();
   }
 
-  /** Hand over what is typed. */
+  /** Commit the typed text. */
   save() {
     this.why.save();
     this.own.save();
@@ -114,7 +114,7 @@ export class Assessment {
     else this.handlers.assess(this.id, { error_type: this.type.value || null });
   }
 
-  /** Escape takes back what was typed; Enter and leaving the field save it. */
+  /** Escape discards the typed text; Enter and leaving the field save it. */
   #ownKey(event) {
     if (event.key !== "Escape") return;
     event.preventDefault();

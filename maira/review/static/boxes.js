@@ -6,20 +6,20 @@ import { sameBoxes } from "./state.js";
 const HANDLES = ["nw", "n", "ne", "e", "se", "s", "sw", "w"];
 const STEP = 0.01;
 const FINE_STEP = 0.002;
-// Arrow keys pressed this soon after one another make one change.
+// Arrow keys pressed within this time make one change.
 const PAUSE_MS = 700;
 // A box smaller than this came from a click, not from a drag.
 const SMALLEST = 0.008;
 
 const within = (value, low, high) => Math.min(high, Math.max(low, value));
 
-/** A box moved by a share of the image, held inside it. */
+/** A box moved by a share of the image, clamped to the image. */
 function moved([left, top, right, bottom], x, y) {
   const [across, down] = [within(x, -left, 1 - right), within(y, -top, 1 - bottom)];
   return [left + across, top + down, right + across, bottom + down];
 }
 
-/** A box with the sides that a handle names moved; it never turns inside out. */
+/** A box with the sides of a handle moved; opposite sides never cross. */
 function resized([left, top, right, bottom], handle, x, y) {
   return [
     handle.includes("w") ? within(left + x, 0, right - SMALLEST) : left,
@@ -29,7 +29,7 @@ function resized([left, top, right, bottom], handle, x, y) {
   ];
 }
 
-/** Shares to five places: a fifth of a pixel of a large radiograph, and no tail of binary fractions in the records. */
+/** Shares rounded to five places: a fifth of a pixel of a large radiograph, and short numbers in the records. */
 function rounded(boxes) {
   return boxes.map((box) => box.map((share) => Number(share.toFixed(5))));
 }
@@ -38,7 +38,7 @@ export class BoxEditor {
   #sentence = null;
   #boxes = [];
   #timer = null;
-  // Ends the following of a pointer that is held.
+  // Stops tracking a pressed pointer.
   #release = null;
 
   /**
@@ -60,7 +60,7 @@ export class BoxEditor {
   }
 
   /**
-   * Show the boxes of a sentence with handles; null shows none. What was being changed of another one is storage.
+   * Show the boxes of a sentence with handles; null shows none. A change in progress of another sentence is saved.
    *
    * @param {{id: string, boxes: number[][], deleted: boolean} | null} sentence
    * @param {{number: number, locked: boolean}} how  `number`: of the sentence as shown
@@ -80,7 +80,7 @@ export class BoxEditor {
     this.#render();
   }
 
-  /** Whether arrow keys have moved a box and no change holds it yet. */
+  /** Whether arrow keys have moved a box without a change for it yet. */
   get isChanging() {
     return this.#timer !== null;
   }
@@ -102,7 +102,7 @@ export class BoxEditor {
     this.radiograph.root.dispatchEvent(new Event("drawingchange"));
   }
 
-  /** Hand over what was changed, if anything was. */
+  /** Commit what was changed, if anything was. */
   commit() {
     const wasChanging = this.isChanging;
     clearTimeout(this.#timer);
@@ -110,7 +110,7 @@ export class BoxEditor {
     if (wasChanging) this.touched();
     if (!this.#sentence || sameBoxes(this.#boxes, this.#sentence.boxes)) return;
     this.#boxes = rounded(this.#boxes);
-    // Noted first: the change draws the page anew, which comes back here.
+    // Set first, because the change redraws the page, which calls this again.
     this.#sentence = { ...this.#sentence, boxes: this.#boxes };
     this.change(this.#sentence.id, this.#boxes);
   }
@@ -160,7 +160,7 @@ export class BoxEditor {
     }, () => this.commit());
   }
 
-  /** Call `move` with each movement of a pressed pointer and `end` when it is let go. */
+  /** Call `move` with each movement of a pressed pointer and `end` when it is released. */
   #follow(event, move, end) {
     const target = this.layer;
     this.#release?.();
@@ -255,7 +255,7 @@ export class BoxEditor {
   #remove(at) {
     this.#boxes = this.#boxes.filter((_, place) => place !== at);
     const next = this.layer.children[Math.min(at, this.#boxes.length - 1)] ?? this.radiograph.root;
-    // The change is handed over first: focus that moves hands over what is still there.
+    // Commit first, because moving the focus commits what remains.
     this.commit();
     this.#render();
     next.focus({ preventScroll: true });
@@ -263,7 +263,7 @@ export class BoxEditor {
   }
 }
 
-/** A box in words, in whole per cent of the image. */
+/** Description of a box in whole percent of the image. */
 function where([left, top, right, bottom]) {
   const percent = (share) => Math.round(share * 100);
   return `left ${percent(left)}, top ${percent(top)}, right ${percent(right)}, bottom ${percent(bottom)} per cent`;

@@ -1,9 +1,9 @@
 /** Word differences of two texts. */
 
 /**
- * The words of both texts in order, each kept, added or removed (longest common subsequence).
+ * The words of both texts in order, each unchanged, added or removed (longest common subsequence).
  *
- * @returns {{kind: "kept" | "added" | "removed", text: string}[]}  neighbours of one kind are one piece
+ * @returns {{kind: "kept" | "added" | "removed", text: string}[]}  adjacent words of a kind are merged
  */
 export function diffWords(before, now) {
   const [left, right] = [before, now].map((text) => text.split(/\s+/).filter(Boolean));

@@ -49,8 +49,8 @@ let isAlertValid = () => true;
 /**
  * Show an alert until it is dismissed, replaced or no longer valid.
  *
- * @param {string | null} words  null takes it away
- * @param {{action?: {label: string, run: () => void}, holds?: () => boolean}} options  `holds`: whether it is still so
+ * @param {string | null} words  null removes it
+ * @param {{action?: {label: string, run: () => void}, holds?: () => boolean}} options  `holds`: whether the alert is still valid
  */
 export function alertBar(words, { action = null, holds = () => true } = {}) {
   const bar = byId("alert");

@@ -31,7 +31,7 @@ export class Inputs {
     this.enlarge("frontal");
   }
 
-  /** Make another image of the study the large one. */
+  /** Enlarge another image of the study. */
   enlarge(kind) {
     this.kind = kind;
     const image = this.study.images[kind];
@@ -43,7 +43,7 @@ export class Inputs {
     this.#note();
   }
 
-  /** The next image in turn becomes the large one. */
+  /** Enlarge the next image. */
   turn() {
     const there = Object.keys(IMAGES).filter((kind) => this.study.images[kind]);
     if (!there.length) return;
@@ -51,10 +51,10 @@ export class Inputs {
   }
 
   /**
-   * Draw boxes; those of the sentence that is chosen get handles.
+   * Draw boxes, with handles for those of the selected sentence.
    *
    * @param {object[]} sentences  of the draft
-   * @param {object[]} reference  sentences of the reference report that are in sight
+   * @param {object[]} reference  visible sentences of the reference report
    * @param {{selected: string | null, locked: boolean, mode: "all" | "selected" | "none"}} how
    */
   draw(sentences, reference, { selected, locked, mode }) {
@@ -67,7 +67,7 @@ export class Inputs {
         : drawn(sentence.id, "candidate", String(place + 1), sentence.boxes))),
       ...reference.flatMap((sentence, place) => drawn(`reference-${place}`, "reference", `R${place + 1}`, sentence.boxes ?? [])),
     ].filter((box) => mode === "all" || box.id === selected);
-    // Drawing anew under a resting pointer would take a click from its box.
+    // Redrawing under the pointer would lose a click on a box.
     const key = JSON.stringify([boxes, selected]);
     if (key === this.#drawn) return;
     this.#drawn = key;

@@ -3,7 +3,7 @@
 import { byId, element, takesText } from "./dom.js";
 import { setSetting, setting } from "./storage.js";
 
-/** How the help writes keys that have no sign of their own. */
+/** Symbols for named keys in the help. */
 const WRITTEN = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Delete: "Del" };
 
 /**
@@ -11,8 +11,8 @@ const WRITTEN = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight
  *
  * @param {{keys: string[], help: string, run?: (event: KeyboardEvent) => void, always?: boolean}[]} bindings
  *   keys as in `KeyboardEvent.key`, letters in lower case, with "Ctrl+" and "Shift+" before them; one without `run` is
- *   only listed, because the element that has the focus sees to it; `always`: also where no study is open
- * @param {() => boolean} isOpen  whether a study is
+ *   only listed, because the focused element handles it; `always`: also if no study is open
+ * @param {() => boolean} isOpen  whether a study is open
  */
 export function bindKeys(bindings, isOpen) {
   const single = byId("single-keys");
@@ -26,7 +26,7 @@ export function bindKeys(bindings, isOpen) {
     if (event.defaultPrevented || event.isComposing || event.altKey || document.querySelector("dialog[open]")) return;
     const control = event.ctrlKey || event.metaKey;
     if (takesText(event.target) || (!control && !single.checked)) return;
-    // A capital is a word being begun where no field has the focus.
+    // A capital letter is probably the start of a word typed without focus in a field.
     if (!control && event.shiftKey && /^\p{L}$/u.test(event.key)) return;
     const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     const binding = bound.get(control ? `Ctrl+${event.shiftKey ? "Shift+" : ""}${letter}` : letter);

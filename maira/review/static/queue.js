@@ -5,10 +5,10 @@ import { post, Refused } from "./api.js";
 const WAITS_MS = [500, 1000, 2000, 4000];
 
 /**
- * Sends changes, again under the same id where no answer came, so that none is applied twice.
+ * Sends changes, and repeats them under the same id without a response, so that none is applied twice.
  *
- * Events: "progress" (something began to wait, or was answered), and with `detail: {change, state}` "answered", or with
- * `detail: {change, error}` "overtaken" (the study had moved on in another window) and "refused".
+ * Events: "progress" (a change was queued or answered), and with `detail: {change, state}` "answered", or with
+ * `detail: {change, error}` "overtaken" (another window changed the study) and "refused".
  */
 export class ChangeQueue extends EventTarget {
   #waiting = [];
@@ -20,7 +20,7 @@ export class ChangeQueue extends EventTarget {
   /**
    * @param {string} reviewer
    * @param {import("./storage.js").BrowserStorage} kept
-   * @param {object[]} leftover  changes that an earlier page storage; they are sent first
+   * @param {object[]} leftover  changes that an earlier page stored; they are sent first
    */
   constructor(reviewer, storage, leftover) {
     super();
@@ -30,12 +30,12 @@ export class ChangeQueue extends EventTarget {
     window.addEventListener("online", () => this.flush());
   }
 
-  /** How many changes are not answered. */
+  /** Number of unanswered changes. */
   get waiting() {
     return this.#waiting.length;
   }
 
-  /** Why nothing is taken: `{signedOut, message}`, or null where the last request was answered. */
+  /** Why no change is sent: `{signedOut, message}`, or null if the last request was answered. */
   get trouble() {
     return this.#reason;
   }
@@ -46,11 +46,11 @@ export class ChangeQueue extends EventTarget {
   }
 
   /**
-   * Send a change after those before it.
+   * Queue a change.
    *
    * @param {number} number  of the study
    * @param {string} study  its key, see `keyOf`
-   * @param {number} version  of the state that it was made on, those before it in the queue included
+   * @param {number} version  of the state that it applies to, including earlier changes in the queue
    * @param {string} kind
    * @param {object} fields
    */
@@ -63,7 +63,7 @@ export class ChangeQueue extends EventTarget {
     return change;
   }
 
-  /** Send now what waits. */
+  /** Send the queued changes now. */
   async flush() {
     clearTimeout(this.#timer);
     this.#progress();
@@ -74,7 +74,7 @@ export class ChangeQueue extends EventTarget {
     this.#progress();
   }
 
-  /** Whether the next one can be sent. */
+  /** Whether the next change can be sent. */
   async #send(change) {
     const { id, number, version, kind, fields } = change;
     try {
@@ -93,7 +93,7 @@ export class ChangeQueue extends EventTarget {
     return true;
   }
 
-  /** What was made after a change that was not taken was made on a state that never was: none of it is sent. */
+  /** Discard the changes after a refused change, because they apply to a state that does not exist. */
   #giveUp(change, error) {
     const lost = this.of(change.number);
     for (const each of lost) this.#answered(each);
@@ -123,7 +123,7 @@ export class ChangeQueue extends EventTarget {
   }
 }
 
-/** A UUID of version 4; `crypto.randomUUID` is only there on https and loopback. */
+/** A UUID of version 4; `crypto.randomUUID` is only available on https and loopback. */
 function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = (bytes[6] & 0x0f) | 0x40;

@@ -5,7 +5,7 @@ import { byId } from "./dom.js";
 const MOST_ZOOM = 16;
 const ZOOM_STEP = 1.25;
 const PAN_STEP = 60;
-// A hand that clicks shakes by this many pixels.
+// A click may move the pointer by this many pixels.
 const CLICK_SLACK = 4;
 const GRAYS = 255;
 const FULL_WINDOW = { width: GRAYS, level: GRAYS / 2, inverted: false };
@@ -16,7 +16,7 @@ const FULL_WINDOW = { width: GRAYS, level: GRAYS / 2, inverted: false };
 export class Radiograph extends EventTarget {
   #settings = new Map();
 
-  /** @param {HTMLElement} root  becomes the window through which the radiograph is seen */
+  /** @param {HTMLElement} root  becomes the viewport of the radiograph */
   constructor(root) {
     super();
     this.root = root;
@@ -35,9 +35,9 @@ export class Radiograph extends EventTarget {
   }
 
   /**
-   * Show an image as it was last seen under this name, or fitted.
+   * Show an image with the last view of this name, or fitted.
    *
-   * @param {string} name  what zoom and window are remembered under
+   * @param {string} name  name under which zoom and window are stored
    * @param {{url: string, width: number, height: number} | null} image  size of the original in pixels
    * @param {string} alt
    */
@@ -55,7 +55,7 @@ export class Radiograph extends EventTarget {
     this.#gray();
   }
 
-  /** Forget how the images of the last study were looked at. */
+  /** Clear the views of the images of the last study. */
   forget() {
     this.#settings.clear();
   }
@@ -64,28 +64,28 @@ export class Radiograph extends EventTarget {
     return this.#settings.get(this.name);
   }
 
-  /** Pixels of the radiograph on the screen at the present zoom. */
+  /** Size of the radiograph on the screen at the current zoom, in pixels. */
   get extent() {
     const { clientWidth, clientHeight } = this.root;
     const fit = Math.min(clientWidth / this.size.width, clientHeight / this.size.height);
     return { width: this.size.width * fit * this.view.zoom, height: this.size.height * fit * this.view.zoom };
   }
 
-  /** A place of the screen in shares of the image, kept inside it. */
+  /** A position on the screen in shares of the image, clamped to the image. */
   shareAt({ clientX, clientY }) {
     const around = this.viewer.frame.getBoundingClientRect();
     const inside = (share) => Math.min(1, Math.max(0, share));
     return [inside((clientX - around.left) / around.width), inside((clientY - around.top) / around.height)];
   }
 
-  /** The part of the image in sight, in shares: x_min, y_min, x_max, y_max. */
+  /** The visible part of the image, in shares: x_min, y_min, x_max, y_max. */
   get inSight() {
     const seen = this.root.getBoundingClientRect();
     const corner = (x, y) => this.shareAt({ clientX: x, clientY: y });
     return [...corner(seen.left, seen.top), ...corner(seen.right, seen.bottom)];
   }
 
-  /** Zoom, keeping the point (pixels from the middle of the window) where it is. */
+  /** Zoom around a point (pixels from the center of the window). */
   zoomBy(factor, x = 0, y = 0) {
     const view = this.view;
     const zoom = Math.min(MOST_ZOOM, Math.max(1, view.zoom * factor));
@@ -108,7 +108,7 @@ export class Radiograph extends EventTarget {
     this.#place();
   }
 
-  /** Fitted, with all grays, not inverted. */
+  /** Reset: fitted, with all gray levels, not inverted. */
   reset() {
     Object.assign(this.view, { zoom: 1, x: 0, y: 0, ...FULL_WINDOW });
     this.#place();
@@ -123,7 +123,7 @@ export class Radiograph extends EventTarget {
     this.#gray();
   }
 
-  /** Bring a box (shares) into sight where it is not. */
+  /** Scroll a box (in shares) into view. */
   reveal([left, top, right, bottom]) {
     const { width, height } = this.extent;
     const toMiddle = (low, high, length, moved, seen) => {
@@ -139,7 +139,7 @@ export class Radiograph extends EventTarget {
     if (!this.root.clientWidth) return;
     const { width, height } = this.extent;
     const view = this.view;
-    // The radiograph cannot be pushed out of its window.
+    // The radiograph cannot be moved out of its window.
     const most = (length, seen) => Math.max(0, (length - seen) / 2);
     const held = (value, bound) => Math.min(bound, Math.max(-bound, value));
     view.x = held(view.x, most(width, this.root.clientWidth));
@@ -152,7 +152,7 @@ export class Radiograph extends EventTarget {
     this.dispatchEvent(new Event("view"));
   }
 
-  /** Take the radiograph in its own resolution once the one that the page came with is stretched. */
+  /** Load the radiograph in full resolution once the initial one is enlarged. */
   async #sharpen(width) {
     const shown = this.viewer.frame.querySelector("img");
     if (this.detailed || !shown?.complete || shown.naturalWidth >= this.size.width) return;
@@ -177,7 +177,7 @@ export class Radiograph extends EventTarget {
       channel.setAttribute("slope", String(inverted ? -slope : slope));
       channel.setAttribute("intercept", String(inverted ? 1 - intercept : intercept));
     }
-    // A filter costs time with every movement, so the radiograph as it is has none.
+    // A filter slows down every movement, so the unchanged radiograph has none.
     this.root.classList.toggle("windowed", inverted || width !== GRAYS || level !== GRAYS / 2);
     this.dispatchEvent(new Event("gray"));
   }
@@ -197,7 +197,7 @@ export class Radiograph extends EventTarget {
     let moving = false;
     const move = (now) => {
       const [x, y] = [now.clientX - start.x, now.clientY - start.y];
-      // Held only from here on: a captured pointer would keep the click from the box below it.
+      // Capture the pointer only now, because a captured pointer would hide the click from the box below it.
       if (!moving && Math.hypot(x, y) > CLICK_SLACK) this.root.setPointerCapture(event.pointerId);
       moving ||= Math.hypot(x, y) > CLICK_SLACK;
       if (!moving) return;

@@ -14,13 +14,13 @@ export class Reference {
     this.select = select;
   }
 
-  /** Whether its sentences are to be seen, and so their boxes. */
+  /** Whether its sentences and their boxes are visible. */
   get isOpen() {
     return !this.root.hidden && this.root.open;
   }
 
   /**
-   * @param {{text: string, boxes: number[][] | null}[] | null} sentences  null as long as the server does not tell
+   * @param {{text: string, boxes: number[][] | null}[] | null} sentences  null until the server sends them
    * @param {number} step  of the review
    * @param {string | null} selected
    */

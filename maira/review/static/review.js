@@ -63,9 +63,9 @@ class Review {
     this.list = new StudyList((number) => this.go(number));
     this.saidSaved = false;
     this.behind = false;
-    // How often a study was asked for: an earlier question's answer is no longer wanted.
+    // Number of requests for a study, to ignore responses to earlier requests.
     this.openings = 0;
-    // Windows of one browser tell one another what the server has taken.
+    // Windows of one browser notify each other of applied changes.
     this.windows = new BroadcastChannel("maira-review");
   }
 
@@ -81,7 +81,7 @@ class Review {
     await this.open();
   }
 
-  /** The study that the address names, null where it names none. */
+  /** The study in the address, or null. */
   #asked() {
     const number = Number(location.hash.slice(1));
     return Number.isInteger(number) && number >= 1 && number <= this.set.studies ? number : null;
@@ -94,7 +94,7 @@ class Review {
     else location.hash = String(number);
   }
 
-  /** Open the study that the address names. */
+  /** Open the study in the address. */
   async open() {
     const number = this.#asked();
     if (number === null) return;
@@ -110,7 +110,7 @@ class Review {
     }
   }
 
-  /** Say that a study cannot be opened, until it can be or another is asked for. */
+  /** Show that a study cannot be opened, until it can be or another one is requested. */
   async #showOpenError(number, error) {
     const opening = this.openings;
     let isSo = true;
@@ -188,7 +188,7 @@ class Review {
     window.addEventListener("focus", () => this.#refresh());
   }
 
-  /** Show changes of other windows, once nothing is being typed here. */
+  /** Show changes of other windows, when nothing is being typed here. */
   #refresh() {
     this.behind = this.studyView.isChanging;
     if (!this.behind) this.studyView.refresh().catch(() => {});

@@ -5,11 +5,11 @@ import { asSentence, byId, element } from "./dom.js";
 import { setSetting, setTabReviewer, setting } from "./storage.js";
 
 /**
- * Ask who is reviewing; a name that is not known yet is told to the server.
+ * Ask for the reviewer; a new name is sent to the server.
  *
- * @param {string[]} names  of those who are known
- * @param {string | null} present  who reviews now; only then the question can be left without an answer
- * @returns {Promise<string | null>}  null where the question was left
+ * @param {string[]} names  known reviewers
+ * @param {string | null} present  current reviewer; with one, the dialog can be closed
+ * @returns {Promise<string | null>}  null if the dialog was closed
  */
 export function askReviewer(names, present) {
   const dialog = byId("reviewer-dialog");
@@ -17,7 +17,7 @@ export function askReviewer(names, present) {
   return new Promise((resolve) => {
     let chosen = null;
     const choose = (name) => {
-      // Left before the server answered.
+      // Closed before the server responded.
       if (!dialog.open) return;
       chosen = name;
       setTabReviewer(name);
@@ -42,7 +42,7 @@ export function askReviewer(names, present) {
     dialog.addEventListener("close", () => {
       form.removeEventListener("submit", submit);
       dialog.removeEventListener("cancel", stay);
-      // Closed against its will, for instance by Escape pressed twice.
+      // Closed although it must stay open, for instance by pressing Escape twice.
       if (chosen === null && present === null) resolve(askReviewer(names, present));
       else resolve(chosen);
     }, { once: true });

@@ -9,7 +9,7 @@ import { isFinding, isOpen } from "./unsaved.js";
 
 const VERDICTS = { entailment: ["yes", "✓ entailed by the reference"], not_entailment: ["no", "✗ not entailed by the reference"] };
 
-/** What has become of a sentence of the draft, in words. */
+/** Description of the changes of a sentence. */
 function stateOf(sentence) {
   return [
     sentence.deleted && "deleted", sentence.edited && "edited", sentence.origin === "added" && "added",
@@ -18,7 +18,7 @@ function stateOf(sentence) {
   ].filter(Boolean);
 }
 
-/** One sentence with its tools; a row lives as long as its sentence, so that focus stays where it is. */
+/** One sentence with its tools; a row exists as long as its sentence, so that it keeps the focus. */
 class Row {
   constructor(id, set, handlers) {
     this.id = id;
@@ -47,7 +47,7 @@ class Row {
     this.number.textContent = String(number);
     this.#write(sentence);
     this.button.setAttribute("aria-pressed", String(selected));
-    // Struck out and put in, the words would be heard as one text.
+    // Screen readers would read deleted and added words as one text.
     this.button.setAttribute("aria-label", visibleText(`${[`Sentence ${number}`, ...state].join(", ")}: ${sentence.text}`));
     this.root.classList.toggle("selected", selected);
     for (const name of ["deleted", "edited"]) this.root.classList.toggle(name, sentence[name]);
@@ -63,7 +63,7 @@ class Row {
     this.assessment.update(sentence.assessment, { errorTypes, locked });
   }
 
-  /** Put a form in the place of the text. */
+  /** Replace the text by a form. */
   open(form) {
     this.line.hidden = true;
     this.line.before(form);
@@ -74,7 +74,7 @@ class Row {
     this.line.hidden = false;
   }
 
-  /** Written only where it changed: a word that is replaced under the pointer takes a double click with it. */
+  /** Update only changed text, because replacing a word under the pointer loses a double click. */
   #write(sentence) {
     const wanted = JSON.stringify([sentence.text, sentence.edited, sentence.deleted]);
     if (wanted === this.written) return;
@@ -106,10 +106,10 @@ export class SentenceList {
 
   /**
    * @param {HTMLElement} list
-   * @param {HTMLElement} adder  holds the button, or the form, that adds a finding
-   * @param {object} set  as `/api/set` gave it
+   * @param {HTMLElement} adder  contains the button or form to add a finding
+   * @param {object} set  response of `/api/set`
    * @param {object} handlers  `select`, `startEdit`, `toggleDeleted`, `addBox`, `assess`, `focus`, each with
-   *   a sentence's id first; `typed`, `keep`, `discard`, each with a place of words first
+   *   a sentence id first; `typed`, `keep`, `discard`, each with a place first (see `UnsavedText`)
    */
   constructor(list, adder, set, handlers) {
     this.list = list;
@@ -125,7 +125,7 @@ export class SentenceList {
     document.addEventListener("keydown", () => this.#releaseHeights());
   }
 
-  /** Keep rows as high as they are: one that closes its tools would pull those below it from under the pointer. */
+  /** Keep the height of rows, so that closing the tools of a row does not move the rows below the pointer. */
   #holdHeights() {
     for (const { root } of this.#rows.values()) {
       if (root.classList.contains("selected")) root.style.minHeight = `${root.getBoundingClientRect().height}px`;
@@ -141,7 +141,7 @@ export class SentenceList {
     return this.#form?.place ?? null;
   }
 
-  /** Whether text is being typed that no change holds yet. */
+  /** Whether there is typed text that is not in a change yet. */
   get isTyping() {
     return this.#form !== null || [...this.#rows.values()].some((row) => row.assessment.isTyping);
   }
@@ -161,7 +161,7 @@ export class SentenceList {
       return [sentence.id, row];
     });
     const gone = [...this.#rows.keys()].filter((id) => !rows.some(([other]) => other === id));
-    // What was typed in a form that has lost its place waits for it.
+    // Unsaved text of a form without a sentence waits for the sentence.
     if (this.place !== null && !isOpen(state, this.place)) this.closeForm();
     this.forget(gone);
     rows.forEach(([, row], at) => {
@@ -171,7 +171,7 @@ export class SentenceList {
     this.addButton.disabled = locked;
   }
 
-  /** Take rows away, with what is being typed in them. */
+  /** Remove rows, with their unsaved text. */
   forget(ids) {
     if (ids.includes(this.place)) this.closeForm();
     for (const id of ids) {
@@ -182,19 +182,19 @@ export class SentenceList {
     }
   }
 
-  /** Hand over what is typed of the corrections. */
+  /** Commit the typed text of the corrections. */
   saveAssessments() {
     for (const { assessment } of this.#rows.values()) assessment.save();
   }
 
-  /** Forget the rows of another study. */
+  /** Remove the rows of another study. */
   clear() {
     this.closeForm();
     for (const row of this.#rows.values()) row.root.remove();
     this.#rows.clear();
   }
 
-  /** Type the text of a sentence in its place, or of a finding below. */
+  /** Open the form for the text of a sentence, or of a missing finding. */
   openForm(place, options) {
     this.closeForm();
     const { form, begin, release } = sentenceForm(options);
@@ -230,7 +230,7 @@ export class SentenceList {
     row?.root.scrollIntoView({ block: "nearest" });
   }
 
-  /** The row's choices of severity, made ready for the keyboard. */
+  /** Move the focus to the severities of a row. */
   focusSeverity(id) {
     this.#rows.get(id)?.assessment.focusSeverity();
   }

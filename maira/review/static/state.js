@@ -3,7 +3,7 @@
 /** The step from which on the reference report and RadFact's verdicts are shown. */
 export const REFERENCE_STEP = 3;
 
-/** Whether the draft was wrong here: a sentence deleted, edited, with other boxes, or added and still there. */
+/** Whether a sentence is a correction: deleted, edited, with changed boxes, or added and not deleted. */
 export function isCorrection(sentence) {
   if (sentence.origin === "added") return !sentence.deleted;
   return sentence.deleted || sentence.edited || boxesMoved(sentence);
@@ -17,17 +17,17 @@ export function sameBoxes(left, right) {
   return left.length === right.length && left.every((box, at) => box.every((share, side) => share === right[at][side]));
 }
 
-/** Corrections of a state that nobody has said the severity of. */
+/** Corrections of a state without a severity. */
 export function unassessed(state) {
   return state.sentences.filter((sentence) => isCorrection(sentence) && sentence.assessment.severity === null);
 }
 
-/** Corrections of a state whose type of error nobody has named. */
+/** Corrections of a state without an error type. */
 export function unnamed(state) {
   return state.sentences.filter((sentence) => isCorrection(sentence) && sentence.assessment.error_type === null);
 }
 
-/** What the change was that made one state of another, in a few words. */
+/** Short description of the change from one state to another. */
 export function difference(before, now) {
   if (before.step !== now.step) return `going to step ${now.step}`;
   if (before.done !== now.done) return now.done ? "finishing" : "reopening";
@@ -38,7 +38,7 @@ export function difference(before, now) {
   return at < 0 ? "a change" : `${correction(before.sentences[at], now.sentences[at])} of sentence ${at + 1}`;
 }
 
-/** What was done to a sentence. */
+/** Description of what was done to a sentence. */
 function correction(before, now) {
   if (before.deleted !== now.deleted) return now.deleted ? "deletion" : "restoration";
   if (before.text !== now.text) return "text";
@@ -69,12 +69,12 @@ const MARKED = {
 };
 
 /**
- * The state after some more changes.
+ * The state after further changes.
  *
- * What undoing brings back only the server knows: until it answers, undo and redo show nothing. A change that was made on an
- * earlier version is in the state already, and only its answer is still to come.
+ * Only the server knows the result of undo and redo, so these have no effect until it responds. Changes to an earlier
+ * version are already in the state.
  *
- * @param {object} state  as the server gave it
+ * @param {object} state  state from the server
  * @param {{version: number, kind: string, fields: object}[]} changes  in order
  */
 export function after(state, changes) {

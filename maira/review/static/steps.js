@@ -7,7 +7,7 @@ const WITHOUT_REFERENCE = "This study has no reference report to compare with. L
 
 export class Steps {
   // Message next to the button of the next step, and the version of the state that it applies to.
-  #told = { words: "", version: null };
+  #hint = { words: "", version: null };
   #version = null;
 
   /**
@@ -25,21 +25,21 @@ export class Steps {
     ]));
   }
 
-  /** Begin another study. */
+  /** Start another study. */
   open() {
-    this.#told = { words: "", version: null };
+    this.#hint = { words: "", version: null };
   }
 
-  /** Tell what keeps the study from being finished, until the next change. */
-  tell(words) {
-    this.#told = { words, version: this.#version };
+  /** Show why the study cannot be finished, until the next change. */
+  showHint(words) {
+    this.#hint = { words, version: this.#version };
     byId("remaining").textContent = words;
     announce(words);
   }
 
   /**
    * @param {object} state  of the draft
-   * @param {object[] | null} reference  null as long as the server does not tell
+   * @param {object[] | null} reference  null until the server sends it
    */
   update(state, reference) {
     const { step, done, visited } = state;
@@ -55,8 +55,8 @@ export class Steps {
     byId("definitions").hidden = step !== this.steps.length || done;
     const open = unassessed(state).length;
     const last = step === this.steps.length;
-    const told = this.#told.version === state.version ? this.#told.words : "";
-    byId("remaining").textContent = done ? "This study is finished." : told || (last && open
+    const hint = this.#hint.version === state.version ? this.#hint.words : "";
+    byId("remaining").textContent = done ? "This study is finished." : hint || (last && open
       ? `${counted(open, "correction has", "corrections have")} no severity yet` : "");
     byId("advance").textContent = done ? "Next unfinished study" : last ? "Finish study" : `Next: ${step + 1} ${this.steps[step].name}`;
     byId("advance").title = done ? "Next unfinished study (U)" : last ? "Finish study (F)" : "Next step (])";

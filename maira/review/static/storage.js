@@ -10,8 +10,8 @@ function read(store, key) {
   }
 }
 
-// A full or forbidden store, of which even the name throws, must not stop a review: then a reload in mid-edit loses what was
-// typed, and opening a study anew the words of it that were not taken.
+// A full or forbidden store (which can throw on any access) must not stop a review. Without it, a reload loses typed text and
+// the text of refused changes.
 function write(store, key, value) {
   try {
     if (value === null) window[store].removeItem(key);
@@ -29,7 +29,7 @@ function keysOf(store) {
   }
 }
 
-/** A setting of this browser (theme, single keys), null where there is none. */
+/** A setting of this browser (theme, single keys), or null. */
 export function setting(name) {
   return read("localStorage", `${PREFIX}:setting:${name}`);
 }
@@ -48,7 +48,7 @@ export function setTabReviewer(name) {
 }
 
 /**
- * What marks a study together with its draft: the same study has other drafts in other sets.
+ * Key of a study and its draft, because the same study has other drafts in other sets.
  *
  * @param {{sample_id: string, state: {sentences: {draft_text: string | null}[]}}} study
  */
@@ -63,7 +63,7 @@ export class BrowserStorage {
     this.prefix = `${PREFIX}:${JSON.stringify(reviewer)}`;
   }
 
-  /** Changes without an answer, oldest first, as earlier pages left them. */
+  /** Unanswered changes of earlier pages, oldest first. */
   changes() {
     const prefix = `${this.prefix}:change:`;
     const keys = keysOf("localStorage").filter((key) => key.startsWith(prefix));
@@ -86,7 +86,7 @@ export class BrowserStorage {
       .filter(([, text]) => typeof text === "string"));
   }
 
-  /** Keep words of a study, null to forget them. */
+  /** Store unsaved text of a study; null removes it. */
   keepText(study, place, text) {
     write("localStorage", `${this.prefix}:text:${place}:${study}`, text);
   }

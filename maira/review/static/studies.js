@@ -49,13 +49,13 @@ export class StudyList {
     this.#filter();
   }
 
-  /** Tell what a study has become; the filter is not applied again, so that no row leaves under the pointer. */
+  /** Update a study. The filter is not applied again, so that no row disappears under the pointer. */
   note(number, { status, step, corrections }) {
     Object.assign(this.studies[number - 1], { status, step, corrections });
     this.#draw();
   }
 
-  /** Mark the study that is open, and bring it into sight. */
+  /** Mark the open study, and scroll to it. */
   mark(number) {
     this.current = number;
     const at = this.#shown.findIndex((study) => study.number === number);
@@ -67,7 +67,7 @@ export class StudyList {
     return this.studies.filter((study) => study.status === "done").length;
   }
 
-  /** The first study after a place, or else before it, that is not finished; null where all are. */
+  /** The first unfinished study after a place, or else before it; null if all are finished. */
   unfinishedAfter(number) {
     const unfinished = this.studies.filter((study) => study.status !== "done" && study.number !== number);
     return (unfinished.find((study) => study.number > number) ?? unfinished[0])?.number ?? null;
@@ -77,7 +77,7 @@ export class StudyList {
     this.root.focus();
   }
 
-  /** Lay out again, for instance after the list was hidden. */
+  /** Update the layout, for instance after the list was hidden. */
   refresh() {
     this.mark(this.current);
   }
@@ -108,7 +108,7 @@ export class StudyList {
     this.space.style.height = `${this.#shown.length * ROW}px`;
     const rows = [];
     for (let at = first; at < last; at += 1) rows.push(this.#row(at));
-    // The active row is always there: those who hear the page are led to it by its id.
+    // The active row is always rendered, because screen readers find it by its id.
     if (this.#shown.length && (this.#active < first || this.#active >= last)) rows.push(this.#row(this.#active));
     this.space.replaceChildren(...rows);
     if (this.#shown.length) this.root.setAttribute("aria-activedescendant", `study-${this.#shown[this.#active].number}`);

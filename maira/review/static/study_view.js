@@ -29,7 +29,7 @@ export class StudyView extends EventTarget {
   #versions = new Map();
 
   /**
-   * @param {object} set  as `/api/set` gave it
+   * @param {object} set  response of `/api/set`
    * @param {string} reviewer
    * @param {import("./storage.js").BrowserStorage} kept
    * @param {import("./queue.js").ChangeQueue} queue
@@ -91,7 +91,7 @@ export class StudyView extends EventTarget {
     return after(this.#study.state, this.queue.of(this.number));
   }
 
-  /** Whether something is being typed or moved that is not in a change yet. */
+  /** Whether there is typed text or a moved box that is not in a change yet. */
   get isChanging() {
     return this.sentences.isTyping || this.comment.isTyping || this.inputs.editor.isChanging;
   }
@@ -110,7 +110,7 @@ export class StudyView extends EventTarget {
     return this.#study ? this.shown.sentences.find(({ id }) => id === this.#selected) ?? null : null;
   }
 
-  /** Put a study on the studyView, as `fetch` gave it. */
+  /** Show a study from `fetch`. */
   open(study) {
     this.leave();
     this.sentences.clear();
@@ -144,7 +144,7 @@ export class StudyView extends EventTarget {
   async fetch(number) {
     const path = `/api/studies/${number}?reviewer=${encodeURIComponent(this.reviewer)}`;
     const study = await get(path);
-    // The answer to a change may have come while this one, which is from before the change, was on its way.
+    // The response to a change may have arrived in the meantime; this response is older then.
     return study.state.version < (this.#versions.get(number) ?? 0) ? get(path) : study;
   }
 
@@ -171,7 +171,7 @@ export class StudyView extends EventTarget {
     this.render();
     if (kind === "undo") announce(`Undone: ${difference(state, before)}`);
     if (kind === "redo") announce(`Redone: ${difference(before, state)}`);
-    // A sentence that is there again may have words that are not saved.
+    // A restored sentence may have unsaved text.
     if (kind === "undo" || kind === "redo") this.#restoreUnsaved();
     this.#turn();
     if (state.step >= REFERENCE_STEP && this.#study.reference === null) this.refresh().catch(() => {});
@@ -182,7 +182,7 @@ export class StudyView extends EventTarget {
     const moved = this.words.restore(lost, this.errorTypes, state);
     if (number !== this.number) return;
     this.#turns = 0;
-    // The server may have given the id of a finding that could not be added to another one.
+    // The server may have assigned the id of a refused finding to another one.
     this.sentences.forget(moved);
     if (moved.includes(this.#selected)) this.#selected = null;
     if (state) this.#study.state = state;
@@ -315,7 +315,7 @@ export class StudyView extends EventTarget {
     return this.shown.sentences.findIndex(({ id }) => id === sentence.id) + 1;
   }
 
-  /** The sentence may have become another one since the form was opened, where a change was not taken. */
+  /** If a change was refused, the sentence may have changed since the form was opened. */
   #edit(id, text) {
     const sentence = this.shown.sentences.find((each) => each.id === id);
     if (text === typable(sentence.text).trim()) return;
@@ -346,7 +346,7 @@ export class StudyView extends EventTarget {
     announce(`Sentence ${this.shown.sentences.length} added`);
   }
 
-  /** End typing: first the change is storage, then what was typed for it is dropped. */
+  /** End typing: store the change first, then remove its unsaved text. */
   #save(place, change) {
     change?.();
     this.words.drop(this.key, place);
@@ -429,7 +429,7 @@ export class StudyView extends EventTarget {
     this.#turn();
   }
 
-  /** Undo or redo as often as was asked; each waits for the answer to the one before, which alone tells what is left. */
+  /** Undo or redo the requested number of times; each waits for the response to the previous one. */
   #turn() {
     if (!this.#turns || this.queue.of(this.number).length) return;
     const kind = this.#turns > 0 ? "undo" : "redo";
@@ -455,7 +455,7 @@ export class StudyView extends EventTarget {
     this.go(this.shown.step + by);
   }
 
-  /** The button below the report: on to the next step, finish, or on to the next study. */
+  /** The button below the report: next step, finish, or next study. */
   advance() {
     if (this.shown.done) this.dispatchEvent(new Event("nextstudy"));
     else if (this.shown.step < this.steps.steps.length) this.stepBy(1);
@@ -464,7 +464,7 @@ export class StudyView extends EventTarget {
 
   finish() {
     if (this.shown.done) return;
-    // What an earlier page left in a field has not been left here, and so not been saved.
+    // A field with unsaved text of an earlier page never lost the focus, so it was not saved.
     this.comment.save();
     this.sentences.saveAssessments();
     const state = this.shown;
@@ -472,10 +472,10 @@ export class StudyView extends EventTarget {
     const [open] = unassessed(state);
     const nameless = unnamed(state);
     if (state.step < this.steps.steps.length) {
-      this.steps.tell("A study is finished in step 4.");
+      this.steps.showHint("A study is finished in step 4.");
     } else if (missed) {
       this.go(missed);
-      this.steps.tell(`Step ${missed} comes before finishing.`);
+      this.steps.showHint(`Step ${missed} comes before finishing.`);
     } else if (open) {
       this.select(open.id, { focus: true });
       this.sentences.focusSeverity(open.id);
@@ -483,10 +483,10 @@ export class StudyView extends EventTarget {
     } else if (nameless.length && !this.#askedTypes) {
       this.#askedTypes = true;
       this.select(nameless[0].id, { focus: true });
-      this.steps.tell(`${counted(nameless.length, "correction has", "corrections have")} no type of error (T). Finish again to leave it so.`);
+      this.steps.showHint(`${counted(nameless.length, "correction has", "corrections have")} no type of error (T). Finish again to leave it so.`);
     } else if (this.waiting.length) {
       byId("unsaved").scrollIntoView({ block: "nearest" });
-      this.steps.tell("Some text is not saved: continue or discard it.");
+      this.steps.showHint("Some text is not saved: continue or discard it.");
     } else {
       this.change("finish", {});
       announce("Study finished");
@@ -498,7 +498,7 @@ export class StudyView extends EventTarget {
     this.#restoreUnsaved();
   }
 
-  /** Let go of what is chosen. */
+  /** Clear the selection. */
   deselect() {
     this.inputs.editor.stopDrawing();
     this.select(null);

@@ -5,8 +5,8 @@ import { element } from "./dom.js";
 const MOST_LETTERS = 4000;
 
 /**
- * Text without what nobody types and nobody sees, as `readable` of changes.py: control characters, controls of the
- * direction of writing, byte order marks.
+ * Text without invisible characters, as `readable` of changes.py: control characters, controls of the writing direction,
+ * byte order marks.
  */
 export function typable(text) {
   return text.replace(/\r\n?/g, "\n").replace(/[\p{Cs}\u202a-\u202e\u2066-\u2069\ufeff]|(?![\n\t])\p{Cc}/gu, "");
@@ -19,7 +19,7 @@ function fit(area) {
 }
 
 /**
- * A form that takes the place of a sentence while its text is typed. Enter or leaving it saves, Escape does not.
+ * A form that replaces a sentence while its text is edited. Enter or leaving it saves, Escape does not.
  *
  * @param {{label: string, text: string, keep: (text: string) => void, save: (text: string) => void,
  *   cancel: () => void}} options  `save` gets a text that is not empty
@@ -31,7 +31,7 @@ export function sentenceForm({ label, text, keep, save, cancel }) {
     ended = true;
     how();
   };
-  // A draft that is longer can be shortened step by step.
+  // A longer draft can be shortened step by step.
   const area = element("textarea", { "aria-label": label, rows: "1", maxlength: Math.max(MOST_LETTERS, text.length) });
   area.value = typable(text);
   const finish = () => {
@@ -58,7 +58,7 @@ export function sentenceForm({ label, text, keep, save, cancel }) {
     event.preventDefault();
     finish();
   });
-  // A press on Cancel would first take the focus away, and so save.
+  // Pressing Cancel would first move the focus, which saves.
   form.querySelector("button[type=button]").addEventListener("pointerdown", (event) => event.preventDefault());
   form.addEventListener("focusout", (event) => {
     if (!form.contains(event.relatedTarget) && document.hasFocus()) finish();
@@ -68,18 +68,18 @@ export function sentenceForm({ label, text, keep, save, cancel }) {
     area.focus();
     area.setSelectionRange(area.value.length, area.value.length);
   };
-  // A form that is taken away while it has the focus would save as if it had been left.
+  // Removing a form with the focus would save it.
   const release = () => end(() => {});
   return { form, begin, release };
 }
 
 /**
- * Let a field save when it is left or at Ctrl+Enter (in one line Enter). What is typed is not the field's to hold: it shows
- * the words that are not saved, and else what is saved.
+ * Save a field when it is left or on Ctrl+Enter (Enter in a single line). The field does not store typed text: it shows the
+ * unsaved text, or else the saved text.
  *
  * @param {HTMLInputElement | HTMLTextAreaElement} field
  * @param {{typed: () => string | null, keep: (text: string) => void, save: (text: string) => void}} options  `typed`: the
- *   words of this field that are not saved, as `keep` was given them
+ *   unsaved text of this field, as passed to `keep`
  * @returns {{isTyping: boolean, show: (saved: string) => void, save: () => void}}
  */
 export function persistentField(field, { typed, keep, save }) {
@@ -88,7 +88,7 @@ export function persistentField(field, { typed, keep, save }) {
     if (text !== null) save(typable(text).trim());
   };
   field.addEventListener("input", () => keep(field.value));
-  // What is typed and taken back again is no change to the browser; another window has not taken the field's place.
+  // For the browser, text that was typed and removed again is no change.
   field.addEventListener("blur", () => {
     if (document.hasFocus()) finish();
   });

@@ -112,9 +112,9 @@ export class UnsavedText {
    * Restore the text of refused changes; text typed since has priority.
    *
    * @param {object[]} changes  of one study, oldest first
-   * @param {string[]} errorTypes  those that can be chosen; another one was typed
-   * @param {object | null} state  of the study where the server told it; the text of a finding that it lacks is one to add
-   * @returns {string[]} the sentences whose words are now those of a finding to add: another may have their id
+   * @param {string[]} errorTypes  predefined types; any other type was typed
+   * @param {object | null} state  of the study if the server sent it; the text of a finding that it lacks belongs to a finding to add
+   * @returns {string[]} sentences whose text is now that of a finding to add, because another sentence may have their id
    */
   restore(changes, errorTypes, state) {
     const gone = ({ sentence }) => state !== null && !state.sentences.some(({ id }) => id === sentence);

@@ -5,7 +5,7 @@ import { isFinding, isOpen, sentenceAt } from "./unsaved.js";
 
 const WHAT = { "": "text", "why:": "comment", "own:": "type of error" };
 
-/** What words are, and what must be done before they can be gone on with. */
+/** Description of a place, and what must be done before its text can be continued. */
 function described(state, place) {
   if (place === "comment") return ["Study, comment", "reopen the study"];
   const { field, sentence, number } = sentenceAt(state, place);
@@ -16,7 +16,7 @@ function described(state, place) {
 }
 
 /**
- * Show words that wait.
+ * Show unsaved text.
  *
  * @param {object} state  of the draft
  * @param {{place: string, text: string}[]} waiting
@@ -24,18 +24,18 @@ function described(state, place) {
  */
 export function showUnsaved(state, waiting, { continueTyping, discard }) {
   const root = byId("unsaved");
-  const said = waiting.map(({ place, text }) => {
+  const items = waiting.map(({ place, text }) => {
     const [what, before] = described(state, place);
     const open = isOpen(state, place);
     return { place, text, open, what, words: !open && before ? `${what} (${before} to continue): ` : `${what}: ` };
   });
-  const key = JSON.stringify(said);
-  // Drawn anew, a button would lose the focus and a click that has begun on it.
+  const key = JSON.stringify(items);
+  // Redrawing a button would lose its focus, and a click that has started on it.
   if (root.dataset.key === key) return;
   root.dataset.key = key;
   if (root.contains(document.activeElement)) byId("report-body").focus();
   root.hidden = !waiting.length;
-  byId("unsaved-items").replaceChildren(...said.map(({ place, text, open, what, words }) => {
+  byId("unsaved-items").replaceChildren(...items.map(({ place, text, open, what, words }) => {
     const act = (label, run) => element("button", {
       type: "button", text: label, "aria-label": `${label}: ${what}`, on: { click: () => run(place) },
     });
