@@ -281,8 +281,8 @@ def as_input_error(
         hint = suggest_name(str(name), _fields(kind, above), "remove it or correct its name")
         return InputError(f"unknown field; {hint}", code=ErrorCode.UNKNOWN_FIELD, file=file, line=line, field=path)
     message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
-    found = first.get("input")
-    shown = "" if first["type"] == "missing" or isinstance(found, dict) else f", found {brief(found)}"
+    value = first.get("input")
+    shown = "" if first["type"] == "missing" or isinstance(value, dict) else f", found {brief(value)}"
     code = ErrorCode.MISSING_FIELD if first["type"] == "missing" else ErrorCode.INVALID_VALUE
     return InputError(f"{message[0].lower()}{message[1:]}{shown}", code=code, file=file, line=line, field=path or None)
 

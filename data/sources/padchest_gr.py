@@ -135,19 +135,19 @@ def _study(entry: dict[str, Any], study_id: str, metadata: _StudyMetadata, langu
     sentences: list[Sentence] = []
     labels: list[Label] = []
     for number, finding in enumerate(findings):
-        where = f"findings[{number}]"
+        field = f"findings[{number}]"
         if not isinstance(finding, dict):
-            raise InputError("expected an object", field=where)
+            raise InputError("expected an object", field=field)
         text = finding.get(f"sentence_{language}")
         if not isinstance(text, str) or not (text := prose(text) or ""):
-            raise InputError("expected text in this language, found none", field=f"{where}.sentence_{language}")
-        boxes = tuple(_boxes(_list(finding, "boxes", where), f"{where}.boxes"))
+            raise InputError("expected text in this language, found none", field=f"{field}.sentence_{language}")
+        boxes = tuple(_boxes(_list(finding, "boxes", field), f"{field}.boxes"))
         sentences.append(Sentence(text=text, boxes=boxes))
         if finding.get("abnormal"):
-            kinds = _list(finding, "labels", where)
+            kinds = _list(finding, "labels", field)
             # The boxes of a sentence with several labels cannot be attributed to one of them.
             label_boxes = boxes if len(kinds) == 1 else None
-            side = _side(_list(finding, "locations", where))
+            side = _side(_list(finding, "locations", field))
             labels += [Label(kind=str(kind), side=side, boxes=label_boxes) for kind in kinds]
     return ArchiveStudy(
         study_id=study_id,
@@ -173,31 +173,31 @@ def _previous_study(study: ArchiveStudy, frontal: tuple[Radiograph, ...], succes
     )
 
 
-def _list(finding: dict[str, Any], name: str, where: str) -> list[Any]:
+def _list(finding: dict[str, Any], name: str, field: str) -> list[Any]:
     """Return a list of a finding; empty if it is missing or null."""
     value = finding.get(name)
     if value is not None and not isinstance(value, list):
-        raise InputError(f"expected a list, found {brief(value)}", field=f"{where}.{name}")
+        raise InputError(f"expected a list, found {brief(value)}", field=f"{field}.{name}")
     return value or []
 
 
 def _boxes(boxes: list[Any], field: str) -> Iterator[Box]:
     for number, corners in enumerate(boxes):
-        where = f"{field}[{number}]"
+        box_field = f"{field}[{number}]"
         if not isinstance(corners, list) or len(corners) != 4 or any(type(c) not in (int, float) for c in corners):
-            raise InputError(f"expected [x_min, y_min, x_max, y_max], found {brief(corners)}", field=where)
+            raise InputError(f"expected [x_min, y_min, x_max, y_max], found {brief(corners)}", field=box_field)
         if any(not -_EDGE_TOLERANCE <= corner <= 1 + _EDGE_TOLERANCE for corner in corners):
-            raise InputError(f"expected shares of the image, from 0 to 1, found {corners}", field=where)
+            raise InputError(f"expected shares of the image, from 0 to 1, found {corners}", field=box_field)
         inside = (min(max(corner, 0), 1) for corner in corners)
-        yield validate_model(Box, dict(zip(("x_min", "y_min", "x_max", "y_max"), inside, strict=True)), field=where)
+        yield validate_model(Box, dict(zip(("x_min", "y_min", "x_max", "y_max"), inside, strict=True)), field=box_field)
 
 
 def _side(locations: list[Any]) -> Side | None:
     """Return the side that locations mention; None if they mention none."""
-    words = {str(place).removeprefix("loc ").strip().lower() for place in locations}
-    if "bilateral" in words or {"left", "right"} <= words:
+    names = {str(place).removeprefix("loc ").strip().lower() for place in locations}
+    if "bilateral" in names or {"left", "right"} <= names:
         return "both"
-    return "left" if "left" in words else "right" if "right" in words else None
+    return "left" if "left" in names else "right" if "right" in names else None
 
 
 class _Images:

@@ -84,8 +84,8 @@ def ablate(
     )
     scoring.check()
     # vLLM and Ray start their own processes; a launcher is for the transformers engine.
-    words = [*engine.as_arguments(), *GenerationOptions(max_new_tokens=generation.max_new_tokens).as_arguments()]
-    drafting = Drafting(generation.task, references, tuple(words), alone=engine.engine != "transformers")
+    arguments = [*engine.as_arguments(), *GenerationOptions(max_new_tokens=generation.max_new_tokens).as_arguments()]
+    drafting = Drafting(generation.task, references, tuple(arguments), alone=engine.engine != "transformers")
     ablation = Ablation(trials, drafting, scoring, Launcher(launch), lambda text: print_line(console, text))
     write_manifest(references, selection.studies)
     succeeded = ablation.run()

@@ -142,10 +142,10 @@ def judge_data(
                 hold_out=hold_out,
                 count=options.count,
             )
-    _show(written, out, wanted=held_out > 0)
+    _show(written, out, expects_heldout=held_out > 0)
 
 
-def _refuse(models: Sequence[Options], other: str) -> None:
+def _refuse(models: Sequence[Options], required: str) -> None:
     """Refuse options that have no effect without an input that is not given.
 
     Raises:
@@ -153,7 +153,7 @@ def _refuse(models: Sequence[Options], other: str) -> None:
     """
     for options in models:
         if arguments := options.as_arguments():
-            raise InputError(f"only available with {other}", code=ErrorCode.CONFLICTING_OPTIONS, field=arguments[0])
+            raise InputError(f"only available with {required}", code=ErrorCode.CONFLICTING_OPTIONS, field=arguments[0])
 
 
 def _teachers(names: Sequence[str], model: JudgeOptions, cache: Path) -> list[Teacher]:
@@ -164,14 +164,14 @@ def _teachers(names: Sequence[str], model: JudgeOptions, cache: Path) -> list[Te
     return [*(Teacher(name, cache=cache) for name in names[:-1]), last]
 
 
-def _show(written: JudgeDataSummary, out: Path, *, wanted: bool) -> None:
+def _show(written: JudgeDataSummary, out: Path, *, expects_heldout: bool) -> None:
     """Print what was written, and what to change if nothing could be held out."""
     console = Console()
     for split, number in written.samples.items():
         print_line(console, f"{number} samples to {'train on' if split == 'train' else 'check with'}")
     is_held = written.samples.get("heldout", 0) > 0
     print_line(console, f"{out / 'samples.jsonl'}; held out: {written.held_out if is_held else 'nothing'}")
-    if wanted and not is_held:
+    if expects_heldout and not is_held:
         print_line(
             console,
             "Nothing is held out to check or validate with: too few references were drawn, or training has all of "
@@ -183,7 +183,9 @@ def _show(written: JudgeDataSummary, out: Path, *, wanted: bool) -> None:
 def _references(reports: Path | None) -> dict[str, str]:
     from radfact.meta.datasets.reports import read_reports
 
-    return {} if reports is None else {one.sample_id: one.report for one in read_reports(reports, default_site="-")}
+    if reports is None:
+        return {}
+    return {item.sample_id: item.report for item in read_reports(reports, default_site="-")}
 
 
 def _drafts(file: Path | None) -> dict[str, str] | None:

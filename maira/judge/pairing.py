@@ -151,8 +151,8 @@ def _edited(report: str, rng: random.Random) -> str | None:
     sentences = [document.text[begin:end] for begin, end in document.spans]
     if len(sentences) < 2:
         return None
-    kept = rng.sample(sentences, rng.randint(1, len(sentences) - 1))
-    return " ".join(kept)
+    remaining = rng.sample(sentences, rng.randint(1, len(sentences) - 1))
+    return " ".join(remaining)
 
 
 def _nearest(reports: Mapping[str, str]) -> dict[str, str]:

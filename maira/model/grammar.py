@@ -155,9 +155,9 @@ class Grammar:
         table[Allow.ANYTHING] = True
         for row, members in rows.items():
             table[row, members] = True
-        for least in range(BINS):
-            table[Allow.X + least, self.x[least:]] = True
-            table[Allow.Y + least, self.y[least:]] = True
+        for minimum in range(BINS):
+            table[Allow.X + minimum, self.x[minimum:]] = True
+            table[Allow.Y + minimum, self.y[minimum:]] = True
         return table
 
     def start(self, *, in_box: bool = False) -> ReportState:
@@ -274,9 +274,9 @@ class ReportState:
         if known == 4:
             return Allow.BOX_CLOSE, []
         base, axis = (Allow.Y, self._grammar.y) if known % 2 else (Allow.X, self._grammar.x)
-        least = corners[known - 2] if known >= 2 else 0
+        minimum = corners[known - 2] if known >= 2 else 0
         used = Counter(box[known] for box in self._boxes if box[:known] == tuple(corners))
-        return base + least, [axis[v] for v, count in used.items() if count >= _boxes_from([*corners, v])]
+        return base + minimum, [axis[v] for v, count in used.items() if count >= _boxes_from([*corners, v])]
 
 
 def _boxes_from(corners: list[int]) -> int:

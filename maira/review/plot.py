@@ -78,8 +78,8 @@ def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
         for name, reports in worst.items():
             at = by_count.setdefault(label, {})
             at[name] = at.get(name, 0) + reports
-    most = max(_MIN_BARS, *(min(int(count), _MAX_BARS) for count in summary["reports_by_corrections"]))
-    labels = [*map(str, range(min(most, _MAX_BARS - 1) + 1)), *([f"{_MAX_BARS}+"] if most == _MAX_BARS else [])]
+    max_bars = max(_MIN_BARS, *(min(int(count), _MAX_BARS) for count in summary["reports_by_corrections"]))
+    labels = [*map(str, range(min(max_bars, _MAX_BARS - 1) + 1)), *([f"{_MAX_BARS}+"] if max_bars == _MAX_BARS else [])]
     series = {name: [by_count.get(label, {}).get(name, 0) for label in labels] for name in _WORST_COLORS}
     _stack(panel.bar, labels, {name: values for name, values in series.items() if any(values)}, _WORST_COLORS)
     panel.set_xlabel("corrections in a report")

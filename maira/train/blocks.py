@@ -79,5 +79,5 @@ def _selective(block: nn.Module, *args: Any, **options: Any) -> Any:
 
 
 def _policy(_context: Any, operation: Any, *_args: Any, **_options: Any) -> CheckpointPolicy:
-    kept = getattr(operation, "_schema", None) is not None and operation._schema.name in _KEPT
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+    must_save = getattr(operation, "_schema", None) is not None and operation._schema.name in _KEPT
+    return CheckpointPolicy.MUST_SAVE if must_save else CheckpointPolicy.PREFER_RECOMPUTE

@@ -125,14 +125,14 @@ def low_rank(trained: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Return the factors A (rank, inputs) and B (outputs, rank) of each adapted layer by name."""
     halves: dict[str, dict[str, Tensor]] = {}
     for name, tensor in trained.items():
-        if found := _LOW_RANK.fullmatch(name):
-            halves.setdefault(found["layer"], {})[found["half"]] = tensor
+        if match := _LOW_RANK.fullmatch(name):
+            halves.setdefault(match["layer"], {})[match["half"]] = tensor
     return halves
 
 
 def token_rows(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the trained rows (`maira.model.tokens.ADDED_TOKENS`, width) of embeddings and head by the layer's name."""
-    return {found["layer"]: tensor for name, tensor in trained.items() if (found := _ROWS.fullmatch(name))}
+    return {match["layer"]: tensor for name, tensor in trained.items() if (match := _ROWS.fullmatch(name))}
 
 
 def save_adapter(trained: Mapping[str, Tensor], lora: LoraOptions, folder: Path, rows: Sequence[int] = ()) -> None:

@@ -91,15 +91,15 @@ class DistributedContext:
             yield
         except BaseException as error:
             self.members.abandon()
-            where = f"process {self.rank}: " if self.size > 1 else ""
+            prefix = f"process {self.rank}: " if self.size > 1 else ""
             if isinstance(error, torch.OutOfMemoryError):
                 message = (
-                    f"{where}out of memory on {self.device}; a smaller token_budget, activation_checkpointing=full, "
+                    f"{prefix}out of memory on {self.device}; a smaller token_budget, activation_checkpointing=full, "
                     "lora or optimizer=adamw_8bit needs less"
                 )
                 raise self.members.report(RunError(message, code=ErrorCode.OUT_OF_MEMORY)) from None
             if isinstance(error, torch.distributed.DistError) or (self.size > 1 and "gloo" in str(error).lower()):
-                raise self.members.report(RunError(f"{where}another process of the run has died: {error}")) from None
+                raise self.members.report(RunError(f"{prefix}another process of the run has died: {error}")) from None
             raise
 
 

@@ -149,11 +149,11 @@ def tracker_names(config: BaseTrainConfig) -> list[str]:
 
 def metric_targets(config: BaseTrainConfig) -> list[str]:
     """Return where the metrics of a run are written, for a message."""
-    where = {
+    targets = {
         "tensorboard": f"TensorBoard: {config.out / 'tensorboard'}",
         "wandb": f"Weights & Biases: project {os.environ.get('WANDB_PROJECT', WANDB_PROJECT)}",
     }
-    return [str(config.out / "metrics.jsonl"), *(where[name] for name in tracker_names(config))]
+    return [str(config.out / "metrics.jsonl"), *(targets[name] for name in tracker_names(config))]
 
 
 def _has_key() -> bool:

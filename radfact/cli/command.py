@@ -96,8 +96,8 @@ def _own_flag(parameter: Parameter) -> str:
 
 
 def _config_option(parameters: list[Parameter]) -> Any:
-    """Return `--config`, which stands in the same panel as the first option."""
-    infos = [item for one in parameters for item in getattr(one.annotation, "__metadata__", ())]
+    """Return `--config`, in the same panel as the first option."""
+    infos = [item for parameter in parameters for item in getattr(parameter.annotation, "__metadata__", ())]
     panel = next((info.rich_help_panel for info in infos if isinstance(info, OptionInfo)), None)
     option = typer.Option(
         metavar="FILE",

@@ -1,4 +1,4 @@
-"""The command `radfact`: a thin layer over the library."""
+"""The command `radfact`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MANUAL = "\n".join(
     (
         "Score radiology reports, sentence by sentence, against reference reports (RadFact).",
         "",
-        "Every sentence of a report is put to a judge: does it follow from the other report? Logical precision is the "
+        "A judge decides for every sentence of a report whether the other report entails it. Logical precision is the "
         "share of entailed candidate sentences, logical recall the share of entailed reference sentences. For "
-        "sentences with boxes or masks, grounding scores are the share of entailed sentences in the right place, "
-        "spatial scores the share of all sentences.",
+        "sentences with boxes or masks, grounding scores are the share of entailed sentences whose boxes also match, "
+        "and spatial scores the share of all sentences that are entailed and whose boxes match.",
         "",
         "[bold]Examples[/bold]",
         "  radfact score pairs.json --judge offline --out results",
@@ -44,25 +44,25 @@ MANUAL = "\n".join(
         "",
         "[bold]Files[/bold]",
         "  pairs.json      grounded: a list of {example_id, prediction, target},",
-        "                  both reports lists of {text, boxes}",
+        "                  where both reports are lists of {text, boxes}",
         "  pairs.csv       narrative: columns example_id, prediction, target",
         "  drafts.jsonl    {sample_id, report} per line; the report is a list of",
         "                  {text, boxes, masks} or one narrative",
         "  manifest.jsonl  {sample_id, grounded_findings or findings} per line,",
         "                  and image paths for the page",
-        "Boxes are {x_min, y_min, x_max, y_max} as shares of the original image, masks COCO run-length encodings.",
+        "Boxes are {x_min, y_min, x_max, y_max} as shares of the original image. Masks are COCO run-length encodings.",
         "",
         "[bold]Judges[/bold]",
         "  offline              rules and an ontology: free, deterministic,",
-        "                       explains itself; not comparable with a model",
+        "                       explained; not comparable with a model",
         "  PROVIDER:MODEL       openai, azure_openai, anthropic, google_genai,",
         "                       ollama, ... with the key in the environment",
         "  openai:MODEL         with --base-url: any OpenAI-compatible server",
         "                       (vLLM, llama.cpp, TGI)",
         "  vllm:PATH            a model in this process",
         "  python:MODULE:OBJECT a custom judge",
-        "The judge is named by --judge, --config or RADFACT_JUDGE, in this order. It has no default, because another "
-        "judge is another metric.",
+        "Set the judge with --judge, --config or RADFACT_JUDGE, in this order. There is no default, because scores of "
+        "different judges are not comparable.",
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",

@@ -58,7 +58,7 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
             table.add_row(label, number(score.point), number(score.median), interval, str(score.n), failed)
         table.add_section()
     console.print(table)
-    say(console, "↑ higher is better, ↓ lower is better, others are neither.")
+    say(console, "↑ higher is better, ↓ lower is better.")
     for role, usage in result.usage.items():
         if usage.get("calls") or usage.get("cached"):
             say(console, f"{role}: {answers(usage)}{_cost(usage, price)}")
@@ -89,7 +89,7 @@ def _show_radfact(console: Console, result: EvaluationResult) -> None:
         console,
         f"{counts['scored']} of {counts['samples']} samples scored; {counts['candidate_sentences']} candidate and "
         f"{counts['reference_sentences']} reference sentences; {counts['judgments']} judgments, "
-        f"{counts['failed_judgments']} without a valid answer",
+        f"{counts['failed_judgments']} without a valid response",
     )
     notes = [str(model["note"]) for model in (judge, splitter) if model.get("note")]
     notes += [
@@ -106,14 +106,14 @@ def _show_radfact(console: Console, result: EvaluationResult) -> None:
 def answers(usage: Mapping[str, int]) -> str:
     """Return a usage as text: calls, cached and failed responses, tokens."""
     parts = [f"{usage.get('calls', 0)} calls"]
-    for key, words in (
+    for key, label in (
         ("cached", "cached"),
         ("repairs", "repaired"),
         ("failures", "failed"),
         ("retries", "retries"),
     ):
         if usage.get(key):
-            parts.append(f"{usage[key]} {words}")
+            parts.append(f"{usage[key]} {label}")
     if usage.get("tokens_in"):
         parts.append(f"tokens {format_count(usage['tokens_in'])} in, {format_count(usage['tokens_out'])} out")
     return ", ".join(parts)
@@ -142,16 +142,16 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
     if check.by_topic:
         console.print(_confusion_table("topic", check.by_topic))
     cost = {name: getattr(check, name) for name in ("calls", "tokens_in", "tokens_out", "failures")}
-    pace = f" ({check.n / check.seconds:.3g} a second)" if check.seconds else ""
+    pace = f" ({check.n / check.seconds:.3g} per second)" if check.seconds else ""
     say(console, f"{check.seconds:.3g} seconds{pace}; {answers(cost)}{_cost(cost, price)}")
     if check.agreement is not None:
         agreement = check.agreement
         say(
             console,
-            f"A report a call agrees with a sentence a call on {agreement.share:.1%} of {agreement.n}: accuracy "
-            f"{number(agreement.accuracy_report)} against {number(agreement.accuracy_sentence)}",
+            f"One call per report and one call per sentence agree on {agreement.share:.1%} of {agreement.n}: accuracy "
+            f"{number(agreement.accuracy_report)} and {number(agreement.accuracy_sentence)}",
         )
-    say(console, "Precision, recall and F1 are those of the entailed class; a failed answer counts as wrong.")
+    say(console, "Precision, recall and F1 are those of the entailed class. A failed response counts as wrong.")
 
 
 def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
@@ -177,7 +177,7 @@ def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a paragraph of plain text; nothing in it is markup.
+    """Print a paragraph of plain text, without markup.
 
     Args:
         console: console to print to.

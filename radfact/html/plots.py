@@ -90,7 +90,7 @@ def forest(rows: Sequence[tuple[str, str, Estimate]], path: Path) -> Path:
         for y, e in of_group:
             if e.low is not None and e.high is not None:
                 axes.plot([e.low, e.high], [y, y], linewidth=1.2, **style)
-    axes.axvline(0, color="grey", linewidth=0.8, linestyle=":")
+    axes.axvline(0, color="gray", linewidth=0.8, linestyle=":")
     axes.set_yticks(range(len(names)), list(map(words, names)), fontsize=8)
     axes.set_ylim(-0.6, len(names) - 0.4)
     interval = ", 95 % interval" if any(e.low is not None for _, _, e in known) else ""
@@ -146,7 +146,7 @@ def bands(lines: Mapping[str, Mapping[float, Estimate]], path: Path, *, x: str, 
         intervals = [(position, e.low, e.high) for position, e in estimates.items() if e.low is not None]
         if intervals:
             axes.fill_between(*zip(*intervals, strict=True), color=color, alpha=0.12, linewidth=0)
-    axes.axhline(0.5, color="grey", linewidth=0.8, linestyle=":")
+    axes.axhline(0.5, color="gray", linewidth=0.8, linestyle=":")
     axes.set_ylim(-0.02, 1.02)
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
@@ -171,8 +171,8 @@ def curves(
         for kind, points in kinds.items():
             panel.plot(list(points), list(points.values()), "o-", markersize=3, linewidth=1.2, label=kind)
         if diagonal:
-            most = max((number for points in kinds.values() for number in points), default=1)
-            panel.plot([0, most], [0, most], color="grey", linewidth=0.8, linestyle=":")
+            limit = max((number for points in kinds.values() for number in points), default=1)
+            panel.plot([0, limit], [0, limit], color="gray", linewidth=0.8, linestyle=":")
         _label_panel(panel, words(name), x, y)
         panel.xaxis.get_major_locator().set_params(integer=True)
     handles = panels[0].get_legend_handles_labels()
@@ -204,7 +204,7 @@ def boxes(columns: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, y
         for position, points in zip(positions, values, strict=True):
             axes.plot([position] * len(points), points, ".", color=color, alpha=0.5)
         axes.plot([], [], color=color, label=style)
-    axes.axhline(0, color="grey", linewidth=0.8, linestyle=":")
+    axes.axhline(0, color="gray", linewidth=0.8, linestyle=":")
     axes.set_xticks(range(len(columns)), list(map(words, columns)), rotation=30, ha="right", fontsize=8)
     axes.set_ylabel(y)
     axes.legend(fontsize=8)

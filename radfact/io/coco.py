@@ -112,9 +112,9 @@ class _Reader:
         ids: dict[str, str] = {}
         names: dict[str, str] = {}
         for index, image in enumerate(dataset.images):
-            key, where = image.sample_id or image.id, f"images[{index}]"
-            check_unique_id(ids, image.id, where, file=dataset_path, field="id")
-            check_unique_id(names, key, where, file=dataset_path, field="sample_id" if image.sample_id else "id")
+            key, image_field = image.sample_id or image.id, f"images[{index}]"
+            check_unique_id(ids, image.id, image_field, file=dataset_path, field="id")
+            check_unique_id(names, key, image_field, file=dataset_path, field="sample_id" if image.sample_id else "id")
             self.images[image.id], self.keys[image.id] = image, key
         self.categories = {category.id: category.name for category in dataset.categories}
 
@@ -124,26 +124,26 @@ class _Reader:
         """Reports of all images, in the dataset's order, but for those with `faults`."""
         drawn: dict[str, dict[str, list[Box | Mask]]] = {image: {} for image in self.images}
         for index, value in enumerate(annotations):
-            where = f"{field}[{index}]"
+            annotation_field = f"{field}[{index}]"
             try:
-                self._add(value, where, drawn)
+                self._add(value, annotation_field, drawn)
             except InputError as error:
                 if faults is None:
                     raise
-                faults.setdefault(self._key(value) or where, str(error))
+                faults.setdefault(self._key(value) or annotation_field, str(error))
         return {
             self.keys[image]: [_sentence(text, regions) for text, regions in sentences.items()]
             for image, sentences in drawn.items()
             if not faults or self.keys[image] not in faults
         }
 
-    def _add(self, value: Any, where: str, drawn: dict[str, dict[str, list[Box | Mask]]]) -> None:
-        annotation = validate_model(_Annotation, value, file=self.path, field=where)
+    def _add(self, value: Any, field: str, drawn: dict[str, dict[str, list[Box | Mask]]]) -> None:
+        annotation = validate_model(_Annotation, value, file=self.path, field=field)
         image = self.images.get(annotation.image_id)
         if image is None:
-            raise self._error(f"no image has the id '{annotation.image_id}'", f"{where}.image_id", ErrorCode.MISMATCH)
-        regions = drawn[image.id].setdefault(self._text(annotation, where), [])
-        regions += self._regions(annotation, image, where)
+            raise self._error(f"no image has the id '{annotation.image_id}'", f"{field}.image_id", ErrorCode.MISMATCH)
+        regions = drawn[image.id].setdefault(self._text(annotation, field), [])
+        regions += self._regions(annotation, image, field)
 
     def _key(self, value: Any) -> str | None:
         """Return the key of the report of an annotation, even if the rest of the annotation is invalid."""
@@ -152,22 +152,22 @@ class _Reader:
     def _error(self, message: str, field: str, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
         return InputError(message, code=code, file=self.path, field=field)
 
-    def _text(self, annotation: _Annotation, where: str) -> str:
+    def _text(self, annotation: _Annotation, field: str) -> str:
         if annotation.caption is not None:
             return annotation.caption
         if annotation.category_id is None:
-            raise self._error("expected a caption or a category_id", where, ErrorCode.MISSING_FIELD)
+            raise self._error("expected a caption or a category_id", field, ErrorCode.MISSING_FIELD)
         if annotation.category_id not in self.categories:
             raise self._error(
-                f"no category has the id '{annotation.category_id}'", f"{where}.category_id", ErrorCode.MISMATCH
+                f"no category has the id '{annotation.category_id}'", f"{field}.category_id", ErrorCode.MISMATCH
             )
         return self.categories[annotation.category_id]
 
-    def _regions(self, annotation: _Annotation, image: _Image, where: str) -> list[Box | Mask]:
+    def _regions(self, annotation: _Annotation, image: _Image, field: str) -> list[Box | Mask]:
         if annotation.segmentation:
-            return [self._mask(annotation.segmentation, image, f"{where}.segmentation")]
+            return [self._mask(annotation.segmentation, image, f"{field}.segmentation")]
         if annotation.bbox is not None:
-            return [self._box(annotation.bbox, image, f"{where}.bbox")]
+            return [self._box(annotation.bbox, image, f"{field}.bbox")]
         return []
 
     def _box(self, bbox: Sequence[float], image: _Image, field: str) -> Box:

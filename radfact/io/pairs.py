@@ -182,25 +182,25 @@ def _read_grounded_json(path: Path) -> Pairs:
     seen: dict[str, str] = {}
     pairs = []
     for index, value in enumerate(rows):
-        where = f"[{index}]"
-        _check_grounded(value, file=path, where=where)
-        row = validate_model(_GroundedRow, value, file=path, field=where)
-        check_unique_id(seen, row.example_id, where, file=path, field="example_id")
+        field = f"[{index}]"
+        _check_grounded(value, file=path, field=field)
+        row = validate_model(_GroundedRow, value, file=path, field=field)
+        check_unique_id(seen, row.example_id, field, file=path, field="example_id")
         for name in ("prediction", "target"):
-            _check_masks(getattr(row, name), file=path, field=f"{where}.{name}")
+            _check_masks(getattr(row, name), file=path, field=f"{field}.{name}")
         pairs.append(Pair(row.example_id, row.prediction, row.target))
     return Pairs(tuple(pairs), read=len(rows))
 
 
-def _check_grounded(row: Any, *, file: Path, where: str) -> None:
-    """Explain where narratives belong, which are easily put into the layout of grounded reports."""
+def _check_grounded(row: Any, *, file: Path, field: str) -> None:
+    """Refuse a narrative in the layout of grounded reports, and explain where narratives belong."""
     for name in ("prediction", "target"):
         if isinstance(row, dict) and isinstance(row.get(name), str):
             raise InputError(
                 "expected a list of {text, boxes}, found a narrative; narratives go into a table (.csv) "
                 f"with the columns {', '.join(_CSV_COLUMNS)}",
                 file=file,
-                field=f"{where}.{name}",
+                field=f"{field}.{name}",
             )
 
 
@@ -281,8 +281,8 @@ def _check_masks(sentences: Sequence[Sentence], *, file: Path | str, line: int |
             try:
                 decode_mask(mask)
             except InputError as error:
-                where = f"{field}[{index}].masks[{place}].{error.field}"
-                raise InputError(error.message, file=file, line=line, field=where) from None
+                mask_field = f"{field}[{index}].masks[{place}].{error.field}"
+                raise InputError(error.message, file=file, line=line, field=mask_field) from None
 
 
 def _kind(value: object) -> str:

@@ -204,5 +204,5 @@ def _split_pair(pair: Pair, reports: SplitReports) -> SplitPair:
                 split = ()
             sentences[side] = [Sentence(text=text) for text in split if text.strip()]
         else:
-            sentences[side] = [Sentence(text=one.text) for one in report] if has_narrative else report
+            sentences[side] = [Sentence(text=sentence.text) for sentence in report] if has_narrative else report
     return SplitPair(pair.sample_id, sentences["candidate"], sentences["reference"], failure)

@@ -301,15 +301,17 @@ def _call(entry: MetricEntry, factory: Any, **arguments: Any) -> Any:
 def _files_below(folder: Path) -> list[Path]:
     """Return all files in a folder and its subfolders, sorted; symbolic links are followed."""
     walked = os.walk(folder, followlinks=True)
-    return sorted(Path(where, name) for where, _, names in walked for name in names if Path(where, name).is_file())
+    paths = (Path(parent, name) for parent, _, names in walked for name in names)
+    return sorted(path for path in paths if path.is_file())
 
 
-def _warn_of_parameters(name: str, wanted: Mapping[str, Any], given: Mapping[str, Any] | None) -> None:
+def _warn_of_parameters(name: str, required: Mapping[str, Any], parameters: Mapping[str, Any] | None) -> None:
     """Warn that a client has other parameters than a metric requires, unless the client does not know its own."""
-    other = {} if given is None else {key: value for key, value in wanted.items() if given.get(key) != value}
-    if other:
-        said = ", ".join(f"{key} {value}" for key, value in other.items())
-        warnings.warn(f"{name} is meant to be asked with {said}; the client has parameters of its own", stacklevel=3)
+    if parameters is None:
+        return
+    differences = [f"{key} {value}" for key, value in required.items() if parameters.get(key) != value]
+    if differences:
+        warnings.warn(f"{name} requires {', '.join(differences)}; the client has other values", stacklevel=3)
 
 
 def _has_custom_judge(settings: Mapping[str, Any] | None) -> bool:

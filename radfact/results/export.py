@@ -81,10 +81,10 @@ def _check_consistency(scores: ScoresFile, samples: Sequence[RadFactSampleRow], 
     again = summarize(columns, f1=_F1, replicates=options.bootstrap, seed=options.seed)
     for name, summary in again.items():
         for kind in ("point", "median"):
-            found, expected = getattr(scores.scores.get(name), kind, None), getattr(summary, kind)
-            if (found is None) != (expected is None) or (expected is not None and abs(found - expected) > _TOLERANCE):
+            actual, expected = getattr(scores.scores.get(name), kind, None), getattr(summary, kind)
+            if (actual is None) != (expected is None) or (expected is not None and abs(actual - expected) > _TOLERANCE):
                 raise InputError(
-                    f"samples.jsonl and the seed in run.json give {expected}, found {found}; score the pairs again",
+                    f"samples.jsonl and the seed in run.json give {expected}, found {actual}; score the pairs again",
                     code=ErrorCode.MISMATCH,
                     file=folder / "scores.json",
                     field=f"scores.{name}.{kind}",
@@ -99,19 +99,19 @@ def _flat(samples: Sequence[RadFactSampleRow], options: _Draws, *, zero_boxes: b
         drawn = bootstrap({**values, "num_samples": scored}, f1=_F1, **settings)
     else:
         points = summarize({**values, "num_samples": scored}, f1=_F1, **settings)
-        drawn = {name: np.array([np.nan if one.point is None else one.point]) for name, one in points.items()}
+        drawn = {name: np.array([np.nan if score.point is None else score.point]) for name, score in points.items()}
     # Moved to the end, because an F1 precedes it in the published order.
     drawn["num_samples"] = drawn.pop("num_samples") * len(samples)
     width = len(drawn["num_samples"])
     failed = sum(sample.failed_sentences for sample in samples)
-    asked = sum(sample.candidate_sentences + sample.reference_sentences for sample in samples)
+    judged = sum(sample.candidate_sentences + sample.reference_sentences for sample in samples)
     drawn["num_llm_failures"] = np.full(width, float(failed))
-    drawn["num_llm_success"] = np.full(width, float(asked - failed))
+    drawn["num_llm_success"] = np.full(width, float(judged - failed))
     drawn["num_invalid_processed_samples"] = len(samples) - drawn["num_samples"]
     if zero_boxes:
         drawn |= {name: np.zeros(width) for name in drawn if name.startswith(("spatial", "grounding"))}
     if not options.bootstrap:
-        return {name: _finite(one[0]) for name, one in drawn.items()}
+        return {name: _finite(values[0]) for name, values in drawn.items()}
     flat = _statistics(drawn["logical_f1"])
     for name, replicates in drawn.items():
         flat |= {f"{name}/{kind}": value for kind, value in _statistics(replicates).items()}

@@ -129,5 +129,5 @@ def read_digests(folder: Path | str) -> dict[str, str | None]:
     for _, row in read_jsonl(path):
         sides = texts.setdefault(str(row.get("sample_id")), {"candidate": [], "reference": []})
         sides.setdefault(row.get("side"), []).append(str(row.get("text")))
-    known = {key: digest(" ".join(one["candidate"]), " ".join(one["reference"])) for key, one in texts.items()}
+    known = {key: digest(" ".join(sides["candidate"]), " ".join(sides["reference"])) for key, sides in texts.items()}
     return {key: known.get(key) for key in digests}

@@ -41,14 +41,17 @@ def write_results(result: EvaluationResult, folder: Path | str, run: Mapping[str
     write_jsonl(folder / "samples.jsonl", map(_sample_row, result.samples))
     write_jsonl(folder / "sentences.jsonl", (row.model_dump(mode="json") for row in result.sentences))
     run = run or {}
-    who: dict[str, Any] = {"judge": result.judge, "splitter": result.splitter} if RADFACT in result.runs else {}
+    models: dict[str, Any] = {"judge": result.judge, "splitter": result.splitter} if RADFACT in result.runs else {}
     record = {
         "version": VERSION,
         **run,
         **{name: sum(usage.get(name, 0) for usage in result.usage.values()) for name in _TOTALS},
         "usage": result.usage,
-        "metrics": {name: {"seconds": one.seconds, "reused": one.reused} for name, one in result.runs.items()},
-        **who,
+        "metrics": {
+            name: {"seconds": metric_run.seconds, "reused": metric_run.reused}
+            for name, metric_run in result.runs.items()
+        },
+        **models,
         "options": {**run.get("options", {}), **result.options},
     }
     write_json(folder / "run.json", record)
@@ -58,7 +61,7 @@ def write_results(result: EvaluationResult, folder: Path | str, run: Mapping[str
         counts=result.counts,
         metrics={name: _metric_record(run) for name, run in result.runs.items()},
         unavailable=dict(result.unavailable),
-        **who,
+        **models,
     )
     write_json(folder / "scores.json", scores.model_dump(mode="json"))
 

@@ -119,15 +119,15 @@ def encode_row(dataset: SampleDataset, skips: bool, phase: Phase, row: Sequence[
     return encoded
 
 
-def unreadable_sample_error(error: InputError, where: str) -> InputError:
+def unreadable_sample_error(error: InputError, owner: str) -> InputError:
     """Return the error of an unreadable sample that is not to be skipped, with a hint.
 
     Args:
         error: of the file.
-        where: what the sample belongs to.
+        owner: what the sample belongs to, such as "a sample of the training".
     """
     return InputError(
-        f"{error.message}, in {where}. Repair it, or set faults.unreadable=skip to skip such samples; the same command "
+        f"{error.message}, in {owner}. Repair it, or set faults.unreadable=skip to skip such samples; the same command "
         "then resumes",
         code=ErrorCode.FILE_UNREADABLE,
         file=error.file,

@@ -1,13 +1,13 @@
-/** What pages of studies share: cards that are drawn as they come into view, and sentences that go with their boxes. */
+/** Shared by pages of studies: cards that are rendered when they come into view, and sentences linked to their boxes. */
 const Cards = (() => {
-  /** Cards that are drawn at once; the others follow as they come near the window. */
+  /** Number of cards that are rendered at once; the others follow when they come near the window. */
   const FIRST = 4;
-  /** How near, in heights of the window. */
+  /** Distance at which cards are rendered, in heights of the window. */
   const MARGIN = "150%";
-  /** Cards that stay, however far from the window; the oldest of more give up their place. */
+  /** Maximum number of rendered cards; the oldest are removed first. */
   const KEPT = 20;
   const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
-  /** Attributes that are read, not worked with. */
+  /** Attributes that hold text for the reader. */
   const SAID = ["aria-label", "title"];
 
   const watching = new Map();
@@ -45,7 +45,7 @@ const Cards = (() => {
   }
 
   /**
-   * Keeps one card's sentences and boxes in step: what is pointed at comes first, then what was chosen.
+   * Synchronizes the sentences and boxes of a card: the hovered sentence has priority over the selected one.
    *
    * @param {HTMLElement} card  with `.sentence` items, each with a button and with `data-id` as its boxes have it
    * @param {{focus: (ids: string[] | null, strong: string[]) => void}[]} drawn  the card's viewers
@@ -84,14 +84,14 @@ const Cards = (() => {
     });
   }
 
-  /** A reader's own doing would be lost with the card: a sentence chosen, a detail opened, the focus. */
+  /** Whether removing the card would lose the reader's state: a selected sentence, an open detail, the focus. */
   function inUse(place) {
     return place.contains(document.activeElement) || place.querySelector("[aria-pressed=true], details[open]") !== null;
   }
 
   /**
-   * Fill an element with a place for every study, and a place with the card that `draw` makes while it is near the
-   * window: a page of thousands of studies has the elements of a few.
+   * Fill an element with a placeholder for every study, and render the card of a placeholder with `draw` while it is near
+   * the window, so that a page of thousands of studies has the elements of a few.
    */
   function listStudies(container, studies, draw) {
     const studyOf = new Map(studies.map((study) => [element("div", { class: "place" }), study]));
@@ -121,7 +121,7 @@ const Cards = (() => {
     watching.set(container, { observer, fillAll: () => places.forEach(fill) });
     places.slice(0, FIRST).forEach(fill);
     container.replaceChildren(...places);
-    // A place that was never drawn is as high as a card, so that the scroll bar says where one is.
+    // A placeholder is as high as a card, so that the scroll bar shows the position.
     if (places.length) container.style.setProperty("--card-height", `${places[0].offsetHeight}px`);
     for (const place of places) observer.observe(place);
   }

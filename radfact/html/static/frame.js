@@ -18,7 +18,7 @@
   const valueOf = (study, name) => study.scores[name] ?? null;
   const shown = (value) => (value === null ? "–" : value.toFixed(3));
 
-  /** List one study alone, and go there. */
+  /** List only one study, and scroll to it. */
   function show(study) {
     const filter = document.getElementById("filter");
     filter.value = study.sample_id;
@@ -56,7 +56,7 @@
       cell.setAttribute("aria-sort", order);
       const sign = order === "ascending" ? 1 : -1;
       const key = name ? (study) => valueOf(study, name) : (study) => study.sample_id;
-      // Studies without a value have no place in the order and come last.
+      // Studies without a value come last.
       rows = [...data.studies].sort((a, b) => {
         const [left, right] = [key(a), key(b)];
         if (left === null || right === null) return (left === null) - (right === null);
@@ -78,7 +78,7 @@
     return node;
   }
 
-  /** A score's values onto an axis. */
+  /** Map the values of a score to an axis. */
   function scale(values, from, to) {
     let [low, high] = [Infinity, -Infinity];
     for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];

@@ -2,7 +2,7 @@
   const { element, listStudies } = Cards;
   const { studyCard, scoreName } = Study;
   const BINS = 20;
-  // Of fewer studies a histogram says less than their list.
+  // With fewer studies, the list is more useful than a histogram.
   const FEWEST_DRAWN = 10;
 
   const data = Results;
@@ -26,11 +26,11 @@
     if (order === "input") return studies;
     const [key, name] = order.split(/:(.*)/s);
     const sign = key !== "greatest" && (data.directions[name] === "lower") === (key === "best") ? 1 : -1;
-    // To say nothing is the worst, though precision and F1 then have no value.
+    // An empty report is the worst, although it has no precision and F1.
     const silent = (study) => !study.failure && study.candidate.length === 0 && study.reference.length > 0;
     const least = key === "worst" ? -sign * Infinity : null;
     const value = (study) => study.scores[name] ?? (silent(study) ? least : null);
-    // Other studies without a value have no place in the order and come last.
+    // Other studies without a value come last.
     return [...studies].sort((a, b) => {
       const [left, right] = [value(a), value(b)];
       if (left === null || right === null) return (left === null) - (right === null);
@@ -51,7 +51,7 @@
     return sentences.some((sentence) => sentence[field] === value);
   }
 
-  /** Kinds of studies that are there at all, with their numbers. */
+  /** Kinds of studies that exist, with their numbers. */
   function fillKinds(select) {
     for (const [key, [label, test]] of Object.entries(KINDS)) {
       const count = data.studies.filter(test).length;
@@ -59,7 +59,7 @@
     }
   }
 
-  /** Histograms of the per-study scores; `choose(range)` gets the bar that was picked, or null when it was let go. */
+  /** Histograms of the per-study scores; `choose(range)` gets the selected bar, or null when it is deselected. */
   function drawHistograms(container, choose) {
     let chosen = null;
     const pick = (bar, range) => {
@@ -96,7 +96,7 @@
     const enabled = bars.filter((bar) => !bar.disabled);
     enabled[0].tabIndex = 0;
     const row = element("div", { class: "bins", role: "group", "aria-label": `${scoreName(name)}, ${values.length} studies` }, ...bars);
-    // One stop of the Tab key a histogram; the arrows go from bar to bar.
+    // A histogram is one stop of the Tab key; arrow keys move between bars.
     row.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       const next = step && enabled[enabled.indexOf(document.activeElement) + step];

@@ -1,18 +1,18 @@
-/** What the page shows: scores and their directions, studies, drafts. */
+/** Data of the page: scores and their directions, studies, drafts. */
 const Results = (() => {
   const source = document.getElementById("page-data");
   const data = JSON.parse(source.textContent);
-  // Of 15,000 studies the text alone takes as much memory as what was read from it.
+  // For 15,000 studies, the text takes as much memory as the parsed data.
   source.remove();
   return data;
 })();
 
-/** The card of a study, as in MAIRA-2, figure E.1: what the model was given, both reports, their boxes side by side. */
+/** The card of a study, as in MAIRA-2, figure E.1: inputs of the model, both reports, their boxes side by side. */
 const Study = (() => {
   const { IMAGES, element, titleCase, openLarge, describedImage, connect } = Cards;
-  // More would push the reports out of sight.
+  // Longer text would push the reports out of view.
   const MOST_GROUPS = 8;
-  // Colours of viewer.css.
+  // Colors of viewer.css.
   const TINTS = 8;
   const SHORT = { precision: "P", recall: "R", f1: "F1" };
   const LETTER = { candidate: "C", reference: "R" };
@@ -22,7 +22,7 @@ const Study = (() => {
     entailment: ["yes", "✓ entailed"],
     not_entailment: ["no", "✗ not entailed"],
   };
-  // The third part is for who does not see the mark.
+  // The third item is for screen readers.
   const SPATIAL = {
     entailed: ["yes", "✓ boxes", " entailed"],
     not_entailed: ["no", "✗ boxes", " not entailed"],
@@ -32,12 +32,12 @@ const Study = (() => {
   const data = Results;
   const isLocated = (sentence) => Boolean(sentence.boxes?.length || sentence.masks?.length);
   const sidesOf = (study) => (study.scored ? ["candidate", "reference"] : ["candidate"]);
-  // Of narratives there are no boxes to speak of.
+  // Narratives have no boxes.
   const located = [...data.studies, ...(data.unscored ?? [])].some((study) =>
     sidesOf(study).some((side) => study[side].some(isLocated)));
   let count = 0;
 
-  /** The name of a score, or of what scores share, for a person. */
+  /** Readable name of a score or of a group of scores. */
   function scoreName(name) {
     return data.names[name] ?? titleCase(name);
   }
@@ -64,7 +64,7 @@ const Study = (() => {
       element("summary", { text: `${rows.length - MOST_GROUPS} more scores` }), rest));
   }
 
-  /** What metrics say of a study: texts, lists and records, as they come. */
+  /** Details that metrics report about a study: texts, lists and records. */
   function spelledOut(value) {
     if (value === null || typeof value !== "object") return element("span", { text: String(value ?? "–") });
     if (Array.isArray(value) && value.every((item) => item === null || typeof item !== "object")) {
@@ -84,7 +84,7 @@ const Study = (() => {
     return Object.keys(SHORT).find((name) => SHORT[name] === part) ?? "";
   }
 
-  /** Ids of the sentences that a sentence was judged by. */
+  /** Ids of the evidence of a sentence. */
   function evidenceIn(study) {
     return (id) => {
       const [side, index] = id.split("-");
@@ -92,7 +92,7 @@ const Study = (() => {
     };
   }
 
-  /** Sentences with boxes by id, each with its colour: sentences of which one was judged by the other share theirs. */
+  /** Sentences with boxes by id, each with its color: a sentence and its evidence share one. */
   function tintsOf(study) {
     const evidenceOf = evidenceIn(study);
     const near = new Map(sidesOf(study).flatMap((side) => study[side].flatMap((sentence, index) =>
@@ -120,7 +120,7 @@ const Study = (() => {
     return tints;
   }
 
-  /** Regions of one report on the frontal, or those on the prior frontal. */
+  /** Regions of one report on the frontal or the prior frontal image. */
   function boxesOf(study, tints, side, kind = "frontal") {
     return (study[side] ?? []).flatMap((sentence, index) => {
       const id = `${side}-${index}`;
@@ -130,7 +130,7 @@ const Study = (() => {
     });
   }
 
-  /** The dialog with an image and the boxes of both reports on it, of which each can be put away. */
+  /** The dialog with an image and the boxes of both reports on it, each of which can be hidden. */
   function openBoth(title, image, boxes) {
     const viewer = openLarge(title, image, boxes);
     const sides = document.getElementById("large-sides");
@@ -150,13 +150,13 @@ const Study = (() => {
     const picture = element("img", { alt: "", loading: "lazy", src: image.src });
     const button = element("button", { type: "button", class: "thumb", "aria-label": `${name}: show larger` },
       picture, element("span", { text: name }));
-    // The frontal is here as the model saw it, without boxes.
+    // The frontal image as the model received it, without boxes.
     const boxes = kind === "prior_frontal" ? sidesOf(study).flatMap((side) => boxesOf(study, tints, side, kind)) : [];
     button.addEventListener("click", () => openBoth(`${study.sample_id} · ${name}`, describedImage(study, kind), boxes));
     return button;
   }
 
-  /** What the model was given: images and sections; null where the manifest does not have the study. */
+  /** Inputs of the model: images and sections; null if the manifest does not have the study. */
   function inputs(study, tints) {
     if (!study.images) return null;
     const thumbs = Object.keys(IMAGES).map((kind) => thumbnail(study, tints, kind)).filter(Boolean);

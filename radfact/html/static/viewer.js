@@ -1,7 +1,7 @@
 "use strict";
 
 /**
- * Text as it is stored: controls that turn the order of letters around are written out, so that they turn nothing.
+ * Text with visible bidirectional control characters, so that they cannot reorder it.
  *
  * @param {string} text
  * @returns {string}
@@ -20,7 +20,7 @@ function visibleText(text) {
 const maskDrawing = (() => {
   const LONGEST = 256;
 
-  /** Runs of the compressed form: six-bit groups of a signed number, each but the first two told as a difference. */
+  /** Runs of the compressed form: six-bit groups of a signed number, each but the first two stored as a difference. */
   function decodeCounts(text) {
     const counts = [];
     for (let at = 0; at < text.length;) {
@@ -56,7 +56,7 @@ const maskDrawing = (() => {
     return columns;
   }
 
-  /** The borders between cells inside and outside as closed paths, so that a dashed line runs on around a corner. */
+  /** The borders between cells inside and outside as closed paths, so that a dashed line continues around a corner. */
   function outlineOf(inside, width, height) {
     const ends = new Map();
     const vertex = (x, y) => y * (width + 1) + x;
@@ -119,8 +119,8 @@ const maskDrawing = (() => {
  * An image with boxes and masks over it.
  *
  * Boxes are `{id, side, label, x_min, y_min, x_max, y_max}`: corners are shares of the ORIGINAL image, x to the right,
- * y down; `side` is "candidate" or "reference" and decides colour and line; boxes of one sentence share one `id`.
- * With a `tint`, from 0 to 7, a box has that colour (class `tint-0` and so on) instead of its side's.
+ * y down; `side` is "candidate" or "reference" and sets color and line style; boxes of one sentence share one `id`.
+ * With a `tint`, from 0 to 7, a box has that color (class `tint-0` and so on) instead of the color of its side.
  * A pixel mask is `{id, side, label, mask}` with `mask` in COCO run-length encoding, over the whole image.
  *
  * `root` receives two events, each with `detail: {id, side}`, or `detail: null` where the pointer left the boxes:
@@ -130,7 +130,7 @@ class BoxViewer {
   /**
    * @param {HTMLElement} root  an empty element that becomes the viewer
    * @param {{src?: string, width?: number, height?: number, alt?: string, message?: string}} image
-   *   size of the original in pixels; without `src` the boxes stand on an empty field that shows `message`
+   *   size of the original in pixels; without `src` the boxes are drawn on an empty area that shows `message`
    */
   constructor(root, image = {}) {
     this.root = root;

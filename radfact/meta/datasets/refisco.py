@@ -82,17 +82,17 @@ def _report(key: Sequence[str], rows: Sequence[CsvRow], columns: _Columns) -> Ra
     severities: list[int] = []
     for row in rows:
         original, edited = row.text(columns.original), row.text(columns.edited)
-        kept = edited in ("", original) or is_unchanged(edited)
-        text = original if kept else None if is_deletion(edited) else edited
+        is_unedited = edited in ("", original) or is_unchanged(edited)
+        text = original if is_unedited else None if is_deletion(edited) else edited
         if original:
             lines.append(original)
         if text:
             corrected.append(text)
         if original or text:
-            severity = _severity(row, columns.severity, kept)
+            severity = _severity(row, columns.severity, is_unedited)
             severities.append(severity)
             # A rewording of a line without an error is no correction, as in the response of a model.
-            if severity and not kept:
+            if severity and not is_unedited:
                 comment = row.cells.get(columns.comment, "") if columns.comment else ""
                 items.append(Correction(len(lines) - 1 if original else None, text, severity, comment))
     values = {
@@ -110,12 +110,12 @@ def _report(key: Sequence[str], rows: Sequence[CsvRow], columns: _Columns) -> Ra
     )
 
 
-def _severity(row: CsvRow, column: str, kept: bool) -> int:
-    """Read 0 to 4, as a number or in words; a kept line may have none."""
+def _severity(row: CsvRow, column: str, is_unedited: bool) -> int:
+    """Read 0 to 4, as a number or in words; an unedited line may have none."""
     words = " ".join(row.text(column).lower().replace("-", " ").split())
     if words in SEVERITIES:
         return SEVERITIES[words]
-    if not words and kept:
+    if not words and is_unedited:
         return 0
     try:
         value = row.number(column)
