@@ -19,7 +19,7 @@ from radfact.errors import ErrorCode, InputError, suggest_name
 SampleMaker = Callable[[frozenset[str]], "Samples"]
 """Makes samples as if the archive did not have the radiographs with the given keys."""
 Priors = Literal["every", "one", "none"]
-"""Which frontal radiographs of the prior study to use: each in a sample of its own, one at random, or none."""
+"""Which frontal radiographs of the prior study to use: each in a separate sample, one at random, or none."""
 _Images = tuple[Radiograph, Radiograph | None, Radiograph | None]
 """The frontal, lateral and prior radiograph of a sample."""
 SPLITS = ("train", "validate", "test")

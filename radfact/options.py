@@ -211,7 +211,7 @@ def parse_key_values(items: Sequence[str], flag: str) -> dict[str, str]:
 def _as_input_error(error: ValidationError, model: type[Options]) -> InputError:
     first = as_input_error(error, kind=model)
     for fault in error.errors(include_url=False):
-        # An error of a validator of ours has a code of its own, and perhaps a field.
+        # An error of our own validators has its own code, and sometimes a field.
         if isinstance(original := fault.get("ctx", {}).get("error"), InputError):
             if original.file is not None:
                 return original

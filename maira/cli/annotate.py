@@ -271,9 +271,9 @@ def _show_changes(console: Console, result: SplitStudies, compared: EvaluationRe
     lines = [(name.replace("_", " "), f"{count:,}") for name, count in asdict(result.counts).items()]
     if compared is not None:
         for name in _COMPARED:
-            figure = compared.scores[name]
-            interval = "" if figure.low is None else f" [{figure.low:.3f}, {figure.high:.3f}]"
-            lines.append((f"RadFact {name.replace('_', ' ')}", f"{_number(figure.point)}{interval}"))
+            score = compared.scores[name]
+            interval = "" if score.low is None else f" [{score.low:.3f}, {score.high:.3f}]"
+            lines.append((f"RadFact {name.replace('_', ' ')}", f"{_number(score.point)}{interval}"))
     print_table(console, "Findings as lists of sentences", ("name", "value"), lines)
     if compared is not None:
         print_line(

@@ -20,7 +20,7 @@ _REFERENCE_SUFFIX = "_reference"
 COMPLETION = "completion_"
 """Prefix of the scores of box completion."""
 _BOX_PREFIXES = ("grounding_", "spatial_", COMPLETION)
-"""Prefixes of scores about boxes, which have tables of their own as in the paper."""
+"""Prefixes of scores about boxes, which have separate tables, as in the paper."""
 _OVERLAPS = ("precision", "recall", "iou")
 
 

@@ -123,7 +123,7 @@ def length_key(request: GenerationRequest) -> tuple[Form, int, int, int]:
 
 
 def window_failure(length: int, window: int) -> FailedRequest | None:
-    """Return a failure if a prompt leaves no room for a response in the context window.
+    """Return a failure if a prompt fills the context window.
 
     Args:
         length: tokens of the prompt.

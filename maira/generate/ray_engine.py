@@ -89,7 +89,7 @@ class _WorkerEngine:
         return [responses[index] for index in range(len(requests))]
 
     def usage(self) -> dict[str, int]:
-        """Return no counts of its own."""
+        """Return no counts, because the workers have them."""
         return {}
 
 

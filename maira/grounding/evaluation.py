@@ -48,7 +48,7 @@ class BoxResult:
         scores: `precision`, `recall` and `mean_iou` of the responses with a reference.
         requested: phrases, or sentences with a box in the crop; includes those of unreadable studies.
         answered: requests with a response.
-        compared: responses with scores of their own.
+        compared: responses that have scores.
         clipped: compared references that the crop cuts; only the part inside counts.
         outside: references without a pixel in the crop, which are not compared.
         masked: references with masks, which are ignored.

@@ -75,7 +75,7 @@ def build_tokenizer(folder: Path) -> tuple[Any, int]:
     """Load a Llama tokenizer and append MAIRA-2's tokens.
 
     Returns:
-        The tokenizer, and the number of its own tokens.
+        The tokenizer, and its original number of tokens.
 
     Raises:
         InputError: there is no tokenizer, or it already has MAIRA-2's tokens.

@@ -100,7 +100,7 @@ def packed_kwargs(name: str, batch: PackedBatch) -> dict[str, PackedRow]:
     within = torch.arange(longest, device=starts.device, dtype=starts.dtype)
     places = (starts[:-1, None] + within).clamp(max=tokens - 1)
     token = torch.arange(tokens, device=starts.device, dtype=starts.dtype)
-    # Padding has no place of its own: it takes the output of the first token, and nothing reads it.
+    # Padding has no position in the batch: it gets the output of the first token, which nothing reads.
     sample = torch.searchsorted(starts[1:], token, right=True).clamp(max=len(starts) - 2)
     back = torch.where(token < starts[-1], sample * longest + token - starts[sample], 0)
     return {"row": PackedRow(starts, longest, places, back)}

@@ -21,7 +21,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Turn every parameter that is an option model into one flag per field, and add `--config`.
 
     The command receives checked instances of the models. A parameter annotated with
-    `Annotated[Model, only("field", other=1)]` takes some fields only, or has defaults of its own. An `InputError` that
+    `Annotated[Model, only("field", other=1)]` takes only some fields, or other defaults. An `InputError` that
     names an option of the command by its Python name is raised again under the name of its flag.
     """
     own = signature(command, eval_str=True).parameters.values()

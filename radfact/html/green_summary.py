@@ -27,8 +27,8 @@ def green_section(folder: Path) -> str:
     return (
         '<section aria-labelledby="green-title"><h2 id="green-title">Typical errors (GREEN)</h2>'
         f'<div class="panel"><table class="green-table"><caption>GREEN {summary.mean:.3f}, standard deviation '
-        f"{summary.std:.3f}, of {summary.n} reports. Typical are the explanations nearest the centre of the largest "
-        f"cluster.</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+        f"{summary.std:.3f}, of {summary.n} reports. Typical explanations are the nearest to the center of the "
+        f"largest cluster.</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )
 
 

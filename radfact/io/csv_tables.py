@@ -155,7 +155,7 @@ def _open(path: Path) -> Iterator[IO[str]]:
             yield text
     elif path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
-            # macOS adds a tree of its own.
+            # macOS adds a folder of metadata.
             names = [n for n in archive.namelist() if n.endswith(".csv") and not n.startswith("__MACOSX/")]
             if len(names) != 1:
                 raise InputError(f"expected one CSV file, found {len(names)}", code=ErrorCode.INVALID_FORMAT, file=path)

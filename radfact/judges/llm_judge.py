@@ -155,7 +155,7 @@ class LLMJudge:
     def _judge_reports(
         self, by_premises: Mapping[tuple[str, ...], Iterable[str]]
     ) -> dict[EntailmentQuery, Verdict | Failure]:
-        """Judge report by report; a hypothesis without a verdict after the repairs gets a call of its own."""
+        """Judge report by report; a hypothesis without a verdict after the repairs gets a separate call."""
         calls = [
             _ReportCall(premises, hypotheses[start : start + REPORT_MAX_HYPOTHESES])
             for premises, hypotheses in ((premises, list(group)) for premises, group in by_premises.items())

@@ -35,7 +35,7 @@ _OBJECT_STORE_BYTES = 512 * 1024**2
 class RayWorkers:
     """Workers that each load the same judge, splitter or engine.
 
-    With a cache, each worker writes to a cache of its own (see `radfact.llm.shared_cache`).
+    With a cache, each worker writes to a separate cache (see `radfact.llm.shared_cache`).
 
     Attributes:
         load: makes the object from `name` and `options`, and from `cache` if given; a function or class of a module, so

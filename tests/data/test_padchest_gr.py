@@ -180,7 +180,7 @@ def test_a_split_zip_is_an_error_with_a_hint(tmp_path: Path) -> None:
 
 
 def test_no_image_at_all_is_an_error(tmp_path: Path) -> None:
-    with raises("test_no_image_at_all_is_an_err1: file-not-found"):
+    with raises(f"{tmp_path.name}: file-not-found"):
         read_padchest_gr(_write(tmp_path, [_entry("s1")], _row("s1"), images=False))
 
 

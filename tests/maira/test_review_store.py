@@ -360,7 +360,7 @@ def test_another_file_is_refused_as_review(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_refused_as_review(tmp_path: Path) -> None:
-    with raises("test_a_folder_is_no_review0: invalid-format"):
+    with raises(f"{tmp_path.name}: invalid-format"):
         Store(tmp_path)
 
 

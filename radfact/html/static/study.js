@@ -177,7 +177,7 @@ const Study = (() => {
     return { viewer, figure: element("figure", { class: "picture" }, caption, root) };
   }
 
-  /** The frontal once for each report, with its boxes; once without any where there are none; nothing without both. */
+  /** The frontal image, once per report with boxes, or once without boxes; nothing without image and boxes. */
   function pictures(study, tints) {
     const sides = sidesOf(study);
     const boxes = new Map(sides.map((side) => [side, boxesOf(study, tints, side)]));

@@ -143,9 +143,9 @@ def inject_with_model(
 ) -> list[InjectedReport | Failure]:
     """Inject errors of one category with a model, which then checks whether they are plausible.
 
-    The instructions (VERT, F.1 for category a and F.2 for b) are the system message; the paper does not print its user
-    message, so that it is ours. If errors are not plausible (F.3), the model is told the reason and asked for others;
-    the same request would return the cached response.
+    The instructions (VERT, F.1 for category a and F.2 for b) are the system message. The paper does not print its user
+    message, so that message is ours. If errors are not plausible (F.3), a new request states the reason, because the
+    same request would return the cached response.
 
     Args:
         client: client of the model.
