@@ -100,7 +100,7 @@ def test_a_folder_is_not_compared_with_itself(folders: list[Path], tmp_path: Pat
 def test_compare_writes_its_files(folders: list[Path], tmp_path: Path) -> None:
     page = write_comparison(compare(folders), tmp_path)
     assert "ROUGE-L" in page.read_text()
-    # Headings keep the place of the words beside the scores free too.
+    # Headings also keep the column of the words next to the scores free.
     assert len(re.findall('<th scope="col">[^<]*<span class="verdict-place"></span></th>', page.read_text())) == 1
     record = json.loads((tmp_path / "comparison.json").read_text())
     with (tmp_path / "comparison.csv").open() as handle:

@@ -41,7 +41,7 @@ LEFT = (Box(x_min=0.5, y_min=0.0, x_max=1.0, y_max=1.0),)
 
 
 class Verbatim:
-    """Entails what stands among the premises, and fails on what is 'bad'."""
+    """A judge that entails verbatim sentences of the premises and fails on the sentence 'bad'."""
 
     name = "verbatim"
 

@@ -1,4 +1,4 @@
-"""Judges checked against labeled judgements."""
+"""Judges checked against labeled judgments."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SAMPLES = 10
 COMMAND = "from radfact.cli.main import main; main()"
 
 
-def judgement(body: dict[str, Any]) -> Reply:
+def verdict_reply(body: dict[str, Any]) -> Reply:
     """A verdict that depends on nothing but the request: entailed by the last sentence if its length is even."""
     asked = yaml.safe_load(last(body))
     entailed = len(asked["hypothesis"]) % 2 == 0
@@ -79,7 +79,7 @@ def test_a_killed_run_resumes_with_equal_results(serve: Any, tmp_path: Path, ans
             waiting.release()
             dead.wait()
             return b""
-        return judgement(body)
+        return verdict_reply(body)
 
     server = serve(reply)
     out = tmp_path / "out"

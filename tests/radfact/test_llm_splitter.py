@@ -188,7 +188,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 
 phrases = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30).map(
-    # Words such as "none" mean that nothing is kept, so a sentence needs something of its own.
+    # Words such as "none" mean an empty list, so a sentence needs other words.
     lambda text: f"Finding {text} seen."
 )
 

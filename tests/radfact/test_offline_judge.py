@@ -24,7 +24,7 @@ from radfact.judges.offline.judge import MEASURED, OfflineJudge
 from radfact.judges.offline.ontology_file import DEFAULT_PATH, default_ontology
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact" / "nli_few_shot_examples.json"
-JUDGEMENTS: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("judgements.yaml").read_text("utf-8"))
+JUDGMENTS: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("judgements.yaml").read_text("utf-8"))
 JUDGE = OfflineJudge()
 
 findings = st.sampled_from(
@@ -47,7 +47,7 @@ def judge(premises: list[str], hypothesis: str) -> Verdict:
 
 @pytest.mark.parametrize(
     ("premises", "hypothesis", "evidence"),
-    [pytest.param(*case, id=f"{group}-{i}") for group, cases in JUDGEMENTS.items() for i, case in enumerate(cases)],
+    [pytest.param(*case, id=f"{group}-{i}") for group, cases in JUDGMENTS.items() for i, case in enumerate(cases)],
 )
 def test_labeled_judgments(premises: list[str], hypothesis: str, evidence: list[int]) -> None:
     verdict = judge(premises, hypothesis)
@@ -138,7 +138,7 @@ def test_the_documented_accuracy_is_the_measured_accuracy(name: str, path: Path 
 
 
 def test_five_thousand_judgments_take_less_than_a_second_of_processor_time() -> None:
-    queries = [EntailmentQuery(tuple(p), h) for cases in JUDGEMENTS.values() for p, h, _ in cases]
+    queries = [EntailmentQuery(tuple(p), h) for cases in JUDGMENTS.values() for p, h, _ in cases]
     queries = (queries * (5000 // len(queries) + 1))[:5000]
     taken = repeat(
         lambda: JUDGE.judge(queries), parse_sentence.cache_clear, number=1, repeat=3, timer=time.process_time

@@ -249,7 +249,7 @@ def test_bidirectional_controls_are_escaped(browser: Browser, tmp_path: Path) ->
 
 def test_run_details_have_the_width_of_the_page_and_whole_numbers(browser: Browser, tmp_path: Path) -> None:
     write_folder(tmp_path)
-    name = "judge measured on the labelled judgements of this package in very many words of accuracy"
+    name = "judge measured on the labeled judgments of this package in very many words of accuracy"
     write_json(tmp_path / "run.json", {name: {name: 0.98512}})
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto(write_page(tmp_path).as_uri())
@@ -514,14 +514,14 @@ def test_the_table_of_all_scores_can_be_sorted(metrics_page: Page) -> None:
 def test_a_point_of_the_scatter_plot_opens_its_study(metrics_page: Page) -> None:
     points = metrics_page.locator(".scatter circle")
     assert points.count() == 4
-    # The best study of both scores stands at the far corner, the worst at the origin.
+    # The best study of both scores is at the far corner, the worst at the origin.
     far, origin = points.nth(0).bounding_box(), points.nth(2).bounding_box()
     assert far is not None
     assert origin is not None
     assert far["x"] > origin["x"]
     assert far["y"] < origin["y"]
     points.nth(3).click()
-    # The letter stands in other reports too.
+    # Other reports have that letter too.
     assert metrics_page.locator("#filter").input_value() == "d"
     assert metrics_page.locator("article[data-sample='d']").is_visible()
 
