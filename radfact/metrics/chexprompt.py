@@ -51,7 +51,7 @@ class CheXprompt(LLMMetric[ErrorCounts]):
 
     name = "chexprompt"
     display_name = "CheXprompt"
-    measures = "errors of a report, and the share of reports without errors"
+    measures = "errors per report, and the fraction of reports without errors"
     scores: Mapping[str, Score] = {
         "chexprompt_errors": Score("lower", "number of errors"),
         "chexprompt_significant": Score("lower", "number of significant errors"),

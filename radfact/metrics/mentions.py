@@ -41,10 +41,10 @@ class LateralMentions(Metric):
 
     name = "lateral_mentions"
     display_name = "Lateral mentions"
-    measures = "share of reports that mention a lateral view"
+    measures = "fraction of reports that mention a lateral view"
     scores: Mapping[str, Score] = {
-        "lateral_mentions": Score("neutral", "share of the candidates"),
-        "lateral_mentions_reference": Score("neutral", "share of the references"),
+        "lateral_mentions": Score("neutral", "fraction of the candidates"),
+        "lateral_mentions_reference": Score("neutral", "fraction of the references"),
     }
     # No mention spans two sentences.
     reads = "sentences"
@@ -82,10 +82,10 @@ class ComparisonMentions(Metric):
 
     name = "comparison_mentions"
     display_name = "Comparison mentions"
-    measures = "share of reports that mention an earlier examination"
+    measures = "fraction of reports that mention an earlier examination"
     scores: Mapping[str, Score] = {
-        "comparison_mentions": Score("neutral", "share of the candidates"),
-        "comparison_mentions_reference": Score("neutral", "share of the references"),
+        "comparison_mentions": Score("neutral", "fraction of the candidates"),
+        "comparison_mentions_reference": Score("neutral", "fraction of the references"),
     }
     requirements = Requirements(judge="model")
     cost = "two short responses"

@@ -41,7 +41,7 @@ class RadFactMetric(Metric):
 
     name = "radfact"
     display_name = "RadFact"
-    measures = "share of sentences that follow from the other report, and whose boxes are right"
+    measures = "fraction of sentences entailed by the other report, and correctly grounded"
     scores: Mapping[str, Score] = {name: Score("higher", _MEASURES[name.rpartition("_")[0]]) for name in SCORES}
     main_scores = ("logical_f1",)
     reads = "sentences"

@@ -54,7 +54,7 @@ class Vert(LLMMetric[Assessment]):
 
     name = "vert"
     display_name = "VERT"
-    measures = "overall accuracy that a model states after it has counted the errors"
+    measures = "overall accuracy, rated by a model after counting errors"
     scores: Mapping[str, Score] = {"vert": Score("higher", "overall accuracy"), **count_scores("vert")}
     cost = "a response"
     source = "VERT, appendix D.2"
@@ -116,7 +116,7 @@ class VertFormula(Vert):
 
     name = "vert_formula"
     display_name = "VERT, formula"
-    measures = "overall accuracy by a formula in the prompt"
+    measures = "overall accuracy, computed with a formula in the prompt"
     scores: Mapping[str, Score] = {"vert_formula": Score("higher", "overall accuracy"), **count_scores("vert_formula")}
     cost = "a response"
     source = "VERT, appendix D.3"
@@ -129,7 +129,7 @@ class VertRubric(Vert):
 
     name = "vert_rubric"
     display_name = "VERT, rubric"
-    measures = "overall accuracy by a rubric in the prompt"
+    measures = "overall accuracy, rated with a rubric in the prompt"
     scores: Mapping[str, Score] = {"vert_rubric": Score("higher", "overall accuracy"), **count_scores("vert_rubric")}
     cost = "a response"
     source = "VERT, appendix D.4"
@@ -146,7 +146,7 @@ class VertTuned(LLMMetric[float]):
 
     name = "vert_tuned"
     display_name = "VERT, tuned"
-    measures = "overall accuracy by a model that is fine-tuned to expert ratings"
+    measures = "overall accuracy, from a model fine-tuned on expert ratings"
     scores: Mapping[str, Score] = {"vert_tuned": Score("higher", "overall accuracy")}
     cost = "a response of one number"
     source = "VERT, section 4.1.4"
