@@ -101,7 +101,7 @@ def _config_option(parameters: list[Parameter]) -> Any:
     panel = next((info.rich_help_panel for info in infos if isinstance(info, OptionInfo)), None)
     option = typer.Option(
         metavar="FILE",
-        help="YAML file with options of this command by name. Flags on the command line win.",
+        help="YAML file with options of this command by name; flags take precedence.",
         is_eager=True,
         callback=read_config,
         rich_help_panel=panel,

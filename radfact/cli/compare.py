@@ -1,4 +1,4 @@
-"""`radfact compare`: compare systems, with paired significance."""
+"""`radfact compare`: compare systems, with paired significance tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from radfact.scoring.options import BootstrapOptions
 
 MANUAL = "\n".join(
     (
-        "Compare results folders: the scores of each system and its differences to the first one, on their common "
-        "samples.",
+        "Compare results folders on their common samples: the scores of each system, and its differences to the first "
+        "one.",
         "",
-        "Differences have paired bootstrap intervals and a p value of approximate randomization: the results of each "
-        "sample are swapped between the two systems at random, and p = (k + 1) / (n + 1), where k counts the rounds "
-        "with a difference at least as large.",
+        "Differences have paired bootstrap intervals and a p-value from approximate randomization: each round swaps "
+        "the results of samples between the two systems at random, and p = (k + 1) / (n + 1), where k of n rounds have a "
+        "difference at least as large as the observed one.",
         "",
         "[bold]Examples[/bold]",
         "  radfact compare results/base results/tuned results/other",
@@ -37,18 +37,19 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="MODULE:OBJECT",
-            help="Custom metric whose pooled scores are compared as well; repeatable.",
+            help="Also compare the pooled scores of this custom metric; repeatable.",
             rich_help_panel=SCORES,
         ),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Rounds of approximate randomization.", rich_help_panel=SCORES)
+        int,
+        typer.Option(min=1, metavar="N", help="Number of rounds of approximate randomization.", rich_help_panel=SCORES),
     ] = 1000,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Write comparison.json, comparison.csv and a page to this folder.",
+            help="Also write comparison.json, comparison.csv and an HTML page to this folder.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,

@@ -14,7 +14,7 @@ from radfact.io.jsonl import read_text
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the values of a file as defaults of the command's options, so that flags on the command line win.
+    """Take the values of a file as defaults of the command's options, so that flags take precedence.
 
     Names are those of the flags or of the keyword arguments in Python, with dashes or underscores. A switch is true or
     false, a repeatable option a list, and one of KEY=VALUE a mapping. Options of other commands of the program are
@@ -56,7 +56,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"not YAML: {error.problem}", code=ErrorCode.INVALID_FORMAT, file=path, line=line) from None
     if not isinstance(values, dict):
         raise InputError(
-            "expected options by name, one a line, as in 'judge: offline'", code=ErrorCode.INVALID_FORMAT, file=path
+            "expected one option per line, such as 'judge: offline'", code=ErrorCode.INVALID_FORMAT, file=path
         )
     return values
 

@@ -1,4 +1,4 @@
-"""`radfact doctor`: what is installed, and which commands can run."""
+"""`radfact doctor`: check the installation."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _STATUS_COLUMNS = (2, 10)
 def doctor(context: typer.Context, metrics: Annotated[MetricOptions, only("weights")], json: Json = False) -> None:
     """Check the installation: packages, GPUs, memory, disk, judges, metrics, and which commands can run.
 
-    Keys are named and never shown. Each problem has a fix below it. Exit code 1 means that something which every
-    command requires is broken.
+    API keys are listed by name; their values are never shown. Each problem has a fix below it. Exit code 1: a core
+    requirement is missing or broken.
     """
     from radfact.doctor import diagnose
 

@@ -1,4 +1,4 @@
-"""`radfact evaluate` and `radfact score`: pairs of reports in, a results folder with a page out."""
+"""`radfact evaluate` and `radfact score`: score pairs of reports and write a results folder with an HTML page."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 # Rich keeps line ends as they are, so a paragraph is one line here.
 EVALUATE_MANUAL = "\n".join(
     (
-        "Score candidates against references by many metrics and write one results folder with one page.",
+        "Score candidates against references with many metrics, and write a results folder with an HTML page.",
         "",
-        "Metrics are named as 'radfact metrics' lists them; the name of one score (bleu_4) selects that one alone, all "
-        "selects whatever can be computed, module:object is a custom metric. A metric that lacks weights, a key or a "
-        "package is reported in one line, and the others continue.",
+        "--metrics takes the names that 'radfact metrics' lists, names of single scores (bleu_4), module:object for a "
+        "custom metric, or all for every metric that can be computed. A metric that lacks weights, an API key or a "
+        "package is reported in one line, and the others are computed.",
         "",
         "The folder holds scores.json, samples.jsonl (every score of every sample), sentences.jsonl, metrics/ (the "
         "details of each metric: explanations, corrections, findings), run.json and report.html. The same command "
-        "finishes an interrupted run; a metric that is done is not computed again, and no model is queried twice.",
+        "resumes an interrupted run: completed metrics are reused, and so are the cached responses of models.",
         "",
         "[bold]Examples[/bold]",
         "  radfact evaluate pairs.csv --metrics rouge_l,bleu_4,radfact \\",
@@ -61,13 +61,12 @@ EVALUATE_MANUAL = "\n".join(
 )
 SCORE_MANUAL = "\n".join(
     (
-        "Score candidates against references by RadFact and write a results folder with a page to read.",
+        "Score candidates against references with RadFact, and write a results folder with an HTML page.",
         "",
-        "The same as 'radfact evaluate --metrics radfact'. The folder holds scores.json, samples.jsonl, "
+        "Equivalent to 'radfact evaluate --metrics radfact'. The folder holds scores.json, samples.jsonl, "
         "sentences.jsonl (each sentence with its verdict and evidence), run.json (judge, options, calls) and "
-        "report.html; responses of a model are cached in cache/. The same command finishes an interrupted run and "
-        "sends no query twice. "
-        "Another judge or other options replace the results as a whole; the cached responses stay.",
+        "report.html; the responses of a model are cached in cache/. The same command resumes an interrupted run. "
+        "Running with another judge or other options replaces all results, but not the cached responses.",
         "",
         "[bold]Examples[/bold]",
         "  radfact score pairs.json --judge offline",
@@ -103,7 +102,7 @@ def evaluate(
     out: Out = Path("results"),
     cache: CacheFolder = None,
 ) -> None:
-    """Score candidates against references by many metrics and write one results folder with one page."""
+    """Score candidates against references with many metrics, and write a results folder with an HTML page."""
     check_embeddings(embeddings)
     _evaluate(pairs, inputs, metrics, judge, scoring, bootstrap, page, price, out, cache, embeddings)
 
@@ -120,7 +119,7 @@ def score(
     out: Out = Path("results"),
     cache: CacheFolder = None,
 ) -> None:
-    """Score candidates against references by RadFact and write a results folder with a page to read."""
+    """Score candidates against references with RadFact, and write a results folder with an HTML page."""
     metrics = MetricOptions(metrics=("radfact",))
     _evaluate(pairs, inputs, metrics, judge, scoring, bootstrap, page, price, out, cache)
 
@@ -165,7 +164,7 @@ def _evaluate(
         say(console, describe_input(read))
         options = record_options(inputs, metrics, judge, scoring, bootstrap)
         if difference := describe_difference(out, read, runner, {name: options[name] for name in _COMPARED}):
-            say(console, f"{out} holds scores {difference}; they are replaced when this run is done", style="yellow")
+            say(console, f"{out} holds scores {difference}; they are replaced at the end of this run", style="yellow")
         with quiet_libraries(), ProgressDisplay(new_console(stderr=True), resources.usage_by_role, rate):
             result = runner.run(read, folder=out, **bootstrap.record())
     finally:

@@ -1,4 +1,4 @@
-"""`radfact export`: the scores of a results folder in the published command's layout."""
+"""`radfact export`: export scores in the format of the published command."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from radfact.cli.tables import new_console, say_path
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(help="A results folder.")],
+    folder: Annotated[Path, typer.Argument(help="Results folder.")],
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The file to write; by default radfact_scores_INPUT.json in the folder, as published.",
+            help="Output file. Default: radfact_scores_INPUT.json in the results folder, as published.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> None:
-    """Write the scores as the published command writes them: flat keys such as logical_precision/p2.5th."""
+    """Export the scores in the format of the published command, with flat keys such as logical_precision/p2.5th."""
     from radfact.results.export import export as write
 
     written = write(folder, out)

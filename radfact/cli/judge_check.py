@@ -1,4 +1,4 @@
-"""`radfact judge-check`: measure a judge against labeled judgments."""
+"""`radfact judge-check`: evaluate a judge on labeled examples."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 MANUAL = "\n".join(
     (
-        "Query a judge with labeled judgments and print accuracy, precision, recall and F1 of the entailed class, F1 "
-        "of the evidence, confusion by label and by topic, seconds and tokens.",
+        "Evaluate a judge on labeled examples, and print accuracy, precision, recall and F1 of the entailed class, F1 "
+        "of the evidence, confusion matrices by label and topic, time and tokens.",
         "",
-        "With --batch report, also query it with one sentence per call and print how often the two agree.",
+        "With --batch report, also query the judge one sentence at a time, and print the agreement of the two modes.",
         "",
-        "With --comparisons, ask the model instead which of 50 packaged sentences mention an earlier examination. The "
-        "quality of the metric comparison_mentions depends on this.",
+        "With --comparisons, test instead whether the model detects mentions of an earlier examination in 50 built-in "
+        "sentences. The metric comparison_mentions depends on this.",
         "",
         "[bold]Examples[/bold]",
         "  radfact judge-check --judge offline",
@@ -48,7 +48,7 @@ def judge_check(
     labeled: Annotated[
         Path | None,
         typer.Argument(
-            help="Labeled judgments in the published few-shot layout. Default: those of radfact.",
+            help="Labeled examples in the published few-shot format. Default: the built-in ones.",
         ),
     ] = None,
     price: PriceOption = None,
@@ -56,7 +56,7 @@ def judge_check(
         bool,
         typer.Option(
             "--comparisons",
-            help="Check how the model detects mentions of an earlier examination.",
+            help="Test the detection of mentions of an earlier examination.",
             rich_help_panel=JUDGE,
         ),
     ] = False,
@@ -64,12 +64,12 @@ def judge_check(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also write the result as JSON; a model's responses are cached in the folder `cache` next to it.",
+            help="Also write the result as JSON; model responses are cached in cache/ in the same folder.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> None:
-    """Measure a judge against labeled judgments."""
+    """Evaluate a judge on labeled examples."""
     from radfact.io.jsonl import write_json
     from radfact.judges.check import check_judge, load_labeled_queries
 

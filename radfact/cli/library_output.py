@@ -1,4 +1,4 @@
-"""Libraries that metrics load, without what they have to say to their own authors."""
+"""Suppress the output of third-party libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Suppress warnings and progress bars of libraries; whatever matters to a user is raised as an error."""
+    """Suppress the warnings and progress bars of libraries; errors are raised as usual."""
     # Read when transformers is imported, which may be later.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     before = logging.root.manager.disable

@@ -1,4 +1,4 @@
-"""`radfact metrics`: all metrics, what they need and what they cost."""
+"""`radfact metrics`: list all metrics with their requirements and cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def metrics(
     options: Annotated[MetricOptions, only("weights")],
     judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url")],
 ) -> None:
-    """List all metrics: scores and directions, source, cost of a report, requirements."""
+    """List all metrics with their scores, directions, sources, cost per report and requirements."""
     from radfact.metrics.registry import entries
     from radfact.metrics.resources import MetricResources
 
@@ -39,13 +39,13 @@ def metrics(
         with suppress(InputError):
             _show(console, entry)
     resources.close()
-    say(console, "↑ higher is better, ↓ lower is better; others are neither. A custom metric is module:object.")
+    say(console, "↑ higher is better, ↓ lower is better. module:object names a custom metric.")
 
 
 def _show(console: Console, entry: MetricEntry) -> None:
     metric = entry.declared
     if metric is None:
-        say(console, "  declares its scores when it is created")
+        say(console, "  scores known only after loading")
         return
     scores = entry.scores
     shown = ", ".join(f"{name}{MARKS[direction]}" for name, direction in list(scores.items())[:MAX_SCORES])
@@ -53,7 +53,7 @@ def _show(console: Console, entry: MetricEntry) -> None:
     if metric.measures:
         say(console, f"  measures {metric.measures}")
     say(console, f"  scores {shown}{more}")
-    say(console, f"  source {entry.source}; cost of a report: {metric.cost}")
+    say(console, f"  source {entry.source}; cost per report: {metric.cost}")
     if arguments := entry.arguments:
         named = ", ".join(f"{entry.name}.{name} ({default})" for name, default in arguments.items())
         say(console, f"  arguments --metric-arg {named}")

@@ -10,13 +10,15 @@ import typer
 INPUT, JUDGE, SCORES, OUTPUT = "Input", "Judge", "Scores", "Output"
 """Panels of the help."""
 
-PairsArgument = Annotated[Path | None, typer.Argument(help="Pairs: grounded (.json) or narrative (.csv).")]
+PairsArgument = Annotated[
+    Path | None, typer.Argument(help="Pairs of candidate and reference: grounded (.json) or narrative (.csv).")
+]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Results folder.", rich_help_panel=OUTPUT)]
 CacheFolder = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Response cache of a model; runs on one machine may share it. Default: cache/ in the results.",
+        help="Cache of model responses; runs on the same machine can share it. Default: cache/ in the results folder.",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),
@@ -24,6 +26,9 @@ CacheFolder = Annotated[
 PriceOption = Annotated[
     str | None,
     typer.Option(
-        "--price", metavar="IN,OUT", help="Price of a million tokens in and out: shows the cost.", rich_help_panel=JUDGE
+        "--price",
+        metavar="IN,OUT",
+        help="Price per million input and output tokens; prints the running cost.",
+        rich_help_panel=JUDGE,
     ),
 ]

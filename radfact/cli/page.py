@@ -1,4 +1,4 @@
-"""`radfact page`: the page of a results folder, drawn again."""
+"""`radfact page`: regenerate the HTML page of a results folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from radfact.results.options import PageOptions
 
 @with_options
 def page(
-    folder: Annotated[Path, typer.Argument(help="A results folder.")],
+    folder: Annotated[Path, typer.Argument(help="Results folder.")],
     options: Annotated[PageOptions, only("manifest", "notes", "unscored", "images")],
 ) -> None:
-    """Draw the page of a results folder again.
+    """Regenerate the HTML page of a results folder.
 
-    Manifest, notes, unscored drafts and the place of the images default to those of the run.
+    Options that are not given keep the values of the run.
     """
     from radfact.html.page import write_page
 

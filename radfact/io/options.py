@@ -1,4 +1,4 @@
-"""Options of the reports that are read."""
+"""Options for the input reports."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ class InputOptions(Options):
         Path | None, Option("Manifest (.jsonl) with the reference reports, or COCO (.json).", metavar="FILE")
     ] = None
     missing: Annotated[
-        Missing, Option("A reference without a candidate: refuse it, skip and list it, or take an empty report.")
+        Missing,
+        Option(
+            "What to do if a reference has no candidate: stop, skip and list the reference, or score an empty report."
+        ),
     ] = "refuse"
     narrative: Annotated[
         bool | None,
         Option(
-            "Split every report and ignore its regions / require sentences. Default: as the file has it.",
+            "Treat all reports as narratives and ignore regions / require grounded reports. Default: as in the file.",
             flag="--narrative/--grounded",
             show_default=False,
         ),

@@ -37,8 +37,8 @@ class JudgeOptions(Options):
     judge: Annotated[
         str | None,
         Option(
-            "offline, PROVIDER:MODEL, vllm:PATH or python:MODULE:OBJECT. No default; the environment variable "
-            "RADFACT_JUDGE names one as well.",
+            "offline, PROVIDER:MODEL, vllm:PATH or python:MODULE:OBJECT; no default. The environment variable "
+            "RADFACT_JUDGE also sets it.",
             metavar="NAME",
         ),
     ] = None
@@ -46,7 +46,7 @@ class JudgeOptions(Options):
         Mapping[str, Any],
         AfterValidator(_check_arguments),
         Option(
-            "Argument of the judge's model, such as reasoning_effort=low; repeatable.",
+            "Argument passed to the model, such as reasoning_effort=low; repeatable.",
             flag="--judge-arg",
             metavar="KEY=VALUE",
         ),
@@ -54,38 +54,40 @@ class JudgeOptions(Options):
     base_url: Annotated[str | None, Option("Address of an OpenAI-compatible server.", metavar="URL")] = None
     few_shots: Annotated[
         Path | None,
-        Option("Worked examples in the published layout, instead of our own; 'none' shows none.", metavar="FILE"),
+        Option(
+            "Few-shot examples in the published format. Default: the built-in ones. 'none': zero-shot.", metavar="FILE"
+        ),
     ] = None
-    system: Annotated[Path | None, Option("System message, instead of the paper's.", metavar="FILE")] = None
+    system: Annotated[Path | None, Option("System message. Default: that of the paper.", metavar="FILE")] = None
     answer_format: Annotated[
         Literal["yaml", "schema"],
         Option(
-            "Format of a model's response: YAML as in the paper, or JSON that the server constrains to a schema.",
+            "Response format: YAML as in the paper, or JSON constrained to a schema by the server.",
             flag="--format",
         ),
     ] = "yaml"
     batch: Annotated[
         Literal["sentence", "report"],
-        Option("One sentence per call to a model, as in the paper, or a whole report."),
+        Option("Unit of one call: a sentence, as in the paper, or a report."),
     ] = "sentence"
-    concurrency: Annotated[PositiveInt | None, Option("Parallel calls to a model.", metavar="N")] = None
+    concurrency: Annotated[PositiveInt | None, Option("Number of parallel calls.", metavar="N")] = None
     splitter: Annotated[
         str | None,
-        Option("Splitter of narratives into sentences: offline or a model. Default: the judge.", metavar="NAME"),
+        Option("Splits narratives into sentences: offline or a model. Default: the judge.", metavar="NAME"),
     ] = None
     splitter_args: Annotated[
         Mapping[str, Any],
         AfterValidator(_check_arguments),
-        Option("Argument of the splitter's model; repeatable.", flag="--splitter-arg", metavar="KEY=VALUE"),
+        Option("Argument passed to the splitter's model; repeatable.", flag="--splitter-arg", metavar="KEY=VALUE"),
     ] = Field(default_factory=dict)
     splitter_few_shots: Annotated[
-        Path | None, Option("Worked examples of splitting in the published layout.", metavar="FILE")
+        Path | None, Option("Few-shot examples for splitting, in the published format.", metavar="FILE")
     ] = None
     engine: Annotated[
         Literal["local", "ray"],
-        Option("local: in this process; ray: on a Ray cluster, each worker with a judge in its process."),
+        Option("local: in this process; ray: on a Ray cluster, with a judge in each worker process."),
     ] = "local"
-    workers: Annotated[PositiveInt | None, Option("Workers of --engine ray.", metavar="N")] = None
+    workers: Annotated[PositiveInt | None, Option("Number of Ray workers (--engine ray).", metavar="N")] = None
 
     @model_validator(mode="after")
     def _fit_engine(self) -> Self:

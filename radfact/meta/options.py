@@ -9,34 +9,39 @@ from radfact.options import Option, Options
 
 
 class RatingOptions(Options):
-    """Which ratings are read from a set."""
+    """The ratings to read, and how to interpret them."""
 
     panel = "Input"
 
     layout: Annotated[
         Literal["plain", "preferences", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"],
-        Option("Layout of the ratings."),
+        Option("Format of the ratings file."),
     ] = "plain"
     experts: Annotated[
         tuple[str, ...],
         Option(
-            "Expert column of a plain table; repeatable. Default: all columns with such names.",
+            "Column with the ratings of one expert (--layout plain); repeatable. Default: all columns named "
+            "QUANTITY:RATER, expert or expert_RATER.",
             flag="--expert",
             metavar="COLUMN",
         ),
     ] = ()
-    better: Annotated[Literal["higher", "lower"] | None, Option("Which ratings of a plain table are better.")] = None
+    better: Annotated[
+        Literal["higher", "lower"] | None, Option("Whether higher or lower ratings are better (--layout plain).")
+    ] = None
     target: Annotated[
         str | None,
         Option(
-            "Rating to correlate with, such as significant. Default: the set's own.", metavar="QUANTITY", panel="Scores"
+            "Rating to correlate with, such as significant. Default: the main rating of the data set.",
+            metavar="QUANTITY",
+            panel="Scores",
         ),
     ] = None
     ids: Annotated[
         Path | None,
         Option(
-            "Use these reports only: one id per line, or the beginning of ids before an underscore, such as the number "
-            "of a study.",
+            "File with the ids of the reports to use, one per line; a prefix before an underscore, such as a study "
+            "number, selects all ids that start with it.",
             metavar="FILE",
         ),
     ] = None

@@ -49,20 +49,20 @@ def _find_folders(value: Any) -> Any:
 
 
 class MetricOptions(Options):
-    """Which metrics are computed, and from what."""
+    """The metrics to compute, their arguments and weights."""
 
     panel = "Scores"
 
     metrics: Annotated[
         tuple[str, ...],
         BeforeValidator(_split_names),
-        Option("Metrics or scores, separated by commas, or all.", metavar="NAMES", cli_type=str),
+        Option("Metrics or scores to compute, separated by commas, or all.", metavar="NAMES", cli_type=str),
     ] = ("all",)
     metric_args: Annotated[
         Mapping[str, Mapping[str, Any]],
         BeforeValidator(_nest_arguments),
         Option(
-            "Argument of a metric, as 'radfact metrics' lists them: fineradscore.zero_shot=true; repeatable.",
+            "Argument of a metric, such as fineradscore.zero_shot=true ('radfact metrics' lists them); repeatable.",
             flag="--metric-arg",
             metavar="METRIC.KEY=VALUE",
         ),
@@ -71,7 +71,7 @@ class MetricOptions(Options):
         Mapping[str, Path] | tuple[Path, ...],
         BeforeValidator(_find_folders),
         Option(
-            "Weights of metrics: a folder with folders named wordnet, bertscore, chexbert and radgraph, or "
+            "Weights of metrics: a folder with subfolders named wordnet, bertscore, chexbert and radgraph, or "
             "NAME=FOLDER for one of them; repeatable.",
             metavar="[NAME=]FOLDER",
             panel="Input",

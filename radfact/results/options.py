@@ -11,18 +11,18 @@ ImagePlace = Literal["inside", "beside"]
 
 
 class PageOptions(Options):
-    """What a page shows in addition to the results."""
+    """Additional content of a page."""
 
     panel = "Output"
 
-    manifest: Annotated[Path | None, Option("Manifest with the images for the page.", metavar="FILE")] = None
+    manifest: Annotated[Path | None, Option("Manifest with the images to show on the page.", metavar="FILE")] = None
     notes: Annotated[
-        tuple[str, ...], Option("Sentence for the page's banner; repeatable.", flag="--note", metavar="TEXT")
+        tuple[str, ...], Option("Note shown at the top of the page; repeatable.", flag="--note", metavar="TEXT")
     ] = ()
     unscored: Annotated[
         Path | None,
         Option(
-            "Drafts without a reference, shown on the page and in no score. Default: those among the candidates.",
+            "Drafts without a reference, shown on the page but not scored. Default: those among the candidates.",
             metavar="FILE",
             show_default=False,
         ),
@@ -30,9 +30,9 @@ class PageOptions(Options):
     images: Annotated[
         ImagePlace | None,
         Option(
-            "Images inside the page, one file to share, or in report_images/ next to it, quick to open. Default: "
-            "inside up to 200 studies.",
+            "inside: embed images in the page (one file to share); beside: write them to report_images/ (loads "
+            "faster). Default: inside for up to 200 studies.",
             show_default=False,
         ),
     ] = None
-    drafts: Annotated[tuple[str, ...], Option("Ids of the unscored drafts to show; by default all.")] = ()
+    drafts: Annotated[tuple[str, ...], Option("Ids of the unscored drafts to show. Default: all.")] = ()

@@ -13,7 +13,7 @@ OnFailure = Literal["drop", "not-entailed", "stop"]
 
 
 class ScoringOptions(Options):
-    """How verdicts become RadFact's scores.
+    """Options of RadFact's scores.
 
     A narrative that could not be split has no sentences, so that its sample is excluded with `on_failure` "drop" and
     "not-entailed" alike.
@@ -22,26 +22,26 @@ class ScoringOptions(Options):
     panel = "Scores"
 
     compat: Annotated[
-        Compat, Option("RadFact: paper: as the published implementation computes; exact: without its resolution.")
+        Compat, Option("paper: compute regions on the 224-pixel grid, as published; exact: without the grid.")
     ] = "paper"
     threshold: Annotated[
         float,
         Field(ge=0, le=1, allow_inf_nan=False),
-        Option("RadFact: share of a region that its evidence must cover.", metavar="SHARE"),
+        Option("Fraction of a region that its evidence must cover.", metavar="FRACTION"),
     ] = 0.5
     on_failure: Annotated[
         OnFailure,
         Option(
-            "RadFact: a sample with a query without a valid response: exclude it, count the sentence as not entailed "
-            "(as published), or stop."
+            "What to do if a query has no valid response: exclude the sample (drop), count the sentence as not "
+            "entailed (as published), or stop."
         ),
     ] = "drop"
 
 
 class BootstrapOptions(Options):
-    """Intervals of all scores."""
+    """Bootstrap intervals, and the random seed."""
 
     panel = "Scores"
 
-    bootstrap: Annotated[NonNegativeInt, Option("Bootstrap replicates; 0 for none.", metavar="N")] = 500
+    bootstrap: Annotated[NonNegativeInt, Option("Number of bootstrap replicates; 0: no intervals.", metavar="N")] = 500
     seed: Annotated[NonNegativeInt, Option("Seed of the bootstrap and of all other random choices.", metavar="N")] = 42

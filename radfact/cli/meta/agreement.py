@@ -1,4 +1,4 @@
-"""`radfact meta agreement` and `radfact meta pairs`: do metrics agree with experts?"""
+"""`radfact meta agreement` and `radfact meta pairs`: agreement of metrics with experts."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 MANUAL = "\n".join(
     (
-        "Correlate metrics with experts: Kendall's tau-b, Spearman and Pearson with bootstrap intervals, over all "
-        "reports and by group; agreement between the experts; counts of errors; preferences by confidence; plots and "
-        "a page.",
+        "Measure the agreement of metrics with experts: Kendall's tau-b, Spearman and Pearson correlation with "
+        "bootstrap intervals, over all reports and by group; agreement between the experts; counts of errors; "
+        "preferences by confidence. Writes plots and an HTML page.",
         "",
-        "[bold]Layouts[/bold]",
+        "[bold]Formats (--layout)[/bold]",
         "  plain        CSV: id, reference, candidate, expert columns",
         "               (QUANTITY:RATER, expert or expert_RATER), optionally",
         "               site, modality, anatomy or group",
         "  preferences  CSV: id, reference, candidate_1, candidate_2,",
         "               confidence, expert columns (first, second, equal)",
-        "  rexval       the folder with its two CSV files",
-        "  refisco-v0, refisco-v1   the CSV of corrected lines",
+        "  rexval       folder with the two CSV files",
+        "  refisco-v0, refisco-v1   CSV of corrected lines",
         "  rate-eval    rate_test.csv of a task",
-        "  radeval      the expert set's CSV",
+        "  radeval      CSV of the expert set",
         "",
-        "Metrics are computed (--metrics), or read from results folders (--scores) of 'radfact evaluate' on the file "
+        "Scores are computed (--metrics), or read (--scores) from results folders of 'radfact evaluate' on the pairs "
         "that 'radfact meta pairs' writes.",
         "",
         "[bold]Examples[/bold]",
@@ -58,16 +58,18 @@ MANUAL = "\n".join(
 )
 
 
-TableArgument = Annotated[Path, typer.Argument(help="Ratings: a file, or the folder of a set.")]
+TableArgument = Annotated[Path, typer.Argument(help="Ratings: a file, or the folder of a data set.")]
 AskOption = Annotated[
     bool,
-    typer.Option("--ask", help="Also query the judge for the better candidate (preferences).", rich_help_panel=SCORES),
+    typer.Option(
+        "--ask", help="Also ask the judge which candidate is better (--layout preferences).", rich_help_panel=SCORES
+    ),
 ]
 GroupOption = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="Also correlate within groups, such as site. Default: the set's own.",
+        help="Also correlate within groups, such as site. Default: the groups of the data set.",
         rich_help_panel=SCORES,
     ),
 ]
@@ -86,7 +88,7 @@ def agreement(
     out: own.Out = Path("agreement"),
     cache: own.Cache = None,
 ) -> None:
-    """Correlate metrics with experts."""
+    """Measure the agreement of metrics with experts."""
     console = new_console()
     check_folder(out)
     scoring = Scoring(metrics, judge.or_environment(), cache or out / "cache")
@@ -201,9 +203,11 @@ def read(table: Path, options: RatingOptions) -> RatingSet:
 def pairs(
     table: TableArgument,
     rating: Annotated[RatingOptions, only("layout", "experts", "better", "ids")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="CSV for 'radfact evaluate'.")] = Path("pairs.csv"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="CSV file to write, for 'radfact evaluate'.")] = Path(
+        "pairs.csv"
+    ),
 ) -> None:
-    """Write the reports of a set of ratings as pairs for `radfact evaluate`."""
+    """Write the reports of a rated data set as pairs for 'radfact evaluate'."""
     from radfact.html.meta_page import Table
     from radfact.meta.datasets.preferences import read_preferences
     from radfact.records import narrative

@@ -1,4 +1,4 @@
-"""`radfact meta`: evaluate metrics."""
+"""`radfact meta`: meta-evaluation of metrics."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from radfact.cli.meta.rexamine import MANUAL as REXAMINE_MANUAL
 from radfact.cli.meta.rexamine import rexamine
 
 app = typer.Typer(
-    help="Evaluate metrics: agreement with experts, corrections, detection of injected errors, "
-    "ReXamine-Global, ensembles of judges.",
+    help="Meta-evaluation: agreement with experts, corrections, detection of injected errors, ReXamine-Global, "
+    "ensembles of judges.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

@@ -1,4 +1,4 @@
-"""`radfact meta corrections`: does FineRadScore correct reports as radiologists do?"""
+"""`radfact meta corrections`: compare the corrections of FineRadScore with those of radiologists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from radfact.meta.options import RatingOptions
 from radfact.metrics.options import MetricOptions
 from radfact.options import only
 from radfact.progress import ProgressDisplay
-from radfact.scoring.options import BootstrapOptions
 
 if TYPE_CHECKING:
     from radfact.meta.agreement.corrections import CorrectionResult, CorrectionRun, Setting
@@ -28,13 +27,14 @@ if TYPE_CHECKING:
 
 MANUAL = "\n".join(
     (
-        "Correct reports with a model and FineRadScore's prompt, and compare the corrections with those of "
-        "radiologists: the tables of the FineRadScore paper.",
+        "Correct reports with a model and the prompt of FineRadScore, and compare the corrections with those of "
+        "radiologists, as in the tables of the FineRadScore paper.",
         "",
-        "ReFiSco: kind of correction of each line, corrected text, similarity to the reference before and after "
-        "correction, severities compared with the radiologist's and, for candidates with several radiologists, "
-        "between them. Sets with counts of errors (ReXVal, RadEval): precision and recall by category. For the "
-        "correlation of the scores with counts see 'radfact meta agreement --metrics fineradscore'.",
+        "For ReFiSco: the kind of correction of each line, the corrected text, the similarity to the reference before "
+        "and after correction, and severities compared with those of the radiologists and, for candidates with "
+        "several radiologists, among them. For data sets with error counts (ReXVal, RadEval): precision and recall by "
+        "category. For the correlation of scores with error counts, see 'radfact meta agreement --metrics "
+        "fineradscore'.",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta corrections refisco-v1.csv --judge openai:MODEL",
@@ -44,7 +44,7 @@ MANUAL = "\n".join(
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with excluded reports without a usable response of the model",
+        "  3 done; reports without a valid model response were excluded and listed",
     )
 )
 _TEXT_METRICS = ("bleu_1", "bleu_2", "bertscore", "rg_er", "radgraph_f1", "radcliq_v1")
@@ -73,7 +73,7 @@ def corrections(
     rating: Annotated[RatingOptions, only("layout", "ids", layout="refisco-v1", better="lower")],
     metrics: Annotated[MetricOptions, own.METRICS],
     judge: Annotated[JudgeOptions, own.MODEL],
-    draws: Annotated[BootstrapOptions, only("seed")],
+    seed: own.Seed = 42,
     setting: SettingOption = "original",
     zero_shot: ZeroShotOption = False,
     paraphrase_by: ParaphraserOption = None,
@@ -81,7 +81,7 @@ def corrections(
     cache: own.Cache = None,
     note: own.Notes = None,
 ) -> None:
-    """Compare FineRadScore's corrections with radiologists'."""
+    """Compare the corrections of FineRadScore with those of radiologists."""
     from radfact.meta.agreement.corrections import evaluate_corrections, has_categories
     from radfact.meta.agreement.corrections_report import write_corrections
     from radfact.metrics.registry import select_metrics
@@ -91,7 +91,7 @@ def corrections(
     if not has_categories(ratings) and all(sample.corrections is None for sample in ratings.samples):
         message = f"--layout: expected corrected lines or errors by category, which '{rating.layout}' does not have"
         raise InputError(message, code=ErrorCode.INVALID_OPTION)
-    judge, cache, seed = judge.or_environment(), cache or out / "cache", draws.seed
+    judge, cache = judge.or_environment(), cache or out / "cache"
     name = judge.required_judge
     selected = metrics if metrics.metrics else metrics.model_copy(update={"metrics": _TEXT_METRICS})
     scoring = Scoring(selected, judge, cache)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 FIT_MANUAL = "\n".join(
     (
-        "Fit an ensemble of judges on expert ratings, and show its agreement with them in a cross-validation.",
+        "Fit an ensemble of judges on expert ratings, and print its cross-validated agreement with the experts.",
         "",
-        "Judges are named results folders; samples are matched by the ids of 'radfact meta pairs'. The agreement of "
-        "each feature alone is shown for comparison.",
+        "Each judge is a results folder with a name; samples are matched by the ids that 'radfact meta pairs' writes. "
+        "The agreement of each feature alone is printed for comparison.",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta ensemble fit rate_test.csv --layout rate-eval \\",
@@ -40,10 +40,11 @@ FIT_MANUAL = "\n".join(
 )
 APPLY_MANUAL = "\n".join(
     (
-        "Score reports by an ensemble: results folders of judges with the names of the fit, for their common samples.",
+        "Score reports with an ensemble, on the common samples of the judges' results folders. The judges need the "
+        "names that were used in 'fit'.",
         "",
-        "The output is a results folder with the score 'ensemble', as 'radfact evaluate' writes one, for 'radfact meta "
-        "agreement --scores', 'radfact compare' and 'radfact page'.",
+        "The output is a results folder with the score 'ensemble', for 'radfact meta agreement --scores', 'radfact "
+        "compare' and 'radfact page'.",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta ensemble apply ensemble.json \\",
@@ -51,7 +52,7 @@ APPLY_MANUAL = "\n".join(
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with excluded samples that a judge has not scored",
+        "  3 done; samples without a score of every judge were excluded and counted",
     )
 )
 
@@ -66,7 +67,7 @@ JudgesOption = Annotated[
     typer.Option(
         "--judges",
         metavar="NAME=FOLDER",
-        help="Results folder of a judge; may be repeated.",
+        help="Results folder of a judge; repeatable.",
         rich_help_panel=INPUT,
     ),
 ]
@@ -82,17 +83,19 @@ def fit(
     features: Annotated[
         str | None,
         typer.Option(
-            metavar="NAMES", help="Scores of every judge, separated by commas. Default: all.", rich_help_panel=SCORES
+            metavar="NAMES",
+            help="Scores of each judge to use, separated by commas. Default: all.",
+            rich_help_panel=SCORES,
         ),
     ] = None,
     method: Annotated[
         Literal["linear_regression", "average"],
-        typer.Option(help="Regression fitted on the experts, or average.", rich_help_panel=SCORES),
+        typer.Option(help="Linear regression on the expert ratings, or average.", rich_help_panel=SCORES),
     ] = "linear_regression",
     folds: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Folds of the cross-validation.", rich_help_panel=SCORES)
+        int, typer.Option(min=2, metavar="N", help="Number of cross-validation folds.", rich_help_panel=SCORES)
     ] = 10,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The ensemble as JSON.", rich_help_panel=OUTPUT)] = Path(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", rich_help_panel=OUTPUT)] = Path(
         "ensemble.json"
     ),
 ) -> None:
@@ -120,12 +123,12 @@ def fit(
 @app.command("apply", help=APPLY_MANUAL)
 @with_options
 def apply_ensemble(
-    ensemble: Annotated[Path, typer.Argument(help="Output of 'fit'.")],
+    ensemble: Annotated[Path, typer.Argument(help="JSON file written by 'radfact meta ensemble fit'.")],
     judges: JudgesOption,
     draws: BootstrapOptions,
     out: own.Out = Path("ensemble"),
 ) -> None:
-    """Score reports by an ensemble."""
+    """Score reports with an ensemble."""
     from radfact.meta.ensembles.fit import apply_to_folders
     from radfact.meta.ensembles.model import Ensemble, read_features
     from radfact.meta.scores import match_samples
@@ -148,7 +151,7 @@ def apply_ensemble(
     say(console, f"{len(result.pairs) - missing} of {len(result.pairs)} reports scored")
     say_path(console, "Results in", out)
     if missing:
-        say(console, f"{missing} excluded, because a judge has not scored them", style="red")
+        say(console, f"{missing} excluded: not scored by all judges", style="red")
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 

@@ -20,7 +20,6 @@ from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
 from radfact.options import only
 from radfact.progress import ProgressDisplay
-from radfact.scoring.options import BootstrapOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
 
 INJECT_MANUAL = "\n".join(
     (
-        "Inject errors into reports, and write candidates with labels: changed sentences, category and number of "
+        "Inject errors into reports, and write labeled candidates: changed sentences, error category and number of "
         "errors.",
         "",
-        "By rules (no model; all six categories a to f of GREEN; the first k errors are among the first k + 1), by a "
-        "model after the VERT paper (a and b, checked for plausibility, up to five requests), or, with --mixed, by a "
-        "model after the GREEN paper (several categories at once).",
+        "--by rules: no model; all six GREEN categories, a to f; the candidate with k + 1 errors contains those of the "
+        "candidate with k. --by PROVIDER:MODEL: as in the VERT paper (categories a and b, checked for plausibility, "
+        "up to five requests) or, with --mixed, as in the GREEN paper (several categories at once).",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta inject reports.csv --out injected.jsonl",
@@ -51,8 +50,8 @@ INJECT_MANUAL = "\n".join(
 )
 DETECT_MANUAL = "\n".join(
     (
-        "Score candidates with known errors: does a metric get worse with every error, for which categories, and how "
-        "many does it count?",
+        "Measure whether metrics detect injected errors: how scores fall with the number of errors, for which "
+        "categories, and how many errors are counted.",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta detect injected.jsonl --metrics rouge_l,bleu_2",
@@ -63,35 +62,45 @@ DETECT_MANUAL = "\n".join(
 _MAX_LISTED = 10
 
 
-ByOption = Annotated[str, typer.Option(metavar="NAME", help="rules, or a model PROVIDER:MODEL.", rich_help_panel=JUDGE)]
-TypesOption = Annotated[
-    str, typer.Option(metavar="LETTERS", help="Categories of errors, a to f.", rich_help_panel=INPUT)
+ByOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="How to inject errors: rules, or a model PROVIDER:MODEL.", rich_help_panel=JUDGE),
 ]
-ErrorsOption = Annotated[str, typer.Option(metavar="NUMBERS", help="Errors per candidate.", rich_help_panel=INPUT)]
+TypesOption = Annotated[
+    str, typer.Option(metavar="LETTERS", help="Error categories, a to f, separated by commas.", rich_help_panel=INPUT)
+]
+ErrorsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NUMBERS", help="Numbers of errors per candidate, separated by commas.", rich_help_panel=INPUT
+    ),
+]
 MixedOption = Annotated[
     bool,
-    typer.Option("--mixed", help="One candidate per report with errors of several categories.", rich_help_panel=INPUT),
+    typer.Option(
+        "--mixed", help="Write one candidate per report, with errors of several categories.", rich_help_panel=INPUT
+    ),
 ]
 ModalityOption = Annotated[
-    str, typer.Option(metavar="TEXT", help="Modality, for the check of plausibility.", rich_help_panel=INPUT)
+    str, typer.Option(metavar="TEXT", help="Imaging modality, for the plausibility check.", rich_help_panel=INPUT)
 ]
 RegionOption = Annotated[
-    str, typer.Option(metavar="TEXT", help="Body region, for the check of plausibility.", rich_help_panel=INPUT)
+    str, typer.Option(metavar="TEXT", help="Body region, for the plausibility check.", rich_help_panel=INPUT)
 ]
-InjectedOption = Annotated[Path, typer.Option(metavar="FILE", help="JSON Lines of candidates.", rich_help_panel=OUTPUT)]
+InjectedOption = Annotated[Path, typer.Option(metavar="FILE", help="JSON Lines file to write.", rich_help_panel=OUTPUT)]
 
 
 @with_options
 def inject(
-    reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, report, optionally site.")],
+    reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, report and, optionally, site.")],
     model: Annotated[JudgeOptions, only("judge_args", "base_url", "concurrency")],
-    draws: Annotated[BootstrapOptions, only("seed")],
     by: ByOption = RULES,
     types: TypesOption = "a,b,c,d,e,f",
     errors: ErrorsOption = "1,2,3",
     mixed: MixedOption = False,
     modality: ModalityOption = "X-ray",
     region: RegionOption = "chest",
+    seed: own.Seed = 42,
     out: InjectedOption = Path("injected.jsonl"),
     cache: own.Cache = None,
 ) -> None:
@@ -101,7 +110,7 @@ def inject(
 
     console = new_console()
     check_folder(out.parent)
-    plan = _Plan(_parse_letters(types), _parse_numbers(errors), mixed, draws.seed, modality, region)
+    plan = _Plan(_parse_letters(types), _parse_numbers(errors), mixed, seed, modality, region)
     sources = read_reports(reports, default_site="")
     failed: dict[str, str] = {}
     unreadable = 0
@@ -113,10 +122,10 @@ def inject(
             candidates, failed = _inject_by_model(client, sources, plan)
     unreadable_note = (
         f"{unreadable} of {len(sources)} reports get no errors: at least half of their sentences have no known finding "
-        "(the rules read English reports of chest X-rays; --by takes a model)"
+        "(the rules read English reports of chest X-rays; use a model with --by)"
     )
     if not candidates:
-        reason = unreadable_note if unreadable == len(sources) else "no report offers such errors"
+        reason = unreadable_note if unreadable == len(sources) else "no report allows such errors"
         raise RunError(next(iter(failed.values()), reason))
     write_injected(out, candidates)
     used = len({candidate.source_id for candidate in candidates})
@@ -207,7 +216,7 @@ def _inject_by_model(
 
 @with_options
 def detect(
-    injected: Annotated[Path, typer.Argument(help="Output of 'radfact meta inject'.")],
+    injected: Annotated[Path, typer.Argument(help="JSON Lines written by 'radfact meta inject'.")],
     metrics: Annotated[MetricOptions, own.METRICS],
     judge: Annotated[JudgeOptions, own.MODEL],
     scores: own.Scores = None,
@@ -215,7 +224,7 @@ def detect(
     cache: own.Cache = None,
     note: own.Notes = None,
 ) -> None:
-    """Score candidates with known errors."""
+    """Measure whether metrics detect injected errors."""
     from radfact.meta.injection import detection
     from radfact.meta.injection.records import read_injected
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from radfact.cli.options import INPUT, OUTPUT
+from radfact.cli.options import INPUT, OUTPUT, SCORES
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.judges.options import JudgeOptions
@@ -36,13 +36,16 @@ DRAWS = only(bootstrap=1000)
 Scores = Annotated[
     list[Path] | None,
     typer.Option(
-        metavar="FOLDER", help="Results folder with scores of these samples; repeatable.", rich_help_panel=INPUT
+        metavar="FOLDER",
+        help="Results folder to read scores of these samples from; repeatable.",
+        rich_help_panel=INPUT,
     ),
 ]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.", rich_help_panel=SCORES)]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.", rich_help_panel=OUTPUT)]
 Notes = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="Sentence for the page; may be repeated.", rich_help_panel=OUTPUT),
+    typer.Option(metavar="TEXT", help="Note shown at the top of the page; repeatable.", rich_help_panel=OUTPUT),
 ]
 Cache = Annotated[
     Path | None,

@@ -1,4 +1,4 @@
-"""`radfact meta rexamine`: effects of style and site on metrics."""
+"""`radfact meta rexamine`: test metrics across writing styles and sites."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
-from radfact.options import only
-from radfact.scoring.options import BootstrapOptions
 
 if TYPE_CHECKING:
     from radfact.meta.robustness.rexamine import Injector, Styler
 
 MANUAL = "\n".join(
     (
-        "Test metrics across writing styles and sites (ReXamine-Global): standardize references, inject errors, score "
-        "candidates with both kinds of references, test the effect of style, rank with experts.",
+        "Test metrics across writing styles and sites (ReXamine-Global): standardize the references, inject errors, "
+        "score candidates against original and standardized references, test the effect of style, and compare with "
+        "expert rankings.",
         "",
-        "The file of reports is a CSV with id, site and report, or JSON Lines of the same. Every step is stored in the "
-        "output folder; the same command resumes where it stopped. Experts fill in for_experts.csv in that folder, "
-        "and --counts reads it.",
+        "Reports are a CSV or JSON Lines file with id, site and report. Every step is stored in the output folder, and "
+        "the same command resumes an interrupted run. Experts fill in for_experts.csv in that folder; pass it with "
+        "--counts.",
         "",
-        "A metric is tested by its main score (green by green, radfact by logical_f1); other scores are selected by "
-        "their names. The level of significance is 0.05 divided by scores times sites.",
+        "Each metric is tested by its main score (green by green, radfact by logical_f1); name other scores to select "
+        "them. The significance level is 0.05, divided by the number of scores times sites.",
         "",
         "[bold]Examples[/bold]",
         "  radfact meta rexamine reports.csv --metrics rouge_l,bleu_2",
@@ -52,17 +51,20 @@ RULES = "rules"
 
 StylerOption = Annotated[
     str,
-    typer.Option(metavar="NAME", help="Standardizes reports: rules, or a model PROVIDER:MODEL.", rich_help_panel=INPUT),
+    typer.Option(
+        metavar="NAME", help="How to standardize reports: rules, or a model PROVIDER:MODEL.", rich_help_panel=INPUT
+    ),
 ]
 ErrorsOption = Annotated[
-    str, typer.Option(metavar="NAME", help="Injects errors: rules, or PROVIDER:MODEL.", rich_help_panel=INPUT)
+    str,
+    typer.Option(metavar="NAME", help="How to inject errors: rules, or a model PROVIDER:MODEL.", rich_help_panel=INPUT),
 ]
 CountsOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Expert counts: CSV with id and errors.", rich_help_panel=INPUT),
+    typer.Option(metavar="FILE", help="Error counts of experts: CSV with id and errors.", rich_help_panel=INPUT),
 ]
 PerSiteOption = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Reports to draw from each site; 0 for all.", rich_help_panel=SCORES)
+    int, typer.Option(min=0, metavar="N", help="Number of reports to draw per site; 0: all.", rich_help_panel=SCORES)
 ]
 
 
@@ -71,7 +73,7 @@ def rexamine(
     reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, site and report.")],
     metrics: Annotated[MetricOptions, own.METRICS],
     judge: Annotated[JudgeOptions, own.MODEL],
-    draws: Annotated[BootstrapOptions, only("seed")],
+    seed: own.Seed = 42,
     styler: StylerOption = RULES,
     errors_by: ErrorsOption = RULES,
     counts: CountsOption = None,
@@ -95,7 +97,7 @@ def rexamine(
         raise InputError("--metrics: expected the metrics to test", code=ErrorCode.MISSING_OPTION)
     with ExitStack() as stack:
         style = _styler(styler, judge, cache, stack)
-        injector = _injector(errors_by, judge, cache, draws.seed, stack)
+        injector = _injector(errors_by, judge, cache, seed, stack)
         score = stack.enter_context(scoring.scorer(main_only=True))
         result = run(
             site_reports,
@@ -105,7 +107,7 @@ def rexamine(
             score=score,
             counts=expert_counts,
             per_site=per_site or None,
-            seed=draws.seed,
+            seed=seed,
             notes=note or (),
         )
     console = new_console()
