@@ -19,8 +19,8 @@ MANUAL = "\n".join(
         "one.",
         "",
         "Differences have paired bootstrap intervals and a p-value from approximate randomization: each round swaps "
-        "the results of samples between the two systems at random, and p = (k + 1) / (n + 1), where k of n rounds have a "
-        "difference at least as large as the observed one.",
+        "the results of samples between the two systems at random, and p = (k + 1) / (n + 1), where k of n rounds have "
+        "a difference at least as large as the observed one.",
         "",
         "[bold]Examples[/bold]",
         "  radfact compare results/base results/tuned results/other",
