@@ -24,7 +24,7 @@ from data.study import Label, Study
 from radfact.records import Box, Mask, Sentence
 from radfact.scoring.regions import covered_share
 
-Combine = Literal["refuse", "first", "union"]
+Combine = Literal["skip", "first", "union"]
 """Treatment of a sample with several annotations: reject it, use the first, or unite all."""
 
 STAGE = "annotation"
@@ -47,12 +47,12 @@ def combine(annotations: Sequence[Annotation], how: Combine) -> Annotation:
         how: treatment of several annotations.
 
     Raises:
-        Rejected: there are several and `how` is "refuse".
+        Rejected: there are several and `how` is "skip".
     """
     if len(annotations) == 1 or how == "first":
         return annotations[0]
     names = [annotation.annotator for annotation in annotations]
-    if how == "refuse":
+    if how == "skip":
         raise Rejected(f"{len(names)} annotators ({', '.join(names)}): choose how to combine them")
     phrases = tuple(map(_unite, zip(*(annotation.phrases for annotation in annotations), strict=True)))
     # Missing quality labels and quality issues are rejected by `apply_rules`.

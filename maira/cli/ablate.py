@@ -23,36 +23,35 @@ def ablate(
         list[str],
         typer.Argument(
             metavar="CONFIGS",
-            help="Training configurations (YAML), the baseline first; key=value overrides all of them, with {name} for "
-            "the name of each.",
+            help="Run configs (YAML), the baseline first, and key=value overrides of all of them; {name} in an "
+            "override stands for the name of each config.",
         ),
     ],
-    test: Annotated[Path, typer.Option(help="manifest.jsonl of the studies to test on.")],
+    test: Annotated[Path, typer.Option(help="manifest.jsonl of the test studies.")],
     out: OutFolder,
     generation: Annotated[GenerationOptions, only("task", "max_new_tokens", task="findings")],
     comparison: ComparisonOptions,
     engine: EngineOptions,
-    split: Annotated[str | None, typer.Option(help="Only studies of this split of the manifest.")] = None,
+    split: Annotated[str | None, typer.Option(help="Use only this split of the manifest.")] = None,
     infer: Annotated[
         bool,
         typer.Option(
             "--infer",
-            help="Also test the baseline without the inputs that the others drop, at inference only.",
+            help="Also test the baseline with the inputs that the other configs drop removed at inference only.",
         ),
     ] = False,
     launch: Annotated[
         str | None,
         typer.Option(
             metavar="LAUNCHER",
-            help="Launcher of training and drafting, such as 'accelerate launch --multi_gpu --num_processes 8'.",
+            help="Launcher for training and generation, such as 'accelerate launch --multi_gpu --num_processes 8'.",
         ),
     ] = None,
 ) -> None:
-    """Train configurations that differ in little, and test and compare them alike (MAIRA-2, tables D.7 to D.10).
+    """Train several run configs, evaluate them on the same test set, and compare them (MAIRA-2, tables D.7 to D.10).
 
-    Completed training, drafts and scores are reused: the same command resumes an interrupted run, and maira train may
-    have trained some configurations before. A configuration that fails is listed, and the others continue (exit code
-    3).
+    The same command resumes an interrupted run: completed training (also by 'maira train'), drafts and scores are
+    reused. A config that fails is listed, and the others continue (exit code 3).
     """
     from data.manifest import write_manifest
     from maira.evaluate.ablations import Ablation, Drafting, compare_trials, plan_trials, read_configs

@@ -1,4 +1,4 @@
-"""`maira sentences` and `maira annotate`: make grounded reports of narrative ones."""
+"""`maira sentences` and `maira annotate`: convert narrative reports to grounded reports."""
 
 from __future__ import annotations
 
@@ -36,25 +36,27 @@ _Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the studies."
 @with_options
 def sentences(
     manifest: _Manifest,
-    out: Annotated[Path, typer.Option(help="Manifest to write (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="Output manifest (.jsonl).")],
     judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url", "few_shots", "concurrency")],
     target: Annotated[
         Literal["grounded_findings", "phrases"],
-        typer.Option("--as", help="A grounded report without boxes, or phrases to be annotated."),
+        typer.Option("--as", help="Write a grounded report without boxes, or phrases to annotate."),
     ] = "grounded_findings",
     compare: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Judge that compares the sentences with the reports (RadFact, logical)."),
+        typer.Option(
+            metavar="NAME", help="Judge that compares the sentences with the original reports (logical RadFact scores)."
+        ),
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Response cache of a model (default: cache/ next to --out)."),
+        typer.Option(metavar="FOLDER", help="Cache of model responses. Default: cache/ in the folder of --out."),
     ] = None,
 ) -> None:
-    """Split narrative findings into single-finding sentences (MAIRA-2, appendix B.5.1), with the model of --judge.
+    """Split narrative findings into single-finding sentences with the splitter of --judge (MAIRA-2, appendix B.5.1).
 
     Also writes OUT.map.jsonl (sample_id, orig, new), OUT.changes.json (counts and scores) and failures.jsonl. The same
-    command resumes an interrupted run, since responses are cached.
+    command resumes an interrupted run from the cached responses.
     """
     from dataclasses import asdict
 
@@ -105,28 +107,27 @@ def sentences(
 @with_options
 def export_tasks(
     manifest: _Manifest,
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    to: Annotated[Literal["label-studio", "coco"], typer.Option(help="Tool that the annotators use.")] = "label-studio",
+    out: Annotated[Path, typer.Option(help="Output folder.")],
+    to: Annotated[Literal["label-studio", "coco"], typer.Option(help="Annotation tool.")] = "label-studio",
     image_root: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Base folder of image addresses; without --image-url, Label Studio's document root of local files "
-            "(default: the parent of the manifest's folder).",
+            help="Folder that image addresses are relative to; without --image-url, the root of the local files of "
+            "Label Studio. Default: the parent of the manifest's folder.",
         ),
     ] = None,
     image_url: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="URL of the images, instead of local files.")
+        str | None, typer.Option(metavar="PREFIX", help="Base URL of the images, instead of local files.")
     ] = None,
     categories: Annotated[
         str,
-        typer.Option(metavar="SET", help="Categories of findings: chexpert, none, or a text file with one per line."),
+        typer.Option(metavar="SET", help="Finding categories: chexpert, none, or a text file with one per line."),
     ] = "chexpert",
 ) -> None:
     """Write annotation tasks: tasks.json and config.xml for Label Studio, or a COCO dataset.
 
-    Annotators see the image, the prior image, the findings, and the phrases or else the sentences of the grounded
-    report.
+    Annotators see the image, the prior image, the findings, and the phrases (or the sentences of the grounded report).
     """
     from data.annotation import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
     from data.manifest import Failure, read_manifest, replace_failures
@@ -172,16 +173,19 @@ def export_tasks(
 @with_options
 def import_annotations(
     export: Annotated[Path, typer.Argument(help="Annotations exported from Label Studio (JSON).")],
-    manifest: Annotated[Path, typer.Option(help="The manifest that was exported.")],
-    out: Annotated[Path, typer.Option(help="Manifest of grounded studies to write (.jsonl).")],
+    manifest: Annotated[Path, typer.Option(help="Manifest that the tasks were exported from.")],
+    out: Annotated[Path, typer.Option(help="Output manifest of grounded studies (.jsonl).")],
     combine: Annotated[
-        Literal["refuse", "first", "union"],
-        typer.Option(help="A sample with several annotators: skip it, take the first one's regions, or all regions."),
-    ] = "refuse",
+        Literal["skip", "first", "union"],
+        typer.Option(
+            help="Samples with several annotators: skip them, keep the first annotator's regions, or keep all regions."
+        ),
+    ] = "skip",
 ) -> None:
-    """Make grounded studies of annotations by the rules of the protocol.
+    """Convert annotations to grounded reports according to the annotation protocol.
 
-    Also writes OUT.annotations.jsonl (all annotations), failures.jsonl, and OUT.agreement.json with several annotators.
+    Also writes OUT.annotations.jsonl (all annotations), failures.jsonl and, for several annotators,
+    OUT.agreement.json.
     """
     from dataclasses import asdict
 

@@ -21,16 +21,16 @@ def doctor(
         list[Path] | None,
         typer.Argument(
             metavar="[MODELS]...",
-            help="Folders of models (default: checkpoints/, models/, runs/ and Hugging Face's cache).",
+            help="Model folders. Default: checkpoints/, models/, runs/ and the Hugging Face cache.",
             show_default=False,
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check the installation: what radfact doctor checks, the folders of models, and which commands can run.
+    """Check the installation: everything that 'radfact doctor' checks, and model folders.
 
-    Models are MAIRA-2, RAD-DINO, Vicuna and others; missing files are listed. Each problem has a fix below it. Exit
-    code 1 means that something which every command requires is broken.
+    Missing files of MAIRA-2, RAD-DINO, Vicuna and other models are listed. Each problem has a fix below it. Exit
+    code 1: a core requirement is missing or broken.
     """
     from typer.main import get_command
 

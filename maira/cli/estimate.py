@@ -30,19 +30,17 @@ _MEMORY_LABELS = {
 
 
 def estimate(
-    config: Annotated[Path, typer.Argument(help="Training configuration (YAML).")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, overrides the configuration.")] = None,
+    config: Annotated[Path, typer.Argument(help="Run config (YAML).")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value overrides of the run config.")] = None,
     gpus: Annotated[int, typer.Option(help="Number of GPUs.", min=1)] = 1,
     gpu: Annotated[
         str,
-        typer.Option(help="Kind of GPU, such as a100-80g or h100; an unknown name lists all."),
+        typer.Option(help="GPU model, such as a100-80g or h100; an unknown name lists all."),
     ] = ("a100-80g"),
-    mfu: Annotated[
-        float, typer.Option(help="Model FLOPs utilization (MFU), as a share of the peak.", min=0.01, max=1)
-    ] = 0.45,
-    json: Annotated[bool, typer.Option("--json", help="Print bytes, seconds and operations as a JSON object.")] = False,
+    mfu: Annotated[float, typer.Option(help="Model FLOPs utilization (MFU).", min=0.01, max=1)] = 0.45,
+    json: Annotated[bool, typer.Option("--json", help="Print bytes, seconds and FLOPs as a JSON object.")] = False,
 ) -> None:
-    """Estimate the parameters, memory per GPU, operations and time of a training run. Needs no GPU and no weights."""
+    """Estimate parameters, memory per GPU, FLOPs and time of a training run, without a GPU or weights."""
     from maira.train.config.run_config import read_train_config
     from maira.train.cost.estimate import estimate as run
     from radfact.io.jsonl import dumps

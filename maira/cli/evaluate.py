@@ -23,18 +23,16 @@ from maira.runtime.processes import is_main
 from radfact.cli.command import with_options
 from radfact.options import only
 
-app = typer.Typer(
-    help="Measure the contribution of inputs, or evaluate drafts of phantoms by their labels.", no_args_is_help=True
-)
+app = typer.Typer(help="Evaluate drafts of phantoms without a judge, or run an input ablation.", no_args_is_help=True)
 
 
 @app.command("labels")
 def evaluate_by_labels(
     drafts: Annotated[Path, typer.Argument(help="Grounded drafts of phantoms (.jsonl).")],
     manifest: Manifest,
-    out: Annotated[Path | None, typer.Option(help="JSON file with the same scores.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
 ) -> None:
-    """F1 over findings (kind and side) and IoU of matched boxes, without any judge."""
+    """Compute F1 over findings (kind and side) and IoU of matched boxes, without a judge."""
     from data.manifest import read_manifest
     from maira.grounding.labels import evaluate_labels
     from radfact.io.pairs import read_drafts
@@ -52,9 +50,9 @@ def evaluate_by_labels(
 @app.command("baseline")
 def write_baseline(
     manifest: Manifest,
-    out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="Output file of drafts (.jsonl).")],
 ) -> None:
-    """Drafts that ignore the images: for every study the report whose findings are the most frequent."""
+    """Write a baseline: the most frequent report for every study."""
     from data.manifest import read_manifest
     from maira.grounding.labels import most_frequent_report
     from radfact.io.jsonl import write_jsonl
@@ -62,7 +60,7 @@ def write_baseline(
     studies = read_manifest(manifest)
     report = most_frequent_report(studies)
     write_jsonl(out, ({"sample_id": study.sample_id, **report, "model": "most frequent report"} for study in studies))
-    print_line(Console(), f"{len(studies)} times the most frequent report: {out}")
+    print_line(Console(), f"most frequent report written for {len(studies)} studies: {out}")
 
 
 @app.command("inputs")
@@ -78,12 +76,12 @@ def evaluate_by_inputs(
         list[str] | None,
         typer.Option(
             metavar="INPUTS",
-            help="One more run without these inputs, joined by +: prior, lateral, technique, comparison, indication. "
+            help="Add a run without these inputs, joined by +: prior, lateral, technique, comparison, indication. "
             "Required; repeatable.",
         ),
     ] = None,
 ) -> None:
-    """Measure what inputs contribute: score reports from all inputs and from some (MAIRA-2, appendix D.6)."""
+    """Input ablation: score reports generated with all inputs and with some removed (MAIRA-2, appendix D.6)."""
     from data.manifest import write_manifest
     from maira.evaluate.comparison import compare
     from maira.evaluate.experiments import select_studies, without_inputs

@@ -26,13 +26,13 @@ from radfact.options import only
 def generate(
     checkpoint: Checkpoint,
     manifest: Manifest,
-    out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="Output file of drafts (.jsonl).")],
     generation: GenerationOptions,
     engine: EngineOptions,
 ) -> None:
-    """Draft a report for every study. The same command resumes an interrupted run.
+    """Generate a draft report for every study. The same command resumes an interrupted run.
 
-    On several GPUs: accelerate launch -m maira generate ..., or torchrun; all machines must see the files.
+    On several GPUs: accelerate launch -m maira generate ..., or torchrun; all machines need access to the files.
     """
     from maira.generate.drafts import generate_drafts
     from maira.model.task_examples import drop_inputs
@@ -59,18 +59,18 @@ def generate(
 def ground(
     checkpoint: Checkpoint,
     manifest: Manifest,
-    out: Annotated[Path, typer.Option(help="Located phrases to write (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="Output file of located phrases (.jsonl).")],
     generation: Annotated[GenerationOptions, only("preset", "max_new_tokens")],
     engine: EngineOptions,
     phrases: Annotated[
         Path | None,
         typer.Option(
-            help="Phrases to locate: a .csv of sample_id,phrase, or .jsonl of these with boxes to compare with "
-            "(default: the manifest's phrases)."
+            help="Phrases to locate: .csv with sample_id,phrase, or .jsonl with sample_id, phrase and reference boxes. "
+            "Default: the phrases of the manifest."
         ),
     ] = None,
 ) -> None:
-    """Locate phrases on frontal images (phrase grounding), and compare them with their reference boxes, if any."""
+    """Locate phrases on frontal images (phrase grounding), and compare their boxes with reference boxes, if any."""
     from maira.grounding.evaluation import ground_phrases
     from maira.grounding.phrases import manifest_phrases, read_phrases
 
@@ -100,11 +100,11 @@ def ground(
 def boxes(
     checkpoint: Checkpoint,
     manifest: Manifest,
-    out: Annotated[Path, typer.Option(help="Completed sentences to write (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="Output file of completed sentences (.jsonl).")],
     generation: Annotated[GenerationOptions, only("preset", "drop", "max_new_tokens")],
     engine: EngineOptions,
 ) -> None:
-    """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
+    """Complete the boxes of reference sentences (box completion), and compare them with the reference boxes."""
     from maira.grounding.evaluation import complete_boxes, has_reference_boxes
     from maira.model.task_examples import drop_inputs
 

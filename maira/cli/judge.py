@@ -26,49 +26,56 @@ class ReportOptions(Options):
     panel = "Reports and teachers"
 
     teachers: Annotated[
-        tuple[str, ...], Option("Source of the labels; repeatable.", flag="--teacher", metavar="NAME")
+        tuple[str, ...], Option("Teacher that labels the queries; repeatable.", flag="--teacher", metavar="NAME")
     ] = ()
     pairings: Annotated[
         tuple[Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"], ...],
-        Option("Kind of pairs; repeatable. Default: all whose input is available.", flag="--pairing"),
+        Option("Kind of report pairs; repeatable. Default: all whose inputs are available.", flag="--pairing"),
     ] = ()
     drafts: Annotated[Path | None, Option("Drafts of a model (maira generate).", metavar="FILE")] = None
     balanced: Annotated[
         bool,
-        Option("Draw as many entailed queries as others; few of those to train on word for word.", flag="--balanced"),
+        Option(
+            "Balance entailed and not-entailed queries, and limit verbatim matches to a third of the entailed "
+            "training examples.",
+            flag="--balanced",
+        ),
     ] = False
     count: Annotated[PositiveInt | None, Option("Maximum number of pairs.")] = None
 
 
 class RatingOptions(Options):
-    """Training examples from experts' ratings."""
+    """Training examples from expert ratings."""
 
-    panel = "Experts' ratings (VERT)"
+    panel = "Expert ratings (VERT)"
 
-    ratings: Annotated[Path | None, Option("Rated pairs, instead of reports.", metavar="FILE")] = None
+    ratings: Annotated[Path | None, Option("Expert ratings of report pairs, instead of reports.", metavar="FILE")] = (
+        None
+    )
     layout: Annotated[
-        Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"], Option("Layout of the ratings.")
+        Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"],
+        Option("Format of the ratings file."),
     ] = "plain"
     scale: Annotated[
         tuple[float, float] | None,
         Option("Lowest and highest rating. Default for rate-eval: 0 5.", metavar="LOWEST HIGHEST"),
     ] = None
     better: Annotated[
-        Literal["higher", "lower"] | None, Option("Direction in which the ratings of a plain table are better.")
+        Literal["higher", "lower"] | None, Option("Whether higher or lower ratings are better (--layout plain).")
     ] = None
     target: Annotated[
-        str | None, Option("Quantity of the ratings to learn. Default: that of the set.", metavar="QUANTITY")
+        str | None, Option("Rating to learn. Default: the main rating of the data set.", metavar="QUANTITY")
     ] = None
 
 
 DATA_MANUAL = "\n".join(
     (
-        "Make training data for a judge, with a held-out part: from reports, which are paired and labeled by teachers, "
-        "or, for VERT, from experts' ratings (--ratings).",
+        "Create training data for a judge, with a held-out part: from pairs of reports, which teachers label, or, for "
+        "VERT, from expert ratings (--ratings).",
         "",
-        "Teachers are queried in their order, each about what those before it cannot label: injected (the errors that "
-        "rules put into reports are the labels), offline (entailment), PROVIDER:MODEL, vllm:PATH or "
-        "python:MODULE:OBJECT (entailment). The options of a model are those of the last teacher.",
+        "Teachers are queried in order; each labels the queries that the previous ones could not: injected (labels are "
+        "the errors that rules inject into reports), offline (entailment), PROVIDER:MODEL, vllm:PATH or "
+        "python:MODULE:OBJECT (entailment). --judge-arg and --base-url apply to the last teacher.",
         "",
         "[bold]Examples[/bold]",
         "  maira judge-data reports.csv --task entailment --balanced \\",
@@ -87,18 +94,21 @@ DATA_MANUAL = "\n".join(
 @with_options
 def judge_data(
     task: Annotated[Literal["green", "vert", "entailment"], typer.Option(help="Task of the judge.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.")],
     options: ReportOptions,
     model: Annotated[JudgeOptions, only("judge_args", "base_url", "few_shots", "concurrency")],
     rated: RatingOptions,
     reports: Annotated[
         Path | None,
-        typer.Argument(help="References: CSV (id, report) or JSON Lines (sample_id, findings), as a manifest."),
+        typer.Argument(
+            help="Reference reports: CSV with id and report, or JSON Lines with sample_id and findings, such as "
+            "a manifest."
+        ),
     ] = None,
-    held_out: Annotated[float, typer.Option(min=0, max=0.9, help="Share of the references to hold out.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 42,
+    held_out: Annotated[float, typer.Option(min=0, max=0.9, help="Fraction of the references to hold out.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 42,
 ) -> None:
-    """Make training data for a judge."""
+    """Create training data for a judge."""
     from maira.judge.data import HoldOut, make_judge_data, make_rated_data
 
     if (reports is None) == (rated.ratings is None):
@@ -107,7 +117,7 @@ def judge_data(
     if rated.ratings is not None:
         if task != "vert":
             raise InputError(
-                f"expected --task vert, which experts' scores teach, found '{task}'",
+                f"expected --task vert, which --ratings requires, found '{task}'",
                 code=ErrorCode.CONFLICTING_OPTIONS,
                 field="ratings",
             )
@@ -174,8 +184,8 @@ def _show(written: JudgeDataSummary, out: Path, *, expects_heldout: bool) -> Non
     if expects_heldout and not is_held:
         print_line(
             console,
-            "Nothing is held out to check or validate with: too few references were drawn, or training has all of "
-            "their queries as well. Choose a greater --held-out, or add reports.",
+            "No examples are held out: too few references were drawn, or all of their queries are in the training set "
+            "too. Increase --held-out, or add reports.",
         )
     exit_with_failures(console, list(written.failures.items()))
 
@@ -196,12 +206,12 @@ def _drafts(file: Path | None) -> dict[str, str] | None:
 
 
 def judge_train(
-    config: Annotated[Path, typer.Argument(help="Configuration (YAML), as in configs/judges.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, overrides the configuration.")] = None,
+    config: Annotated[Path, typer.Argument(help="Run config (YAML), as in configs/judges.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value overrides of the run config.")] = None,
 ) -> None:
-    """Train a language model as a judge. The same command resumes an interrupted run.
+    """Train a judge from a run config. The same command resumes an interrupted run.
 
-    vLLM serves the resulting folder like any other: --judge vllm:FOLDER, or --judge openai:NAME --base-url.
+    Use the resulting folder with vLLM: --judge vllm:FOLDER, or --judge openai:NAME --base-url URL for a server.
     """
     from transformers.utils.logging import disable_progress_bar
 

@@ -31,8 +31,10 @@ _Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the samples."
 @with_options
 def stats(
     manifest: _Manifest,
-    by: Annotated[list[_By] | None, typer.Option(help="Group by; repeatable (default: source, split, task).")] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file of the same row.")] = None,
+    by: Annotated[
+        list[_By] | None, typer.Option(help="Column to group by; repeatable. Default: source, split and task.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the statistics as JSON.")] = None,
 ) -> None:
     """Count patients, samples, laterals, priors, words, sentences and boxes of a manifest (MAIRA-2, table 1)."""
     from data.statistics import COLUMNS, manifest_statistics
@@ -48,10 +50,12 @@ def stats(
 @with_options
 def show(
     manifest: _Manifest,
-    out: Annotated[Path, typer.Option(help="HTML file to write.")],
-    count: Annotated[int, typer.Option(help="Number of random samples; 0 for all.", min=0)] = 50,
-    seed: Annotated[int, typer.Option(help="Seed of the random selection.")] = 0,
-    sample_id: Annotated[list[str] | None, typer.Option(help="Sample to show instead; repeatable.")] = None,
+    out: Annotated[Path, typer.Option(help="Output file (.html).")],
+    count: Annotated[int, typer.Option(help="Number of random samples; 0: all.", min=0)] = 50,
+    seed: Annotated[int, typer.Option(help="Random seed of the selection.")] = 0,
+    sample_id: Annotated[
+        list[str] | None, typer.Option(help="Show this sample instead of random ones; repeatable.")
+    ] = None,
 ) -> None:
     """Write a contact sheet: an HTML page of images, boxes and texts that opens from disk."""
     from data.contact_sheet import write_contact_sheet
@@ -60,17 +64,17 @@ def show(
     console = Console()
     print_line(console, f"{sheet.shown} of {sheet.total} samples: {out}")
     if sheet.missing:
-        print_line(console, f"{sheet.missing} images cannot be shown; the page says which")
+        print_line(console, f"{sheet.missing} images cannot be shown; they are listed on the page")
 
 
 @with_options
 def pack(
     manifest: _Manifest,
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    out: Annotated[Path, typer.Option(help="Output folder.")],
     shard_size: Annotated[str, typer.Option(help="Maximum size of a shard, such as 500MB.")] = "500MB",
-    split: Annotated[list[str] | None, typer.Option(help="Split to pack; repeatable (default: all).")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Split to pack; repeatable. Default: all.")] = None,
     shuffle: Annotated[
-        int | None, typer.Option(help="Seed of a random order, for tools that read shards sequentially.")
+        int | None, typer.Option(help="Shuffle with this seed, for tools that read shards sequentially.")
     ] = None,
 ) -> None:
     """Pack samples and their images into training shards (tar files in WebDataset layout, with an index)."""

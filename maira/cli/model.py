@@ -31,13 +31,13 @@ class Dtype(StrEnum):
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="Training configuration (YAML).")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, overrides the configuration.")] = None,
+    config: Annotated[Path, typer.Argument(help="Run config (YAML).")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value overrides of the run config.")] = None,
 ) -> None:
-    """Train a model. The same command resumes an interrupted run.
+    """Train a model from a run config. The same command resumes an interrupted run.
 
-    Start several processes, on one or more machines, with torchrun or accelerate launch. On SIGTERM the run saves its
-    state before the next step and ends with exit code 1.
+    Use torchrun or accelerate launch for several GPUs or machines. On SIGTERM the run saves its state before the next
+    step and exits with code 1.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -56,7 +56,7 @@ def convert(
     to: Annotated[Layout, typer.Option(help="Layout to write.")] = Layout.OWN,
     shard_size: Annotated[str, typer.Option(help="Maximum size of a file.")] = "5GB",
 ) -> None:
-    """Write a checkpoint in another layout, without any change of its tensors."""
+    """Convert a checkpoint to another layout; tensors are not changed."""
     from maira.model.convert import convert as run
 
     with show_progress("writing files") as on_progress:
@@ -66,14 +66,14 @@ def convert(
 
 @with_options
 def assemble(
-    encoder: Annotated[Path, typer.Option(help="RAD-DINO: folder of Hugging Face, or state dict of DINOv2.")],
+    encoder: Annotated[Path, typer.Option(help="RAD-DINO: Hugging Face folder, or DINOv2 state dict.")],
     language_model: Annotated[Path, typer.Option(help="Folder of a Llama model with its tokenizer, such as Vicuna.")],
     out: OutFolder,
-    seed: Annotated[int, typer.Option(help="Seed of the weights of the adapter.")] = 0,
-    dtype: Annotated[Dtype, typer.Option(help="Type of all weights.")] = Dtype.FLOAT32,
-    rope_factor: Annotated[float, typer.Option(help="Linear scaling of the rotary embedding.", min=1)] = 1.5,
+    seed: Annotated[int, typer.Option(help="Seed for initializing the adapter.")] = 0,
+    dtype: Annotated[Dtype, typer.Option(help="Data type of the weights.")] = Dtype.FLOAT32,
+    rope_factor: Annotated[float, typer.Option(help="Linear scaling factor of the rotary embedding.", min=1)] = 1.5,
 ) -> None:
-    """Assemble an untrained model from a published encoder and language model."""
+    """Create an untrained model from a published encoder and language model."""
     import torch
     from transformers.utils.logging import disable_progress_bar
 

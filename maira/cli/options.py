@@ -14,41 +14,46 @@ if TYPE_CHECKING:
     from data.manifest import Failure
     from data.study import Study
 
-OutFolder = Annotated[Path, typer.Option(help="Folder to write.")]
+OutFolder = Annotated[Path, typer.Option(help="Output folder.")]
 Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
 Checkpoint = Annotated[
     Path,
-    typer.Option(help="Folder with model and processor: ours, or MAIRA-2 as released or as of transformers 5."),
+    typer.Option(help="Checkpoint folder with model and processor, in any layout that 'maira convert' reads."),
 ]
 
 
 class ComparisonOptions(Options):
-    """Which studies count, and how their drafts are scored."""
+    """The studies to evaluate, and how to score their drafts."""
 
     subset: Annotated[
         str,
         Option(
-            "Studies to evaluate: all, those with every dropped input, or those with the inputs named here, such as "
-            "prior (MAIRA-2, table D.9) or lateral (table D.10).",
+            "Studies to evaluate: all, those that have every dropped input, or those that have the inputs named here, "
+            "such as prior (MAIRA-2, table D.9) or lateral (table D.10).",
             metavar="all|with-input|INPUTS",
         ),
     ] = "all"
     judge: Annotated[
-        str | None, Option("Judge of the drafts, as --judge of radfact score, or RADFACT_JUDGE.", metavar="NAME")
+        str | None,
+        Option(
+            "Judge, as for 'radfact score --judge'. The environment variable RADFACT_JUDGE also sets it.",
+            metavar="NAME",
+        ),
     ] = None
     score_config: Annotated[
-        Path | None, Option("YAML file with further options of radfact score and radfact evaluate.", metavar="FILE")
+        Path | None, Option("YAML file with more options of 'radfact score' and 'radfact evaluate'.", metavar="FILE")
     ] = None
     metrics: Annotated[
         str | None,
         Option(
-            "Metrics in addition to RadFact, as --metrics of radfact evaluate. Default: those of the paper's tables "
+            "Metrics in addition to RadFact, as for 'radfact evaluate --metrics'. Default: those of the paper's tables "
             "whose requirements are met.",
             metavar="NAMES",
         ),
     ] = None
     weights: Annotated[
-        tuple[str, ...], Option("Weights of metrics, as --weights of radfact evaluate.", metavar="[NAME=]FOLDER")
+        tuple[str, ...],
+        Option("Weights of metrics, as for 'radfact evaluate --weights'; repeatable.", metavar="[NAME=]FOLDER"),
     ] = ()
 
 

@@ -14,15 +14,13 @@ from maira.cli.sources import SOURCES
 from radfact.cli.command import with_options
 from radfact.errors import InputError, RunError
 
-app = typer.Typer(help="Convert a source of studies to a manifest and PNG files.", no_args_is_help=True)
+app = typer.Typer(help="Convert a data set to a manifest and PNG files.", no_args_is_help=True)
 
 
 @app.command("dicom")
 @with_options
 def prepare_dicom(
-    files: Annotated[
-        list[Path], typer.Argument(help="DICOM files, or folders of them; each file is a frontal radiograph.")
-    ],
+    files: Annotated[list[Path], typer.Argument(help="DICOM files or folders; each file is one frontal radiograph.")],
     out: OutFolder,
     size: Annotated[int, typer.Option(help="Shorter side in pixels.", min=14)] = 518,
 ) -> None:
@@ -67,9 +65,9 @@ def prepare_dicom(
 def prepare_phantom(
     out: OutFolder,
     count: Annotated[int, typer.Option(help="Number of studies.")] = 24,
-    seed: Annotated[int, typer.Option(help="Seed of the studies.")] = 3,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 3,
     size: Annotated[int, typer.Option(help="Shorter side of the radiographs in pixels.")] = 518,
-    split: Annotated[str, typer.Option(help="Name of the split in the manifest.")] = "test",
+    split: Annotated[str, typer.Option(help="Split to write to the manifest.")] = "test",
     workers: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 1,
 ) -> None:
     """Generate phantom studies: synthetic radiographs with ground-truth boxes, labels and reports."""

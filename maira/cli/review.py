@@ -59,21 +59,22 @@ def start(
     drafts: Annotated[Path, typer.Argument(help="Drafts (.jsonl).")],
     manifest: Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")],
     db: Annotated[
-        Path | None, typer.Option(help="Database, created if missing (default: review.sqlite next to the drafts).")
+        Path | None,
+        typer.Option(help="Review database, created if missing. Default: review.sqlite in the folder of the drafts."),
     ] = None,
     results: Annotated[
-        Path | None, typer.Option(help="RadFact's results folder for these drafts, to show its verdicts.")
+        Path | None, typer.Option(help="Results folder of radfact for these drafts, to show the verdicts.")
     ] = None,
     images: Annotated[
         list[Path] | None,
-        typer.Option(help="Further folder of images, outside the manifest's; repeatable.", show_default=False),
+        typer.Option(help="Image folder outside the folder of the manifest; repeatable.", show_default=False),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port; 0 for any free port.", min=0, max=65535)] = PORT,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = PORT,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; one that other machines can reach requires a token.")
+        str, typer.Option(help="Address to listen on. An address that other machines can reach requires a token.")
     ] = "127.0.0.1",
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token that browsers must send (default: a random one).")
+        Path | None, typer.Option(help="File with the token that browsers must send. Default: a random token.")
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
 ) -> None:
@@ -108,13 +109,13 @@ def start(
 @app.command()
 def export(
     db: _Database,
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    reviewer: Annotated[list[str] | None, typer.Option(help="Reviewer to export; repeatable (default: all).")] = None,
+    out: Annotated[Path, typer.Option(help="Output folder.")],
+    reviewer: Annotated[list[str] | None, typer.Option(help="Reviewer to export; repeatable. Default: all.")] = None,
 ) -> None:
     """Write corrections.csv, one row per correction, and the corrected reports of each reviewer as drafts.
 
-    Cells that a spreadsheet would execute as a formula, or that start with an apostrophe, get an apostrophe in front.
-    Drafts contain the studies that a reviewer finished.
+    Cells that a spreadsheet would execute as a formula, or that start with an apostrophe, are prefixed with an
+    apostrophe. Drafts contain the studies that a reviewer finished.
     """
     from maira.review.export import write_export
 
@@ -129,7 +130,7 @@ def export(
 
 
 @app.command()
-def summary(db: _Database, out: Annotated[Path, typer.Option(help="Folder to write.")]) -> None:
+def summary(db: _Database, out: Annotated[Path, typer.Option(help="Output folder.")]) -> None:
     """Summarize finished reviews as in MAIRA-2, figure 4: figure4.png, figure4.svg and summary.json."""
     _require("matplotlib")
     from maira.review.plot import draw_figure

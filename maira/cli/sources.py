@@ -1,4 +1,4 @@
-"""`maira prepare SOURCE`: convert an archive to a manifest and PNG files."""
+"""`maira prepare SOURCE`: convert a data set to a manifest and PNG files."""
 
 from __future__ import annotations
 
@@ -47,32 +47,38 @@ def _parse_shares(value: Any) -> Any:
 
 
 class PrepareOptions(Options):
-    """Samples and conversion; defaults are those of the MAIRA-2 paper."""
+    """Selection of samples and conversion of images; defaults as in the MAIRA-2 paper."""
 
-    split: Annotated[tuple[str, ...], Option("Split to prepare; repeatable (default: all).")] = ()
+    split: Annotated[tuple[str, ...], Option("Split to prepare; repeatable. Default: all.")] = ()
     draw_splits: Annotated[
         Mapping[str, float] | None,
         BeforeValidator(_parse_shares),
         Option(
-            "Random splits by patient instead of the archive's, such as train=0.8,validate=0.1,test=0.1.", cli_type=str
+            "Draw random splits by patient instead of using those of the data set, such as "
+            "train=0.8,validate=0.1,test=0.1.",
+            cli_type=str,
         ),
     ] = None
-    seed: Annotated[int, Option("Seed of all random choices: laterals, priors, splits.")] = 0
+    seed: Annotated[int, Option("Random seed: laterals, priors, splits.")] = 0
     priors: Annotated[
-        Priors | None, Option("Prior radiographs of a training sample (default: the paper's for the source).")
+        Priors | None, Option("Prior radiographs of a training sample. Default: as in the paper for this data set.")
     ] = None
     size: Annotated[int, Field(ge=14), Option("Shorter side of the radiographs in pixels.")] = 518
     apply_windows: Annotated[
-        bool, Option("Apply the VOI windows of DICOM files (the paper does not).", flag="--apply-windows")
+        bool, Option("Apply the VOI windows of DICOM files (not done in the paper).", flag="--apply-windows")
     ] = False
-    engine: Annotated[Literal["local", "ray"], Option("Processes of this machine, or a Ray cluster.")] = "local"
-    workers: Annotated[PositiveInt | None, Option("Number of processes (default: 1, or the cluster's CPUs).")] = None
+    engine: Annotated[Literal["local", "ray"], Option("Processes on this machine, or a Ray cluster.")] = "local"
+    workers: Annotated[PositiveInt | None, Option("Number of processes. Default: 1, or the CPUs of the cluster.")] = (
+        None
+    )
 
 
 Language = Literal["en", "es"]
-_Root = Annotated[Path, typer.Option(help="Folder of the archive.")]
-_Images = Annotated[Path | None, typer.Option(help="Base folder of image paths (default: the file's folder).")]
-_Reports = Annotated[Path | None, typer.Option(help="PadChest's English reports: a table (CSV, JSON Lines).")]
+_Root = Annotated[Path, typer.Option(help="Folder of the data set.")]
+_Images = Annotated[
+    Path | None, typer.Option(help="Folder that image paths are relative to. Default: the folder of the file.")
+]
+_Reports = Annotated[Path | None, typer.Option(help="English reports of PadChest (CSV or JSON Lines).")]
 _MsCxr = Annotated[
     Path | None, typer.Option(help="Folder of MS-CXR; its validation and test patients are removed from training.")
 ]
@@ -85,7 +91,7 @@ def mimic_cxr(
     out: OutFolder,
     options: PrepareOptions,
     metadata: Annotated[
-        Path | None, typer.Option(help="Folder of the tables of the JPEG release (default: the archive's).")
+        Path | None, typer.Option(help="Folder with the tables of the JPEG release. Default: --root.")
     ] = None,
     ms_cxr: _MsCxr = None,
 ) -> None:
@@ -99,7 +105,7 @@ def mimic_cxr_jpg(
     out: OutFolder,
     options: PrepareOptions,
     metadata: Annotated[
-        Path | None, typer.Option(help="Folder of the reports of the DICOM release (default: the archive's).")
+        Path | None, typer.Option(help="Folder with the reports of the DICOM release. Default: --root.")
     ] = None,
     ms_cxr: _MsCxr = None,
 ) -> None:
@@ -126,7 +132,7 @@ def padchest(
     out: OutFolder,
     options: PrepareOptions,
     reports: _Reports = None,
-    splits: Annotated[Path | None, typer.Option(help="PadChest-GR's table of official splits.")] = None,
+    splits: Annotated[Path | None, typer.Option(help="Table of the official splits, from PadChest-GR.")] = None,
     language: _LanguageOption = "en",
     pediatric: Annotated[bool, typer.Option("--pediatric", help="Include pediatric studies.")] = False,
 ) -> None:
@@ -173,7 +179,7 @@ def coco(
     options: PrepareOptions,
     images: _Images = None,
 ) -> None:
-    """Any COCO file: detections become grounded findings, captions findings."""
+    """COCO file: detections become grounded findings, captions become findings."""
     from data.sources.coco import read_coco_studies
 
     _prepare_archive(read_coco_studies(file, images), images or file.parent, out, options)
@@ -182,15 +188,15 @@ def coco(
 @with_options
 def table(
     file: Annotated[
-        Path, typer.Option("--root", help="Table of studies (CSV, JSON Lines), or the folder of studies.csv.")
+        Path, typer.Option("--root", help="Table of studies (CSV or JSON Lines), or the folder with studies.csv.")
     ],
     out: OutFolder,
     options: PrepareOptions,
     images: _Images = None,
 ) -> None:
-    """Table with the columns of a manifest, such as a hospital's export; images PNG, JPEG or DICOM.
+    """Table with the columns of a manifest, such as a hospital export; images are PNG, JPEG or DICOM files.
 
-    Rows without a report are included, to draft one for. Cells that are empty, NaN, N/A or null are missing values.
+    Rows without a report are included, for drafting. Cells that are empty, NaN, N/A or null are missing values.
     """
     from data.sources.table import read_table
 

@@ -28,12 +28,12 @@ def _parse_engine_args(value: Any) -> Any:
 
 
 class GenerationOptions(Options):
-    """What the model writes, and from which inputs."""
+    """What the model generates, and from which inputs."""
 
-    task: Annotated[Literal["findings", "grounded"], Option("A narrative of the findings, or a grounded report.")] = (
+    task: Annotated[Literal["findings", "grounded"], Option("Generate narrative findings, or a grounded report.")] = (
         "grounded"
     )
-    preset: Annotated[Preset, Option("Wording of the prompts: of the released model, or of the MAIRA-2 paper.")] = (
+    preset: Annotated[Preset, Option("Prompt wording: that of the released model, or that of the MAIRA-2 paper.")] = (
         "release"
     )
     drop: Annotated[
@@ -47,52 +47,50 @@ class GenerationOptions(Options):
     ] = ()
     max_new_tokens: Annotated[
         PositiveInt | None,
-        Option("Maximum number of tokens per response (default: 150 to 450, depending on the task)."),
+        Option("Maximum number of tokens per response. Default: 150 to 450, depending on the task."),
     ] = None
 
 
 class EngineOptions(Options):
-    """What runs the model. Only `free` changes the text that the model writes."""
+    """The engine that runs the model. Only `free` changes the generated text."""
 
     panel = "Engine"
 
     engine: Annotated[
         EngineKind,
-        Option("Engine of the model: transformers (under accelerate launch on several GPUs), vLLM, or a Ray cluster."),
+        Option("Inference engine: transformers (on several GPUs with accelerate launch), vLLM, or a Ray cluster."),
     ] = "transformers"
     batch_size: Annotated[
         PositiveInt | None,
-        Option("Maximum number of prompts per batch (default: as many as fit into memory).", flag="--batch"),
+        Option("Maximum number of prompts per batch. Default: as many as fit into memory.", flag="--batch"),
     ] = None
     device: Annotated[
-        str | None, Option("cpu, cuda or cuda:1, for the transformers engine (default: a GPU, if any).")
+        str | None, Option("Device of the transformers engine, such as cpu or cuda:1. Default: a GPU if available.")
     ] = None
     cache: Annotated[
         Literal["dynamic", "static"],
-        Option("Key-value cache of the transformers engine; static compiles the decoding step on a GPU."),
+        Option("Key-value cache of the transformers engine; static compiles the decoding step (GPU only)."),
     ] = "dynamic"
     language_model: Annotated[
         Path | None,
-        Option("Folder for the language model in vLLM's layout, written once (default: in the user's cache)."),
+        Option("Folder for the language model in vLLM format, written once. Default: a folder in the user cache."),
     ] = None
     engine_args: Annotated[
         Mapping[str, Any],
         BeforeValidator(_parse_engine_args),
         Option(
-            "Argument of vLLM's engine, such as tensor_parallel_size=2; repeatable.",
+            "Argument passed to vLLM, such as tensor_parallel_size=2; repeatable.",
             flag="--engine-arg",
             metavar="NAME=VALUE",
         ),
     ] = Field(default_factory=dict)
     workers: Annotated[
-        PositiveInt | None, Option("Workers of --engine ray (default: one per GPU, or one per CPU).")
+        PositiveInt | None, Option("Number of Ray workers (--engine ray). Default: one per GPU, or one per CPU.")
     ] = None
-    worker_engine: Annotated[Literal["transformers", "vllm"], Option("Engine in each worker of --engine ray.")] = (
-        "transformers"
-    )
-    free: Annotated[
-        bool, Option("Neither grammar nor repetition guard: the output of the model as released.", flag="--free")
-    ] = False
+    worker_engine: Annotated[
+        Literal["transformers", "vllm"], Option("Inference engine of each Ray worker (--engine ray).")
+    ] = "transformers"
+    free: Annotated[bool, Option("Disable the output grammar and the repetition guard.", flag="--free")] = False
 
     @model_validator(mode="after")
     def _fit_engine(self) -> Self:
