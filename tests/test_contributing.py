@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING.md work, and the files that its recipes name exist."""
+"""The examples of CONTRIBUTING.md work, and the files that its guides name exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _sections() -> dict[str, str]:
 
 
 def _run_example(title: str) -> dict[str, Any]:
-    """Execute the example of a recipe and return its names."""
+    """Execute the example of a guide and return its names."""
     (example,) = re.findall(r"^```python\n(.*?)^```$", _sections()[title], re.M | re.S)
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(example, "CONTRIBUTING.md", "exec"), names)
@@ -29,7 +29,7 @@ def _run_example(title: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("title", [title for title in _sections() if title.startswith("Add a")])
-def test_the_files_of_a_recipe_exist(title: str) -> None:
+def test_the_files_of_a_guide_exist(title: str) -> None:
     paths = re.findall(r"`((?:radfact|maira|data|docs|tests)/[\w./]+|pyproject\.toml)`", _sections()[title])
     existing = [path for path in paths if "NAME" not in path]
     assert existing

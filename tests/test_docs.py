@@ -153,7 +153,7 @@ def test_the_examples_of_the_help_run_as_they_stand_one_after_the_other(words: s
 
 
 @pytest.mark.usefixtures("clone")
-def test_the_recipes_of_the_example_of_ablate_find_their_data() -> None:
+def test_the_run_configs_of_the_example_of_ablate_find_their_data() -> None:
     _run(["maira prepare phantom --count 12 --seed 3 --out phantoms"])
     (line,) = examples(COMMANDS["maira ablate"])
     words = shlex.split(line.partition(" --")[0])[2:]
@@ -175,14 +175,14 @@ def test_make_stops_where_the_real_radiograph_is_not_found(tmp_path: Path) -> No
     assert not (tmp_path / "asked").exists()
 
 
-def test_the_small_recipe_of_the_guide_trains(clone: Path) -> None:
-    (recipe,) = re.findall(r"^cat > try/recipe.yaml <<END\n(.*?)^END$", PAGES["train.md"], re.M | re.S)
+def test_the_minimal_run_config_of_the_guide_trains(clone: Path) -> None:
+    (config,) = re.findall(r"^cat > try/config.yaml <<END\n(.*?)^END$", PAGES["train.md"], re.M | re.S)
     (clone / "try").mkdir()
-    (clone / "try/recipe.yaml").write_text(recipe)
+    (clone / "try/config.yaml").write_text(config)
     _run(
         [
             "maira prepare phantom --count 8 --size 64 --out try/phantoms",
-            "maira train try/recipe.yaml epochs=null passes=8 global_batch=4",
+            "maira train try/config.yaml epochs=null passes=8 global_batch=4",
         ]
     )
     assert (clone / "try/run/checkpoint/model.safetensors").exists()
