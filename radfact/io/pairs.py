@@ -241,14 +241,23 @@ def _read_keyed(path: Path | str, value_of: Callable[[dict[str, Any], Path | str
 def _draft(row: dict[str, Any], path: Path | str, line: int) -> Report:
     if row.get("report") is None:
         raise InputError(
-            "missing; expected a list of {text, boxes} or one narrative", file=path, line=line, field="report"
+            "expected a list of {text, boxes} or one narrative, found none",
+            code=ErrorCode.MISSING_FIELD,
+            file=path,
+            line=line,
+            field="report",
         )
     return _report(row["report"], path, line, "report")
 
 
 def _reference(row: dict[str, Any], path: Path | str, line: int) -> _Reference:
     if not any(field in row for field in _REFERENCE_FIELDS):
-        raise InputError(f"missing; expected one of {', '.join(_REFERENCE_FIELDS)}", file=path, line=line)
+        raise InputError(
+            f"expected one of {', '.join(_REFERENCE_FIELDS)}, found none",
+            code=ErrorCode.MISSING_FIELD,
+            file=path,
+            line=line,
+        )
     field = next((field for field in _REFERENCE_FIELDS if row.get(field) is not None), None)
     split = row.get("split")
     if not isinstance(split, str | None):

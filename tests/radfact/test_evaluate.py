@@ -344,7 +344,7 @@ def test_the_page_counts_samples_not_scored_by_a_metric(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert f"<dt>not scored by every metric</dt><dd>{len(PAIRS) - 1}</dd>" in page
     assert f"<dt>not scored by partial</dt><dd>{len(PAIRS) - 1}</dd>" in page
-    assert "<dt>left out</dt>" not in page
+    assert "<dt>excluded</dt>" not in page
     assert "not scored by rouge" not in page
 
 

@@ -261,7 +261,7 @@ def test_an_invalid_mask_of_a_candidate_is_named(tmp_path: Path) -> None:
     ("draft", "record", "error"),
     [
         ({"report": "Clear."}, {"sample_id": "a", "findings": "x"}, "drafts.jsonl:1: sample_id: missing-field"),
-        ({"sample_id": "a"}, {"sample_id": "a", "findings": "x"}, "drafts.jsonl:1: report: invalid-value"),
+        ({"sample_id": "a"}, {"sample_id": "a", "findings": "x"}, "drafts.jsonl:1: report: missing-field"),
         ({"sample_id": "a", "report": 3}, {"sample_id": "a", "findings": "x"}, "drafts.jsonl:1: report: invalid-value"),
         (
             {"sample_id": "a", "report": [{"text": "A.", "boxes": [BOX | {"y_max": -1}]}]},
@@ -271,7 +271,7 @@ def test_an_invalid_mask_of_a_candidate_is_named(tmp_path: Path) -> None:
         (
             {"sample_id": "a", "report": "Clear."},
             {"sample_id": "a", "finding": "x"},
-            "manifest.jsonl:1: invalid-value",
+            "manifest.jsonl:1: missing-field",
         ),
         (
             {"sample_id": "a", "report": "Clear."},
