@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -55,22 +55,13 @@ class ErrorCode(StrEnum):
 
 _BRIEF = 80
 _SHOWN_IDS = 5
-_BIDIRECTIONAL = ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
-"""Unicode classes of characters that change the direction of the text around them."""
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+"""Control characters except tabs and line ends, halves of surrogate pairs, and bidirectional controls."""
 
 
 def escape_for_terminal(text: str) -> str:
     """Return text that is safe to print: control and bidirectional characters are escaped."""
-    return "".join(_escape(character) if _is_control(character) else character for character in text)
-
-
-def _is_control(character: str) -> bool:
-    control = unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
-    return control or unicodedata.bidirectional(character) in _BIDIRECTIONAL
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def brief(value: object) -> str:

@@ -19,7 +19,7 @@ from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_
 from radfact.metrics.radfact_metric import RadFactMetric
 from radfact.metrics.registry import MetricSelection, MissingRequirementError, select_metrics
 from radfact.metrics.resources import MetricResources
-from radfact.records import Pair, Pairs, Report, Sentence, check_ids, narratives
+from radfact.records import Pair, Pairs, Report, Sentence, narratives
 from radfact.results.evaluation import EvaluationResult, MetricRun
 from radfact.results.metric_cache import MetricCache
 from radfact.results.options import PageOptions
@@ -368,8 +368,11 @@ def as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequence
                 code=ErrorCode.MISMATCH,
             )
         pairs = [Pair(str(i), *both) for i, both in enumerate(zip(reports, references, strict=True))]
-    check_ids(pairs)
+    seen: set[str] = set()
     for pair in pairs:
+        if pair.sample_id in seen:
+            raise InputError(f"duplicate id '{pair.sample_id}'", code=ErrorCode.DUPLICATE, field="sample_id")
+        seen.add(pair.sample_id)
         for side, report in (("candidate", pair.candidate), ("reference", pair.reference)):
             # A list of reports and a list of sentences are easily confused.
             is_sentences = isinstance(report, list | tuple) and all(isinstance(item, Sentence) for item in report)

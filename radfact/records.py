@@ -139,19 +139,6 @@ class Pairs(Sequence[Pair]):
         return self.pairs[index]
 
 
-def check_ids(pairs: Iterable[Pair]) -> None:
-    """Check that no two pairs have the same id.
-
-    Raises:
-        InputError: naming the first duplicate.
-    """
-    seen: set[str] = set()
-    for pair in pairs:
-        if pair.sample_id in seen:
-            raise InputError(f"duplicate id '{pair.sample_id}'", code=ErrorCode.DUPLICATE, field="sample_id")
-        seen.add(pair.sample_id)
-
-
 def narratives(pairs: Iterable[Pair]) -> list[str]:
     """Return the distinct narratives that are not empty, which have to be split into sentences."""
     reports = (report for pair in pairs for report in (pair.candidate, pair.reference))

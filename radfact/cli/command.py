@@ -7,7 +7,7 @@ from enum import Enum, StrEnum
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -47,34 +47,16 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         with rename_fields(flags, separator=" "):
             instances: dict[str, Options] = {}
             for parameter, (model, names, defaults) in models.items():
-                own_values = {name: values.pop(name) for name in names}
-                instances[parameter] = build_options(model, own_values, defaults)
+                # None and () are options that are not set.
+                own_values = {name: value for name in names if (value := values.pop(name)) not in (None, ())}
+                fields = {name: _value(model, name, value) for name, value in own_values.items()}
+                instances[parameter] = model(**{**defaults, **fields})
             command(**values, **instances)
 
     parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
     run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
-
-
-OptionsT = TypeVar("OptionsT", bound=Options)
-
-
-def build_options(
-    model: type[OptionsT], parameters: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
-) -> OptionsT:
-    """Build an option model from the parameters of a command line.
-
-    Args:
-        model: the model.
-        parameters: values by field; None and () are parameters that are not set.
-        defaults: defaults that differ from those of the model.
-
-    Raises:
-        InputError: a value does not fit.
-    """
-    names = [name for name in model.model_fields if parameters.get(name) not in (None, ())]
-    return model(**{**(defaults or {}), **{name: _value(model, name, parameters[name]) for name in names}})
 
 
 def _model_of(annotation: Any) -> tuple[type[Options] | None, Subset]:

@@ -10,7 +10,7 @@ import typer
 from radfact.cli.command import with_options
 from radfact.cli.inputs import check_folder
 from radfact.cli.options import OUTPUT, SCORES
-from radfact.cli.tables import MARKS, new_console, number, say, say_path
+from radfact.cli.tables import MARKS, new_console, number, say
 from radfact.scoring.options import BootstrapOptions
 
 MANUAL = "\n".join(
@@ -82,4 +82,4 @@ def compare(
     for note in comparison.notes:
         say(console, note)
     if out is not None:
-        say_path(console, "Read the comparison in", write_comparison(comparison, out))
+        say(console, f"Read the comparison in {write_comparison(comparison, out)}", wrap=False)

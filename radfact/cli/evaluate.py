@@ -19,7 +19,7 @@ from radfact.cli.inputs import (
 )
 from radfact.cli.library_output import quiet_libraries
 from radfact.cli.options import CacheFolder, Out, PairsArgument, PriceOption
-from radfact.cli.tables import describe_input, new_console, say, say_path, show_results
+from radfact.cli.tables import describe_input, new_console, say, show_results
 from radfact.errors import ExitCode
 from radfact.io.options import InputOptions
 from radfact.judges.options import JudgeOptions
@@ -176,7 +176,7 @@ def _evaluate(
         from radfact.html.page import write_page
 
         report = write_page(out)
-    say_path(console, "Read the studies in", report)
+    say(console, f"Read the studies in {report}", wrap=False)
     if _is_incomplete(result):
         raise typer.Exit(ExitCode.INCOMPLETE)
 

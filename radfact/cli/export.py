@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from radfact.cli.options import OUTPUT
-from radfact.cli.tables import new_console, say_path
+from radfact.cli.tables import new_console, say
 
 
 def export(
@@ -26,4 +26,4 @@ def export(
     from radfact.results.export import export as write
 
     written = write(folder, out)
-    say_path(new_console(), "Scores in the published layout:", written)
+    say(new_console(), f"Scores in the published layout: {written}", wrap=False)

@@ -10,7 +10,7 @@ import typer
 from radfact.cli.command import with_options
 from radfact.cli.library_output import quiet_libraries
 from radfact.cli.options import OUTPUT
-from radfact.cli.tables import new_console, say, say_path
+from radfact.cli.tables import new_console, say
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def green_summary(
     with quiet_libraries():
         summary = write_summary(results, SentenceEmbedder(embeddings))
     say(console, format_summary(summary))
-    say_path(console, "Read the studies in", write_page(results))
+    say(console, f"Read the studies in {write_page(results)}", wrap=False)
 
 
 def check_embeddings(folder: Path | None) -> None:

@@ -11,7 +11,7 @@ import typer
 from radfact.cli.command import with_options
 from radfact.cli.inputs import check_folder
 from radfact.cli.options import JUDGE, OUTPUT, PriceOption
-from radfact.cli.tables import new_console, say, say_line, say_path, show_check
+from radfact.cli.tables import new_console, say, show_check
 from radfact.errors import ErrorCode, InputError
 from radfact.judges.options import JudgeOptions
 from radfact.options import only
@@ -91,7 +91,7 @@ def judge_check(
     show_check(console, result, token_price)
     if out is not None:
         write_json(out, {**result.as_dict(), "described": loaded_judge.describe()})
-        say_path(console, "Written to", out)
+        say(console, f"Written to {out}", wrap=False)
 
 
 def _check_comparisons(console: Console, judge: JudgeOptions, price: Price | None, out: Path | None) -> None:
@@ -109,7 +109,7 @@ def _check_comparisons(console: Console, judge: JudgeOptions, price: Price | Non
     finally:
         resources.close()
     for text in result.wrong:
-        say_line(console, f"wrong: {text}", style="yellow")
+        say(console, f"wrong: {text}", style="yellow", wrap=False)
     say(
         console,
         f"{name} on {result.n} sentences: accuracy {result.accuracy:.1%}, sensitivity {result.sensitivity:.1%}, "
@@ -117,4 +117,4 @@ def _check_comparisons(console: Console, judge: JudgeOptions, price: Price | Non
     )
     if out is not None:
         write_json(out, {"judge": name, **asdict(result)})
-        say_path(console, "Written to", out)
+        say(console, f"Written to {out}", wrap=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import typer
 
 from radfact.cli.compare import MANUAL as COMPARE_MANUAL
@@ -96,7 +98,5 @@ app.add_typer(meta, name="meta")
 app.command()(doctor)
 add_examples(app, EXAMPLES)
 
-
-def main() -> None:
-    """Run the command."""
-    run_command(app, "radfact")
+main = partial(run_command, app, "radfact")
+"""Runs the command."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 from radfact.cli.command import with_options
-from radfact.cli.tables import MARKS, new_console, say, say_line
+from radfact.cli.tables import MARKS, new_console, say
 from radfact.errors import InputError
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
@@ -34,7 +34,7 @@ def metrics(
     resources = MetricResources(judge=judge.or_environment(), weights=options.weights)
     for entry in entries().values():
         fault = resources.find_fault(entry)
-        say_line(console, f"{entry.name}: {fault or 'ready'}", style="yellow" if fault else "green")
+        say(console, f"{entry.name}: {fault or 'ready'}", style="yellow" if fault else "green", wrap=False)
         # The reason why a metric cannot be loaded is printed already.
         with suppress(InputError):
             _show(console, entry)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.tables import new_console, say_path
+from radfact.cli.tables import new_console, say
 from radfact.options import only
 from radfact.results.options import PageOptions
 
@@ -31,4 +31,4 @@ def page(
         unscored=options.unscored,
         images=options.images,
     )
-    say_path(new_console(), "Read the studies in", path)
+    say(new_console(), f"Read the studies in {path}", wrap=False)

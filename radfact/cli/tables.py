@@ -66,15 +66,15 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
         _show_radfact(console, result)
     for name, run in result.runs.items():
         for place, reason in list(run.result.failures.items())[:_LISTED]:
-            say_line(console, f"{name}: excluded: {result.pairs[place].sample_id}: {reason}", style="red")
+            say(console, f"{name}: excluded: {result.pairs[place].sample_id}: {reason}", style="red", wrap=False)
         if len(run.result.failures) > _LISTED:
             say(console, f"{name}: and {len(run.result.failures) - _LISTED} more, listed in samples.jsonl", style="red")
     for sample_id in result.without_candidate[:_LISTED]:
-        say_line(console, f"excluded: {sample_id}: no candidate report", style="red")
+        say(console, f"excluded: {sample_id}: no candidate report", style="red", wrap=False)
     if len(result.without_candidate) > _LISTED:
         say(console, f"and {len(result.without_candidate) - _LISTED} more, listed in samples.jsonl", style="red")
     for name, why in result.unavailable.items():
-        say_line(console, f"without {name}: {why}", style="yellow")
+        say(console, f"without {name}: {why}", style="yellow", wrap=False)
     if cached := [name for name, run in result.runs.items() if run.reused]:
         say(console, f"cached, from the earlier run: {', '.join(cached)}")
 
@@ -98,7 +98,8 @@ def _show_radfact(console: Console, result: EvaluationResult) -> None:
         if model.get("few_shots_from")
     ]
     sentences = counts["candidate_sentences"] + counts["reference_sentences"]
-    notes += filter(None, [unread_note(counts.get("unread_sentences", 0), sentences)])
+    if unread := counts.get("unread_sentences"):
+        notes += filter(None, [unread_note(unread, sentences)])
     for note in dict.fromkeys(notes):
         say(console, note, style="yellow")
 
@@ -176,39 +177,18 @@ def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
     return table
 
 
-def say(console: Console, text: str, style: str | None = None) -> None:
+def say(console: Console, text: str, style: str | None = None, *, wrap: bool = True) -> None:
     """Print a paragraph of plain text, without markup.
 
     Args:
         console: console to print to.
         text: to print.
         style: of Rich, such as "yellow".
+        wrap: whether to break lines; without line breaks, names and paths can be searched and copied.
     """
-    console.print(escape_for_terminal(text), style=style, markup=False)
+    console.print(escape_for_terminal(text), style=style, markup=False, soft_wrap=not wrap)
 
 
 def number(value: float | None) -> str:
     """Format a score with three decimals, or a dash if there is none."""
     return "-" if value is None else f"{value:.3f}"
-
-
-def say_line(console: Console, text: str, style: str | None = None) -> None:
-    """Print plain text without line breaks, so that it can be searched and copied.
-
-    Args:
-        console: console to print to.
-        text: to print.
-        style: of Rich, such as "yellow".
-    """
-    console.print(escape_for_terminal(text), style=style, markup=False, soft_wrap=True)
-
-
-def say_path(console: Console, lead: str, path: object) -> None:
-    """Print a path.
-
-    Args:
-        console: console to print to.
-        lead: text before the path.
-        path: to print.
-    """
-    say_line(console, f"{lead} {path}")

@@ -44,7 +44,7 @@ def render(
         sections: HTML below the dataset-level scores.
     """
     data = {
-        "metrics": scores.has_other_metrics,
+        "metrics": scores.metrics.keys() != {RADFACT},
         # Without RadFact there are reports and no verdicts.
         "judged": RADFACT in scores.metrics,
         # Also for the common name of precision, recall and F1, which are shown together.
@@ -146,7 +146,8 @@ def _summary(scores: ScoresFile, run: Mapping[str, Any], studies: Sequence[Mappi
 
 
 def _score_table(scores: ScoresFile) -> str:
-    metric_of = metric_of_scores(scores) if scores.has_other_metrics else {}
+    has_other_metrics = scores.metrics.keys() != {RADFACT}
+    metric_of = metric_of_scores(scores) if has_other_metrics else {}
     bars = {name: _bar(score) for name, score in scores.scores.items()}
     rows, previous = [], None
     for name, score in scores.scores.items():
@@ -160,7 +161,7 @@ def _score_table(scores: ScoresFile) -> str:
         failed = f"<td>{scores.metrics[metric_of[name]].failed}</td>" if name in metric_of else ""
         label = f"{escape(words(name))}{ARROWS[score.direction]}"
         rows.append(f'<tr{css}><th scope="row">{label}</th>{cells}{last}{failed}</tr>')
-    pooled = " or, as corpus BLEU and F1 of findings, computed from all of them" if scores.has_other_metrics else ""
+    pooled = " or, as corpus BLEU and F1 of findings, computed from all of them" if has_other_metrics else ""
     has_f1 = any(name in F1_PARTS for name in scores.scores)
     f1 = "; RadFact's F1: the harmonic mean of the dataset-level precision and recall" if has_f1 else ""
     caption = (

@@ -131,7 +131,20 @@ def query_judge(judge: Judge, queries: Sequence[EntailmentQuery]) -> list[Verdic
             f"judge '{judge.name}': expected {len(queries)} verdicts, found {len(verdicts)}",
             code=ErrorCode.JUDGE_FAILED,
         )
-    return [_validate(verdict, query) for query, verdict in zip(queries, verdicts, strict=True)]
+    valid: list[Verdict | Failure] = []
+    for query, value in zip(queries, verdicts, strict=True):
+        verdict = value if isinstance(value, Failure) else normalize_verdict(value)
+        if verdict is None:
+            verdict = Failure(
+                f"expected a Verdict of {' or '.join(get_args(Status))} with indices into the premises as its "
+                f"evidence, found {brief(value)}"
+            )
+        elif isinstance(verdict, Verdict) and verdict.status == "entailment" and not verdict.evidence:
+            verdict = Failure("entailment without evidence")
+        elif isinstance(verdict, Verdict) and any(not 0 <= index < len(query.premises) for index in verdict.evidence):
+            verdict = Failure(f"evidence {list(verdict.evidence)} outside of the {len(query.premises)} premises")
+        valid.append(verdict)
+    return valid
 
 
 def normalize_verdict(value: Any) -> Verdict | None:
@@ -144,19 +157,3 @@ def normalize_verdict(value: Any) -> Verdict | None:
     if any(isinstance(index, bool) or not isinstance(index, Integral) for index in evidence):
         return None
     return replace(value, evidence=tuple(map(int, evidence)))
-
-
-def _validate(value: Any, query: EntailmentQuery) -> Verdict | Failure:
-    if isinstance(value, Failure):
-        return value
-    verdict = normalize_verdict(value)
-    if verdict is None:
-        return Failure(
-            f"expected a Verdict of {' or '.join(get_args(Status))} with indices into the premises as its evidence, "
-            f"found {brief(value)}"
-        )
-    if verdict.status == "entailment" and not verdict.evidence:
-        return Failure("entailment without evidence")
-    if any(not 0 <= index < len(query.premises) for index in verdict.evidence):
-        return Failure(f"evidence {list(verdict.evidence)} outside of the {len(query.premises)} premises")
-    return verdict

@@ -242,7 +242,22 @@ def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
     if metric.reads == "text":
         pairs = [TextPair.of(pair) for pair in pairs]
     result = metric.score(pairs)
-    check_result(result, metric, len(pairs))
+    count = len(pairs)
+
+    def fail(message: str) -> None:
+        raise RunError(f"{metric.name}: {message}", code=ErrorCode.INVALID_PLUGIN)
+
+    if not isinstance(result, MetricResult):
+        fail(f"expected a MetricResult, found {type(result).__name__}")
+    if len(result.details) not in (0, count) or not set(result.failures) <= set(range(count)):
+        fail(f"expected details of {count} pairs and failures of these alone, found {len(result.details)} details")
+    for name in metric.scores:
+        values, pooled = result.values.get(name), result.pooled.get(name)
+        if values is None and pooled is None:
+            fail(f"expected values of its score '{name}', found none")
+        lengths = {len(column) for column in (values, None if pooled is None else pooled.counts) if column is not None}
+        if lengths - {count}:
+            fail(f"expected {count} values of '{name}', one per pair, found {lengths.pop()}")
     return result
 
 
@@ -283,34 +298,6 @@ def check_metric(metric: Any, label: str) -> None:
         fail("a list of its scores", metric.main_scores, "main_scores")
     if metric.reads not in ("text", "sentences"):
         fail("text or sentences", metric.reads, "reads")
-
-
-def check_result(result: Any, metric: Metric, count: int) -> None:
-    """Validate that the result of a metric matches its declaration.
-
-    Args:
-        result: of the metric.
-        metric: with its declared scores.
-        count: number of pairs.
-
-    Raises:
-        RunError: the result is not a `MetricResult`, lacks a score, or does not have one value per pair.
-    """
-
-    def fail(message: str) -> None:
-        raise RunError(f"{metric.name}: {message}", code=ErrorCode.INVALID_PLUGIN)
-
-    if not isinstance(result, MetricResult):
-        fail(f"expected a MetricResult, found {type(result).__name__}")
-    if len(result.details) not in (0, count) or not set(result.failures) <= set(range(count)):
-        fail(f"expected details of {count} pairs and failures of these alone, found {len(result.details)} details")
-    for name in metric.scores:
-        values, pooled = result.values.get(name), result.pooled.get(name)
-        if values is None and pooled is None:
-            fail(f"expected values of its score '{name}', found none")
-        lengths = {len(column) for column in (values, pooled and pooled.counts) if column is not None}
-        if lengths - {count}:
-            fail(f"expected {count} values of '{name}', one per pair, found {lengths.pop()}")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from radfact.judges.protocol import EntailmentQuery, query_judge
 from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.records import Pair, Report, Sentence, narratives
 from radfact.scoring.options import ScoringOptions
-from radfact.scoring.radfact import F1_PARTS, PARTS, SCORES, Side, SplitPair, Verdicts
+from radfact.scoring.radfact import F1_PARTS, PARTS, SCORES, Side, SplitPair
 from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
 from radfact.statistics.significance import f1_counts, f1_from_counts
 
@@ -98,9 +98,12 @@ class RadFactMetric(Metric):
             roles["splitter"] = self.splitter
         usage_before = {role: model.usage() for role, model in roles.items()}
 
-        reports = self._split(unsplit)
+        reports = self._split(unsplit, self.splitter) if unsplit and self.splitter is not None else {}
         split_pairs = [_split_pair(pair, reports) for pair in pairs]
-        verdicts = self._judge(split_pairs)
+        queries = _collect_queries(split_pairs)
+        responses = query_judge(self.judge, queries) if queries else []
+        self._stop_at_failures(responses, "judgments")
+        verdicts = dict(zip(queries, responses, strict=True))
         scored = [pair.score(verdicts, self.options) for pair in split_pairs]
 
         counts = {
@@ -157,29 +160,15 @@ class RadFactMetric(Metric):
         summaries = summarize(values, f1=F1_PARTS, replicates=replicates, seed=seed)
         return {name: summaries[name] for name in names}
 
-    def _split(self, unsplit: Sequence[str]) -> SplitReports:
-        if not unsplit or self.splitter is None:
-            return {}
-        reports = self.splitter.split(unsplit)
+    def _split(self, unsplit: Sequence[str], splitter: Splitter) -> SplitReports:
+        reports = splitter.split(unsplit)
         if len(reports) != len(unsplit):
             raise RunError(
-                f"splitter '{self.splitter.name}' gave {len(reports)} answers to {len(unsplit)} narratives",
+                f"splitter '{splitter.name}' gave {len(reports)} answers to {len(unsplit)} narratives",
                 code=ErrorCode.INVALID_PLUGIN,
             )
         self._stop_at_failures(reports, "narratives")
         return dict(zip(unsplit, reports, strict=True))
-
-    def _judge(self, pairs: Sequence[SplitPair]) -> Verdicts:
-        """Query the judge once for the whole set, queries with the same premises adjacent and without duplicates."""
-        by_premises: dict[tuple[str, ...], dict[EntailmentQuery, None]] = {}
-        for pair in pairs:
-            for side in PARTS:
-                for query in pair.queries(side):
-                    by_premises.setdefault(query.premises, {})[query] = None
-        queries = [query for group in by_premises.values() for query in group]
-        verdicts = query_judge(self.judge, queries) if queries else []
-        self._stop_at_failures(verdicts, "judgments")
-        return dict(zip(queries, verdicts, strict=True))
 
     def _stop_at_failures(self, responses: Sequence[object], noun: str) -> None:
         failures = [response for response in responses if isinstance(response, Failure)]
@@ -188,6 +177,16 @@ class RadFactMetric(Metric):
                 f"{len(failures)} of {len(responses)} {noun} have no valid answer (first: {failures[0].reason})",
                 code=ErrorCode.JUDGE_FAILED,
             )
+
+
+def _collect_queries(pairs: Sequence[SplitPair]) -> list[EntailmentQuery]:
+    """Return the queries of the whole set, those with the same premises adjacent and without duplicates."""
+    by_premises: dict[tuple[str, ...], dict[EntailmentQuery, None]] = {}
+    for pair in pairs:
+        for side in PARTS:
+            for query in pair.queries(side):
+                by_premises.setdefault(query.premises, {})[query] = None
+    return [query for group in by_premises.values() for query in group]
 
 
 def _split_pair(pair: Pair, reports: SplitReports) -> SplitPair:

@@ -69,15 +69,6 @@ class MetricRun:
         scores = {name: replace(summaries[name], direction=direction) for name, direction in directions.items()}
         return cls(metric, selection, directions, result, scores, seconds, arguments or {}, reused)
 
-    @property
-    def usage_by_role(self) -> Mapping[str, Mapping[str, int]]:
-        """Usage of each model that the metric queried: judge and splitter of RadFact, or one named as the metric."""
-        usages = self.result.usage_by_role or {self.metric.name: self.result.usage}
-        return {
-            role: {name: count for name, count in usage.items() if name not in ("planned", "done")}
-            for role, usage in usages.items()
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class SampleScore:
@@ -147,7 +138,8 @@ class EvaluationResult:
     @cached_property
     def samples(self) -> list[SampleScore]:
         """Scores of every sample; references without a candidate come last."""
-        values, details = self.values, self._radfact_details
+        values = self.values
+        details = self.runs[RADFACT].result.details if RADFACT in self.runs else ()
         samples = []
         for place, (pair, failures) in enumerate(zip(self.pairs, self.failures, strict=True)):
             # Where RadFact was computed its failure counts alone, because `radfact export` selects samples by it.
@@ -179,7 +171,8 @@ class EvaluationResult:
     def sentences(self) -> list[SentenceRow]:
         """Sentences with the verdicts of RadFact; the sentences of the reports where it was not computed."""
         if RADFACT in self.runs:
-            return [SentenceRow.model_validate(row) for detail in self._radfact_details for row in detail["sentences"]]
+            details = self.runs[RADFACT].result.details
+            return [SentenceRow.model_validate(row) for detail in details for row in detail["sentences"]]
         rows = []
         for pair in self.pairs:
             for side in PARTS:
@@ -205,9 +198,10 @@ class EvaluationResult:
             "excluded": excluded + missing,
         }
         if RADFACT in self.runs:
+            result = self.runs[RADFACT].result
             for name in _COUNTS[:-1]:
-                counts[name] = sum(detail["counts"][name] for detail in self._radfact_details)
-            counts |= self.runs[RADFACT].result.counts
+                counts[name] = sum(detail["counts"][name] for detail in result.details)
+            counts |= result.counts
         return counts
 
     @property
@@ -227,12 +221,12 @@ class EvaluationResult:
 
     @property
     def usage(self) -> dict[str, Mapping[str, int]]:
-        """Calls, tokens and failures of each model that was queried."""
-        return {role: usage for run in self.runs.values() for role, usage in run.usage_by_role.items()}
-
-    @property
-    def _radfact_details(self) -> Sequence[Mapping[str, Any]]:
-        return self.runs[RADFACT].result.details if RADFACT in self.runs else ()
+        """Calls, tokens and failures of each model: judge and splitter of RadFact, others by the name of the metric."""
+        return {
+            role: {name: count for name, count in usage.items() if name not in ("planned", "done")}
+            for run in self.runs.values()
+            for role, usage in (run.result.usage_by_role or {run.metric.name: run.result.usage}).items()
+        }
 
     @cached_property
     def _radfact_settings(self) -> dict[str, Any]:

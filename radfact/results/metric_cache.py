@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from radfact.errors import InputError
 from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
@@ -18,6 +19,8 @@ from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, 
 from radfact.records import Pair, Report, validate_model
 from radfact.results.schema import METRICS_FOLDER, VERSION, MetricCacheFile, MetricCacheRow
 from radfact.statistics.bootstrap import CountsFunction
+
+_rows = TypeAdapter(list[tuple[str, Report, Report]])
 
 
 class MetricCache:
@@ -30,7 +33,8 @@ class MetricCache:
 
     def __init__(self, folder: Path, pairs: Sequence[Pair]) -> None:
         self._folder, self._pairs = Path(folder), pairs
-        rows = [[pair.sample_id, _plain(pair.candidate), _plain(pair.reference)] for pair in pairs]
+        reports = [(pair.sample_id, pair.candidate, pair.reference) for pair in pairs]
+        rows = _rows.dump_python(reports, mode="json", exclude_none=True)
         self._input = hashlib.sha256(dumps(rows).encode(errors="replace")).hexdigest()
 
     def read(self, metric: Metric, identity: Mapping[str, Any] | None) -> MetricResult | None:
@@ -67,19 +71,20 @@ class MetricCache:
         for name, pooled in result.pooled.items():
             groups.setdefault(id(pooled.counts), []).append(name)
         tables = [result.pooled[names[0]].counts for names in groups.values()]
-        write_jsonl(
-            path.with_suffix(".jsonl"),
-            (
+        rows = []
+        for place, pair in enumerate(self._pairs):
+            scores = {name: float(column[place]) for name, column in result.values.items()}
+            counts = [list(map(float, table[place])) for table in tables]
+            rows.append(
                 {
                     "sample_id": pair.sample_id,
-                    "scores": {name: _finite(column[place]) for name, column in result.values.items()},
-                    "counts": [[_finite(value) for value in table[place]] for table in tables],
+                    "scores": {name: None if math.isnan(value) else value for name, value in scores.items()},
+                    "counts": [[None if math.isnan(value) else value for value in row] for row in counts],
                     "failure": result.failures.get(place),
                     "details": result.details[place] if result.details else {},
                 }
-                for place, pair in enumerate(self._pairs)
-            ),
-        )
+            )
+        write_jsonl(path.with_suffix(".jsonl"), rows)
         file = MetricCacheFile(
             key=self._key(identity),
             scores=directions_of(metric),
@@ -164,16 +169,6 @@ def read_metric_cache(folder: Path, name: str) -> CachedMetric | None:
     lines = path.with_suffix(".jsonl")
     rows = [validate_model(MetricCacheRow, row, file=lines, line=line) for line, row in read_jsonl(lines)]
     return CachedMetric(validate_model(MetricCacheFile, read_json(path), file=path), rows)
-
-
-def _plain(report: Report) -> Any:
-    if isinstance(report, str):
-        return report
-    return [sentence.model_dump(mode="json", exclude_none=True) for sentence in report]
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
 
 
 def _number(value: float | None) -> float:

@@ -75,11 +75,6 @@ class ScoresFile(Row):
     metrics: dict[str, MetricRecord] = Field(default_factory=dict)
     unavailable: dict[str, str] = Field(default_factory=dict)
 
-    @property
-    def has_other_metrics(self) -> bool:
-        """Whether there are metrics other than RadFact."""
-        return list(self.metrics) != [RADFACT]
-
     @model_validator(mode="after")
     def _upgrade(self) -> ScoresFile:
         for old, new in (("left_out", "excluded"), ("judgements", "judgments")):

@@ -65,7 +65,8 @@ def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: C
     """
     masks = [mask for item in (sentence, *evidence) for mask in item.masks or ()]
     if not masks:
-        return _rectangle_share(_rectangles(sentence.boxes, compat), _rectangles(_all_boxes(evidence), compat))
+        evidence_boxes = [box for item in evidence for box in item.boxes or ()]
+        return _rectangle_share(_rectangles(sentence.boxes, compat), _rectangles(evidence_boxes, compat))
     if compat == "paper":
         size = (PAPER_GRID, PAPER_GRID)
     else:
@@ -73,10 +74,6 @@ def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: C
     own = _draw([sentence], size, compat)
     area = int(own.sum())
     return int((own & _draw(evidence, size, compat)).sum()) / area if area else math.nan
-
-
-def _all_boxes(sentences: Iterable[Sentence]) -> list[Box]:
-    return [box for sentence in sentences for box in sentence.boxes or ()]
 
 
 def _rectangles(boxes: Iterable[Box] | None, compat: Compat) -> list[_Rectangle]:

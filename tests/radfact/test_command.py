@@ -8,7 +8,7 @@ from typer import Exit
 
 from maira.cli.show import exit_with_failures, print_line
 from radfact.cli.program import run_command
-from radfact.cli.tables import say_line
+from radfact.cli.tables import say
 from radfact.errors import ErrorCode, InputError, RunError
 
 
@@ -68,5 +68,5 @@ def test_skipped_samples_cannot_steer_the_terminal(capsys: pytest.CaptureFixture
     with pytest.raises(Exit):
         exit_with_failures(Console(), [("\x1b[2J", "no radiograph")])
     print_line(Console(), "\x1b[2J: \u202e")
-    say_line(Console(), "\x1b[2J: \u202e")
+    say(Console(), "\x1b[2J: \u202e", wrap=False)
     assert not {"\x1b", "\u202e"} & set(capsys.readouterr().out)

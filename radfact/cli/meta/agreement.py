@@ -12,7 +12,7 @@ from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes, show_table
 from radfact.cli.options import SCORES
-from radfact.cli.tables import new_console, say_path
+from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.judges.options import JudgeOptions
 from radfact.meta.options import RatingOptions
@@ -102,7 +102,7 @@ def agreement(
     else:
         notes = _correlations(read(table, rating), scores, scoring, record, out)
     say_notes(console, notes)
-    say_path(console, "Read the agreement in", out / "agreement.html")
+    say(console, f"Read the agreement in {out / 'agreement.html'}", wrap=False)
     scoring.finish(console)
 
 
@@ -219,4 +219,4 @@ def pairs(
         reports = read(table, rating).pairs
     rows = [[pair.sample_id, narrative(pair.candidate), narrative(pair.reference)] for pair in reports]
     Table(["example_id", "prediction", "target"], rows).write(out)
-    say_path(new_console(), f"{len(reports)} pairs written to", out)
+    say(new_console(), f"{len(reports)} pairs written to {out}", wrap=False)

@@ -13,7 +13,7 @@ from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
 from radfact.cli.meta.options import Scoring, client_of, say_notes, show_table
 from radfact.cli.options import INPUT, JUDGE
-from radfact.cli.tables import new_console, say, say_path
+from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.judges.options import JudgeOptions
 from radfact.meta.options import RatingOptions
@@ -109,7 +109,7 @@ def corrections(
     say_notes(console, [*ratings.notes, *missing])
     if run.excluded:
         say(console, f"{len(run.excluded)} reports excluded, listed on the page", style="red")
-    say_path(console, "Read the result in", out / "corrections.html")
+    say(console, f"Read the result in {out / 'corrections.html'}", wrap=False)
     scoring.finish(console, named=bool(metrics.metrics))
     if run.excluded:
         raise typer.Exit(ExitCode.INCOMPLETE)

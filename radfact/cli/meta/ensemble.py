@@ -13,7 +13,7 @@ from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
 from radfact.cli.meta.options import say_matches, show_table
 from radfact.cli.options import INPUT, OUTPUT, SCORES
-from radfact.cli.tables import new_console, say, say_path
+from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.meta.options import RatingOptions
 from radfact.options import parse_key_values, rename_fields
@@ -117,7 +117,7 @@ def fit(
     direction = ratings.better[ratings.target]
     say(console, f"Correlations with '{ratings.target}' of the experts ({direction} is better), on their own scales.")
     fitted.ensemble.save(out)
-    say_path(console, "Written to", out)
+    say(console, f"Written to {out}", wrap=False)
 
 
 @app.command("apply", help=APPLY_MANUAL)
@@ -149,7 +149,7 @@ def apply_ensemble(
     missing = sum(map(bool, result.failures))
     console = new_console()
     say(console, f"{len(result.pairs) - missing} of {len(result.pairs)} reports scored")
-    say_path(console, "Results in", out)
+    say(console, f"Results in {out}", wrap=False)
     if missing:
         say(console, f"{missing} excluded: not scored by all judges", style="red")
         raise typer.Exit(ExitCode.INCOMPLETE)

@@ -14,7 +14,7 @@ from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes, show_table
 from radfact.cli.meta.rexamine import RULES
 from radfact.cli.options import INPUT, JUDGE, OUTPUT
-from radfact.cli.tables import new_console, say, say_path
+from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError, RunError
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
@@ -134,7 +134,7 @@ def inject(
         say(console, unreadable_note, style="yellow")
     for key, reason in list(failed.items())[:_MAX_LISTED]:
         say(console, f"excluded: {key}: {reason}", style="red")
-    say_path(console, "Written to", out)
+    say(console, f"Written to {out}", wrap=False)
     if failed:
         raise typer.Exit(ExitCode.INCOMPLETE)
 
@@ -236,5 +236,5 @@ def detect(
     missing = detection.write_detection(result, rows, out, {"injected": str(injected)}, note or ())
     show_table(console, detection.detection_table(result))
     say_notes(console, missing)
-    say_path(console, "Read the curves in", out / "detection.html")
+    say(console, f"Read the curves in {out / 'detection.html'}", wrap=False)
     scoring.finish(console)

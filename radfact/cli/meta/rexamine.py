@@ -13,7 +13,7 @@ from radfact.cli.inputs import check_files, check_folder
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of, show_table
 from radfact.cli.options import INPUT, SCORES
-from radfact.cli.tables import new_console, say, say_path
+from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
@@ -116,7 +116,7 @@ def rexamine(
         show_table(console, short_table_c(result.rankings))
     for line in result.notes:
         say(console, line)
-    say_path(console, "Read the result in", out / "rexamine.html")
+    say(console, f"Read the result in {out / 'rexamine.html'}", wrap=False)
     if result.excluded:
         say(console, f"{len(result.excluded)} reports excluded, listed there", style="red")
     scoring.finish(console)
