@@ -99,7 +99,7 @@ def diagnose(
     """Check what the model and the evaluation of reports require.
 
     Args:
-        commands: words of each command of `maira` and of `radfact`.
+        commands: full name of each command of `maira` and of `radfact`.
         folders: folders of models, instead of the usual places.
         weights: weights of metrics, as in `radfact metrics --weights`.
     """
@@ -110,9 +110,9 @@ def diagnose(
         return list(map(_check_folder, models)) or [CheckResult("models", "note", f"none in {', '.join(_PLACES)}")]
 
     def check_all_commands() -> Sequence[CheckResult]:
-        words = commands or {}
-        results = check_commands("maira", words.get("maira", ()), COMMAND_REQUIREMENTS)
-        radfact_results = check_commands("radfact", words.get("radfact", ()), evaluation.COMMAND_REQUIREMENTS)
+        names = commands or {}
+        results = check_commands("maira", names.get("maira", ()), COMMAND_REQUIREMENTS)
+        radfact_results = check_commands("radfact", names.get("radfact", ()), evaluation.COMMAND_REQUIREMENTS)
         return [*(_add_models(result, models) for result in results), *radfact_results]
 
     sections = (*check_base(), run_checks("Models", check_models, _check_browser), *check_evaluation(weights))

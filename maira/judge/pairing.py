@@ -123,7 +123,7 @@ def _makers(
             return None
         return ReportPair(Pair(f"{key}_{kind}", candidate, reports[key]), kind, key)
 
-    def other(key: str) -> ReportPair | None:
+    def random_pair(key: str) -> ReportPair | None:
         place = rng.randrange(len(keys) - 1)
         return paired("random", key, reports[keys[place + (place >= places[key])]])
 
@@ -137,7 +137,7 @@ def _makers(
         return None
 
     return {
-        "random": other,
+        "random": random_pair,
         "edited": lambda key: paired("edited", key, _edited(reports[key], rng)),
         "drafted": lambda key: paired("drafted", key, drafts.get(key)),
         "nearest": lambda key: paired("nearest", key, reports[nearest[key]] if key in nearest else None),
@@ -170,10 +170,10 @@ def _nearest(reports: Mapping[str, str]) -> dict[str, str]:
     lengths = np.zeros(len(keys))
     words: list[list[str]] = [[] for _ in keys]
     # A word of all reports has no weight.
-    occurrences = {word: np.array(where) for word, where in sorted(places.items()) if len(where) < len(keys)}
-    for word, where in occurrences.items():
-        lengths[where] += math.log(len(keys) / len(where)) ** 2
-        for place in where:
+    occurrences = {word: np.array(indices) for word, indices in sorted(places.items()) if len(indices) < len(keys)}
+    for word, indices in occurrences.items():
+        lengths[indices] += math.log(len(keys) / len(indices)) ** 2
+        for place in indices:
             words[place].append(word)
     lengths = np.maximum(np.sqrt(lengths), 1e-9)
     nearest: dict[str, str] = {}

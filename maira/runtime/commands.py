@@ -34,18 +34,18 @@ class Launcher:
     """
 
     def __init__(self, launch: str | None = None) -> None:
-        words = shlex.split(launch) if launch else []
-        if launch is not None and (not words or shutil.which(words[0]) is None):
+        command = shlex.split(launch) if launch else []
+        if launch is not None and (not command or shutil.which(command[0]) is None):
             raise InputError(
-                f"program not found: {words[0] if words else ''}", code=ErrorCode.INVALID_OPTION, field="--launch"
+                f"program not found: {command[0] if command else ''}", code=ErrorCode.INVALID_OPTION, field="--launch"
             )
-        self._launch = words
+        self._launch = command
 
-    def run(self, words: Sequence[str], *, alone: bool = False, quiet: bool = False) -> None:
+    def run(self, arguments: Sequence[str], *, alone: bool = False, quiet: bool = False) -> None:
         """Run a command and pass its output on.
 
         Args:
-            words: its name and its arguments.
+            arguments: name of the command and its arguments.
             alone: whether to run it without the launcher.
             quiet: whether to pass on standard error only (progress and errors).
 
@@ -53,7 +53,7 @@ class Launcher:
             RunError: the command failed; with its own error, if it printed one.
         """
         start = [sys.executable] if alone or not self._launch else self._launch
-        command = [*start, "-m", "maira", *words]
+        command = [*start, "-m", "maira", *arguments]
         lines: deque[str] = deque(maxlen=200)
         out = subprocess.DEVNULL if quiet else None
         with (
@@ -66,7 +66,7 @@ class Launcher:
             code = process.wait()
             listener.join(_OUTPUT_TIMEOUT)
         if code not in (ExitCode.SUCCESS, ExitCode.INCOMPLETE):
-            raise RunError(_failure_reason(words[0], code, list(lines)))
+            raise RunError(_failure_reason(arguments[0], code, list(lines)))
 
 
 def _pass_on(stream: IO[str], lines: deque[str]) -> None:

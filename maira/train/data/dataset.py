@@ -129,7 +129,7 @@ class StudyDataset:
     def place(self, row: int) -> str:
         """Return where the study of a sample is read from, and its number there from 1."""
         lengths = self.table[row]
-        return f"{self.sources[int(lengths['source'])].where} {lengths['number'] + 1}"
+        return f"{self.sources[int(lengths['source'])].location} {lengths['number'] + 1}"
 
     def blank(self) -> EncodedSample:
         """Return an empty image without an answer."""
@@ -160,7 +160,7 @@ class StudyDataset:
                 f"expected {lengths['prompt'] + lengths['answer']} tokens in sample '{study.sample_id}', as when the "
                 f"run began, found {len(ids)}; the data of a run must not change",
                 code=ErrorCode.MISMATCH,
-                file=source.where,
+                file=source.location,
             )
         # One of three equal channels, since images travel between processes and to the accelerator.
         images = self.processor.image_processor(radiographs)["pixel_values"][:, 0].numpy()
@@ -394,7 +394,7 @@ def check_unique(studies: StudySource, sample_id: str, first: int, number: int) 
     """
     if first != number:
         message = f"duplicate name '{sample_id}' of the studies {first + 1} and {number + 1}"
-        raise InputError(message, code=ErrorCode.DUPLICATE, file=studies.where, field="sample_id")
+        raise InputError(message, code=ErrorCode.DUPLICATE, file=studies.location, field="sample_id")
 
 
 def _answers(study: Study, tasks: Iterable[Task]) -> Iterator[tuple[Task, int]]:
@@ -415,7 +415,7 @@ def _locate_errors(studies: StudySource, number: int) -> Iterator[None]:
         if error.file is not None:
             raise
         raise InputError(
-            error.message, code=error.code, file=studies.where, line=studies.line(number), field=error.field
+            error.message, code=error.code, file=studies.location, line=studies.line(number), field=error.field
         ) from None
 
 
@@ -482,7 +482,7 @@ def _make_table(
             raise InputError(
                 f"has no study{split} with an answer for the task {' or '.join(config.shares(source))}",
                 code=ErrorCode.EMPTY_INPUT,
-                file=studies[place].where,
+                file=studies[place].location,
             )
     offsets = [s.offsets if isinstance(s, ManifestSource) else None for s in studies]
     return Table(table, offsets, sorted(kinds), dict(sorted(notes.items())))

@@ -41,11 +41,11 @@ class StudySource(Protocol):
     """Studies by number.
 
     Attributes:
-        where: path or URL, for messages.
+        location: path or URL, for messages.
         count: upper bound of the numbers, some of which may have no study.
     """
 
-    where: str
+    location: str
     count: int
 
     def key(self) -> Any:
@@ -101,13 +101,13 @@ class ManifestSource:
     """
 
     def __init__(self, path: Path, offsets: Offsets | None = None) -> None:
-        self.path, self.where = path, str(path)
+        self.path, self.location = path, str(path)
         self.offsets = line_offsets(path) if offsets is None else offsets
         self.count = len(self.offsets) - 1
         self._folder = manifest_folder(path)
 
     def key(self) -> Any:
-        """Name, size and time of the file."""
+        """Return the name, size and time of the file."""
         return manifest_key(self.path)
 
     def line(self, number: int) -> int:
@@ -161,19 +161,19 @@ class ShardSource:
     """The samples of shards.
 
     Args:
-        where: folder or URL.
+        location: folder or URL.
 
     Raises:
         InputError: the index is missing or does not match the shards.
     """
 
-    def __init__(self, where: str) -> None:
-        self.shards, self.where = Shards(where), where
+    def __init__(self, location: str) -> None:
+        self.shards, self.location = Shards(location), location
         self.count = len(self.shards)
 
     def key(self) -> Any:
         """Return the checksum of the index, which has those of all samples."""
-        return [self.where, hashlib.sha256(self.shards.rows.tobytes()).hexdigest()]
+        return [self.location, hashlib.sha256(self.shards.rows.tobytes()).hexdigest()]
 
     def line(self, number: int) -> None:
         """See `StudySource`."""
@@ -235,7 +235,7 @@ def open_source(source: DataSource, offsets: Offsets | None = None) -> StudySour
 
 
 def manifest_key(path: Path) -> Any:
-    """Name, size and time of change of a manifest.
+    """Return the name, size and modification time of a manifest.
 
     Raises:
         InputError: the file does not exist.
