@@ -27,7 +27,7 @@ CURRENT, PRIOR = "image", "prior_0"
 OTHER_VIEW = "Visible only in another view (name it in the comment)"
 
 _HINTS = {
-    Quality.NO_ISSUE: "Go on with the phrases.",
+    Quality.NO_ISSUE: "Continue with the phrases.",
     Quality.IMAGE: "Wrong anatomy, key areas not imaged, or technical faults in one or both images.",
     Quality.PRIOR: "The prior image does not match the current image or the report.",
     Quality.REPORT: "Critical findings are omitted, a clear error, or another patient's report; not minor typos.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.green_summary import EmbeddingsOption, check_embeddings, summarise_where_possible
+from radfact.cli.green_summary import EmbeddingsOption, check_embeddings, summarize_if_possible
 from radfact.cli.inputs import (
     check_files,
     check_folder,
@@ -172,7 +172,7 @@ def _evaluate(
     record = {**run_record(read, started=runner.started), "options": options}
     report = write_results_and_page(result, out, record, fill_page_options(page, read))
     show_results(console, result, rate)
-    if "green" in result.runs and summarise_where_possible(console, out, embeddings):
+    if "green" in result.runs and summarize_if_possible(console, out, embeddings):
         from radfact.html.page import write_page
 
         report = write_page(out)

@@ -69,7 +69,7 @@ def check_embeddings(folder: Path | None) -> None:
         SentenceEmbedder(folder)
 
 
-def summarise_where_possible(console: Console, results: Path, embeddings: Path | None) -> bool:
+def summarize_if_possible(console: Console, results: Path, embeddings: Path | None) -> bool:
     """Write and print the summary of a run that has GREEN; return whether that was possible.
 
     Args:

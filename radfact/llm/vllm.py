@@ -62,7 +62,7 @@ class VLLMBackend:
         """Check the model and sort its parameters into sampling parameters and engine arguments.
 
         Args:
-            model: a folder in the layout of Hugging Face, or ORGANISATION/NAME of a model that vLLM downloads.
+            model: a folder in the layout of Hugging Face, or ORGANIZATION/NAME of a model that vLLM downloads.
             parameters: fields of vLLM's SamplingParams (`temperature`, `max_tokens`, `seed`, ...), of its engine
                 arguments (`tensor_parallel_size`, `dtype`, `max_model_len`, `gpu_memory_utilization`, ...), and
                 `chat_template_kwargs` (a mapping).
@@ -208,7 +208,7 @@ def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> Asy
     """Start vLLM's asynchronous engine with a model.
 
     Args:
-        model: a folder, or ORGANISATION/NAME.
+        model: a folder, or ORGANIZATION/NAME.
         arguments: engine arguments by vLLM's names.
         field: field of the arguments in errors.
 

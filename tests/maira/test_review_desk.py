@@ -197,7 +197,7 @@ def test_moving_a_box_by_keys_is_one_announced_change(page: Page, running: Runni
         .observe(document.getElementById("saved"), { childList: true, characterData: true, subtree: true });
     }""")
     press(page, "j", "m", "Tab", "ArrowRight", "ArrowDown", "Shift+ArrowRight", "Alt+ArrowUp")
-    assert page.locator("#announcer").inner_text().strip() == "left 11, top 21, right 32, bottom 61 per cent"
+    assert page.locator("#announcer").inner_text().strip() == "left 11, top 21, right 32, bottom 61 percent"
     saved(page)
     assert page.evaluate("() => window.said")[0] == "Not saved yet"
     assert running.sentence(0, reviewer).boxes == ((0.11, 0.208, 0.32, 0.608),)
@@ -351,7 +351,7 @@ def test_effects_of_keys_are_announced(page: Page) -> None:
         "Undone: restoration of sentence 1",
         "Sentence 4 added",
         "Undone: addition of sentence 4",
-        "Box added: left 40, top 40, right 60, bottom 60 per cent",
+        "Box added: left 40, top 40, right 60, bottom 60 percent",
         "Undone: a box of sentence 2",
     ]
     press(page, "]", "Control+z")

@@ -266,5 +266,5 @@ export class BoxEditor {
 /** Description of a box in whole percent of the image. */
 function where([left, top, right, bottom]) {
   const percent = (share) => Math.round(share * 100);
-  return `left ${percent(left)}, top ${percent(top)}, right ${percent(right)}, bottom ${percent(bottom)} per cent`;
+  return `left ${percent(left)}, top ${percent(top)}, right ${percent(right)}, bottom ${percent(bottom)} percent`;
 }
