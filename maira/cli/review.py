@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
 
 from maira.cli.show import print_line, print_table
+from radfact.cli.program import PlainGroup
 from radfact.errors import ErrorCode, InputError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ PORT = 8471
 _DEFAULT = "start"
 
 
-class _DefaultGroup(TyperGroup):
+class _DefaultGroup(PlainGroup):
     """A group with a default command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -26,10 +26,11 @@ MANUAL = "\n".join(
     (
         "Score radiology reports, sentence by sentence, against reference reports (RadFact).",
         "",
-        "A judge decides for every sentence of a report whether the other report entails it. Logical precision is the "
-        "share of entailed candidate sentences, logical recall the share of entailed reference sentences. For "
-        "sentences with boxes or masks, grounding scores are the share of entailed sentences whose boxes also match, "
-        "and spatial scores the share of all sentences that are entailed and whose boxes match.",
+        "A judge decides whether each sentence is entailed by the other report. Logical precision is the "
+        "fraction of entailed candidate sentences, logical recall the fraction of entailed reference sentences. For "
+        "sentences with boxes or masks, grounding scores are the fraction of entailed sentences that are in the right "
+        "place, and spatial scores are the fraction of all sentences with boxes or masks that are both entailed and in "
+        "the right place.",
         "",
         "[bold]Examples[/bold]",
         "  radfact score pairs.json --judge offline --out results",
@@ -52,18 +53,20 @@ MANUAL = "\n".join(
         "                  {text, boxes, masks} or one narrative",
         "  manifest.jsonl  {sample_id, grounded_findings or findings} per line,",
         "                  and image paths for the page",
-        "Boxes are {x_min, y_min, x_max, y_max} as shares of the original image. Masks are COCO run-length encodings.",
+        "Boxes are {x_min, y_min, x_max, y_max} as fractions of the original image. Masks are COCO run-length "
+        "encodings.",
         "",
         "[bold]Judges[/bold]",
         "  offline              rules and an ontology: free, deterministic,",
-        "                       explained; not comparable with a model",
+        "                       gives a reason for each verdict; not comparable",
+        "                       with an LLM judge",
         "  PROVIDER:MODEL       openai, azure_openai, anthropic, google_genai,",
         "                       ollama, ... with the key in the environment",
         "  openai:MODEL         with --base-url: any OpenAI-compatible server",
         "                       (vLLM, llama.cpp, TGI)",
         "  vllm:PATH            a model in this process",
         "  python:MODULE:OBJECT a custom judge",
-        "Set the judge with --judge, --config or RADFACT_JUDGE, in this order. There is no default, because scores of "
+        "Set the judge with --judge, --config or RADFACT_JUDGE, in this order. There is no default: scores of "
         "different judges are not comparable.",
         "",
         "[bold]Exit codes[/bold]",

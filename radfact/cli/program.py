@@ -10,6 +10,7 @@ from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_name
 
 from radfact.errors import ErrorCode, ExitCode, InputError, RunError, escape_for_terminal
@@ -65,15 +66,45 @@ Version = Annotated[
 ]
 
 
+class _PlainHelp:
+    """Help without a metavar for flags, and with arguments in upper case without braces."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters of the command, with their metavars."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if parameter.metavar is None and parameter.param_type_name == "argument":
+                parameter.metavar = parameter.name.upper()
+            elif parameter.metavar is None and parameter.is_flag:
+                parameter.metavar = ""
+        return parameters
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line."""
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        return [piece.replace("{", "").replace("}", "") for piece in pieces]
+
+
+class PlainCommand(_PlainHelp, TyperCommand):
+    """A command with plain help."""
+
+
+class PlainGroup(_PlainHelp, TyperGroup):
+    """A group of commands with plain help."""
+
+
 def add_examples(app: typer.Typer, examples: Mapping[str, Sequence[str]], prefix: str = "") -> None:
-    """Append examples to the help of commands and groups that have none.
+    """Append examples to the help of commands and groups that have none, and render it plainly.
 
     Args:
         app: the app of the commands.
         examples: command lines by the words of a command ("meta pairs").
         prefix: words of the groups above `app`.
     """
+    if not isinstance(app.info.cls, type):
+        app.info.cls = PlainGroup
     for info in app.registered_commands:
+        info.cls = PlainCommand
         name = info.name or get_command_name(info.callback.__name__ if info.callback else "")
         text = info.help or inspect.getdoc(info.callback) or ""
         if lines := examples.get(f"{prefix}{name}"):

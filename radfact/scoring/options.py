@@ -44,4 +44,4 @@ class BootstrapOptions(Options):
     panel = "Scores"
 
     bootstrap: Annotated[NonNegativeInt, Option("Number of bootstrap replicates; 0: no intervals.", metavar="N")] = 500
-    seed: Annotated[NonNegativeInt, Option("Seed of the bootstrap and of all other random choices.", metavar="N")] = 42
+    seed: Annotated[NonNegativeInt, Option("Random seed.", metavar="N")] = 42
