@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ class Record(BaseModel):
 
 
 class Box(Record):
-    """A rectangle on the ORIGINAL image in shares of its width and height: x to the right, y down, both in [0, 1].
+    """A rectangle on the ORIGINAL image in fractions of its width and height: x to the right, y down, both in [0, 1].
 
     A box without area is legal and covers nothing.
     """
@@ -161,7 +161,7 @@ def digest(candidate: Report, reference: Report) -> str:
     return hashlib.sha256(plain.encode(errors="replace")).hexdigest()[:16]
 
 
-# Expected values, for errors that Pydantic describes in terms of Python.
+# Messages by type of error, with its context; Pydantic describes many in terms of Python.
 _EXPECTED = {
     "list_type": "expected a list",
     "tuple_type": "expected a list",
@@ -169,7 +169,26 @@ _EXPECTED = {
     "model_type": "expected an object with named fields",
     "string_type": "expected a text",
     "path_type": "expected a path",
-    "string_too_short": "expected a text that is not empty",
+    "string_too_short": "expected a text of at least {min_length} characters",
+    "string_too_long": "expected a text of at most {max_length} characters",
+    "too_short": "expected at least {min_length} items",
+    "too_long": "expected at most {max_length} items",
+    "greater_than": "expected a number greater than {gt}",
+    "greater_than_equal": "expected a number of at least {ge}",
+    "less_than": "expected a number less than {lt}",
+    "less_than_equal": "expected a number of at most {le}",
+    "multiple_of": "expected a multiple of {multiple_of}",
+    "finite_number": "expected a finite number",
+    "float_type": "expected a number",
+    "float_parsing": "expected a number",
+    "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+    "literal_error": "expected {expected}",
+    "enum": "expected {expected}",
+    "missing": "expected a value, found none",
 }
 
 
@@ -252,7 +271,7 @@ def as_input_error(
         line: for error messages.
         field: path of the value in the file.
     """
-    faults = error.errors(include_url=False, include_context=False)
+    faults = error.errors(include_url=False)
     # A missing field may be present under a misspelled name.
     unknown = (
         item for item in faults if item["type"] == "extra_forbidden" and item["loc"][:-1] == faults[0]["loc"][:-1]
@@ -267,11 +286,21 @@ def as_input_error(
         *above, name = first["loc"]
         hint = suggest_name(str(name), _fields(kind, above), "remove it or correct its name")
         return InputError(f"unknown field; {hint}", code=ErrorCode.UNKNOWN_FIELD, file=file, line=line, field=path)
-    message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
+    message = _message(first["type"], first.get("ctx", {})) or first["msg"].removeprefix("Value error, ")
     value = first.get("input")
     shown = "" if first["type"] == "missing" or isinstance(value, dict) else f", found {brief(value)}"
     code = ErrorCode.MISSING_FIELD if first["type"] == "missing" else ErrorCode.INVALID_VALUE
     return InputError(f"{message[0].lower()}{message[1:]}{shown}", code=code, file=file, line=line, field=path or None)
+
+
+def _message(kind: str, context: Mapping[str, Any]) -> str | None:
+    """Return the message of a type of error, or None for an unknown type."""
+    if kind == "string_too_short" and context["min_length"] == 1:
+        return "expected a text that is not empty"
+    if kind == "too_short" and context["min_length"] == 1:
+        return "expected at least one item"
+    numbers = {name: f"{value:g}" if isinstance(value, float) else value for name, value in context.items()}
+    return _EXPECTED[kind].format_map(numbers) if kind in _EXPECTED else None
 
 
 def _fields(kind: Any, above: Sequence[int | str]) -> list[str]:
