@@ -90,7 +90,7 @@ def prepare(
     settings = {"source": source, "images": str(images.absolute()), "size": conversion.size}
     open_run_folder(out, PREPARATION_RECORD, settings | {"apply_windows": conversion.apply_windows})
     unreadable: dict[str, str] = {}
-    losses: list[_Loss] = []
+    conversion_failures: list[_ConversionFailure] = []
     converted = 0
     for partial_file in (out / "images").glob("*/.*"):
         # From a run that was killed while writing.
@@ -109,14 +109,14 @@ def prepare(
             on_progress(present + done, len(samples.radiographs))
         if not failed:
             break
-        losses += [
-            _Loss(*failed[path], study, column)
+        conversion_failures += [
+            _ConversionFailure(*failed[path], study, column)
             for study in samples.studies
             for column in IMAGE_COLUMNS
             if (path := getattr(study, column)) in failed
         ]
         samples = make(frozenset(unreadable))
-    failures = [*unread, *_describe_losses(losses, samples.studies), *samples.skipped]
+    failures = [*unread, *_describe_failures(conversion_failures, samples.studies), *samples.skipped]
     if not samples.studies:
         # Unreadable radiographs are the reason why their studies have none, so they are the better example.
         example = next(iter([*unreadable.values(), *(failure.reason for failure in failures)]), None)
@@ -129,7 +129,7 @@ def prepare(
 
 
 @dataclass(frozen=True)
-class _Loss:
+class _ConversionFailure:
     """A radiograph that cannot be converted, and a sample that was to show it in `column`."""
 
     radiograph: Radiograph
@@ -138,24 +138,26 @@ class _Loss:
     column: str
 
 
-def _describe_losses(losses: Iterable[_Loss], studies: Iterable[Study]) -> Iterator[Failure]:
+def _describe_failures(
+    conversion_failures: Iterable[_ConversionFailure], studies: Iterable[Study]
+) -> Iterator[Failure]:
     """Yield what happened to samples that lost a radiograph, in an order independent of the processes' timing."""
     # Sample ids may be renumbered as radiographs are lost, so samples are identified by study and frontal.
     by_frontal: dict[tuple[str, Path], list[Study]] = {}
     for study in studies:
         by_frontal.setdefault((study.study_id or study.sample_id, study.frontal), []).append(study)
-    for loss in losses:
-        remaining = by_frontal.get((loss.study.study_id or loss.study.sample_id, loss.study.frontal), [])
-        name = loss.column.split("_")[0]
-        sample_id = remaining[0].sample_id if remaining else loss.study.sample_id
+    for failure in conversion_failures:
+        remaining = by_frontal.get((failure.study.study_id or failure.study.sample_id, failure.study.frontal), [])
+        name = failure.column.split("_")[0]
+        sample_id = remaining[0].sample_id if remaining else failure.study.sample_id
         if not remaining:
             effect = "is skipped"
-        elif all(getattr(study, loss.column) is None for study in remaining):
+        elif all(getattr(study, failure.column) is None for study in remaining):
             effect = f"has no {name} image"
         else:
             effect = f"uses another {name} image"
-        reason = f"sample {sample_id} {effect}: {loss.reason}"
-        yield Failure(sample_id=sample_id, source=str(loss.radiograph.location), stage="convert", reason=reason)
+        reason = f"sample {sample_id} {effect}: {failure.reason}"
+        yield Failure(sample_id=sample_id, source=str(failure.radiograph.location), stage="convert", reason=reason)
 
 
 def _convert(

@@ -65,7 +65,7 @@ __all__ = [
     "write_results",
 ]
 
-_HOMES = {
+_EXPORTS = {
     "errors": ("ExitCode", "Failure", "InputError", "RunError"),
     "html.page": ("write_page",),
     "io.pairs": ("read_candidates_and_references", "read_pairs"),
@@ -86,13 +86,13 @@ _HOMES = {
     "results.writer": ("write_results",),
     "statistics.bootstrap": ("Summary",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'radfact' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"radfact.{_HOME_OF[name]}"), name)
+    value = getattr(importlib.import_module(f"radfact.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

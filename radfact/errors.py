@@ -1,4 +1,4 @@
-"""Errors for the person at the keyboard, their codes, and the exit codes of the commands."""
+"""User-facing errors, their codes, and the exit codes of the commands."""
 
 from __future__ import annotations
 

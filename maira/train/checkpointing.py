@@ -167,7 +167,7 @@ class CheckpointManager:
         """
         damaged = [name for names in self.context.gather(self._damaged_files(state)) for name in names]
         if damaged:
-            raise RunError(f"{state}: {damaged[0]} is not as it was written")
+            raise RunError(f"{state}: {damaged[0]} has changed since it was saved")
         error: BaseException | None = None
         try:
             tensors = self._tensors(model, optimizer)
@@ -302,8 +302,8 @@ def check_same_run(state: Path, record: dict[str, Any], config: BaseTrainConfig)
     saved, current = record["recipe"], resume_fields(config)
     if changed := [key for key in current if saved.get(key) != current[key]]:
         raise InputError(
-            f"{config.out} holds a run with another {', '.join(changed)} ({state.name}); name another folder or remove "
-            "that one",
+            f"{config.out} holds a run with another {', '.join(changed)} ({state.name}); set another `out`, or remove "
+            "the folder",
             code=ErrorCode.OUTPUT_CONFLICT,
             field="out",
         )

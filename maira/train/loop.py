@@ -192,7 +192,7 @@ class Trainer:
             try:
                 self.checkpoints.load(state, self.model.training, self.optimizer)
             except RunError as error:
-                self.log.info(f"{error}; the state before it is used")
+                self.log.info(f"{error}; falling back to the previous state")
                 continue
             record = candidate
             break
@@ -225,28 +225,28 @@ class Trainer:
 
     def _check_same_data(self, state: Path, record: dict[str, Any]) -> None:
         if record["data"] != self._data_fingerprint:
-            start = self.config.model if isinstance(self.config.model, Path) else "the start"
+            start = self.config.model if isinstance(self.config.model, Path) else "random weights"
             raise InputError(
-                f"the training samples differ from those when {state.name} was saved. Restore them "
-                f"(faults.unreadable=skip skips those that cannot be read), or train on these in another folder, from "
-                f"{start}",
+                f"the training samples have changed since {state.name} was saved; restore them (set "
+                f"faults.unreadable=skip to skip those that cannot be read), or start from {start} in "
+                "another `out`",
                 code=ErrorCode.MISMATCH,
                 field="train",
             )
         # States lack the weights that are not trained; the final checkpoint takes them from the model of the start.
         if self.context.is_main and record["origin"]["model"] != self.origin["model"]:
             raise InputError(
-                f"{self.config.model} is not the checkpoint it was when {state.name} was saved. Restore it, or train "
-                "from this one in another folder",
+                f"{self.config.model} has changed since {state.name} was saved; restore it, or set another `out`",
                 code=ErrorCode.MISMATCH,
                 field="model",
             )
         if record["step"] > self.schedule.steps:
+            length = "epochs" if self.config.passes is None else "passes"
             raise InputError(
-                f"the run has already passed {self.schedule.steps} steps: {state.name} is saved in {self.config.out}; "
-                "make it longer, or name another folder",
+                f"expected at most {self.schedule.steps} steps, found a state at step {record['step']}; increase "
+                f"`{length}` or set another `out`",
                 code=ErrorCode.OUTPUT_CONFLICT,
-                field="epochs" if self.config.passes is None else "passes",
+                field=length,
             )
 
     def _exclude_skipped(self, skipped: list[SkippedSample], batches: list[PackedBatch]) -> list[PackedBatch]:

@@ -100,8 +100,8 @@ class Metric(ABC):
     """Base class of metrics; a custom metric declares `name` and `scores` and implements `score`.
 
     Attributes:
-        name: on the command line and in results.
-        display_name: for a person, as the paper writes it; by default the name.
+        name: name on the command line and in results.
+        display_name: name shown to users, as in the paper; default: `name`.
         measures: what it measures, in a few words.
         scores: every score with its direction and what it measures; a direction alone suffices.
         main_scores: scores that the metric's name selects where a metric is one row of a table, one test or one
@@ -109,7 +109,7 @@ class Metric(ABC):
         reads: `text` gives `score` pairs of texts (`radfact.records.TextPair`), sentences of a grounded report joined
             by spaces; `sentences` gives the pairs as they are.
         requirements: packages, weights and models that it needs.
-        cost: of a report.
+        cost: cost per report.
         source: where the metric is defined.
         is_variant: whether it is a variant of another built-in metric, which "all" does not select.
         pooled: functions of pooled scores, so that `radfact compare` can compute them from the counts on disk.

@@ -114,7 +114,7 @@ def test_a_changed_byte_is_detected(tmp_path: Path) -> None:
         weight, content = trained.model.state_dict()["1.weight"].numpy().tobytes(), tensors.read_bytes()
         assert weight in content
         tensors.write_bytes(content.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
-        with pytest.raises(RunError, match=r"step-000005: __0_0\.distcp is not as it was written"):
+        with pytest.raises(RunError, match=r"step-000005: __0_0\.distcp has changed since it was saved"):
             kept.load(kept.find()[0], trained.model, trained.optimizer)
 
 

@@ -243,16 +243,15 @@ def test_a_misspelt_required_key_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "none.jsonl: no such file; it is the configuration's 'train', and train=FILE names another"),
+        ({}, "none.jsonl: no such file; set train=FILE"),
         (
             {"train": [{"manifest": "none.jsonl", "split": "train"}]},
-            "none.jsonl: no such file; it is the configuration's 'train.0.manifest', and train.0.manifest=FILE names "
-            "another",
+            "none.jsonl: no such file; set train.0.manifest=FILE",
         ),
         (
             {"train": "there.jsonl", "validation": {"sources": [{"manifest": "none.jsonl"}]}},
-            "none.jsonl: no such file; it is the configuration's 'validation.sources.0.manifest', and "
-            'validation.sources.0.manifest=FILE names another, and "validation.sources=[]" turns validation off',
+            "none.jsonl: no such file; set validation.sources.0.manifest=FILE, or validation.sources=[] to disable "
+            "validation",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Training configurations, one YAML file for each run that somebody would want to repeat."""
+"""Run configs of training, read from YAML files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Component = Literal["encoder", "adapter", "language_model"]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-_WHOLE = (
+_POSITIVE_INT_KEYS = (
     "hidden_size",
     "intermediate_size",
     "num_hidden_layers",
@@ -41,7 +41,7 @@ class VisionOptions(Record):
     stem: Literal["patch", "conv"] = "patch"
 
     @model_validator(mode="after")
-    def _fits_together(self) -> VisionOptions:
+    def _check_consistency(self) -> VisionOptions:
         _check_multiple("image_size", self.image_size, "patch_size", self.patch_size)
         _check_multiple("hidden_size", self.hidden_size, "num_attention_heads", self.num_attention_heads)
         return self
@@ -66,8 +66,8 @@ class FromScratch(Record):
 
     @field_validator("text_config")
     @classmethod
-    def _is_of_a_llama(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for key in _WHOLE:
+    def _check_text_config(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key in _POSITIVE_INT_KEYS:
             number = value.get(key)
             if key in value and (not isinstance(number, int) or isinstance(number, bool) or number <= 0):
                 raise ValueError(f"{key}: expected a positive integer, found {number!r:.80}")
@@ -79,7 +79,7 @@ class FromScratch(Record):
         return value
 
     @model_validator(mode="after")
-    def _merges_whole_squares(self) -> FromScratch:
+    def _check_image_merge(self) -> FromScratch:
         side = self.vision_config.image_size // self.vision_config.patch_size
         _check_multiple("image_size / patch_size", side, "image_merge", self.image_merge)
         return self
@@ -101,7 +101,7 @@ class DataSource(Record):
     tasks: dict[Task, NonNegative] | None = None
 
     @model_validator(mode="after")
-    def _is_one_of_two(self) -> DataSource:
+    def _check_source(self) -> DataSource:
         if (self.manifest is None) == (self.shards is None):
             raise ValueError("expected either a manifest or shards")
         return self
@@ -257,12 +257,12 @@ class BaseTrainConfig(Record):
 
     @field_validator("precision", mode="before")
     @classmethod
-    def _no_is_a_word(cls, value: Any) -> Any:
+    def _parse_precision(cls, value: Any) -> Any:
         # In YAML 1.1 it is a Boolean.
         return "no" if value is False else value
 
     @model_validator(mode="after")
-    def _fits_together(self) -> BaseTrainConfig:
+    def _check_consistency(self) -> BaseTrainConfig:
         if not self.train:
             raise ValueError("train: expected at least one source")
         if not any(any(self.shares(source).values()) for source in self.train):
@@ -289,8 +289,8 @@ class BaseTrainConfig(Record):
                     # `train` may be a path instead of a list, and then has no keys in it.
                     is_path = name == "train" and self.train == [type(source).model_validate({field: path})]
                     key = name if is_path else f"{name}.{place}.{field}"
-                    hint = ', and "validation.sources=[]" turns validation off' if name != "train" else ""
-                    message = f"no such file; it is the configuration's '{key}', and {key}=FILE names another{hint}"
+                    hint = ", or validation.sources=[] to disable validation" if name != "train" else ""
+                    message = f"no such file; set {key}=FILE{hint}"
                     raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
 
     def shares(self, source: Any) -> dict[Any, float]:
@@ -326,11 +326,11 @@ class TrainConfig(BaseTrainConfig):
 
     @field_validator("train", mode="before")
     @classmethod
-    def _path_is_a_manifest(cls, value: Any) -> Any:
+    def _parse_train(cls, value: Any) -> Any:
         return [{"manifest": value}] if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
-    def _trains_what_it_asks_for(self) -> TrainConfig:
+    def _check_trained(self) -> TrainConfig:
         if self.lora is not None and "language_model" not in self.trained:
             raise ValueError("lora: the language model is not trained; add language_model to trained, or remove lora")
         if self.patch_loss and "encoder" not in self.trained:
