@@ -203,9 +203,25 @@ class MetricRunner:
         runs: dict[str, MetricRun] = {}
         unavailable = dict(self.unavailable)
         for name, (selection, metric) in self.metrics.items():
+            started, identity, cached = time.monotonic(), None, None
             try:
                 with report_errors(name, RunError):
-                    runs[name] = self._run_metric(selection, metric, scored_pairs, cache, draws)
+                    if cache is not None:
+                        identity = self.resources.identity(selection, metric)
+                        cached = cache.read(metric, identity)
+                    result = cached or score_pairs(metric, scored_pairs)
+                    result = _check_values(result, selection, len(scored_pairs))
+                    if cache is not None and cached is None:
+                        cache.write(metric, identity, result)
+                    runs[name] = MetricRun.of(
+                        metric,
+                        selection,
+                        result,
+                        draws,
+                        seconds=round(time.monotonic() - started, 3),
+                        arguments=self.resources.metric_args.get(selection.entry.name, {}),
+                        reused=cached is not None,
+                    )
             except RunError as error:
                 if len(self.selections) == 1:
                     raise
@@ -216,40 +232,6 @@ class MetricRunner:
             )
         without_candidate = pairs.without_candidate if isinstance(pairs, Pairs) else ()
         return EvaluationResult(scored_pairs, runs, self.selections, unavailable, without_candidate, draws)
-
-    def _run_metric(
-        self,
-        selection: MetricSelection,
-        metric: Metric,
-        pairs: Sequence[Pair],
-        cache: MetricCache | None,
-        draws: Mapping[str, int],
-    ) -> MetricRun:
-        started = time.monotonic()
-        identity = None if cache is None else self.resources.identity(selection, metric)
-        cached = None if cache is None else cache.read(metric, identity)
-        result = cached or score_pairs(metric, pairs)
-        for name, values in result.values.items():
-            if any(map(math.isinf, values)):
-                raise RunError(f"{metric.name}: expected finite values of '{name}', found infinity")
-        if selection.metric is not None or not selection.entry.is_builtin:
-            result = _with_reasons(result)
-        if len(result.failures) == len(pairs):
-            raise RunError(
-                f"no sample could be scored ({result.failures[0]}); responses of a model stay in the cache",
-                code=ErrorCode.NOTHING_SCORED,
-            )
-        if cache is not None and cached is None:
-            cache.write(metric, identity, result)
-        return MetricRun.of(
-            metric,
-            selection,
-            result,
-            draws,
-            seconds=round(time.monotonic() - started, 3),
-            arguments=self.resources.metric_args.get(selection.entry.name, {}),
-            reused=cached is not None,
-        )
 
 
 class RadFact:
@@ -384,12 +366,30 @@ def as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequence
     return pairs
 
 
-def _with_reasons(result: MetricResult) -> MetricResult:
-    """Count samples without any value as failures where a custom metric gives no reason."""
-    columns = list(result.values.values())
-    silent = [
-        place
-        for place, row in enumerate(zip(*columns, strict=True))
-        if place not in result.failures and all(map(math.isnan, row))
-    ]
-    return replace(result, failures={**result.failures, **dict.fromkeys(silent, "gave no value")})
+def _check_values(result: MetricResult, selection: MetricSelection, count: int) -> MetricResult:
+    """Check the values of a metric, and count samples without any value as failures where a custom metric does not.
+
+    Args:
+        result: of the metric.
+        selection: of the metric.
+        count: number of pairs.
+
+    Raises:
+        RunError: a value is infinite, or no sample could be scored.
+    """
+    for name, values in result.values.items():
+        if any(map(math.isinf, values)):
+            raise RunError(f"{selection.entry.name}: expected finite values of '{name}', found infinity")
+    if selection.metric is not None or not selection.entry.is_builtin:
+        silent = [
+            place
+            for place, row in enumerate(zip(*result.values.values(), strict=True))
+            if place not in result.failures and all(map(math.isnan, row))
+        ]
+        result = replace(result, failures={**result.failures, **dict.fromkeys(silent, "gave no value")})
+    if len(result.failures) == count:
+        raise RunError(
+            f"no sample could be scored ({result.failures[0]}); responses of a model stay in the cache",
+            code=ErrorCode.NOTHING_SCORED,
+        )
+    return result

@@ -171,6 +171,29 @@ class MetricEntry:
             return inspect.signature(loaded)
         return None
 
+    def check_arguments(self, factory: Any, arguments: Mapping[str, Any]) -> None:
+        """Check that the metric can be created with these arguments.
+
+        Args:
+            factory: the object that `load` returned.
+            arguments: further arguments.
+
+        Raises:
+            InputError: it is not callable, or does not take them.
+        """
+        field = "metric_args" if arguments else "metrics"
+        if not callable(factory):
+            raise InputError(
+                f"{self.home}: expected a subclass of radfact.Metric or a function that creates a metric",
+                code=ErrorCode.INVALID_PLUGIN,
+                field=field,
+            )
+        try:
+            if self.signature is not None:
+                self.signature.bind_partial(**arguments)
+        except TypeError as error:
+            raise InputError(f"{self.home}: {error}", code=ErrorCode.INVALID_OPTION, field=field) from None
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:

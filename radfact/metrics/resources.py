@@ -1,11 +1,10 @@
-"""What metrics are made of: a judge, a model, weights; each is made once and shared."""
+"""Resources of metrics: a judge, a model, weights; each is loaded once and shared."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.judges import Judge
 from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.options import JudgeOptions
-from radfact.metrics.protocol import Metric, MetricResult, check_metric, report_errors
+from radfact.metrics.protocol import Metric, MetricResult, Requirements, check_metric, report_errors
 from radfact.metrics.registry import (
     MetricEntry,
     MetricSelection,
@@ -34,7 +33,7 @@ WITHOUT_MODEL = ("offline", "python")
 
 
 class MetricResources:
-    """Makes metrics, and what they share."""
+    """Creates metrics from the judge, the model and the weights that they share."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class MetricResources:
         radfact: Mapping[str, Any] | None = None,
         **judge_options: Any,
     ) -> None:
-        """Take what metrics are made of; nothing is loaded yet.
+        """Set the resources; nothing is loaded yet.
 
         Args:
             judge: judge of RadFact: a name as in `JudgeOptions`, all options of a judge, a judge or a function.
@@ -97,29 +96,32 @@ class MetricResources:
 
         Raises:
             MissingRequirementError: a requirement is missing.
-            InputError: a requirement is not valid, or the entry is not a metric.
+            InputError: a requirement is not valid, the arguments do not fit, or the entry is not a metric.
         """
-        if entry.name not in self._metrics:
-            self._metrics[entry.name] = self._create(entry)
+        if entry.name in self._metrics:
+            return self._metrics[entry.name]
+        factory, arguments = entry.load(), self.metric_args.get(entry.name, {})
+        is_class = isinstance(factory, type) and issubclass(factory, Metric)
+        requirements = factory.requirements if is_class or isinstance(factory, Metric) else Requirements()
+        check_packages(requirements)
+        if is_class:
+            # Missing weights are reported as such, before the signature is compared.
+            self.weights.find_all(requirements)
+        if isinstance(factory, Metric) and not arguments:
+            metric: Any = factory
+        else:
+            entry.check_arguments(factory, arguments)
+            with report_errors(entry.home, InputError):
+                metric = factory.create(self, **arguments) if is_class else factory(**arguments)
+        check_metric(metric, entry.home)
+        if requirements.weights and requirements.judge is None:
+            metric = SharedMetric(metric)
+        self._metrics[entry.name] = metric
         return self._metrics[entry.name]
 
     def shared(self, name: str) -> Metric:
         """Return a built-in metric by name, for metrics that combine it."""
         return self.metric(entries()[name])
-
-    def _create(self, entry: MetricEntry) -> Metric:
-        check_packages(entry.requirements)
-        loaded, arguments = entry.load(), self.metric_args.get(entry.name, {})
-        if isinstance(loaded, Metric) and not arguments:
-            metric = loaded
-        elif isinstance(loaded, type) and issubclass(loaded, Metric):
-            # Missing weights are reported as such, before the signature is compared.
-            self.weights.find_all(loaded.requirements)
-            metric = _call(entry, partial(loaded.create, self), **arguments)
-        else:
-            metric = _call(entry, loaded, **arguments)
-        check_metric(metric, entry.home)
-        return SharedMetric(metric) if entry.requirements.weights and entry.requirements.judge is None else metric
 
     def identity(self, selection: MetricSelection, metric: Metric) -> dict[str, Any] | None:
         """Return everything that determines the result of a metric for given pairs; None if that is not known.
@@ -134,13 +136,16 @@ class MetricResources:
         """
         entry, settings = selection.entry, metric.describe()
         is_known = settings is not None or (entry.is_builtin and metric.requirements.judge != "model")
-        if selection.metric is not None or not is_known or _has_custom_judge(settings):
+        judge = (settings or {}).get("judge")
+        is_custom = isinstance(judge, Mapping) and str(judge.get("name", "")).startswith("python")
+        if selection.metric is not None or not is_known or is_custom:
             return None
-        files = [file for folder in self.weights.find_all(entry.requirements) for file in _files_below(folder)]
+        requirements = entry.requirements
+        files = [file for folder in self.weights.find_all(requirements) for file in _files_below(folder)]
         return {
             "home": entry.home,
             "arguments": self.metric_args.get(entry.name, {}),
-            "versions": {name: _version(name) for name in ("maira-radfact", *entry.requirements.packages)},
+            "versions": {name: _version(name) for name in ("maira-radfact", *requirements.packages)},
             "weights": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
             "settings": settings,
         }
@@ -182,16 +187,16 @@ class MetricResources:
             raise MissingRequirementError("needs a language model", f"--judge PROVIDER:MODEL instead of {model}")
         options = self._judge_options
         parameters = {**parameters, **parse_model_args(options.judge_args)}
-        made = load_chat_client(
+        client = load_chat_client(
             model,
             parameters=parameters,
             base_url=options.base_url,
             concurrency=options.concurrency,
             cache=self._cache,
         )
-        self._clients.append(made)
-        self.usage_by_role[name] = made.usage_counter.as_dict
-        return made
+        self._clients.append(client)
+        self.usage_by_role[name] = client.usage_counter.as_dict
+        return client
 
     def entailment(self) -> tuple[Judge, Splitter | None]:
         """Return the judge and the splitter of RadFact; no splitter if `needs_splitter` is false.
@@ -276,28 +281,6 @@ def _weights(folders: Mapping[str, Path] | Sequence[Path]) -> Weights:
     return Weights({name: Path(folder) for name, folder in folders.items()})
 
 
-def _call(entry: MetricEntry, factory: Any, **arguments: Any) -> Any:
-    """Call the class or function of an entry.
-
-    Raises:
-        InputError: it does not take these arguments, or fails.
-    """
-    field = "metric_args" if arguments else "metrics"
-    if not callable(factory):
-        raise InputError(
-            f"{entry.home}: expected a subclass of radfact.Metric or a function that creates a metric",
-            code=ErrorCode.INVALID_PLUGIN,
-            field=field,
-        )
-    try:
-        if entry.signature is not None:
-            entry.signature.bind_partial(**arguments)
-    except TypeError as error:
-        raise InputError(f"{entry.home}: {error}", code=ErrorCode.INVALID_OPTION, field=field) from None
-    with report_errors(entry.home, InputError):
-        return factory(**arguments)
-
-
 def _files_below(folder: Path) -> list[Path]:
     """Return all files in a folder and its subfolders, sorted; symbolic links are followed."""
     walked = os.walk(folder, followlinks=True)
@@ -312,11 +295,6 @@ def _warn_of_parameters(name: str, required: Mapping[str, Any], parameters: Mapp
     differences = [f"{key} {value}" for key, value in required.items() if parameters.get(key) != value]
     if differences:
         warnings.warn(f"{name} requires {', '.join(differences)}; the client has other values", stacklevel=3)
-
-
-def _has_custom_judge(settings: Mapping[str, Any] | None) -> bool:
-    judge = (settings or {}).get("judge")
-    return isinstance(judge, Mapping) and str(judge.get("name", "")).startswith("python")
 
 
 def _version(package: str) -> str | None:
