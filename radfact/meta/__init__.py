@@ -1,1 +1,1 @@
-"""Is a metric any good: agreement with experts, errors put in on purpose, ReXamine-Global, ensembles of judges."""
+"""Meta-evaluation: agreement with experts, errors put in on purpose, ReXamine-Global, ensembles of judges."""
