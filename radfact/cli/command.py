@@ -17,18 +17,24 @@ from radfact.cli.config import read_config
 from radfact.options import Options, Subset, flag_of, option_of, parse_key_values, rename_fields, value_type
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., None]:
     """Turn every parameter that is an option model into one flag per field, and add `--config`.
 
     The command receives checked instances of the models. A parameter annotated with
     `Annotated[Model, only("field", other=1)]` takes only some fields, or other defaults. An `InputError` that
     names an option of the command by its Python name is raised again under the name of its flag.
+
+    Args:
+        command: function that runs the command.
+        fixed: values of parameters that are no options of this command.
     """
     own = signature(command, eval_str=True).parameters.values()
     parameters: list[Parameter] = []
     models: dict[str, tuple[type[Options], list[str], Mapping[str, Any]]] = {}
     flags: dict[str, str] = {}
     for parameter in own:
+        if parameter.name in fixed:
+            continue
         model, subset = _model_of(parameter.annotation)
         if model is None:
             parameters.append(parameter)
@@ -51,7 +57,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 own_values = {name: value for name in names if (value := values.pop(name)) not in (None, ())}
                 fields = {name: _value(model, name, value) for name, value in own_values.items()}
                 instances[parameter] = model(**{**defaults, **fields})
-            command(**values, **instances)
+            command(**values, **instances, **fixed)
 
     parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
     run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]

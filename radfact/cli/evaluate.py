@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -28,9 +28,6 @@ from radfact.options import only, record_options
 from radfact.progress import ProgressDisplay, parse_price
 from radfact.results.options import PageOptions
 from radfact.scoring.options import BootstrapOptions, ScoringOptions
-
-if TYPE_CHECKING:
-    from radfact.results.evaluation import EvaluationResult
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
 EVALUATE_MANUAL = "\n".join(
@@ -88,8 +85,7 @@ _COMPARED = ("missing", "narrative", "metrics", "engine", "bootstrap", "seed")
 PAGE = only("manifest", "notes", "unscored", "images")
 
 
-@with_options
-def evaluate(
+def _evaluate(
     inputs: InputOptions,
     metrics: MetricOptions,
     judge: JudgeOptions,
@@ -103,49 +99,18 @@ def evaluate(
     cache: CacheFolder = None,
 ) -> None:
     """Score candidates against references with many metrics, and write a results folder with an HTML page."""
-    check_embeddings(embeddings)
-    _evaluate(pairs, inputs, metrics, judge, scoring, bootstrap, page, price, out, cache, embeddings)
-
-
-@with_options
-def score(
-    inputs: InputOptions,
-    judge: JudgeOptions,
-    scoring: ScoringOptions,
-    bootstrap: BootstrapOptions,
-    page: Annotated[PageOptions, PAGE],
-    pairs: PairsArgument = None,
-    price: PriceOption = None,
-    out: Out = Path("results"),
-    cache: CacheFolder = None,
-) -> None:
-    """Score candidates against references with RadFact, and write a results folder with an HTML page."""
-    metrics = MetricOptions(metrics=("radfact",))
-    _evaluate(pairs, inputs, metrics, judge, scoring, bootstrap, page, price, out, cache)
-
-
-def _evaluate(
-    pairs: Path | None,
-    inputs: InputOptions,
-    metrics: MetricOptions,
-    judge: JudgeOptions,
-    scoring: ScoringOptions,
-    bootstrap: BootstrapOptions,
-    page: PageOptions,
-    price: str | None,
-    out: Path,
-    cache: Path | None,
-    embeddings: Path | None = None,
-) -> None:
     from radfact.metrics.registry import select_metrics
     from radfact.metrics.resources import MetricResources
     from radfact.pipeline import MetricRunner, run_record, write_results_and_page
     from radfact.records import narratives
 
+    if embeddings is not None:
+        check_embeddings(embeddings)
     console, rate, judge = new_console(), parse_price(price), judge.or_environment()
     check_files(page.manifest, page.unscored)
     read = read_reports(pairs, inputs)
-    check_images(page.manifest, page.unscored, read)
+    if page.manifest is not None:
+        check_images(page.manifest, page.unscored, read)
     check_folder(out)
     selections = select_metrics(metrics.metrics)
     if [selection.entry.name for selection in selections] == ["radfact"]:
@@ -177,11 +142,10 @@ def _evaluate(
 
         report = write_page(out)
     say(console, f"Read the studies in {report}", wrap=False)
-    if _is_incomplete(result):
+    named = {selection.entry.name for selection in result.selections if selection.is_named}
+    if result.counts["excluded"] > 0 or not named.isdisjoint(result.unavailable):
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _is_incomplete(result: EvaluationResult) -> bool:
-    """Return whether samples are excluded, or a metric that was named is unavailable."""
-    named = {selection.entry.name for selection in result.selections if selection.is_named}
-    return result.counts["excluded"] > 0 or not named.isdisjoint(result.unavailable)
+evaluate = with_options(_evaluate)
+score = with_options(_evaluate, metrics=MetricOptions(metrics=("radfact",)), embeddings=None)

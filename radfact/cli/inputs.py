@@ -75,7 +75,7 @@ def check_files(*paths: Path | None) -> None:
             raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path)
 
 
-def check_images(manifest: Path | None, unscored: Path | None, read: Pairs) -> None:
+def check_images(manifest: Path, unscored: Path | None, read: Pairs) -> None:
     """Check that a manifest has images for the page.
 
     Args:
@@ -89,9 +89,8 @@ def check_images(manifest: Path | None, unscored: Path | None, read: Pairs) -> N
     from radfact.html.page import check_manifest
     from radfact.io.pairs import read_drafts
 
-    if manifest is not None:
-        drafts = read.without_reference if unscored is None else list(read_drafts(unscored))
-        check_manifest(manifest, [*(pair.sample_id for pair in read), *read.without_candidate, *drafts])
+    drafts = read.without_reference if unscored is None else list(read_drafts(unscored))
+    check_manifest(manifest, [*(pair.sample_id for pair in read), *read.without_candidate, *drafts])
 
 
 def check_folder(folder: Path) -> None:

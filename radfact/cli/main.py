@@ -89,8 +89,8 @@ def _common(version: Version = False) -> None:
     del version
 
 
-app.command(help=SCORE_MANUAL)(score)
-app.command(help=EVALUATE_MANUAL)(evaluate)
+app.command("score", help=SCORE_MANUAL)(score)
+app.command("evaluate", help=EVALUATE_MANUAL)(evaluate)
 app.command()(metrics)
 app.command(help=COMPARE_MANUAL)(compare)
 app.command("green-summary", help=SUMMARY_MANUAL)(green_summary)
