@@ -78,17 +78,17 @@ def test_wrong_examples_are_detected() -> None:
 def test_an_unknown_option_is_exit_code_2_with_a_suggestion(words: str) -> None:
     options = [flag for parameter in COMMANDS[words].params for flag in parameter.opts if flag.startswith("--")]
     option = max((*options, "--help"), key=len)
-    code, shown = _run(words, f"{option[:-2]}{option[-1]}", "value")
+    code, output = _run(words, f"{option[:-2]}{option[-1]}", "value")
     assert code == 2
-    assert option in re.sub(r"[\s│]+", "", shown)
+    assert option in re.sub(r"[\s│]+", "", output)
 
 
 @pytest.mark.parametrize("program", ROOTS)
 def test_an_unknown_command_is_exit_code_2_with_a_suggestion(program: str) -> None:
     for name in ROOTS[program].commands:
-        code, shown = _run(program, f"{name[:-2]}{name[-1]}x")
+        code, output = _run(program, f"{name[:-2]}{name[-1]}x")
         assert code == 2
-        assert f"'{name}'" in shown
+        assert f"'{name}'" in output
 
 
 LONG_RUNNING = (
@@ -119,9 +119,9 @@ def test_the_version_is_shown(program: str) -> None:
 
 @pytest.mark.parametrize("program", ROOTS)
 def test_the_exit_codes_are_in_the_help(program: str) -> None:
-    shown = _run(program, "--help")[1]
-    assert "0 done; 1 the run failed; 2 wrong input or options;" in shown
-    assert "3 done, with samples" in shown
+    output = _run(program, "--help")[1]
+    assert "0 done; 1 the run failed; 2 wrong input or options;" in output
+    assert "3 done, with samples" in output
 
 
 def test_every_help_is_shown_and_loads_no_torch() -> None:

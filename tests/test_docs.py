@@ -51,7 +51,7 @@ def test_the_site_builds_without_a_warning_and_describes_every_command(tmp_path:
     assert _build(DOCS, tmp_path) == 0
     for program in ("radfact", "maira"):
         page = (tmp_path / f"commands-{program}.html").read_text("utf-8")
-        headings = {re.sub("<.*?>", "", found).rstrip("¶") for found in re.findall("<h2>(.*?)</h2>", page)}
+        headings = {re.sub("<.*?>", "", match).rstrip("¶") for match in re.findall("<h2>(.*?)</h2>", page)}
         assert {words for words in COMMANDS if words.startswith(f"{program} ")} <= {*headings}
     assert "--judge" in re.sub("<.*?>", "", (tmp_path / "commands-radfact.html").read_text("utf-8"))
     home = (tmp_path / "index.html").read_text("utf-8")
@@ -129,7 +129,7 @@ def test_the_commands_of_the_readme_run_as_they_stand_after_make_demo(clone: Pat
     makefile = (ROOT / "Makefile").read_text("utf-8")
     variables = dict(re.findall(r"^(\w+) := (.*)$", makefile, re.M))
     demo = makefile.partition("\ndemo: install\n")[2].partition("\n\n")[0].replace("$(BIN)/", "")
-    made = command_lines(re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], demo))
+    made = command_lines(re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], demo))
     _run(line.replace("--count 24", "--count 12") for line in made if "radiograph" not in line)
     _run(line for block in _blocks("README.md", "sh") for line in command_lines(block))
     for name in ("scores/report.html", "six/drafts.jsonl", "training/checkpoint", "detection"):
@@ -206,8 +206,8 @@ def test_links_of_the_readme_lead_to_files() -> None:
 
 
 def _named_paths(text: str) -> Iterator[str]:
-    found = re.findall(r"`((?:configs|checkpoints|radfact|maira|data|tests|encoders)/[\w./*-]+)`", text)
-    yield from (named for named in found if named not in PUBLISHED)
+    match = re.findall(r"`((?:configs|checkpoints|radfact|maira|data|tests|encoders)/[\w./*-]+)`", text)
+    yield from (named for named in match if named not in PUBLISHED)
 
 
 @pytest.mark.parametrize("page", TEXTS)

@@ -81,19 +81,19 @@ def choice(name: str, value: str, to: str = "image") -> Result:
     return {"value": {"choices": [value]}, "id": name, "from_name": name, "to_name": to, "type": "choices"}
 
 
-def said(index: int, label: PhraseLabel, **more: str) -> list[Result]:
+def label_results(index: int, label: PhraseLabel, **more: str) -> list[Result]:
     of = f"phrase_{index}"
     named = {f"{name}_{index}": value for name, value in {"label": label.value, **more}.items()}
     return [choice(name, value, of) for name, value in named.items()]
 
 
 def passed(*results: Result | list[Result]) -> list[Result]:
-    flat = [one for given in results for one in (given if isinstance(given, list) else [given])]
+    flat = [result for item in results for result in (item if isinstance(item, list) else [item])]
     return [choice("quality", Quality.NO_ISSUE.value), *flat]
 
 
-def exported(tmp_path: Path, one: Study, *annotations: list[Result], **more: Any) -> Path:
-    task = task_of(one, ImageAddress(Path("/set")))
+def exported(tmp_path: Path, annotated: Study, *annotations: list[Result], **more: Any) -> Path:
+    task = task_of(annotated, ImageAddress(Path("/set")))
     rows = [
         {"id": i, "completed_by": i, "was_cancelled": False, "result": result, "updated_at": f"2026-01-0{i}"} | more
         for i, result in enumerate(annotations, start=1)
@@ -103,17 +103,21 @@ def exported(tmp_path: Path, one: Study, *annotations: list[Result], **more: Any
     return path
 
 
-def back(tmp_path: Path, one: Study, *annotations: list[Result], how: Combine = "skip") -> tuple[Study | None, str]:
+def back(
+    tmp_path: Path, annotated: Study, *annotations: list[Result], how: Combine = "skip"
+) -> tuple[Study | None, str]:
     """The grounded study, and why there is none."""
-    done = ground_studies([one], read_label_studio(exported(tmp_path, one, *annotations), [one]), how)
-    return (done.studies or [None])[0], "".join(failure.reason for failure in done.failures)
+    outcome = ground_studies(
+        [annotated], read_label_studio(exported(tmp_path, annotated, *annotations), [annotated]), how
+    )
+    return (outcome.studies or [None])[0], "".join(failure.reason for failure in outcome.failures)
 
 
-def grounded(tmp_path: Path, one: Study, *annotations: list[Result], how: Combine = "skip") -> list[Sentence]:
-    made, reason = back(tmp_path, one, *annotations, how=how)
-    assert made is not None, reason
-    assert made.grounded_findings is not None
-    return made.grounded_findings
+def grounded(tmp_path: Path, annotated: Study, *annotations: list[Result], how: Combine = "skip") -> list[Sentence]:
+    result, reason = back(tmp_path, annotated, *annotations, how=how)
+    assert result is not None, reason
+    assert result.grounded_findings is not None
+    return result.grounded_findings
 
 
 BOX, OTHER_BOX = Box(x_min=0.2, y_min=0.2, x_max=0.5, y_max=0.7), Box(x_min=0.6, y_min=0.1, x_max=0.9, y_max=0.3)
@@ -132,41 +136,41 @@ boxes = st.builds(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(boxes, min_size=1, max_size=3, unique=True), st.lists(boxes, min_size=1, max_size=3, unique=True))
 def test_boxes_are_read_as_drawn(tmp_path: Path, current: list[Box], prior: list[Box]) -> None:
-    drawn = [*(rectangle(FIRST, box) for box in current), *(rectangle(FIRST, box, prior=True) for box in prior)]
-    [sentence] = grounded(tmp_path, study(prior=True), passed(drawn, said(0, PhraseLabel.TEMPORAL)))
-    for found, wanted in ((sentence.boxes, current), (sentence.prior_boxes, prior)):
-        assert found is not None
-        np.testing.assert_allclose([box.as_tuple() for box in found], [b.as_tuple() for b in wanted], atol=1e-9)
+    rectangles = [*(rectangle(FIRST, box) for box in current), *(rectangle(FIRST, box, prior=True) for box in prior)]
+    [sentence] = grounded(tmp_path, study(prior=True), passed(rectangles, label_results(0, PhraseLabel.TEMPORAL)))
+    for actual, expected in ((sentence.boxes, current), (sentence.prior_boxes, prior)):
+        assert actual is not None
+        np.testing.assert_allclose([box.as_tuple() for box in actual], [b.as_tuple() for b in expected], atol=1e-9)
 
 
 @pytest.mark.parametrize("label", [PhraseLabel.PLACED_NON_FINDING, PhraseLabel.NON_FINDING])
 def test_boxes_of_non_findings_are_ignored(tmp_path: Path, label: PhraseLabel) -> None:
-    results = passed(said(0, label), rectangle(FIRST, BOX))
+    results = passed(label_results(0, label), rectangle(FIRST, BOX))
     assert grounded(tmp_path, study(), results) == [Sentence(text="Left effusion.")]
 
 
 @pytest.mark.parametrize("label", [PhraseLabel.OTHER, PhraseLabel.ISSUE])
 def test_non_findings_are_no_sentences(tmp_path: Path, label: PhraseLabel) -> None:
-    results = passed(said(0, label), said(1, PhraseLabel.NON_FINDING))
+    results = passed(label_results(0, label), label_results(1, PhraseLabel.NON_FINDING))
     assert grounded(tmp_path, study("Two views.", "No effusion."), results) == [Sentence(text="No effusion.")]
 
 
 def test_non_temporal_findings_are_located_on_the_current_image_only(tmp_path: Path) -> None:
-    results = passed(said(0, PhraseLabel.FINDING), rectangle(FIRST, BOX), rectangle(FIRST, BOX, prior=True))
+    results = passed(label_results(0, PhraseLabel.FINDING), rectangle(FIRST, BOX), rectangle(FIRST, BOX, prior=True))
     [sentence] = grounded(tmp_path, study(prior=True), results)
     assert sentence.boxes is not None
     assert sentence.prior_boxes is None
 
 
 def test_a_resolved_finding_without_a_prior_image_is_dropped(tmp_path: Path) -> None:
-    resolved = said(0, PhraseLabel.TEMPORAL, progression=Progression.RESOLVED.value)
-    results = passed(resolved, rectangle("1. Effusion has resolved.", BOX), said(1, PhraseLabel.NON_FINDING))
-    one = study("Effusion has resolved.", "No pneumothorax.")
-    assert grounded(tmp_path, one, results) == [Sentence(text="No pneumothorax.")]
+    resolved = label_results(0, PhraseLabel.TEMPORAL, progression=Progression.RESOLVED.value)
+    results = passed(resolved, rectangle("1. Effusion has resolved.", BOX), label_results(1, PhraseLabel.NON_FINDING))
+    annotated = study("Effusion has resolved.", "No pneumothorax.")
+    assert grounded(tmp_path, annotated, results) == [Sentence(text="No pneumothorax.")]
 
 
 def test_a_resolved_finding_with_a_prior_image_is_located_on_both(tmp_path: Path) -> None:
-    resolved = said(0, PhraseLabel.TEMPORAL, progression=Progression.RESOLVED.value)
+    resolved = label_results(0, PhraseLabel.TEMPORAL, progression=Progression.RESOLVED.value)
     results = passed(resolved, rectangle(FIRST, BOX), rectangle(FIRST, OTHER_BOX, prior=True))
     [sentence] = grounded(tmp_path, study(prior=True), results)
     assert sentence.boxes is not None
@@ -175,14 +179,14 @@ def test_a_resolved_finding_with_a_prior_image_is_located_on_both(tmp_path: Path
 
 @pytest.mark.parametrize("more", [{"view": OTHER_VIEW}, {"category": "Correctly placed Support Devices"}])
 def test_findings_without_boxes_are_accepted(tmp_path: Path, more: dict[str, str]) -> None:
-    results = passed(said(0, PhraseLabel.FINDING, **more), rectangle(FIRST, BOX))
+    results = passed(label_results(0, PhraseLabel.FINDING, **more), rectangle(FIRST, BOX))
     assert grounded(tmp_path, study(), results) == [Sentence(text="Left effusion.")]
 
 
 def test_polygons_of_misplaced_devices_become_masks(tmp_path: Path) -> None:
     points = [[25, 50], [75, 50], [75, 100], [25, 100]]
     polygon = shape("polygonlabels", "polygon", "image", FIRST, points=points, closed=True)
-    results = passed(said(0, PhraseLabel.FINDING, category="Misplaced Support Devices"), polygon)
+    results = passed(label_results(0, PhraseLabel.FINDING, category="Misplaced Support Devices"), polygon)
     [sentence] = grounded(tmp_path, study(), results)
     assert sentence.masks is not None
     pixels = decode_mask(sentence.masks[0])
@@ -194,7 +198,7 @@ def test_polygons_of_misplaced_devices_become_masks(tmp_path: Path) -> None:
 def test_lines_become_masks(tmp_path: Path) -> None:
     vertices = [{"x": x, "y": y, "id": str(x), "isBezier": False} for x, y in ((50, 10), (50, 60), (80, 60))]
     line = shape("vectorlabels", "line", "image", FIRST, vertices=vertices, closed=False)
-    [sentence] = grounded(tmp_path, study(), passed(said(0, PhraseLabel.FINDING), line))
+    [sentence] = grounded(tmp_path, study(), passed(label_results(0, PhraseLabel.FINDING), line))
     assert sentence.masks is not None
     pixels = decode_mask(sentence.masks[0])
     assert pixels[int(0.3 * HEIGHT), WIDTH // 2]
@@ -203,7 +207,7 @@ def test_lines_become_masks(tmp_path: Path) -> None:
     assert pixels.sum() == pytest.approx((0.5 * HEIGHT + 0.3 * WIDTH) * 5, rel=0.05)
 
 
-@pytest.mark.parametrize("quality", [one for one in Quality if one is not Quality.NO_ISSUE])
+@pytest.mark.parametrize("quality", [quality for quality in Quality if quality is not Quality.NO_ISSUE])
 def test_quality_control_rejects_with_its_reason(tmp_path: Path, quality: Quality) -> None:
     comment = {"value": {"text": ["Inverted."]}, "from_name": "comment", "to_name": "image", "type": "textarea"}
     results = [choice("quality", quality.value), comment]
@@ -213,14 +217,14 @@ def test_quality_control_rejects_with_its_reason(tmp_path: Path, quality: Qualit
 @pytest.mark.parametrize(
     ("results", "reason"),
     [
-        (said(0, PhraseLabel.NON_FINDING), "the sample has no quality label"),
+        (label_results(0, PhraseLabel.NON_FINDING), "the sample has no quality label"),
         (passed(), "phrase 1 has no label"),
-        (passed(said(0, PhraseLabel.FINDING)), "phrase 1 is a finding without a box on the current image"),
+        (passed(label_results(0, PhraseLabel.FINDING)), "phrase 1 is a finding without a box on the current image"),
         (
-            passed(said(0, PhraseLabel.TEMPORAL), rectangle(FIRST, BOX)),
+            passed(label_results(0, PhraseLabel.TEMPORAL), rectangle(FIRST, BOX)),
             "phrase 1 is a temporal finding without a box on the prior image",
         ),
-        (passed(said(0, PhraseLabel.OTHER)), "no phrase describes a finding or its absence"),
+        (passed(label_results(0, PhraseLabel.OTHER)), "no phrase describes a finding or its absence"),
         (passed(rectangle(FIRST, BOX, rotation=12.5)), "a rotated shape"),
         (passed(rectangle(FIRST, BOX) | {"image_rotation": 90}), "a rotated shape"),
         (passed(shape("vectorlabels", "line", "image", FIRST, vertices=[{"x": 1, "y": 1}])), "a line of 1 points"),
@@ -241,28 +245,28 @@ def test_unfinished_and_unusable_samples_are_listed_with_a_reason(
 
 
 def test_a_skipped_annotation_is_none(tmp_path: Path) -> None:
-    one = study()
-    path = exported(tmp_path, one, passed(said(0, PhraseLabel.NON_FINDING)), was_cancelled=True)
-    assert read_label_studio(path, [one]) == [AnnotatedSample("s1")]
+    annotated = study()
+    path = exported(tmp_path, annotated, passed(label_results(0, PhraseLabel.NON_FINDING)), was_cancelled=True)
+    assert read_label_studio(path, [annotated]) == [AnnotatedSample("s1")]
 
 
 def test_the_latest_annotation_of_a_person_counts(tmp_path: Path) -> None:
-    one = study()
-    first, second = passed(said(0, PhraseLabel.OTHER)), passed(said(0, PhraseLabel.NON_FINDING))
-    path = exported(tmp_path, one, first, second, completed_by={"id": 4, "email": "reader@example.org"})
-    [sample] = read_label_studio(path, [one])
+    annotated = study()
+    first, second = passed(label_results(0, PhraseLabel.OTHER)), passed(label_results(0, PhraseLabel.NON_FINDING))
+    path = exported(tmp_path, annotated, first, second, completed_by={"id": 4, "email": "reader@example.org"})
+    [sample] = read_label_studio(path, [annotated])
     assert [(a.annotator, a.phrases[0].label) for a in sample.annotations] == [
         ("reader@example.org", PhraseLabel.NON_FINDING)
     ]
 
 
 def test_categories_become_study_labels(tmp_path: Path) -> None:
-    results = passed(said(0, PhraseLabel.FINDING, category="Pleural Effusion"), rectangle(FIRST, BOX))
-    made, _ = back(tmp_path, study(), results)
-    assert made is not None
-    assert made.phrases is None
-    assert made.grounded_findings is not None
-    assert made.labels == [Label(kind="Pleural Effusion", boxes=made.grounded_findings[0].boxes)]
+    results = passed(label_results(0, PhraseLabel.FINDING, category="Pleural Effusion"), rectangle(FIRST, BOX))
+    result, _ = back(tmp_path, study(), results)
+    assert result is not None
+    assert result.phrases is None
+    assert result.grounded_findings is not None
+    assert result.labels == [Label(kind="Pleural Effusion", boxes=result.grounded_findings[0].boxes)]
 
 
 @pytest.mark.parametrize(
@@ -295,13 +299,13 @@ def test_categories_become_study_labels(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_export_is_an_error_with_its_field(tmp_path: Path, change: Any, field: str) -> None:
-    one = study()
-    path = exported(tmp_path, one, passed(said(0, PhraseLabel.FINDING), rectangle(FIRST, BOX)))
+    annotated = study()
+    path = exported(tmp_path, annotated, passed(label_results(0, PhraseLabel.FINDING), rectangle(FIRST, BOX)))
     tasks = json.loads(path.read_text())
     change(tasks)
     path.write_text(json.dumps(tasks))
     with pytest.raises(InputError) as caught:
-        read_label_studio(path, [one])
+        read_label_studio(path, [annotated])
     assert (caught.value.file, caught.value.field) == (path, field)
 
 
@@ -314,10 +318,10 @@ def test_a_coco_file_is_recognized(tmp_path: Path) -> None:
 
 def test_every_control_refers_to_an_object() -> None:
     root = ElementTree.fromstring(labeling_config(CATEGORIES))
-    objects = {one.get("name") for one in root.iter() if one.get("name") and one.get("toName") is None}
-    assert {one.get("toName") for one in root.iter() if one.get("toName")} <= objects
-    assert {one.get("whenTagName") for one in root.iter() if one.get("whenTagName")} <= {
-        one.get("name") for one in root.iter("Choices")
+    objects = {element.get("name") for element in root.iter() if element.get("name") and element.get("toName") is None}
+    assert {element.get("toName") for element in root.iter() if element.get("toName")} <= objects
+    assert {element.get("whenTagName") for element in root.iter() if element.get("whenTagName")} <= {
+        element.get("name") for element in root.iter("Choices")
     }
 
 
@@ -331,8 +335,8 @@ def test_images_are_addressed_below_a_root_or_url() -> None:
 
 def test_phrases_with_equal_text_stay_separate(tmp_path: Path) -> None:
     results = passed(
-        said(0, PhraseLabel.FINDING),
-        said(1, PhraseLabel.FINDING),
+        label_results(0, PhraseLabel.FINDING),
+        label_results(1, PhraseLabel.FINDING),
         rectangle("1. Rib fracture.", BOX),
         rectangle("2. Rib fracture.", OTHER_BOX),
     )
@@ -346,10 +350,10 @@ def test_the_coco_dataset_has_the_existing_boxes(tmp_path: Path) -> None:
     for name in ("a.png", "p.png"):
         Image.new("L", (200, 100)).save(tmp_path / name)
     phrases = [Sentence(text="Effusion.", boxes=(BOX,), prior_boxes=(OTHER_BOX,)), Sentence(text="Nodule.")]
-    one = study(frontal=tmp_path / "a.png", prior_frontal=tmp_path / "p.png", phrases=phrases)
+    annotated = study(frontal=tmp_path / "a.png", prior_frontal=tmp_path / "p.png", phrases=phrases)
     lost = study(sample_id="s2", frontal=tmp_path / "lost.png")
     left_out: list[Failure] = []
-    dataset = coco_dataset([one, lost], tmp_path, left_out)
+    dataset = coco_dataset([annotated, lost], tmp_path, left_out)
     assert [failure.sample_id for failure in left_out] == ["s2"]
     assert [(i["file_name"], i["role"], i["phrase_ids"]) for i in dataset["images"]] == [
         ("a.png", "current", [1, 2]),
@@ -370,7 +374,7 @@ def test_the_coco_dataset_has_the_existing_boxes(tmp_path: Path) -> None:
 
 def test_masks_have_the_image_size(tmp_path: Path) -> None:
     polygon = shape("polygonlabels", "polygon", "image", FIRST, points=[[0, 0], [100, 0], [100, 100]], closed=True)
-    [sentence] = grounded(tmp_path, study(), passed(said(0, PhraseLabel.FINDING), polygon))
+    [sentence] = grounded(tmp_path, study(), passed(label_results(0, PhraseLabel.FINDING), polygon))
     assert sentence.masks is not None
     assert isinstance(sentence.masks[0], Mask)
     assert sentence.masks[0].size == (HEIGHT, WIDTH)

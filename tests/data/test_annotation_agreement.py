@@ -40,8 +40,8 @@ def by(who: str, *phrases: PhraseAnnotation, quality: Quality = Quality.NO_ISSUE
     return Annotation(who, phrases, quality)
 
 
-def finding(*drawn: Box) -> PhraseAnnotation:
-    return PhraseAnnotation(PhraseLabel.FINDING, boxes=drawn)
+def finding(*regions: Box) -> PhraseAnnotation:
+    return PhraseAnnotation(PhraseLabel.FINDING, boxes=regions)
 
 
 NON_FINDING = PhraseAnnotation(PhraseLabel.NON_FINDING)
@@ -62,10 +62,12 @@ def test_the_same_box_drawn_twice_is_one() -> None:
 
 
 @given(st.lists(st.lists(boxes, max_size=3), min_size=2, max_size=3))
-def test_the_union_covers_all_boxes(drawn: list[list[Box]]) -> None:
-    united = combine([by(str(i), finding(*one)) for i, one in enumerate(drawn)], "union").phrases[0].boxes
+def test_the_union_covers_all_boxes(box_lists: list[list[Box]]) -> None:
+    united = (
+        combine([by(str(i), finding(*annotated)) for i, annotated in enumerate(box_lists)], "union").phrases[0].boxes
+    )
     evidence = Sentence(text="union", boxes=united)
-    for box in (box for one in drawn for box in one):
+    for box in (box for annotated in box_lists for box in annotated):
         assert covered_share(Sentence(text="x", boxes=(box,)), [evidence], compat="exact") == pytest.approx(1)
 
 

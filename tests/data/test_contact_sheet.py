@@ -104,36 +104,36 @@ def card(page: Page, sample_id: str = "full") -> Locator:
     return page.locator(f"article[data-sample='{sample_id}']")
 
 
-def drawn(page: Page, kind: str = "frontal") -> list[str]:
+def drawn_boxes(page: Page, kind: str = "frontal") -> list[str]:
     return sorted(card(page).locator(f"[data-kind={kind}] .box-viewer-label").all_text_contents())
 
 
 def test_findings_and_phrases_are_drawn_by_default(page: Page) -> None:
-    assert drawn(page) == ["F1", "F3", "P1"]
+    assert drawn_boxes(page) == ["F1", "F3", "P1"]
 
 
 def test_prior_boxes_are_drawn_on_the_prior(page: Page) -> None:
-    assert drawn(page, "prior_frontal") == ["F1"]
+    assert drawn_boxes(page, "prior_frontal") == ["F1"]
 
 
 def test_the_lateral_has_no_boxes(page: Page) -> None:
-    assert drawn(page, "lateral") == []
+    assert drawn_boxes(page, "lateral") == []
 
 
 def test_pointing_at_a_sentence_draws_its_boxes_only(page: Page) -> None:
     card(page).get_by_text("the effusion", exact=True).hover()
-    assert (drawn(page), drawn(page, "prior_frontal")) == (["P1"], [])
+    assert (drawn_boxes(page), drawn_boxes(page, "prior_frontal")) == (["P1"], [])
 
 
 def test_pointing_at_a_label_draws_its_boxes_even_if_hidden(page: Page) -> None:
     card(page).get_by_text("effusion, right").hover()
-    assert drawn(page) == ["L1", "L1"]
+    assert drawn_boxes(page) == ["L1", "L1"]
 
 
 def test_box_groups_can_be_toggled(page: Page) -> None:
     page.get_by_role("checkbox", name="Phrases").uncheck()
     page.get_by_role("checkbox", name="Labels").check()
-    assert drawn(page) == ["F1", "F3", "L1", "L1"]
+    assert drawn_boxes(page) == ["F1", "F3", "L1", "L1"]
     # The dashed box lies on the solid one that is the same.
     assert card(page).locator("[data-kind=frontal] .box-viewer-label").all_text_contents()[-2:] == ["L1", "F1"]
 

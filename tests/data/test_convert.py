@@ -142,8 +142,8 @@ def test_an_unreadable_radiograph_is_a_one_line_error(
 
 def _grey_in_colours(noise: int = 0) -> np.ndarray:
     grey = np.add.outer(np.arange(100), np.arange(100))[..., None]
-    drawn = np.random.default_rng(0).integers(-noise, noise + 1, (100, 100, 3))
-    return np.clip(grey + 20 + drawn, 0, 255).astype(np.uint8)
+    noise_values = np.random.default_rng(0).integers(-noise, noise + 1, (100, 100, 3))
+    return np.clip(grey + 20 + noise_values, 0, 255).astype(np.uint8)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg"])

@@ -117,14 +117,14 @@ def test_dicom_without_pixels_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [(None, "a.dcm: file-not-found"), (b"", "a.dcm: invalid-format"), (b"\x89PNG" * 100, "a.dcm: invalid-format")],
 )
-def test_other_file_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_other_file_is_refused(tmp_path: Path, content: bytes | None, expected: str) -> None:
     path = tmp_path / "a.dcm"
     if content is not None:
         path.write_bytes(content)
-    with raises(said):
+    with raises(expected):
         convert(path)
 
 

@@ -27,9 +27,9 @@ def test_radiographs_are_detected_by_content(tmp_path: Path) -> None:
 def test_equal_names_are_distinguished_by_folder(tmp_path: Path) -> None:
     names = ["x/a/IM1.dcm", "x/b/IM1.dcm", "x/a-c/d.dcm", "x/a/c-d.dcm", "x/d.dcm"]
     _radiographs(tmp_path, *names)
-    found = find_radiographs([tmp_path / name for name in names])
-    assert list(found.values()) == [tmp_path / name for name in names]
-    assert list(found) == ["a-IM1", "b-IM1", "a-c-d", "c-d", "d"]
+    paths = find_radiographs([tmp_path / name for name in names])
+    assert list(paths.values()) == [tmp_path / name for name in names]
+    assert list(paths) == ["a-IM1", "b-IM1", "a-c-d", "c-d", "d"]
 
 
 def test_a_duplicate_path_is_read_once(tmp_path: Path) -> None:

@@ -217,8 +217,8 @@ def test_the_crop_map_locates_a_marked_square() -> None:
     assert box is not None
     assert not cut
     rows, columns = np.nonzero(prepare(image, 100) > 0.5)
-    found = (columns.min() / 100, rows.min() / 100, (columns.max() + 1) / 100, (rows.max() + 1) / 100)
-    assert found == pytest.approx(box.as_tuple(), abs=0.01)
+    located = (columns.min() / 100, rows.min() / 100, (columns.max() + 1) / 100, (rows.max() + 1) / 100)
+    assert located == pytest.approx(box.as_tuple(), abs=0.01)
 
 
 @given(boxes(), sides, sides)

@@ -141,9 +141,9 @@ def test_dicom_is_preferred_over_png(root: Path) -> None:
     assert read_iu_xray(root).studies[1].radiographs[0].path.suffix == ".dcm"
 
 
-@pytest.mark.parametrize("made", [("a", "b", "dcm_a", "dcm_b"), ("dcm_b", "dcm_a", "b", "a")])
-def test_the_choice_between_files_does_not_depend_on_creation_order(root: Path, made: Sequence[str]) -> None:
-    for folder in made:
+@pytest.mark.parametrize("creation_order", [("a", "b", "dcm_a", "dcm_b"), ("dcm_b", "dcm_a", "b", "a")])
+def test_the_choice_between_files_does_not_depend_on_creation_order(root: Path, creation_order: Sequence[str]) -> None:
+    for folder in creation_order:
         (root / folder).mkdir()
         (root / folder / "CXR1_1_IM-0001-3001.png").touch()
         if folder.startswith("dcm"):

@@ -86,7 +86,7 @@ def test_missing_is_null_in_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "line", "field", "said"),
+    ("second", "line", "field", "expected"),
     [
         (row(), 2, "sample_id", "manifest.jsonl:2: sample_id: duplicate"),
         (row(sample_id="s2", finding="x"), 2, "finding", "manifest.jsonl:2: finding: unknown-field"),
@@ -112,10 +112,10 @@ def test_missing_is_null_in_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_line_is_an_error_with_its_number(
-    tmp_path: Path, second: dict[str, Any] | str, line: int, field: str | None, said: str
+    tmp_path: Path, second: dict[str, Any] | str, line: int, field: str | None, expected: str
 ) -> None:
     path = write_rows(tmp_path / "manifest.jsonl", row(), second)
-    with raises(said) as caught:
+    with raises(expected) as caught:
         read_manifest(path)
     assert (caught.value.file, caught.value.line, caught.value.field) == (path, line, field)
     assert "\n" not in str(caught.value)

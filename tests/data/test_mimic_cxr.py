@@ -191,8 +191,8 @@ def test_the_dicom_release_equals_the_jpeg_release(
             theirs.split,
             theirs.report,
         )
-        for radiograph, other in zip(ours.radiographs, theirs.radiographs, strict=True):
-            assert radiograph.path == root / other.path.relative_to(jpg).with_suffix(".dcm")
+        for radiograph, twin in zip(ours.radiographs, theirs.radiographs, strict=True):
+            assert radiograph.path == root / twin.path.relative_to(jpg).with_suffix(".dcm")
 
 
 @pytest.mark.parametrize("before", ["", "mimic-cxr-reports/"])

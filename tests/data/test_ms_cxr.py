@@ -102,10 +102,10 @@ def boxes(study: ArchiveStudy) -> dict[str, list[tuple[float, float, float, floa
 
 
 Writer = Callable[[Path, list[Row], str], None]
-both = pytest.mark.parametrize("write", [write_csv, write_json])
+both_formats = pytest.mark.parametrize("write", [write_csv, write_json])
 
 
-@both
+@both_formats
 def test_an_image_is_a_study_with_its_phrases_and_their_boxes(write: Writer, root: Path, images: Path) -> None:
     write(root, ROWS, "1.1.0")
     archive = read_ms_cxr(root, images)
@@ -121,7 +121,7 @@ def test_an_image_is_a_study_with_its_phrases_and_their_boxes(write: Writer, roo
     }
 
 
-@both
+@both_formats
 def test_categories_are_labels(write: Writer, root: Path, images: Path) -> None:
     write(root, ROWS, "1.1.0")
     labels = read_ms_cxr(root, images).studies[0].labels
@@ -132,14 +132,14 @@ def test_categories_are_labels(write: Writer, root: Path, images: Path) -> None:
     ]
 
 
-@both
+@both_formats
 def test_splits_have_our_names(write: Writer, root: Path, images: Path) -> None:
     write(root, ROWS, "1.1.0")
     splits = {study.study_id: study.split for study in read_ms_cxr(root, images).studies}
     assert splits == {"a1": "train", "b1": "validate", "c1": "test", "c2": "test"}
 
 
-@both
+@both_formats
 def test_release_0_1_has_no_splits(write: Writer, root: Path, images: Path) -> None:
     write(root, ROWS, "1.0.0")
     assert {study.split for study in read_ms_cxr(root, images).studies} == {None}
@@ -164,7 +164,7 @@ def test_boxes_of_two_images_stay_separate(root: Path, images: Path) -> None:
     assert boxes(third) != boxes(fourth)
 
 
-@both
+@both_formats
 def test_a_two_line_phrase_is_joined(write: Writer, root: Path, images: Path) -> None:
     write(root, ROWS, "1.1.0")
     assert list(boxes(read_ms_cxr(root, images).studies[1])) == ["Large right pneumothorax"]
@@ -194,13 +194,13 @@ def test_a_missing_image_is_listed(root: Path, images: Path) -> None:
     assert [(failure.source, failure.stage) for failure in archive.failures] == [("b1", "read")]
 
 
-@both
+@both_formats
 def test_a_box_beyond_the_border_is_clipped(write: Writer, root: Path, images: Path) -> None:
     write(root, [("a1", "10000032", "50414267", "Edema", "Edema", [-10, 500, 3000, 501], "test")], "1.1.0")
     assert boxes(read_ms_cxr(root, images).studies[0]) == {"Edema": [(0.0, 0.5, 1.0, 1.0)]}
 
 
-@both
+@both_formats
 @pytest.mark.parametrize("box", [[2000, 0, 10, 10], [0, 0, 0, 10], [10, 10, -5, 10]])
 def test_an_empty_box_is_listed(write: Writer, box: list[int], root: Path, images: Path) -> None:
     write(root, [*ROWS, ("a1", "10000032", "50414267", "Edema", "Mild edema", box, "train")], "1.1.0")
@@ -211,7 +211,7 @@ def test_an_empty_box_is_listed(write: Writer, box: list[int], root: Path, image
     assert "outside the image" in failure.reason
 
 
-@both
+@both_formats
 def test_duplicate_rows_are_one_box(write: Writer, root: Path, images: Path) -> None:
     write(root, [*ROWS, ROWS[0]], "1.1.0")
     assert len(boxes(read_ms_cxr(root, images).studies[0])["Bibasilar opacities"]) == 2
@@ -304,12 +304,12 @@ MIMIC = Archive(
 )
 
 
-@both
+@both_formats
 def test_ms_cxr_test_patients_are_held_out_of_training(write: Writer, root: Path) -> None:
     write(root, ROWS, "1.1.0")
-    held = hold_out(MIMIC, root)
-    assert [study.study_id for study in held.studies] == ["a-train", "d-train", "unknown"]
-    assert [(failure.source, failure.reason) for failure in held.failures] == [
+    held_out = hold_out(MIMIC, root)
+    assert [study.study_id for study in held_out.studies] == ["a-train", "d-train", "unknown"]
+    assert [(failure.source, failure.reason) for failure in held_out.failures] == [
         ("b-train", "held out of training: its patient is in MS-CXR's validate fold"),
         ("51029426", "held out of training: its patient is in MS-CXR's validate fold"),
         ("c-train", "held out of training: its patient is in MS-CXR's test fold"),

@@ -113,8 +113,8 @@ def test_radiographs_of_other_views_are_excluded(tmp_path: Path, projection: str
 def test_an_unknown_projection_is_listed(tmp_path: Path, projection: str) -> None:
     archive = read_padchest(_write(tmp_path, _row("b"), _row("a", Projection=projection)))
     assert [radiograph.key for radiograph in _only(archive).radiographs] == ["b"]
-    shown = projection if projection == "OBLICUA" else "missing"
-    assert _reasons(archive) == [("a.png", f"{TABLE}:3: unknown view: Projection is {shown}")]
+    view = projection if projection == "OBLICUA" else "missing"
+    assert _reasons(archive) == [("a.png", f"{TABLE}:3: unknown view: Projection is {view}")]
 
 
 @pytest.mark.parametrize("prefix", ["", "0/"])
@@ -304,12 +304,12 @@ def test_a_gzipped_table_is_read(tmp_path: Path) -> None:
 
 def test_a_truncated_table_is_a_one_line_error(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"), _row("b"))
-    whole = (tmp_path / TABLE).read_bytes()
-    (tmp_path / TABLE).write_bytes(whole[:-60])
+    content = (tmp_path / TABLE).read_bytes()
+    (tmp_path / TABLE).write_bytes(content[:-60])
     with raises("PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv:3: invalid-format"):
         read_padchest(tmp_path)
     (tmp_path / TABLE).unlink()
-    (tmp_path / f"{TABLE}.gz").write_bytes(gzip.compress(whole)[:-20])
+    (tmp_path / f"{TABLE}.gz").write_bytes(gzip.compress(content)[:-20])
     with raises("PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv.gz:2: file-unreadable"):
         read_padchest(tmp_path)
 

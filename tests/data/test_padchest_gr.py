@@ -127,8 +127,8 @@ def test_patients_and_splits_come_from_the_table(tmp_path: Path, name: str, ours
 def test_labels_are_the_categories_of_abnormal_sentences(tmp_path: Path, locations: list[str], side: Any) -> None:
     finding = ABNORMAL | {"locations": locations, "boxes": [[0.0, 0.0, 1.0, 1.0]]}
     study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", finding, NORMAL)], _row("s1"))))
-    whole = Box(x_min=0, y_min=0, x_max=1, y_max=1)
-    assert study.labels == (Label(kind="pleural thickening", side=side, boxes=(whole,)),)
+    whole_image = Box(x_min=0, y_min=0, x_max=1, y_max=1)
+    assert study.labels == (Label(kind="pleural thickening", side=side, boxes=(whole_image,)),)
 
 
 def test_boxes_of_a_sentence_with_two_labels_belong_to_neither(tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_images_and_table_are_read_from_a_zip(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("made", ["abc", "cba"])
-def test_the_choice_between_images_does_not_depend_on_creation_order(tmp_path: Path, made: str) -> None:
+@pytest.mark.parametrize("creation_order", ["abc", "cba"])
+def test_the_choice_between_images_does_not_depend_on_creation_order(tmp_path: Path, creation_order: str) -> None:
     _write(tmp_path, [_entry("s1")], _row("s1"), images=False)
-    for folder in made:
+    for folder in creation_order:
         (tmp_path / folder).mkdir()
         if folder == "a":
             with zipfile.ZipFile(tmp_path / "a" / "images.zip", "w") as archive:

@@ -42,8 +42,8 @@ def _keys(study: Study) -> tuple[str | None, ...]:
 
 
 def test_every_frontal_is_a_sample() -> None:
-    made = _make(_study("s", radiographs=(_radiograph("a"), _radiograph("b"), _radiograph("c", "lateral"))))
-    assert [(s.sample_id, s.study_id, _keys(s)) for s in made.studies] == [
+    samples = _make(_study("s", radiographs=(_radiograph("a"), _radiograph("b"), _radiograph("c", "lateral"))))
+    assert [(s.sample_id, s.study_id, _keys(s)) for s in samples.studies] == [
         ("s-1", "s", ("a", "c", None)),
         ("s-2", "s", ("b", "c", None)),
     ]
@@ -57,25 +57,25 @@ def test_every_frontal_is_a_sample() -> None:
     ],
 )
 def test_incomplete_studies_are_listed(lacking: dict[str, Any], reason: str) -> None:
-    made = _make(_study("s", **lacking))
-    assert not made.studies
-    assert [(f.source, f.stage, f.reason) for f in made.skipped] == [("s", "select", reason)]
+    samples = _make(_study("s", **lacking))
+    assert not samples.studies
+    assert [(f.source, f.stage, f.reason) for f in samples.skipped] == [("s", "select", reason)]
 
 
 def test_a_study_with_phrases_needs_no_findings() -> None:
-    made = _make(_study("s", findings=None, phrases=(Sentence(text="A mass."),)))
-    assert [s.phrases for s in made.studies] == [[Sentence(text="A mass.")]]
+    samples = _make(_study("s", findings=None, phrases=(Sentence(text="A mass."),)))
+    assert [s.phrases for s in samples.studies] == [[Sentence(text="A mass.")]]
 
 
 def test_the_prior_is_the_latest_earlier_study_with_report_and_frontal() -> None:
-    made = _make(
+    samples = _make(
         _study("1"),
         _study("2"),
         _study("3", report=None),
         _study("4", radiographs=(_radiograph("l", "lateral"),)),
         _study("5"),
     )
-    assert [(s.sample_id, _keys(s)[2], s.prior_report) for s in made.studies] == [
+    assert [(s.sample_id, _keys(s)[2], s.prior_report) for s in samples.studies] == [
         ("1", None, None),
         ("2", "1-f", "Report 1."),
         ("3", "2-f", "Report 2."),
@@ -84,37 +84,37 @@ def test_the_prior_is_the_latest_earlier_study_with_report_and_frontal() -> None
 
 
 def test_a_study_without_findings_can_still_be_a_prior() -> None:
-    made = _make(_study("1", findings=None), _study("2"))
-    assert [_keys(s)[2] for s in made.studies] == ["1-f"]
+    samples = _make(_study("1", findings=None), _study("2"))
+    assert [_keys(s)[2] for s in samples.studies] == ["1-f"]
 
 
 def test_a_study_used_as_prior_only_is_not_listed() -> None:
-    made = _make(_study("1", findings=None, is_prior_only=True), _study("2"))
-    assert [_keys(s)[2] for s in made.studies] == ["1-f"]
-    assert made.skipped == []
+    samples = _make(_study("1", findings=None, is_prior_only=True), _study("2"))
+    assert [_keys(s)[2] for s in samples.studies] == ["1-f"]
+    assert samples.skipped == []
 
 
 def test_simultaneous_studies_are_not_priors() -> None:
-    made = _make(_study("a", timestamp=1), _study("b", timestamp=1), _study("c", timestamp=2))
-    assert [_keys(s)[2] for s in made.studies] == [None, None, "b-f"]
+    samples = _make(_study("a", timestamp=1), _study("b", timestamp=1), _study("c", timestamp=2))
+    assert [_keys(s)[2] for s in samples.studies] == [None, None, "b-f"]
 
 
 @pytest.mark.parametrize("unknown", [{"patient_id": None}, {"timestamp": None}])
 def test_without_patient_or_time_there_is_no_prior(unknown: dict[str, Any]) -> None:
-    made = _make(_study("1", **unknown), _study("2", **unknown))
-    assert [_keys(s)[2] for s in made.studies] == [None, None]
+    samples = _make(_study("1", **unknown), _study("2", **unknown))
+    assert [_keys(s)[2] for s in samples.studies] == [None, None]
 
 
 def test_another_patient_is_no_prior() -> None:
-    made = _make(_study("1"), _study("2", patient_id="q"))
-    assert [_keys(s)[2] for s in made.studies] == [None, None]
+    samples = _make(_study("1"), _study("2", patient_id="q"))
+    assert [_keys(s)[2] for s in samples.studies] == [None, None]
 
 
 def test_every_prior_frontal_is_paired_in_training_by_rule() -> None:
     first = _study("1", radiographs=(_radiograph("a"), _radiograph("b")), split="train")
     then = _study("2", radiographs=(_radiograph("c"), _radiograph("d")), split="train")
-    made = _make(first, then, train_priors="every")
-    assert [_keys(s)[::2] for s in made.studies][2:] == [("c", "a"), ("c", "b"), ("d", "a"), ("d", "b")]
+    samples = _make(first, then, train_priors="every")
+    assert [_keys(s)[::2] for s in samples.studies][2:] == [("c", "a"), ("c", "b"), ("d", "a"), ("d", "b")]
     tested = _make(replace(first, split="test"), replace(then, split="test"), train_priors="every")
     assert [_keys(s)[0] for s in tested.studies] == ["a", "b", "c", "d"]
 
@@ -126,8 +126,8 @@ def test_rule_none_pairs_no_prior() -> None:
 def test_every_lateral_can_be_drawn() -> None:
     laterals = tuple(_radiograph(f"l{n}", "lateral") for n in range(3))
     study = _study("s", radiographs=(_radiograph("f"), *laterals))
-    drawn = Counter(_keys(_make(study, seed=seed).studies[0])[1] for seed in range(60))
-    assert set(drawn) == {"l0", "l1", "l2"}
+    counts = Counter(_keys(_make(study, seed=seed).studies[0])[1] for seed in range(60))
+    assert set(counts) == {"l0", "l1", "l2"}
 
 
 def test_draws_do_not_depend_on_other_studies() -> None:
@@ -140,14 +140,14 @@ def test_unusable_radiographs_are_ignored() -> None:
     archive = Archive(
         "test", [_study("s", radiographs=(_radiograph("a"), _radiograph("b"), _radiograph("c", "lateral")))]
     )
-    made = make_samples(archive, Rules(), without=frozenset({"a", "c"}))
-    assert [(s.sample_id, _keys(s)) for s in made.studies] == [("s", ("b", None, None))]
+    samples = make_samples(archive, Rules(), without=frozenset({"a", "c"}))
+    assert [(s.sample_id, _keys(s)) for s in samples.studies] == [("s", ("b", None, None))]
 
 
 def test_used_radiographs_are_listed() -> None:
-    made = _make(_study("1"), _study("2"))
-    assert {radiograph.key for radiograph in made.radiographs.values()} == {"1-f", "2-f"}
-    assert set(made.radiographs) == {p for s in made.studies for p in (s.frontal, s.prior_frontal) if p}
+    samples = _make(_study("1"), _study("2"))
+    assert {radiograph.key for radiograph in samples.radiographs.values()} == {"1-f", "2-f"}
+    assert set(samples.radiographs) == {p for s in samples.studies for p in (s.frontal, s.prior_frontal) if p}
 
 
 def test_a_patient_in_two_splits_is_refused() -> None:
@@ -177,13 +177,13 @@ def test_ambiguous_names_are_refused(studies: tuple[ArchiveStudy, ...], message:
 @given(st.integers(0, 5), st.lists(st.integers(0, 40), min_size=1, max_size=60))
 def test_splits_are_drawn_by_patient(seed: int, patients: list[int]) -> None:
     studies = [_study(str(n), patient_id=str(patient)) for n, patient in enumerate(patients)]
-    made = _make(*studies, seed=seed, shares={"train": 0.5, "test": 0.5})
-    assert all(s.split in ("train", "test") for s in made.studies)
-    assert len({(s.patient_id, s.split) for s in made.studies}) == len(set(patients))
+    samples = _make(*studies, seed=seed, shares={"train": 0.5, "test": 0.5})
+    assert all(s.split in ("train", "test") for s in samples.studies)
+    assert len({(s.patient_id, s.split) for s in samples.studies}) == len(set(patients))
 
 
 def test_splits_are_drawn_in_proportion() -> None:
     studies = [_study(str(n), patient_id=str(n)) for n in range(2000)]
-    drawn = Counter(s.split for s in _make(*studies, shares={"train": 0.8, "validate": 0.0, "test": 0.2}).studies)
-    assert drawn["train"] == pytest.approx(1600, abs=80)
-    assert set(drawn) == {"train", "test"}
+    counts = Counter(s.split for s in _make(*studies, shares={"train": 0.8, "validate": 0.0, "test": 0.2}).studies)
+    assert counts["train"] == pytest.approx(1600, abs=80)
+    assert set(counts) == {"train", "test"}

@@ -78,9 +78,9 @@ def trace(kind: Kind, seed: int, size: int = 128) -> tuple[NDArray[np.float64], 
     return with_it - without, inside, finding
 
 
-def digest(made: PhantomStudy) -> str:
-    radiographs = b"".join(role.encode() + radiograph.tobytes() for role, radiograph in made.radiographs.items())
-    return hashlib.sha256(made.study.model_dump_json().encode() + radiographs).hexdigest()
+def digest(phantom: PhantomStudy) -> str:
+    radiographs = b"".join(role.encode() + radiograph.tobytes() for role, radiograph in phantom.radiographs.items())
+    return hashlib.sha256(phantom.study.model_dump_json().encode() + radiographs).hexdigest()
 
 
 @settings(max_examples=15, deadline=None)
@@ -144,7 +144,7 @@ def test_the_left_of_the_patient_is_on_the_right(kind: Kind) -> None:
 
 
 def test_a_finding_on_both_sides_has_a_box_on_each() -> None:
-    both = [label for made in series() for label in made.study.labels or () if label.side == "both"]
+    both = [label for phantom in series() for label in phantom.study.labels or () if label.side == "both"]
     assert both
     for label in both:
         assert label.boxes is not None
@@ -167,11 +167,11 @@ def test_boxes_lie_on_the_radiograph_and_have_an_area(seed: int, kind: Kind) -> 
 
 def test_boxes_are_relative_to_non_square_radiographs() -> None:
     shapes = Counter()
-    for made in series()[:60]:
-        height, width = made.radiographs["frontal"].shape
+    for phantom in series()[:60]:
+        height, width = phantom.radiographs["frontal"].shape
         crop = CropMap(width, height)
         shapes[width > height, height > width] += 1
-        square = [crop.to_crop(box) for label in made.study.labels or () for box in label.boxes or ()]
+        square = [crop.to_crop(box) for label in phantom.study.labels or () for box in label.boxes or ()]
         # The generator knows boxes of the centred square only, so all of every box is in the crop.
         assert all(box is not None and not cut for box, cut in square)
     assert len(shapes) == 3
@@ -179,9 +179,9 @@ def test_boxes_are_relative_to_non_square_radiographs() -> None:
 
 def test_nodule_boxes_are_square_in_pixels() -> None:
     sides = []
-    for made in series():
-        height, width = made.radiographs["frontal"].shape
-        for label in made.study.labels or ():
+    for phantom in series():
+        height, width = phantom.radiographs["frontal"].shape
+        for label in phantom.study.labels or ():
             if label.kind == "nodule":
                 (box,) = label.boxes or ()
                 sides.append((box.x_max - box.x_min) * width / ((box.y_max - box.y_min) * height))
@@ -190,25 +190,25 @@ def test_nodule_boxes_are_square_in_pixels() -> None:
 
 
 def test_only_finding_sentences_have_boxes() -> None:
-    for made in series():
-        labels = {(label.kind, label.side, label.boxes) for label in made.study.labels or ()}
-        said = set()
-        for sentence in made.study.grounded_findings or ():
+    for phantom in series():
+        labels = {(label.kind, label.side, label.boxes) for label in phantom.study.labels or ()}
+        stated_labels = set()
+        for sentence in phantom.study.grounded_findings or ():
             stated = read_label(sentence.text)
             assert (stated is None) == (sentence.boxes is None), sentence.text
             if stated is not None:
-                said.add((*stated, sentence.boxes))
-        assert said == labels
+                stated_labels.add((*stated, sentence.boxes))
+        assert stated_labels == labels
 
 
 def test_phrases_are_the_sentences_with_boxes() -> None:
-    for made in series():
-        located = [s for s in made.study.grounded_findings or () if s.boxes]
-        assert made.study.phrases == (located or None)
+    for phantom in series():
+        located = [s for s in phantom.study.grounded_findings or () if s.boxes]
+        assert phantom.study.phrases == (located or None)
 
 
 def test_a_normal_study_has_empty_labels() -> None:
-    normal = [made.study for made in series() if not made.study.labels]
+    normal = [phantom.study for phantom in series() if not phantom.study.labels]
     assert normal
     assert all(study.labels == [] and study.phrases is None for study in normal)
 
@@ -229,7 +229,7 @@ def test_reports_parse_back_to_their_findings(seed: int, has_prior: bool) -> Non
     anatomy = draw_anatomy(rng)
     findings = draw_findings(anatomy, rng)
     prior = draw_prior(findings, anatomy, rng) if has_prior else None
-    read = [label for said in dictate(findings, prior, rng) if (label := read_label(said.text)) is not None]
+    read = [label for sentence in dictate(findings, prior, rng) if (label := read_label(sentence.text)) is not None]
     assert Counter(read) == Counter((finding.kind, finding.side) for finding in findings)
 
 
@@ -261,16 +261,16 @@ def test_words_for_change_agree_with_the_prior(prior: tuple[Finding, ...], chang
     finding = effusion("left", 1)
     assert change_since(finding, prior) == change
     for seed in range(10):
-        said = dictate((finding,), prior, np.random.default_rng(seed))
-        (text,) = [sentence.text for sentence in said if sentence.finding is finding]
+        sentences = dictate((finding,), prior, np.random.default_rng(seed))
+        (text,) = [sentence.text for sentence in sentences if sentence.finding is finding]
         assert set(text.replace(",", " ").replace(".", " ").split()) & words, text
 
 
 def test_resolved_findings_are_reported() -> None:
     line = Finding("central_line", ("right",))
-    said = [s.text for s in dictate((), (line, effusion("left", 1)), np.random.default_rng(0))]
-    assert "The right central venous catheter has been removed." in said
-    assert "The left pleural effusion has resolved." in said
+    sentences = [s.text for s in dictate((), (line, effusion("left", 1)), np.random.default_rng(0))]
+    assert "The right central venous catheter has been removed." in sentences
+    assert "The left pleural effusion has resolved." in sentences
 
 
 @pytest.mark.parametrize("kind", GRADED)
@@ -278,16 +278,16 @@ def test_size_words_match_the_extent(kind: Kind) -> None:
     sides: tuple[Any, ...] = ("left",) if kind in ("effusion", "pneumothorax") else ()
     grades = SIZES if sides else SEVERITIES
     for grade, (low, high) in enumerate(GRADES):
-        said = {
+        texts = {
             noun_phrase(Finding(kind, sides, extent=extent), np.random.default_rng(seed)).split()[0]
             for extent in (low, high)
             for seed in range(10)
         }
-        assert said == set(grades[grade])
+        assert texts == set(grades[grade])
 
 
 def test_laterals_and_priors_occur_at_their_rates() -> None:
-    studies = [made.study for made in series()]
+    studies = [phantom.study for phantom in series()]
     # Three standard deviations of a share of 300 studies.
     for column, share in (("lateral", LATERAL_SHARE), ("prior_frontal", PRIOR_SHARE)):
         found = np.mean([getattr(study, column) is not None for study in studies])
@@ -297,8 +297,8 @@ def test_laterals_and_priors_occur_at_their_rates() -> None:
 
 def test_every_finding_occurs_with_several_wordings() -> None:
     wordings: dict[str, set[str]] = defaultdict(set)
-    for made in series():
-        for label, sentence in zip(made.study.labels or (), made.study.phrases or (), strict=True):
+    for phantom in series():
+        for label, sentence in zip(phantom.study.labels or (), phantom.study.phrases or (), strict=True):
             wordings[label.kind].add(sentence.text)
     assert set(wordings) == set(KINDS)
     assert min(len(texts) for texts in wordings.values()) >= 2
@@ -313,7 +313,7 @@ def test_two_wordings_of_the_same_findings_entail_each_other() -> None:
         findings = draw_findings(anatomy, rng)
         prior = draw_prior(findings, anatomy, rng) if seed % 4 == 0 else None
         for report in reports:
-            report.append([Sentence(text=said.text) for said in dictate(findings, prior, rng)])
+            report.append([Sentence(text=sentence.text) for sentence in dictate(findings, prior, rng)])
     result = RadFact(OfflineJudge(), bootstrap=0).score(*reports)
     assert result.scores["logical_f1"].point >= 0.98
 
@@ -321,7 +321,13 @@ def test_two_wordings_of_the_same_findings_entail_each_other() -> None:
 def test_a_wrong_side_is_not_entailed() -> None:
     finding = effusion("left", 1)
     reports = [
-        [[Sentence(text=said.text) for said in dictate((f,), None, np.random.default_rng(0)) if said.finding]]
+        [
+            [
+                Sentence(text=sentence.text)
+                for sentence in dictate((f,), None, np.random.default_rng(0))
+                if sentence.finding
+            ]
+        ]
         for f in (finding, replace(finding, sides=("right",)))
     ]
     assert RadFact(OfflineJudge(), bootstrap=0).score(*reports).scores["logical_precision"].point == 0
@@ -333,11 +339,11 @@ def test_written_phantoms_equal_generated_ones(tmp_path: Path, workers: int) -> 
     read = read_manifest(tmp_path / "manifest.jsonl")
     assert [study.sample_id for study in read] == [study.sample_id for study in yielded]
     for index, study in enumerate(read):
-        made = make_study(3, index, SIZE, "val")
-        paths = {role: tmp_path / role / f"{study.sample_id}.png" for role in made.radiographs}
-        assert study == made.study.model_copy(update=dict(paths))
+        phantom = make_study(3, index, SIZE, "val")
+        paths = {role: tmp_path / role / f"{study.sample_id}.png" for role in phantom.radiographs}
+        assert study == phantom.study.model_copy(update=dict(paths))
         for role, path in paths.items():
-            np.testing.assert_array_equal(np.asarray(Image.open(path)), made.radiographs[role])
+            np.testing.assert_array_equal(np.asarray(Image.open(path)), phantom.radiographs[role])
 
 
 def test_workers_are_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

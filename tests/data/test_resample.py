@@ -14,7 +14,7 @@ def by_simpleitk(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     sitk = pytest.importorskip("SimpleITK")
     image = sitk.GetImageFromArray(pixels.astype(np.float64))
     spacing = pixels.shape[1] / width, pixels.shape[0] / height
-    origin = tuple((one - 1) / 2 for one in spacing)
+    origin = tuple((value - 1) / 2 for value in spacing)
     identity = sitk.Transform()
     resized = sitk.Resample(image, (width, height), identity, sitk.sitkBSpline, origin, spacing, image.GetDirection())
     return np.asarray(sitk.GetArrayFromImage(resized))

@@ -207,8 +207,8 @@ def test_each_sentence_is_in_its_section(report: list[tuple[str, list[str]]], ga
     text = "\n".join(f" {heading}: {gap.join(sentences)}\n " for heading, sentences in report)
     sections = asdict(split_sections(text))
     for heading, sentences in report:
-        held = f"{sections[HEADINGS[heading]] or ''} {sections['last_paragraph'] or ''}"
-        assert all(sentence in held for sentence in sentences)
+        joined = f"{sections[HEADINGS[heading]] or ''} {sections['last_paragraph'] or ''}"
+        assert all(sentence in joined for sentence in sentences)
 
 
 PIECES = st.sampled_from(
@@ -233,8 +233,8 @@ PIECES = st.sampled_from(
 
 @given(st.text() | st.lists(PIECES).map("".join))
 def test_any_text_is_parsed_without_losing_words(text: str) -> None:
-    kept = [line for line in text.splitlines() if not re.fullmatch(r"\s*_{10,}\s*", line)]  # A rule says nothing.
-    assert "".join((split_sections(text).text or "").split()) == "".join("".join(kept).split())
+    lines = [line for line in text.splitlines() if not re.fullmatch(r"\s*_{10,}\s*", line)]  # A rule says nothing.
+    assert "".join((split_sections(text).text or "").split()) == "".join("".join(lines).split())
 
 
 def test_a_last_paragraph_above_an_empty_heading_keeps_its_place() -> None:

@@ -50,38 +50,41 @@ def texts(sentences: Sequence[Sentence] | None) -> list[str]:
 
 
 def test_listing_2_is_split_and_mapped() -> None:
-    done = split_findings([study("a", LISTING_2)], OfflineSplitter())
-    assert texts(done.studies[0].grounded_findings) == [
+    result = split_findings([study("a", LISTING_2)], OfflineSplitter())
+    assert texts(result.studies[0].grounded_findings) == [
         "Diffuse peribronchovascular opacities are observed throughout the lungs.",
         "No lobar consolidation is detected.",
         "No effusion is detected.",
         "No pneumothorax is detected.",
     ]
-    rows = list(done.map_rows())
+    rows = list(result.map_rows())
     assert [len(row["new"]) for row in rows] == [0, 1, 3]
     assert all(row["sample_id"] == "a" for row in rows)
-    assert done.counts == SplitCounts(1, 3, 4, 1, 1, len(LISTING_2.split()), 8 + 5 + 4 + 4)
+    assert result.counts == SplitCounts(1, 3, 4, 1, 1, len(LISTING_2.split()), 8 + 5 + 4 + 4)
 
 
 def test_two_samples_of_one_study_are_split_once() -> None:
     splitter = Failing()
-    done = split_findings([study("a", "One; two"), study("b", "One; two")], splitter)
+    result = split_findings([study("a", "One; two"), study("b", "One; two")], splitter)
     assert splitter.asked == ["One; two"]
-    assert [texts(one.grounded_findings) for one in done.studies] == [["One", "two"]] * 2
-    assert done.counts.reports == 1
+    assert [texts(one.grounded_findings) for one in result.studies] == [["One", "two"]] * 2
+    assert result.counts.reports == 1
 
 
 def test_unsplittable_reports_are_listed_with_a_reason() -> None:
-    done = split_findings([study("a", None), study("b", "A failure"), study("c", "One")], Failing())
-    assert [one.sample_id for one in done.studies] == ["c"]
-    assert [(f.sample_id, f.reason) for f in done.failures] == [("a", "no findings section"), ("b", "no valid answer")]
+    result = split_findings([study("a", None), study("b", "A failure"), study("c", "One")], Failing())
+    assert [one.sample_id for one in result.studies] == ["c"]
+    assert [(f.sample_id, f.reason) for f in result.failures] == [
+        ("a", "no findings section"),
+        ("b", "no valid answer"),
+    ]
 
 
 def test_annotated_sentences_are_kept() -> None:
     box = Box(x_min=0, y_min=0, x_max=1, y_max=1)
     grounded = study("a", "One; two", grounded_findings=[Sentence(text="Kept.", boxes=(box,))])
-    done = split_findings([grounded], Failing())
-    assert (done.studies, done.unchanged) == ([grounded], 1)
+    result = split_findings([grounded], Failing())
+    assert (result.studies, result.unchanged) == ([grounded], 1)
 
 
 def test_phrases_can_accompany_a_grounded_report() -> None:
@@ -92,8 +95,8 @@ def test_phrases_can_accompany_a_grounded_report() -> None:
 
 
 def run(*arguments: str | Path) -> tuple[int, str, BaseException | None]:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    return done.exit_code, done.output, done.exception
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.output, result.exception
 
 
 def test_the_command_writes_manifest_map_statistics_and_failures(tmp_path: Path) -> None:
@@ -136,9 +139,10 @@ def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
     tasks = json.loads((tmp_path / "tasks" / "tasks.json").read_text())
     assert tasks[0]["data"]["image"] == "/data/local-files/?d=set/images/a.png"
     [phrase] = tasks[0]["data"]["phrases"]
-    said = (("quality", "No issue", "image"), ("label_0", "A. Finding", "phrase_0"))
+    choices = (("quality", "No issue", "image"), ("label_0", "A. Finding", "phrase_0"))
     results: list[dict[str, Any]] = [
-        {"from_name": name, "to_name": to, "type": "choices", "value": {"choices": [value]}} for name, value, to in said
+        {"from_name": name, "to_name": to, "type": "choices", "value": {"choices": [value]}}
+        for name, value, to in choices
     ]
     box = {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 0, "rectanglelabels": [phrase["value"]]}
     results.append({"from_name": "box", "to_name": "image", "type": "rectanglelabels", "value": box})

@@ -350,14 +350,14 @@ def app() -> typer.Typer:
 
 
 def test_the_command_prints_what_it_packed(app: typer.Typer, manifest: Path, tmp_path: Path) -> None:
-    told = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out"), "--split", "test"])
-    assert told.exit_code == ExitCode.SUCCESS
-    assert "3 samples" in told.output
+    result = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out"), "--split", "test"])
+    assert result.exit_code == ExitCode.SUCCESS
+    assert "3 samples" in result.output
 
 
 def test_the_command_exits_with_3_if_samples_were_skipped(app: typer.Typer, tmp_path: Path) -> None:
     manifest = _damaged(tmp_path, ["whole", "lost"])
     (tmp_path / "1.png").unlink()
-    told = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out")])
-    assert told.exit_code == ExitCode.INCOMPLETE
-    assert "skipped: lost:" in told.output
+    result = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out")])
+    assert result.exit_code == ExitCode.INCOMPLETE
+    assert "skipped: lost:" in result.output

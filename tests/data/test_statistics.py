@@ -170,9 +170,9 @@ def app() -> typer.Typer:
 
 def test_the_command_prints_a_row_per_group(app: typer.Typer, tmp_path: Path) -> None:
     studies = [_study("a", findings="Clear lungs.", source="iu-xray", split="test", lateral=FRONTAL)]
-    said = CliRunner().invoke(app, [str(_write(tmp_path, *studies))], env={"COLUMNS": "80"}).output
-    assert "iu-xray test FindGen 1* 1 100.0 100.0 0.0" in " ".join(said.split())
-    assert "* studies whose patient is unknown" in said
+    output = CliRunner().invoke(app, [str(_write(tmp_path, *studies))], env={"COLUMNS": "80"}).output
+    assert "iu-xray test FindGen 1* 1 100.0 100.0 0.0" in " ".join(output.split())
+    assert "* studies whose patient is unknown" in output
 
 
 def test_the_command_writes_json(app: typer.Typer, tmp_path: Path) -> None:

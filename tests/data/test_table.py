@@ -33,15 +33,15 @@ def test_a_row_is_a_sample_with_its_prior(tmp_path: Path) -> None:
         "b,q,x/2.png,x/3.png,,,,\n",
     )
     table = read_table(path)
-    made = table.make(frozenset())
-    first, second = made.studies
+    samples = table.make(frozenset())
+    first, second = samples.studies
     assert (first.prior_report, first.findings, first.split, first.lateral) == ("Old, stable.", "Clear.", "test", None)
     assert first.prior_frontal is not None
     # Files of one name in different folders are different radiographs.
-    assert made.radiographs[first.frontal].path == tmp_path / "x/1.dcm"
-    assert made.radiographs[first.prior_frontal].path == tmp_path / "y/1.dcm"
+    assert samples.radiographs[first.frontal].path == tmp_path / "x/1.dcm"
+    assert samples.radiographs[first.prior_frontal].path == tmp_path / "y/1.dcm"
     assert (second.findings, second.source) == (None, "table")
-    assert len(made.radiographs) == 4
+    assert len(samples.radiographs) == 4
 
 
 def test_json_lines_are_read_as_well(tmp_path: Path) -> None:
@@ -101,13 +101,13 @@ def test_dated_studies_get_priors_by_rule(tmp_path: Path) -> None:
         "a,s1,p,2020-01-01,1.png,l.png,Clear.\n"
         "b,s1,p,2020-01-01,2.png,l.png,Clear.\n",
     )
-    made = read_table(path).make(frozenset())
-    assert [(s.sample_id, s.study_id) for s in made.studies] == [("late", "s2"), ("a", "s1"), ("b", "s1")]
-    late = made.studies[0]
+    samples = read_table(path).make(frozenset())
+    assert [(s.sample_id, s.study_id) for s in samples.studies] == [("late", "s2"), ("a", "s1"), ("b", "s1")]
+    late = samples.studies[0]
     assert late.prior_report == "Clear."
     assert late.prior_frontal is not None
-    assert made.radiographs[late.prior_frontal].path.name in ("1.png", "2.png")
-    assert all(s.lateral for s in made.studies[1:])
+    assert samples.radiographs[late.prior_frontal].path.name in ("1.png", "2.png")
+    assert all(s.lateral for s in samples.studies[1:])
 
 
 def test_a_row_with_several_priors_is_numbered(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_an_unusable_image_excludes_only_what_needs_it(tmp_path: Path) -> None:
 def test_splits_can_be_drawn_by_patient(tmp_path: Path) -> None:
     rows = "".join(f"{n},p{n % 20},{n}.png\n" for n in range(60))
     path = _csv(tmp_path, f"sample_id,patient_id,frontal\n{rows}")
-    drawn = _samples(path, Rules(shares={"train": 0.5, "test": 0.5}))
-    assert {s.split for s in drawn} == {"train", "test"}
-    assert len({(s.patient_id, s.split) for s in drawn}) == 20
+    samples = _samples(path, Rules(shares={"train": 0.5, "test": 0.5}))
+    assert {s.split for s in samples} == {"train", "test"}
+    assert len({(s.patient_id, s.split) for s in samples}) == 20
 
 
 def test_rows_without_patient_and_study_are_drawn_one_by_one(tmp_path: Path) -> None:

@@ -106,16 +106,16 @@ def new_store(folder: Path, reports: Mapping[str, Any], reviewers: Sequence[str]
 
 def change(store: Store, kind: str, number: int = 1, reviewer: str = "Ada", **fields: Any) -> Snapshot:
     """Make a change on the present state."""
-    made = change_adapter.validate_python({"kind": kind, **fields})
+    new_change = change_adapter.validate_python({"kind": kind, **fields})
     version = store.review(reviewer, number).version
-    return store.add_change(reviewer, number, uuid.uuid4().hex, version, made)
+    return store.add_change(reviewer, number, uuid.uuid4().hex, version, new_change)
 
 
 def finish(store: Store, number: int = 1, reviewer: str = "Ada", severity: int = 0) -> Snapshot:
     """Finish a study after all steps, with a severity for the corrections that have none."""
     for step in (2, 3, 4):
         change(store, "step", number, reviewer, step=step)
-    for one in store.review(reviewer, number).state.corrections:
-        if one.assessment.severity is None:
-            change(store, "assess", number, reviewer, sentence=one.id, severity=severity)
+    for correction in store.review(reviewer, number).state.corrections:
+        if correction.assessment.severity is None:
+            change(store, "assess", number, reviewer, sentence=correction.id, severity=severity)
     return change(store, "finish", number, reviewer)

@@ -73,8 +73,8 @@ def recipes(tmp_path: Path) -> list[Path]:
 
 def test_inference_rows_precede_trained_rows(recipes: list[Path], tmp_path: Path) -> None:
     trials = plan_trials(read_configs(recipes, []), tmp_path, infer=True)
-    found = [(one.experiment.name, one.config.name, one.experiment.dropped) for one in trials]
-    assert found == [
+    trial_rows = [(trial.experiment.name, trial.config.name, trial.experiment.dropped) for trial in trials]
+    assert trial_rows == [
         ("base", "base", ()),
         ("infer-no-prior+comparison", "base", ("prior", "comparison")),
         ("blind", "blind", ("prior", "comparison")),
@@ -88,7 +88,7 @@ def test_inputs_dropped_by_the_base_config_are_dropped_at_inference(tmp_path: Pa
         write_recipe(tmp_path, "less", drop=["technique", "lateral"]),
     ]
     trials = plan_trials(read_configs(paths, []), tmp_path, infer=True)
-    assert [one.experiment.dropped for one in trials] == [
+    assert [trial.experiment.dropped for trial in trials] == [
         ("technique",),
         ("lateral", "technique"),
         ("technique", "lateral"),
@@ -150,22 +150,22 @@ def test_a_config_whose_data_changed_is_not_trained(recipes: list[Path]) -> None
 
 @pytest.mark.parametrize("gone", ["start/config.json", "manifest.jsonl"])
 def test_a_config_stays_trained_without_its_start_checkpoint(gone: str, recipes: list[Path], tmp_path: Path) -> None:
-    recipe, said = read_train_config(recipes[0]), list[str]()
+    recipe, messages = read_train_config(recipes[0]), list[str]()
     finished(recipe)
     (tmp_path / gone).unlink()
-    assert is_trained(recipe, said.append)
-    (line,) = said
+    assert is_trained(recipe, messages.append)
+    (line,) = messages
     assert line.startswith(f"{recipe.out}/checkpoint is used as it is; its origin cannot be checked: ")
     assert not is_trained(read_train_config(recipes[0], ["seed=1"]), pytest.fail)
 
 
-@pytest.mark.parametrize("held", ['{"format": 99, "version": "9.0"}', '{"format":'])
-def test_a_config_stays_trained_with_an_unreadable_last_state(held: str, recipes: list[Path]) -> None:
-    recipe, said = read_train_config(recipes[0]), list[str]()
+@pytest.mark.parametrize("content", ['{"format": 99, "version": "9.0"}', '{"format":'])
+def test_a_config_stays_trained_with_an_unreadable_last_state(content: str, recipes: list[Path]) -> None:
+    recipe, messages = read_train_config(recipes[0]), list[str]()
     finished(recipe)
-    (recipe.out / "states" / "step-000007" / "state.json").write_text(held, encoding="utf-8")
-    assert is_trained(recipe, said.append)
-    (line,) = said
+    (recipe.out / "states" / "step-000007" / "state.json").write_text(content, encoding="utf-8")
+    assert is_trained(recipe, messages.append)
+    (line,) = messages
     assert line.startswith(f"{recipe.out}/checkpoint is used as it is; its origin cannot be checked: ")
 
 

@@ -66,7 +66,7 @@ def test_too_many_distinct_unreadable_samples_end_a_run() -> None:
     actions = []
     for name in ("a", "b", "a", "b", "c"):
         actions.append(detector.record_skipped(1, [SkippedSample(name, 3, "cut")], "training", of=4)["action"])
-        kept = detector.state_dict()
+        saved = detector.state_dict()
         detector = AnomalyDetector(detector.config)
-        detector.load_state_dict(kept)
+        detector.load_state_dict(saved)
     assert actions == ["skip"] * 4 + ["stop"]

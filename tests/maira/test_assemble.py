@@ -141,8 +141,8 @@ def test_new_embeddings_are_the_mean_of_existing_ones(parts: tuple[Path, Path], 
 def test_the_adapter_depends_on_the_seed(parts: tuple[Path, Path], assembled: Path, tmp_path: Path) -> None:
     assemble(*parts, tmp_path / "same", seed=3)
     assemble(*parts, tmp_path / "other", seed=4)
-    first, same, other = (state(folder) for folder in (assembled, tmp_path / "same", tmp_path / "other"))
-    differs = {name for name in first if not torch.equal(first[name], other[name])}
+    first, same, different = (state(folder) for folder in (assembled, tmp_path / "same", tmp_path / "other"))
+    differs = {name for name in first if not torch.equal(first[name], different[name])}
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert differs == {f"multi_modal_projector.layers.{i}.weight" for i in (0, 2, 4, 6)}
 

@@ -42,12 +42,12 @@ class Alive(TorchDispatchMode):
         self.made: dict[StorageWeakRef, int] = {}
 
     def __torch_dispatch__(self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = operation(*args, **(kwargs or {}))
-        for tensor in pytree.tree_leaves(made):
+        output = operation(*args, **(kwargs or {}))
+        for tensor in pytree.tree_leaves(output):
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
                 self.made[StorageWeakRef(storage)] = storage.nbytes()
-        return made
+        return output
 
     @property
     def count(self) -> int:

@@ -150,10 +150,10 @@ def test_the_condition_ends_with_the_first_box_of_the_sentence(make_study: Any) 
 
 def test_the_condition_is_a_prefix_of_the_training_answer(make_study: Any) -> None:
     study = make_study()
-    whole = make_example(study, "grounded")
+    example = make_example(study, "grounded")
     for item in box_completions(study):
-        assert f"{whole.prompt}{whole.target}".startswith(f"{item.example.prompt}{item.example.target}")
-        assert item.example.images == whole.images
+        assert f"{example.prompt}{example.target}".startswith(f"{item.example.prompt}{item.example.target}")
+        assert item.example.images == example.images
 
 
 def test_the_paper_prompt_is_selectable(make_study: Any) -> None:

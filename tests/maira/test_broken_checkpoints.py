@@ -52,7 +52,7 @@ def _other_tokenizer(folder: Path) -> None:
     """A tokenizer of its kind that MAIRA-2's tokens were not added to."""
     train_tokenizer(["No mass."], 270).save_pretrained(folder)
     values = json.loads((folder / "tokenizer.json").read_text())
-    values["added_tokens"] = [one for one in values["added_tokens"] if one["id"] < 3]
+    values["added_tokens"] = [token for token in values["added_tokens"] if token["id"] < 3]
     (folder / "tokenizer.json").write_text(json.dumps(values))
     (folder / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}')
 

@@ -95,9 +95,9 @@ def test_logits_equal_the_assembly(
     folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor], kind: str
 ) -> None:
     model = load(folders[kind])
-    for ids, shown in zip(TEXTS, pixels, strict=True):
-        result = model(input_ids=torch.tensor([ids]), pixel_values=shown).logits[0]
-        torch.testing.assert_close(result, assembly.logits(ids, shown), atol=1e-5, rtol=0)
+    for ids, images in zip(TEXTS, pixels, strict=True):
+        result = model(input_ids=torch.tensor([ids]), pixel_values=images).logits[0]
+        torch.testing.assert_close(result, assembly.logits(ids, images), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -105,8 +105,8 @@ def test_logits_of_a_padded_batch_equal_the_assembly(
     folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor]
 ) -> None:
     together = load(folders["released"])(**batch(pixels)).logits
-    for row, (ids, shown) in enumerate(zip(TEXTS, pixels, strict=True)):
-        torch.testing.assert_close(together[row, -len(ids) :], assembly.logits(ids, shown), atol=1e-5, rtol=0)
+    for row, (ids, images) in enumerate(zip(TEXTS, pixels, strict=True)):
+        torch.testing.assert_close(together[row, -len(ids) :], assembly.logits(ids, images), atol=1e-5, rtol=0)
 
 
 def test_generation_token_by_token_equals_the_assembly(
@@ -115,8 +115,8 @@ def test_generation_token_by_token_equals_the_assembly(
     inputs = batch(pixels)
     model = load(folders["released"])
     written = model.generate(**inputs, max_new_tokens=16, do_sample=False, eos_token_id=None)
-    for row, (ids, shown) in enumerate(zip(TEXTS, pixels, strict=True)):
-        assert written[row, -16:].tolist() == assembly.greedy(ids, shown, 16)
+    for row, (ids, images) in enumerate(zip(TEXTS, pixels, strict=True)):
+        assert written[row, -16:].tolist() == assembly.greedy(ids, images, 16)
 
 
 def test_released_tensor_names_match_the_specification(state: dict[str, Tensor]) -> None:
@@ -192,14 +192,14 @@ def test_a_model_read_in_another_layout_is_saved_in_ours(folders: dict[str, Path
 def test_missing_unexpected_and_reshaped_tensors_are_errors(
     state: dict[str, Tensor], folders: dict[str, Path], tmp_path: Path, kind: str
 ) -> None:
-    whole = {"released": state, "transformers5": in_transformers5(state)}.get(kind)
-    if whole is None:
-        whole = {name: tensor.clone() for name, tensor in load(folders["own"]).state_dict().items()}
-    wrong = dict(whole)
-    lost = next(name for name in whole if name.endswith("layers.1.mlp.up_proj.weight"))
+    tensors = {"released": state, "transformers5": in_transformers5(state)}.get(kind)
+    if tensors is None:
+        tensors = {name: tensor.clone() for name, tensor in load(folders["own"]).state_dict().items()}
+    wrong = dict(tensors)
+    lost = next(name for name in tensors if name.endswith("layers.1.mlp.up_proj.weight"))
     del wrong[lost]
     wrong["vision_tower.pooler.weight"] = torch.zeros(3)
-    cut = next(name for name in whole if name.endswith("layers.4.bias"))
+    cut = next(name for name in tensors if name.endswith("layers.4.bias"))
     wrong[cut] = torch.zeros(31)
     folder = write_released(tmp_path, wrong, json.loads((folders[kind] / "config.json").read_text()))
     with pytest.raises(InputError) as caught:

@@ -41,46 +41,46 @@ class Trained:
 
 @contextmanager
 def states(out: Path, keep: int = 2) -> Iterator[tuple[CheckpointManager, list[str]]]:
-    said: list[str] = []
-    with closing(CheckpointManager(out, keep, ALONE, said.append)) as made:
-        yield made, said
+    messages: list[str] = []
+    with closing(CheckpointManager(out, keep, ALONE, messages.append)) as manager:
+        yield manager, messages
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     ours, theirs = Trained(0), Trained(1)
     theirs.model[0].load_state_dict(ours.model[0].state_dict())
-    with states(tmp_path) as (kept, _):
-        kept.save(1, ours.model, ours.optimizer, {})
+    with states(tmp_path) as (states_manager, _):
+        states_manager.save(1, ours.model, ours.optimizer, {})
         # The state is that of now, not of when it is written.
         for _ in range(3):
             ours.learn()
-        drawn = random.random(), np.random.rand(), torch.rand(1)
-        assert kept.finish()
-        kept.load(kept.find()[0], theirs.model, theirs.optimizer)
+        numbers = random.random(), np.random.rand(), torch.rand(1)
+        assert states_manager.finish()
+        states_manager.load(states_manager.find()[0], theirs.model, theirs.optimizer)
     for _ in range(3):
         theirs.learn()
-    assert (random.random(), np.random.rand(), torch.rand(1)) == drawn
+    assert (random.random(), np.random.rand(), torch.rand(1)) == numbers
     for name, weight in ours.model.state_dict().items():
         assert torch.equal(theirs.model.state_dict()[name], weight)
 
 
 def test_only_the_last_states_remain(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path, keep=2) as (kept, _):
+    with states(tmp_path, keep=2) as (states_manager, _):
         for step in (5, 10, 15):
-            kept.save(step, trained.model, trained.optimizer, {})
-        kept.finish()
-        assert [state.name for state in kept.find()] == ["step-000015", "step-000010"]
+            states_manager.save(step, trained.model, trained.optimizer, {})
+        states_manager.finish()
+        assert [state.name for state in states_manager.find()] == ["step-000015", "step-000010"]
     assert sorted(path.name for path in (tmp_path / "states").iterdir()) == ["step-000010", "step-000015"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing", "no record", "half a record"])
 def test_a_damaged_state_is_skipped_with_a_message(damage: str, tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (kept, said):
+    with states(tmp_path) as (states_manager, messages):
         for step in (5, 10):
-            kept.save(step, trained.model, trained.optimizer, {})
-        kept.finish()
+            states_manager.save(step, trained.model, trained.optimizer, {})
+        states_manager.finish()
         last = tmp_path / "states" / "step-000010"
         tensors, record = last / "__0_0.distcp", last / "state.json"
         if damage == "cut":
@@ -89,85 +89,85 @@ def test_a_damaged_state_is_skipped_with_a_message(damage: str, tmp_path: Path) 
             record.write_text(record.read_text(encoding="utf-8")[:20], encoding="utf-8")
         else:
             (tensors if damage == "missing" else record).unlink()
-        assert [state.name for state in kept.find()] == ["step-000005"]
-    assert said == [f"{last} is damaged and ignored"]
+        assert [state.name for state in states_manager.find()] == ["step-000005"]
+    assert messages == [f"{last} is damaged and ignored"]
 
 
 def test_an_unreadable_state_is_a_one_line_error(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (kept, _):
-        kept.save(5, trained.model, trained.optimizer, {})
-        kept.finish()
+    with states(tmp_path) as (states_manager, _):
+        states_manager.save(5, trained.model, trained.optimizer, {})
+        states_manager.finish()
         tensors = tmp_path / "states" / "step-000005" / "__0_0.distcp"
         tensors.write_bytes(b"x" * tensors.stat().st_size)
         with pytest.raises(RunError, match=r"step-000005: ") as failed:
-            kept.load(kept.find()[0], trained.model, trained.optimizer)
+            states_manager.load(states_manager.find()[0], trained.model, trained.optimizer)
     assert "\n" not in str(failed.value)
 
 
 def test_a_changed_byte_is_detected(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (kept, _):
-        kept.save(5, trained.model, trained.optimizer, {})
-        kept.finish()
+    with states(tmp_path) as (states_manager, _):
+        states_manager.save(5, trained.model, trained.optimizer, {})
+        states_manager.finish()
         tensors = tmp_path / "states" / "step-000005" / "__0_0.distcp"
         weight, content = trained.model.state_dict()["1.weight"].numpy().tobytes(), tensors.read_bytes()
         assert weight in content
         tensors.write_bytes(content.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
         with pytest.raises(RunError, match=r"step-000005: __0_0\.distcp has changed since it was saved"):
-            kept.load(kept.find()[0], trained.model, trained.optimizer)
+            states_manager.load(states_manager.find()[0], trained.model, trained.optimizer)
 
 
 def test_a_state_of_another_version_is_not_reported_as_damaged(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (kept, said):
-        kept.save(5, trained.model, trained.optimizer, {})
-        kept.finish()
+    with states(tmp_path) as (states_manager, messages):
+        states_manager.save(5, trained.model, trained.optimizer, {})
+        states_manager.finish()
         record = read_json(tmp_path / "states" / "step-000005" / "state.json")
         del record["sizes"]
         write_json(tmp_path / "states" / "step-000005" / "state.json", record | {"format": 99, "version": "9.0"})
-        (state,) = kept.find()
+        (state,) = states_manager.find()
         with raises("step-000005: unsupported-version"):
             read_record(state)
-    assert said == []
+    assert messages == []
 
 
 def test_a_state_without_a_format_number_has_format_1(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (kept, said):
+    with states(tmp_path) as (states_manager, messages):
         for step in (5, 10):
-            kept.save(step, trained.model, trained.optimizer, {})
-        kept.finish()
-        for state in kept.find():
+            states_manager.save(step, trained.model, trained.optimizer, {})
+        states_manager.finish()
+        for state in states_manager.find():
             record = read_json(state / "state.json")
             write_json(state / "state.json", {k: v for k, v in record.items() if k not in ("format", "version")})
         # Damage is known in them as in others.
-        (kept.find()[0] / "__0_0.distcp").unlink()
-        (state,) = kept.find()
-        kept.load(state, trained.model, trained.optimizer)
-        assert kept.last == 5
-    assert said == [f"{tmp_path / 'states' / 'step-000010'} is damaged and ignored"]
+        (states_manager.find()[0] / "__0_0.distcp").unlink()
+        (state,) = states_manager.find()
+        states_manager.load(state, trained.model, trained.optimizer)
+        assert states_manager.last == 5
+    assert messages == [f"{tmp_path / 'states' / 'step-000010'} is damaged and ignored"]
 
 
 def test_a_run_with_only_damaged_states_does_not_restart(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (kept, _):
-        kept.save(5, trained.model, trained.optimizer, {})
-        kept.finish()
+    with states(tmp_path) as (states_manager, _):
+        states_manager.save(5, trained.model, trained.optimizer, {})
+        states_manager.finish()
         (tmp_path / "states" / "step-000005" / "__0_0.distcp").unlink()
         with raises("states: file-unreadable"):
-            kept.find()
+            states_manager.find()
 
 
 def test_leftovers_of_an_interrupted_save_are_removed(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (kept, said):
-        kept.save(5, trained.model, trained.optimizer, {})
-        kept.finish()
+    with states(tmp_path) as (states_manager, messages):
+        states_manager.save(5, trained.model, trained.optimizer, {})
+        states_manager.finish()
         shutil.copytree(tmp_path / "states" / "step-000005", tmp_path / "states" / "step-000007.writing")
-        assert [state.name for state in kept.find()] == ["step-000005"]
+        assert [state.name for state in states_manager.find()] == ["step-000005"]
     assert [path.name for path in (tmp_path / "states").iterdir()] == ["step-000005"]
-    assert said == []
+    assert messages == []
 
 
 def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,18 +180,18 @@ def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pyt
             raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")  # noqa: B904
 
     trained = Trained(0)
-    with states(tmp_path) as (kept, said):
-        kept.save(5, trained.model, trained.optimizer, {})
-        kept.finish()
+    with states(tmp_path) as (states_manager, messages):
+        states_manager.save(5, trained.model, trained.optimizer, {})
+        states_manager.finish()
         monkeypatch.setattr(module.state_dict_saver, "save", full)
-        kept.save(10, trained.model, trained.optimizer, {})
-        assert not kept.finish()
-        assert kept.last == 5
+        states_manager.save(10, trained.model, trained.optimizer, {})
+        assert not states_manager.finish()
+        assert states_manager.last == 5
         assert [path.name for path in (tmp_path / "states").iterdir()] == ["step-000005"]
         monkeypatch.undo()
-        kept.save(15, trained.model, trained.optimizer, {})
-        assert kept.finish()
-    (line,) = said
+        states_manager.save(15, trained.model, trained.optimizer, {})
+        assert states_manager.finish()
+    (line,) = messages
     assert line.startswith("the state of step 10 could not be saved, the run continues: ")
     assert "states: no space left on device (1.04e-07 GB are to be written, " in line
 
@@ -199,14 +199,14 @@ def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pyt
 def test_a_failed_save_reports_the_system_error(tmp_path: Path) -> None:
     trained = Trained(0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with states(tmp_path) as (kept, said):
+    with states(tmp_path) as (states_manager, messages):
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
         try:
-            kept.save(5, trained.model, trained.optimizer, {})
-            assert not kept.finish()
+            states_manager.save(5, trained.model, trained.optimizer, {})
+            assert not states_manager.finish()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert said == ["the state of step 5 could not be saved, the run continues: File too large"]
+    assert messages == ["the state of step 5 could not be saved, the run continues: File too large"]
     assert not list((tmp_path / "states").iterdir())
 
 

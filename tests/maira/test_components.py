@@ -49,9 +49,9 @@ def test_only_trained_parts_receive_gradients(
     model = prepared(make_recipe(trained=trained))
     row = pack([make_sample(config, 2, 5, 6, seed=1)])
     MairaLossModel(model, 0, 0.0)(row).answer.backward()
-    found = gradients(model)
-    assert {name.split(".")[0] for name in found} == modules
-    assert set(found) == {name for name, p in model.named_parameters() if p.requires_grad}
+    named_gradients = gradients(model)
+    assert {name.split(".")[0] for name in named_gradients} == modules
+    assert set(named_gradients) == {name for name, p in model.named_parameters() if p.requires_grad}
 
 
 def test_a_trained_encoder_is_in_training_mode_and_recorded(make_recipe: MakeRecipe, tmp_path: Path) -> None:

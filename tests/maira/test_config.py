@@ -29,10 +29,10 @@ def test_the_defaults_are_those_of_the_release() -> None:
 
 
 def test_configs_do_not_share_mutable_parts() -> None:
-    one, other = MairaConfig(), MairaConfig()
-    one.text_config.vocab_size = 1
-    one.vision_config.image_size = 14
-    assert (other.text_config.vocab_size, other.vision_config.image_size) == (32207, 518)
+    first, second = MairaConfig(), MairaConfig()
+    first.text_config.vocab_size = 1
+    first.vision_config.image_size = 14
+    assert (second.text_config.vocab_size, second.vision_config.image_size) == (32207, 518)
 
 
 @pytest.mark.parametrize(("merge", "tokens"), [(1, 64), (2, 16), (4, 4)])

@@ -71,22 +71,22 @@ def test_a_prompt_that_fills_the_context_window_is_a_failure_of_its_study_only(
     assert list(PromptEmbedder(checkpoint).embed([long.example], length)) == [answers[0]]
 
 
-@pytest.mark.parametrize("left", [1, 4])
+@pytest.mark.parametrize("n_left", [1, 4])
 def test_a_response_ends_with_the_context_window(
     model: MairaForConditionalGeneration,
     processor: MairaProcessor,
     question: GenerationRequest,
     monkeypatch: pytest.MonkeyPatch,
-    left: int,
+    n_left: int,
 ) -> None:
-    room = _length(processor, question) + left
-    short = GenerationRequest(question.example, question.form, left)
+    room = _length(processor, question) + n_left
+    short = GenerationRequest(question.example, question.form, n_left)
     ((_, expected),) = _engine(model, processor, 10_000, monkeypatch).generate([short])
     ((_, result),) = _engine(model, processor, room, monkeypatch).generate([question])
     assert isinstance(expected, Response)
     assert isinstance(result, Response)
     assert (result.text, result.cut_off) == (expected.text, expected.cut_off)
-    assert limit_to_window(question, room - left, room) == short
+    assert limit_to_window(question, room - n_left, room) == short
 
 
 def test_no_transformers_warning_with_scaled_positions(

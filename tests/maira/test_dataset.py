@@ -61,8 +61,8 @@ def test_the_table_holds_the_token_counts_of_all_answers(
     expected = []
     for number, study in enumerate(studies):
         for task in TASKS:
-            asked = (study.phrases or []) if task == "phrase" else [None]
-            for phrase, sentence in enumerate(asked):
+            targets = (study.phrases or []) if task == "phrase" else [None]
+            for phrase, sentence in enumerate(targets):
                 example = make_example(study, task, phrase=sentence)
                 assert example.target is not None
                 prompt = len(processor.encode_prompt(example.prompt, len(example.images)))
@@ -123,8 +123,8 @@ def test_only_studies_of_the_split_are_taken(
     write_manifest(mixed, [s.model_copy(update={"split": "val" if i % 3 else "train"}) for i, s in enumerate(studies)])
     pack_shards(mixed, tmp_path / "shards")
     for source in ({"manifest": mixed}, {"shards": str(tmp_path / "shards")}):
-        taken = opened([source | {"split": "train"}]).table["number"]
-        assert set(taken.tolist()) == set(range(0, len(studies), 3))
+        selected = opened([source | {"split": "train"}]).table["number"]
+        assert set(selected.tolist()) == set(range(0, len(studies), 3))
         with raises(f"{Path(str(*source.values())).name}: empty-input"):
             opened([source | {"split": "test"}])
 
@@ -191,13 +191,13 @@ def test_processes_build_the_same_table(
     monkeypatch.setattr(module, "_CHUNK", 3)
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
     made = alone.config
-    said: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
     together = open_dataset(
-        made, made.train, alone.processor, tmp_path / "elsewhere", on_progress=lambda *done: said.append(done)
+        made, made.train, alone.processor, tmp_path / "elsewhere", on_progress=lambda *done: counts.append(done)
     )
     np.testing.assert_array_equal(alone.table, together.table)
     assert (alone.kinds, alone.notes) == (together.kinds, together.notes)
-    assert said[-1] == (28, 28)
+    assert counts[-1] == (28, 28)
 
 
 def test_a_manifest_may_have_blank_lines_a_byte_order_mark_and_no_final_newline(
@@ -299,9 +299,9 @@ def test_mismatched_image_tokens_are_an_error_with_both_numbers(
     processor: MairaProcessor, studies: list[Study]
 ) -> None:
     example = make_example(studies[0], "findings")
-    wanted = 16 * len(example.images)
+    n_tokens = 16 * len(example.images)
     bad = Forgetful(processor.image_processor, processor.tokenizer, 16)
-    with pytest.raises(InputError, match=rf"sample 'phantom-7-000000'.*: .* {wanted} .* {wanted - 1}"):
+    with pytest.raises(InputError, match=rf"sample 'phantom-7-000000'.*: .* {n_tokens} .* {n_tokens - 1}"):
         encode_example(example, bad)
 
 
@@ -346,8 +346,8 @@ def test_steps_are_streamed_in_order_from_any_start(streamed: tuple[StudyDataset
     assert [step for step, _, _ in steps] == list(range(schedule.steps))
     for step, rows, skipped in steps:
         assert not skipped
-        wanted = [tuple(dataset.sample_id(item) for item in row) for row in schedule.rows(step)]
-        assert [row.sample_ids for row in rows] == wanted
+        expected_ids = [tuple(dataset.sample_id(item) for item in row) for row in schedule.rows(step)]
+        assert [row.sample_ids for row in rows] == expected_ids
         assert {row.totals for row in rows} == {schedule.totals(step)}
         assert sum(len(row.targets) for row in rows) == schedule.totals(step).answer_tokens
         assert {row.input_ids.shape[1] % LENGTH_MULTIPLE for row in rows} == {0}
@@ -397,8 +397,8 @@ def test_unreadable_samples_are_skipped_if_configured(
         (studies[number].sample_id, int(dataset.table[number]["answer"]))
     ]
     assert "radiograph.png" in skipped[0].reason
-    shown = {name for row in rows for name in row.sample_ids}
-    assert shown == {study.sample_id for study in studies} - {studies[number].sample_id}
+    names = {name for row in rows for name in row.sample_ids}
+    assert names == {study.sample_id for study in studies} - {studies[number].sample_id}
 
 
 def test_all_missing_images_are_named_at_once(

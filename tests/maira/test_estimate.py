@@ -36,20 +36,20 @@ SMALL["vision_config"]["num_attention_heads"] = 2  # type: ignore[index]
 
 
 def make_recipe(**values: Any) -> TrainConfig:
-    given = {"model": SMALL, "train": "absent.jsonl", "out": Path("o"), "epochs": 3, "token_budget": 2048}
-    return TrainConfig.model_validate(given | values)
+    defaults = {"model": SMALL, "train": "absent.jsonl", "out": Path("o"), "epochs": 3, "token_budget": 2048}
+    return TrainConfig.model_validate(defaults | values)
 
 
 def test_estimates_for_the_paper_config() -> None:
-    found = estimate(make_recipe(model=Path("absent"), token_budget=8192), "a100-80g", gpus=16, mfu=0.5)
-    assert sum(every for every, _ in found.parameters.values()) == pytest.approx(6.880e9, rel=1e-3)
-    assert found.parameters["encoder"][1] == 0
-    assert found.steps == 3 * (510_848 // 128)
-    assert found.step_seconds == pytest.approx(found.flops.total / (16 * 312e12 * 0.5))
+    result = estimate(make_recipe(model=Path("absent"), token_budget=8192), "a100-80g", gpus=16, mfu=0.5)
+    assert sum(every for every, _ in result.parameters.values()) == pytest.approx(6.880e9, rel=1e-3)
+    assert result.parameters["encoder"][1] == 0
+    assert result.steps == 3 * (510_848 // 128)
+    assert result.step_seconds == pytest.approx(result.flops.total / (16 * 312e12 * 0.5))
     # The specification's arithmetic: about 115 TFLOP a sample.
-    assert found.flops.total / 128 == pytest.approx(115e12, rel=0.05)
-    assert "absent" in found.model
-    assert "paper" in found.workload.basis
+    assert result.flops.total / 128 == pytest.approx(115e12, rel=0.05)
+    assert "absent" in result.model
+    assert "paper" in result.workload.basis
 
 
 def test_fsdp_memory_is_per_process() -> None:
@@ -64,9 +64,9 @@ def test_suggestions_accompany_a_config_that_does_not_fit(monkeypatch: pytest.Mo
     need = estimate(train_config, "h100").memory.total
     tight = Accelerator("tight", "tight", (RESERVED + 0.9 * need) / GIB, 1e12)
     monkeypatch.setattr(cost_estimate, "ACCELERATORS", (tight,))
-    found = estimate(train_config, "tight")
-    assert not found.fits
-    ways = {remedy.overrides: remedy for remedy in found.remedies}
+    result = estimate(train_config, "tight")
+    assert not result.fits
+    ways = {remedy.overrides: remedy for remedy in result.remedies}
     assert ways["activation_checkpointing=full"].fits
     assert ways["activation_checkpointing=full"].total < need
 
@@ -86,10 +86,10 @@ def test_only_the_configuration_of_a_checkpoint_is_read(checkpoint: Path, tmp_pa
     for name in ("tokenizer.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json"):
         if (checkpoint / name).exists():
             shutil.copy(checkpoint / name, tmp_path / name)
-    found = estimate(make_recipe(model=tmp_path), "h100")
+    result = estimate(make_recipe(model=tmp_path), "h100")
     config = MairaConfig.from_pretrained(checkpoint)
     shapes = build_shapes(config, make_recipe())
-    assert sum(every for every, _ in found.parameters.values()) == sum(p.numel() for p in shapes.parameters())
+    assert sum(every for every, _ in result.parameters.values()) == sum(p.numel() for p in shapes.parameters())
 
 
 def test_answers_are_counted_from_available_data(phantoms: Path) -> None:
@@ -159,8 +159,8 @@ def test_eight_bit_state_size_matches_torchao() -> None:
     ],
 )
 def test_driver_names_map_to_accelerators(device: str, name: str | None) -> None:
-    found = find_accelerator(device)
-    assert (found and found.name) == name
+    result = find_accelerator(device)
+    assert (result and result.name) == name
 
 
 @pytest.fixture
@@ -175,16 +175,16 @@ def test_the_command_writes_json(recipe_file: Path) -> None:
         app, ["estimate", str(recipe_file), "token_budget=4096", "--gpus", "2", "--gpu", "h200", "--json"]
     )
     assert ran.exit_code == 0, ran.output
-    told = json.loads(ran.stdout)
-    assert told["gpus"] == 2
-    assert told["memory"]["total"] == sum(v for part, v in told["memory"].items() if part != "total")
+    written = json.loads(ran.stdout)
+    assert written["gpus"] == 2
+    assert written["memory"]["total"] == sum(v for part, v in written["memory"].items() if part != "total")
 
 
 def test_the_table_of_the_command_lists_every_part(recipe_file: Path) -> None:
     ran = CliRunner().invoke(app, ["estimate", str(recipe_file)])
     assert ran.exit_code == 0, ran.output
-    for said in ("language model", "optimizer states", "fits in", "GPU hours", "the paper's whole mix"):
-        assert said in ran.stdout
+    for expected in ("language model", "optimizer states", "fits in", "GPU hours", "the paper's whole mix"):
+        assert expected in ran.stdout
     # A model as small as this has units of its size, and no time that is promised.
     assert " 0.0 M" not in ran.stdout
     assert "0.00 GiB" not in ran.stdout

@@ -108,9 +108,9 @@ def test_operation_counts_match_torch(values: dict[str, Any], stem: str) -> None
 
 def test_attention_cost_is_per_sample_of_a_row() -> None:
     rates = make_rates(MairaConfig(), make_recipe())
-    one, two = rates.of([3000], 2, 100), rates.of([1500, 1500], 2, 100)
-    assert two.attention == pytest.approx(one.attention / 2, rel=1e-3)
-    assert two.language_model == one.language_model
+    single, double = rates.of([3000], 2, 100), rates.of([1500, 1500], 2, 100)
+    assert double.attention == pytest.approx(single.attention / 2, rel=1e-3)
+    assert double.language_model == single.language_model
 
 
 def test_a_token_of_the_7b_model_costs_42_gflop_of_training() -> None:

@@ -111,8 +111,8 @@ def test_findings_are_a_narrative(studies: list[Study]) -> None:
 def test_an_interrupted_run_resumes_with_missing_studies_only(
     studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
 ) -> None:
-    whole = tmp_path / "whole.jsonl"
-    _run(studies, checkpoint, whole)
+    complete = tmp_path / "whole.jsonl"
+    _run(studies, checkpoint, complete)
     out = tmp_path / "drafts.jsonl"
 
     def stop_at_second_batch(done: int, _: int) -> None:
@@ -128,7 +128,7 @@ def test_an_interrupted_run_resumes_with_missing_studies_only(
     requested.clear()
     _run(studies, checkpoint, out)
     assert len(requested) == 1
-    assert without_time(out) == without_time(whole)
+    assert without_time(out) == without_time(complete)
     assert not out.with_name("drafts.jsonl.partial").exists()
 
 
@@ -314,28 +314,28 @@ def test_a_folder_without_a_checkpoint_is_refused(studies: list[Study], tmp_path
 
 
 def test_checkpoints_have_different_fingerprints(checkpoint: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
+    copy = tmp_path / "other"
+    copy.mkdir()
     for path in checkpoint.iterdir():
-        (other / path.name).write_bytes(path.read_bytes())
-    assert fingerprint(other) == fingerprint(checkpoint)
-    result = {fingerprint(other)}
+        (copy / path.name).write_bytes(path.read_bytes())
+    assert fingerprint(copy) == fingerprint(checkpoint)
+    result = {fingerprint(copy)}
     # A chat model may come with a template of its own, and with weights as pickles.
     for name, content in (("config.json", " "), ("chat_template.jinja", "{}"), ("model.bin", "0"), ("model.bin", "1")):
-        with (other / name).open("a") as file:
+        with (copy / name).open("a") as file:
             file.write(content)
-        result.add(fingerprint(other))
+        result.add(fingerprint(copy))
     assert len(result) == 5
 
 
 @pytest.mark.parametrize("row", [0, -1], ids=["first row", "last row"])
 def test_a_changed_tensor_changes_the_fingerprint(row: int, checkpoint: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(checkpoint, other)
-    before = fingerprint(other)
-    weights = load_file(other / "model.safetensors")
+    copy = tmp_path / "other"
+    shutil.copytree(checkpoint, copy)
+    before = fingerprint(copy)
+    weights = load_file(copy / "model.safetensors")
     for name, tensor in weights.items():
         change = torch.zeros_like(tensor)
         change[row] = 1
-        save_file(weights | {name: tensor + change}, other / "model.safetensors", metadata={"format": "pt"})
-        assert fingerprint(other) != before, name
+        save_file(weights | {name: tensor + change}, copy / "model.safetensors", metadata={"format": "pt"})
+        assert fingerprint(copy) != before, name

@@ -47,7 +47,7 @@ runpy.run_module("maira", run_name="__main__")
 
 @pytest.mark.slow
 def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
-    manifest, whole = tmp_path / "set" / "manifest.jsonl", tmp_path / "whole" / "drafts.jsonl"
+    manifest, complete = tmp_path / "set" / "manifest.jsonl", tmp_path / "whole" / "drafts.jsonl"
     write_manifest(manifest, read_manifest(phantoms)[:6])
     out = tmp_path / "drafts.jsonl"
     command = _arguments(checkpoint, manifest, out, "--batch", "2")
@@ -58,8 +58,8 @@ def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms
     assert len(remaining) == 3
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    CliRunner().invoke(app, _arguments(checkpoint, manifest, whole))
-    assert without_time(out) == without_time(whole)
+    CliRunner().invoke(app, _arguments(checkpoint, manifest, complete))
+    assert without_time(out) == without_time(complete)
     assert [row for row in read_rows(out) if row in remaining] == sorted(remaining, key=read_rows(out).index)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "set", "whole"]
 

@@ -75,8 +75,8 @@ MADE = _made()
 tokenizers = st.sampled_from(MADE)
 
 
-def _allowed(grammar: Grammar, state: ReportState, left: int | None = None) -> set[int]:
-    row, banned = state.choices(left)
+def _allowed(grammar: Grammar, state: ReportState, remaining: int | None = None) -> set[int]:
+    row, banned = state.choices(remaining)
     return set(np.flatnonzero(grammar.allowed[row]).tolist()) - set(banned)
 
 
@@ -368,8 +368,8 @@ def test_rows_are_independent_of_padding_and_other_rows() -> None:
     prompt[2] = grammar.vocabulary.ids[BOX]  # whatever the prompt says
     together = _generate(GrammarProcessor(grammar, 40), scores, prompt, tokenizer.pad_token_id).tolist()
     for row in range(3):
-        one = [step[row : row + 1] for step in scores]
-        alone = _generate(GrammarProcessor(grammar, 40), one, torch.full((1, 2), 7), 0)[0].tolist()
+        row_scores = [step[row : row + 1] for step in scores]
+        alone = _generate(GrammarProcessor(grammar, 40), row_scores, torch.full((1, 2), 7), 0)[0].tolist()
         assert together[row][: len(alone)] == alone
         assert set(together[row][len(alone) :]) <= {tokenizer.pad_token_id}
 

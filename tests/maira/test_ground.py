@@ -173,11 +173,11 @@ def test_scores_use_crop_pixels_mapped_to_the_original(
     for left in folder.glob("out.*"):
         left.unlink()
     run = _ground(study, _phrases(phrase), out)
-    both = (predicted & true).sum()
+    intersection = (predicted & true).sum()
     expected = {
-        "precision": both / predicted.sum() if predicted.any() else 0,
-        "recall": both / true.sum(),
-        "iou": both / (predicted | true).sum(),
+        "precision": intersection / predicted.sum() if predicted.any() else 0,
+        "recall": intersection / true.sum(),
+        "iou": intersection / (predicted | true).sum(),
     }
     (row,) = read_rows(out)
     assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-12)
@@ -238,16 +238,16 @@ def test_a_finished_run_starts_no_engine_and_prints_the_same(
 
 
 @pytest.mark.parametrize(
-    "other", [CUT, LEFT.model_copy(update={"boxes": CUT.boxes}), LEFT.model_copy(update={"text": "Right nodule."})]
+    "changed", [CUT, LEFT.model_copy(update={"boxes": CUT.boxes}), LEFT.model_copy(update={"text": "Right nodule."})]
 )
-def test_a_changed_phrase_is_located_again(study: Study, folder: Path, engine: Install, other: Sentence) -> None:
+def test_a_changed_phrase_is_located_again(study: Study, folder: Path, engine: Install, changed: Sentence) -> None:
     scripted = engine(lambda _: WHOLE)
     _ground(study, _phrases(LEFT, HIDDEN), folder / "out.jsonl")
     scripted.asked.clear()
     reported: list[int] = []
-    _ground(study, _phrases(other, HIDDEN), folder / "out.jsonl", on_changed=reported.append)
+    _ground(study, _phrases(changed, HIDDEN), folder / "out.jsonl", on_changed=reported.append)
     assert (len(scripted.asked), reported) == (1, [1])
-    _ground(study, _phrases(other, HIDDEN), folder / "once.jsonl")
+    _ground(study, _phrases(changed, HIDDEN), folder / "once.jsonl")
     assert read_rows(folder / "out.jsonl") == read_rows(folder / "once.jsonl")
 
 

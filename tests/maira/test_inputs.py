@@ -69,8 +69,10 @@ def test_a_prompt_shows_exactly_the_inputs_not_dropped(dropped: list[Input]) -> 
 
 @given(dropped=some_inputs)
 def test_a_study_loses_its_dropped_inputs(dropped: list[Input]) -> None:
-    left = drop_inputs(FULL, dropped)
-    assert [name for name in INPUTS if not has_inputs(left, [name])] == [name for name in INPUTS if name in dropped]
+    remaining = drop_inputs(FULL, dropped)
+    assert [name for name in INPUTS if not has_inputs(remaining, [name])] == [
+        name for name in INPUTS if name in dropped
+    ]
 
 
 def test_the_image_of_a_dropped_prior_is_not_shown() -> None:
@@ -122,7 +124,9 @@ def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
     runs = without_inputs(tmp_path, ["prior"])
     for task, reference in (("findings", "Clear."), ("grounded", [Sentence(text="Clear.")])):
         (study,) = select_studies([FULL], task, "all", runs).studies  # type: ignore[arg-type]
-        assert [one for one in (study.findings, study.grounded_findings) if one is not None] == [reference]
+        assert [candidate for candidate in (study.findings, study.grounded_findings) if candidate is not None] == [
+            reference
+        ]
 
 
 @pytest.mark.parametrize("subset", ["all", "with-input"])
@@ -210,9 +214,9 @@ def test_a_language_model_detects_mentions_of_comparison(tmp_path: Path) -> None
 
 
 def test_unavailable_metrics_are_explained_below_the_table(tmp_path: Path) -> None:
-    said = "\n".join(footnotes(_table(tmp_path)))
-    assert "Not in the table: radgraph (needs weights: --weights radgraph=FOLDER with" in said
-    assert "Not in the table: comparison_mentions (needs a language model" in said
+    output = "\n".join(footnotes(_table(tmp_path)))
+    assert "Not in the table: radgraph (needs weights: --weights radgraph=FOLDER with" in output
+    assert "Not in the table: comparison_mentions (needs a language model" in output
 
 
 def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
@@ -265,8 +269,8 @@ def _command(arguments: Sequence[str]) -> str:
 
 
 def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: Path) -> None:
-    said = _command([*arguments, "--judge", "offline"])
-    assert "3 studies; skipped: 1 without a reference report." in said
+    output = _command([*arguments, "--judge", "offline"])
+    assert "3 studies; skipped: 1 without a reference report." in output
     for run in ("all-inputs", "no-prior"):
         assert len((tmp_path / "out" / run / "drafts.jsonl").read_text().splitlines()) == 3
         assert (tmp_path / "out" / run / "results" / "report.html").is_file()
@@ -275,20 +279,20 @@ def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: 
     record = json.loads((tmp_path / "out" / "table.json").read_text())
     assert {"logical_f1", "rouge_l", "bleu_4"} <= record["experiments"]["no-prior"]["differences"].keys()
     for name in ("meteor", "chexbert", "radgraph", "radcliq"):
-        assert said.count(f"Not in the table: {name} (needs weights: --weights ") == 1
+        assert output.count(f"Not in the table: {name} (needs weights: --weights ") == 1
 
 
 def test_the_command_prints_a_line_per_run_and_narrow_tables(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    said = _command([*arguments, "--drop", "lateral", "--judge", "offline"])
+    output = _command([*arguments, "--drop", "lateral", "--judge", "offline"])
     for run in ("all-inputs", "no-prior", "no-lateral"):
-        assert said.count(f"{run}: 3 studies scored: {tmp_path / 'out' / run / 'results'}\n") == 1
-    assert "RadFact, judge" not in said
-    (row, *_) = [line for line in said.splitlines() if "logical_f1" in line and line.count("[") == 2]
+        assert output.count(f"{run}: 3 studies scored: {tmp_path / 'out' / run / 'results'}\n") == 1
+    assert "RadFact, judge" not in output
+    (row, *_) = [line for line in output.splitlines() if "logical_f1" in line and line.count("[") == 2]
     assert len(row) <= 80
-    assert said.count("logical_f1") == 3
+    assert output.count("logical_f1") == 3
 
 
 def test_only_named_metrics_are_computed_and_required(arguments: list[str], tmp_path: Path) -> None:
@@ -337,7 +341,7 @@ def test_failed_studies_are_reported_per_run(arguments: list[str], tmp_path: Pat
     manifest = tmp_path / "set.jsonl"
     study = next(study for study in read_manifest(manifest) if study.prior_frontal is not None)
     broken = study.model_copy(update={"prior_frontal": tmp_path / "none.png"})
-    others = [one for one in read_manifest(manifest) if one.sample_id != study.sample_id]
+    others = [other_study for other_study in read_manifest(manifest) if other_study.sample_id != study.sample_id]
     write_manifest(manifest, [broken, *others])
     done = CliRunner().invoke(app, [*arguments, "--judge", "offline"], catch_exceptions=False)
     assert done.exit_code == 3

@@ -46,10 +46,10 @@ REPORTS = {f"r{n}": f"{SENTENCES[n % 5]} Rib fracture number {n} is old." for n 
 def test_every_kind_of_pair_is_made_without_duplicates() -> None:
     drafts = dict.fromkeys(REPORTS, "The lungs are clear.")
     pairs = make_pairs(REPORTS, PAIRINGS, drafts=drafts)
-    assert {one.pairing for one in pairs} == set(PAIRINGS)
-    assert len({one.source_id for one in pairs}) == len(pairs)
-    assert len({(one.pair.candidate, one.pair.reference) for one in pairs}) == len(pairs)
-    assert all(one.pair.candidate != one.pair.reference for one in pairs)
+    assert {report_pair.pairing for report_pair in pairs} == set(PAIRINGS)
+    assert len({report_pair.source_id for report_pair in pairs}) == len(pairs)
+    assert len({(report_pair.pair.candidate, report_pair.pair.reference) for report_pair in pairs}) == len(pairs)
+    assert all(report_pair.pair.candidate != report_pair.pair.reference for report_pair in pairs)
     assert pairs == make_pairs(REPORTS, PAIRINGS, drafts=drafts)
 
 
@@ -61,46 +61,46 @@ def test_the_most_similar_report_shares_rare_words() -> None:
         "d": "The heart is  large. Old rib fracture.",
         "e": "The lungs are clear.",
     }
-    found = {one.source_id: one.pair.candidate for one in make_pairs(reports, ["nearest"])}
-    assert (found["a"], found["e"]) == (reports["c"], reports["b"])
+    nearest = {row.source_id: row.pair.candidate for row in make_pairs(reports, ["nearest"])}
+    assert (nearest["a"], nearest["e"]) == (reports["c"], reports["b"])
 
 
 @pytest.mark.slow
 def test_similar_reports_need_no_dense_matrix() -> None:
     reports = {f"r{n}": " ".join(f"w{n // 2}x{k}" for k in range(40)) + f" own{n}" for n in range(800)}
     tracemalloc.start()
-    found = {one.source_id: one.pair.candidate for one in make_pairs(reports, ["nearest"])}
+    nearest = {row.source_id: row.pair.candidate for row in make_pairs(reports, ["nearest"])}
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 30e6  # reports times words in float32 would take 54e6
-    assert all(found[key] == reports[f"r{int(key[1:]) ^ 1}"] for key in reports)
+    assert all(nearest[key] == reports[f"r{int(key[1:]) ^ 1}"] for key in reports)
 
 
 def test_more_reports_do_not_move_existing_ones_between_splits() -> None:
-    held = [is_held_out(f"r{n}", 0.2, 1) for n in range(1000)]
-    assert 150 < sum(held) < 250
-    assert all(is_held_out(f"r{n}", 0.3, 1) for n, is_aside in enumerate(held) if is_aside)
+    held_out = [is_held_out(f"r{n}", 0.2, 1) for n in range(1000)]
+    assert 150 < sum(held_out) < 250
+    assert all(is_held_out(f"r{n}", 0.3, 1) for n, is_held in enumerate(held_out) if is_held)
 
 
 @pytest.mark.parametrize("shots", [None, Path("none")])
 def test_entailment_prompts_equal_those_of_the_judge(shots: Path | None) -> None:
     pairs = make_pairs(REPORTS, ["random"], count=1)
-    one = make_entailment_examples(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).examples[0]
-    assert one.labeled is not None
-    backend = MockChatModel(one.answer)
+    example = make_entailment_examples(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).examples[0]
+    assert example.labeled is not None
+    backend = MockChatModel(example.answer)
     judge = LLMJudge("m", ChatClient(backend, {"model": "m"}), judge_prompt(shots))
-    (verdict,) = judge.judge([EntailmentQuery(one.labeled.reference, one.labeled.phrase)])
-    assert backend.calls == [tuple((message.role, message.content) for message in one.messages)]
-    assert getattr(verdict, "status", None) == one.labeled.status
+    (verdict,) = judge.judge([EntailmentQuery(example.labeled.reference, example.labeled.phrase)])
+    assert backend.calls == [tuple((message.role, message.content) for message in example.messages)]
+    assert getattr(verdict, "status", None) == example.labeled.status
 
 
 def test_held_out_data_are_readable_by_judge_check(tmp_path: Path) -> None:
     written = make_judge_data(
         REPORTS, "entailment", [Teacher("offline")], tmp_path, few_shots=Path("none"), hold_out=HoldOut(0.3), count=15
     )
-    found = check_judge(OfflineJudge(), load_labeled_queries(written.held_out))
-    assert found.n == written.samples["heldout"]
-    assert found.accuracy == 1
+    result = check_judge(OfflineJudge(), load_labeled_queries(written.held_out))
+    assert result.n == written.samples["heldout"]
+    assert result.accuracy == 1
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
     sides = [{r["source"]["reference"] for r in rows if r["split"] == split} for split in ("train", "heldout")]
     assert sides[0].isdisjoint(sides[1])
@@ -110,52 +110,61 @@ def test_held_out_queries_are_not_in_training(tmp_path: Path) -> None:
     alike = {f"a{n}": f"{SENTENCES[n % 5]} {SENTENCES[(n + 1) % 5]}" for n in range(60)}
     make_judge_data(alike, "entailment", [Teacher("offline")], tmp_path, pairings=["nearest"], hold_out=HoldOut(0.2))
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
-    train, held = ([r["messages"][-1] for r in rows if r["split"] == side] for side in ("train", "heldout"))
-    assert held == []
+    train, held_out = ([r["messages"][-1] for r in rows if r["split"] == side] for side in ("train", "heldout"))
+    assert held_out == []
     assert len(train) > 0
 
 
 def test_error_labels_agree_with_the_offline_judge() -> None:
     pairs = make_pairs(REPORTS, ["permuted"])
     examples = make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), ERRORS).examples
-    labels = {one.labeled.label for one in examples if one.labeled}
+    labels = {example.labeled.label for example in examples if example.labeled}
     assert labels == {"entailment", "not_entailment"}
-    asked = [EntailmentQuery(one.labeled.reference, one.labeled.phrase) for one in examples if one.labeled]
-    said = [getattr(verdict, "status", None) for verdict in OfflineJudge().judge(asked)]
-    agree = sum(one.labeled is not None and one.labeled.status == two for one, two in zip(examples, said, strict=True))
+    queries = [
+        EntailmentQuery(example.labeled.reference, example.labeled.phrase) for example in examples if example.labeled
+    ]
+    statuses = [getattr(verdict, "status", None) for verdict in OfflineJudge().judge(queries)]
+    agree = sum(
+        example.labeled is not None and example.labeled.status == status
+        for example, status in zip(examples, statuses, strict=True)
+    )
     assert agree / len(examples) > 0.9
 
 
 def test_undecided_queries_go_to_the_next_teacher() -> None:
     pairs = make_pairs(REPORTS, ["permuted", "reworded"])
-    alone, both = (
+    injected, combined = (
         make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), teachers).examples
         for teachers in (ERRORS, ERRORS | OFFLINE)
     )
-    assert {one.teacher for one in both} == {"injected", "offline"}
-    assert [one for one in both if one.teacher == "injected"] == alone
-    assert all(one.paired.injected is not None for one in alone)
+    assert {example.teacher for example in combined} == {"injected", "offline"}
+    assert [example for example in combined if example.teacher == "injected"] == injected
+    assert all(example.paired.injected is not None for example in injected)
 
 
 def test_paraphrases_give_both_verdicts_for_sentences_that_are_not_copies() -> None:
     examples = make_entailment_examples(
         make_pairs(REPORTS, ["reworded"]), NO_SHOTS, load_splitter("offline"), OFFLINE
     ).examples
-    other = [one.labeled for one in examples if one.labeled and one.labeled.phrase not in one.labeled.reference]
-    assert {one.label for one in other} == {"entailment", "not_entailment"}
-    assert sum(one.label == "entailment" for one in other) > len(other) / 4
+    labels = [
+        example.labeled
+        for example in examples
+        if example.labeled and example.labeled.phrase not in example.labeled.reference
+    ]
+    assert {example.label for example in labels} == {"entailment", "not_entailment"}
+    assert sum(example.label == "entailment" for example in labels) > len(labels) / 4
 
 
 def test_a_paraphrase_states_the_same_or_less() -> None:
     report = "There is a small left pleural effusion. The heart is normal in size. No pneumothorax or consolidation."
-    said = {(fact.concept, fact.present) for fact in parse_facts(report)}
+    facts = {(fact.concept, fact.present) for fact in parse_facts(report)}
     texts = {reword(report, random.Random(seed)) for seed in range(60)}
     assert len(texts) > 20
     for text in texts:
         assert text is not None
-        assert {(fact.concept, fact.present) for fact in parse_facts(text)} <= said
-    kept = [text for text in texts if text and "left" not in text.lower()]
-    assert kept, "a side is left out at times"
+        assert {(fact.concept, fact.present) for fact in parse_facts(text)} <= facts
+    without_side = [text for text in texts if text and "left" not in text.lower()]
+    assert without_side, "a side is left out at times"
     assert reword("As dictated before.", random.Random(0)) is None
 
 
@@ -165,18 +174,20 @@ def test_a_balanced_draw_is_half_entailed_with_few_copies(tmp_path: Path) -> Non
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
     for split in ("train", "heldout"):
         answers = [yaml.safe_load(row["answer"]) for row in rows if row["split"] == split]
-        entailed = [one for one in answers if one["status"] == "entailment"]
+        entailed = [answer for answer in answers if answer["status"] == "entailment"]
         assert len(entailed) == len(answers) / 2 > 0
         if split == "train":
-            assert sum(one["phrase"] in one["evidence"] for one in entailed) <= len(entailed) / 3
+            assert sum(answer["phrase"] in answer["evidence"] for answer in entailed) <= len(entailed) / 3
 
 
 def test_a_balanced_draw_uses_what_is_available() -> None:
     examples = make_entailment_examples(
         make_pairs(REPORTS, ["edited"]), NO_SHOTS, load_splitter("offline"), OFFLINE
     ).examples
-    copies = [one for one in examples if one.labeled and one.labeled.phrase in one.labeled.reference]
-    wrong = [one for one in examples if one.labeled and one.labeled.status != "entailment"]
+    copies = [
+        example for example in examples if example.labeled and example.labeled.phrase in example.labeled.reference
+    ]
+    wrong = [example for example in examples if example.labeled and example.labeled.status != "entailment"]
     assert copies
     assert wrong
     assert balance(copies + wrong, 1) == []
@@ -214,15 +225,15 @@ def test_the_command_warns_if_nothing_is_held_out(tmp_path: Path) -> None:
 
 
 def test_injected_errors_give_green_responses() -> None:
-    for one in make_pairs(REPORTS, ["permuted"]):
-        assert one.injected is not None
-        found = parse_assessment(format_assessment(assess_errors(one.injected)))
-        assert dict(zip("abcdef", found.significant.counts, strict=True)) == one.injected.counts
-        assert found.insignificant.total == 0
+    for example in make_pairs(REPORTS, ["permuted"]):
+        assert example.injected is not None
+        assessment = parse_assessment(format_assessment(assess_errors(example.injected)))
+        assert dict(zip("abcdef", assessment.significant.counts, strict=True)) == example.injected.counts
+        assert assessment.insignificant.total == 0
 
 
 @pytest.mark.parametrize(
-    ("letter", "original", "modified", "said"),
+    ("letter", "original", "modified", "explanation"),
     [
         ("b", "Small left pleural effusion", "No pleural effusion.", "Small left pleural effusion"),
         ("b", "Small left pleural effusion", None, "Small left pleural effusion"),
@@ -233,18 +244,18 @@ def test_injected_errors_give_green_responses() -> None:
     ],
 )
 def test_explanations_name_what_is_wrong_or_missing(
-    letter: Any, original: str, modified: str | None, said: str
+    letter: Any, original: str, modified: str | None, explanation: str
 ) -> None:
     change = InjectedError(category=letter, operation="any", original=original, modified=modified)
-    one = InjectedReport(
+    example = InjectedReport(
         sample_id="a",
         source_id="a",
         reference=f"{original}. Clear lungs.",
         candidate=f"{modified or ''} Clear lungs.",
         changes=(change,),
     )
-    found = parse_assessment(format_assessment(assess_errors(one))).significant
-    assert found.explanations["abcdef".index(letter)] == (said,)
+    assessment = parse_assessment(format_assessment(assess_errors(example))).significant
+    assert assessment.explanations["abcdef".index(letter)] == (explanation,)
 
 
 def test_vert_targets_have_one_decimal() -> None:

@@ -37,11 +37,11 @@ def samples(folder: Path) -> list[dict[str, object]]:
 
 
 def test_ratings_of_rate_eval_become_scores_with_one_decimal(tmp_path: Path) -> None:
-    made = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out")
+    written = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out")
     rows = samples(tmp_path / "out")
     assert [row["answer"] for row in rows[:11]] == [f"{n / 10:.1f}" for n in range(11)]
     assert {row["task"] for row in rows} == {"vert"}
-    assert made.samples["heldout"] == pytest.approx(20, abs=10)
+    assert written.samples["heldout"] == pytest.approx(20, abs=10)
     about = read_json(tmp_path / "out" / "about.json")
     assert (about["ratings"], about["scale"], about["held_out"]) == ("rate-eval", [0, 5], 0.1)
 
@@ -49,16 +49,16 @@ def test_ratings_of_rate_eval_become_scores_with_one_decimal(tmp_path: Path) -> 
 def test_prompts_equal_those_of_the_metric(tmp_path: Path) -> None:
     make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out")
     first = samples(tmp_path / "out")[0]
-    asked = VertTuned.request(VertTuned.__new__(VertTuned), "Mass 0.", "Nodule 0.").messages
-    assert first["messages"] == [{"role": role, "content": content} for role, content in asked]
+    messages = VertTuned.request(VertTuned.__new__(VertTuned), "Mass 0.", "Nodule 0.").messages
+    assert first["messages"] == [{"role": role, "content": content} for role, content in messages]
 
 
 def test_pairs_of_a_reference_stay_in_one_split_and_agreement_reads_held_out_pairs(tmp_path: Path) -> None:
-    made = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out", hold_out=HoldOut(0.3))
-    held = read_ratings(made.held_out, better="higher").samples
-    assert len(held) == made.samples["heldout"]
-    references = [one.pair.reference for one in held]
-    assert all(references.count(one) == 2 for one in references)
+    data = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out", hold_out=HoldOut(0.3))
+    held_out = read_ratings(data.held_out, better="higher").samples
+    assert len(held_out) == data.samples["heldout"]
+    references = [reference.pair.reference for reference in held_out]
+    assert all(references.count(reference) == 2 for reference in references)
 
 
 def test_a_folder_means_its_training_set(tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_a_folder_means_its_training_set(tmp_path: Path) -> None:
 def test_lower_is_better_ratings_are_inverted_and_unrated_pairs_named(tmp_path: Path) -> None:
     rows: list[list[object]] = [["a", "R.", "C.", 0], ["b", "S.", "C.", 4], ["c", "T.", "C.", 3], ["d", "U.", "C.", ""]]
     path = write(tmp_path / "plain.csv", ["id", "reference", "candidate", "expert"], rows)
-    made = make_rated_data(path, "plain", tmp_path / "out", better="lower", scale=(0, 4))
+    written = make_rated_data(path, "plain", tmp_path / "out", better="lower", scale=(0, 4))
     assert {row["sample_id"]: row["answer"] for row in samples(tmp_path / "out")} == {
         "a": "1.0",
         "b": "0.0",
         "c": "0.2",
     }
-    assert list(made.failures) == ["d"]
+    assert list(written.failures) == ["d"]
 
 
 @pytest.mark.parametrize(("scale", "wrong"), [(None, "rating"), ((0, 3), "rating 4 of 'b'")])
@@ -104,8 +104,8 @@ def run(*arguments: object) -> Result:
 
 def test_the_command_reads_ratings(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = run("--task", "vert", "--ratings", rate_eval(tmp_path), "--layout", "rate-eval", "--out", out)
-    assert done.exit_code == ExitCode.SUCCESS, done.output
+    result = run("--task", "vert", "--ratings", rate_eval(tmp_path), "--layout", "rate-eval", "--out", out)
+    assert result.exit_code == ExitCode.SUCCESS, result.output
     assert (out / "heldout.csv").is_file()
 
 
@@ -130,6 +130,6 @@ def test_the_command_reads_ratings(tmp_path: Path) -> None:
 def test_conflicting_options_are_refused(
     arguments: list[str], code: ErrorCode, field: str | None, tmp_path: Path
 ) -> None:
-    done = run(*arguments, "--out", tmp_path / "out")
-    assert isinstance(done.exception, InputError)
-    assert (done.exception.code, done.exception.field) == (code, field)
+    result = run(*arguments, "--out", tmp_path / "out")
+    assert isinstance(result.exception, InputError)
+    assert (result.exception.code, result.exception.field) == (code, field)

@@ -59,9 +59,9 @@ def model(examples: list[TrainingExample], tmp_path_factory: pytest.TempPathFact
 def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(tmp_path: Path) -> None:
     folder, held_out = train_tiny_judge(tmp_path)
     labeled = load_labeled_queries(held_out)
-    entailed = sum(one.is_entailed for one in labeled) / len(labeled)
-    found = check_judge(LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), labeled)
-    assert found.accuracy > max(entailed, 1 - entailed) + 0.2
+    entailed = sum(query.is_entailed for query in labeled) / len(labeled)
+    result = check_judge(LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), labeled)
+    assert result.accuracy > max(entailed, 1 - entailed) + 0.2
 
 
 def test_an_interrupted_run_resumes_to_the_same_model(
@@ -194,14 +194,26 @@ def test_a_model_that_mixes_samples_is_refused(model: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("name", ["green", "vert", "entailment"])
 def test_configs_match_the_papers(name: str) -> None:
-    found = read_judge_config(CONFIGS / f"{name}.yaml")
-    assert found.validation.sources[0].split == "heldout"
+    result = read_judge_config(CONFIGS / f"{name}.yaml")
+    assert result.validation.sources[0].split == "heldout"
     if name == "green":
-        figures = (found.learning_rate, found.warmup, found.weight_decay, found.global_batch, found.epochs, found.lora)
+        figures = (
+            result.learning_rate,
+            result.warmup,
+            result.weight_decay,
+            result.global_batch,
+            result.epochs,
+            result.lora,
+        )
         assert figures == (1e-4, 0.05, 0.1, 2048, 12, None)
     if name == "vert":
-        assert found.lora is not None
-        assert (found.lora.rank, found.lora.alpha, found.lora.quantize, found.learning_rate) == (32, 64, "nf4", 2e-4)
+        assert result.lora is not None
+        assert (result.lora.rank, result.lora.alpha, result.lora.quantize, result.learning_rate) == (
+            32,
+            64,
+            "nf4",
+            2e-4,
+        )
 
 
 def test_unusable_data_is_an_error_without_an_output_folder(model: Path, data: Path, tmp_path: Path) -> None:

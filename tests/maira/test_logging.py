@@ -51,9 +51,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(logs, "time", made)
-    return made
+    stopped_clock = Clock()
+    monkeypatch.setattr(logs, "time", stopped_clock)
+    return stopped_clock
 
 
 def make_recipe(out: Path, **changes: Any) -> TrainConfig:
@@ -370,18 +370,18 @@ class FakeWandb(SimpleNamespace):
 
     def init(self, **options: Any) -> Any:
         self.started.append(options)
-        made = options["id"] or f"run{len(self.started)}"
-        return SimpleNamespace(id=made, define_metric=lambda *_, **__: None, log=self.logged.append)
+        run_id = options["id"] or f"run{len(self.started)}"
+        return SimpleNamespace(id=run_id, define_metric=lambda *_, **__: None, log=self.logged.append)
 
 
 @pytest.fixture
 def wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeWandb]:
-    made = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", made)
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
     for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    return made
+    return fake
 
 
 def test_wandb_without_a_key_is_an_error_at_the_start(wandb: FakeWandb, tmp_path: Path, config: MairaConfig) -> None:

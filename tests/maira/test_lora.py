@@ -129,12 +129,12 @@ def test_a_newly_assembled_model_learns_its_tokens(
 
 def test_misplaced_format_tokens_are_an_error(make_recipe: MakeRecipe, checkpoint: Path, tmp_path: Path) -> None:
     """Of a checkpoint of another's making; other rows would be trained in their stead."""
-    other = tmp_path / "other"
-    shutil.copytree(checkpoint, other)
-    names = json.loads((other / "config.json").read_text(encoding="utf-8"))
-    (other / "config.json").write_text(json.dumps(names | {"image_token_index": 250}), encoding="utf-8")
+    copied = tmp_path / "other"
+    shutil.copytree(checkpoint, copied)
+    names = json.loads((copied / "config.json").read_text(encoding="utf-8"))
+    (copied / "config.json").write_text(json.dumps(names | {"image_token_index": 250}), encoding="utf-8")
     with pytest.raises(InputError, match=r"<obj> to </box> do not stand in order before <image>"):
-        load_model(make_recipe(model=other), [])
+        load_model(make_recipe(model=copied), [])
 
 
 def test_the_checkpoint_equals_the_trained_model(
@@ -175,10 +175,10 @@ def test_four_bit_adapters_are_merged_into_full_weights(
     write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "checkpoint"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    whole = {name for name in changed if name.startswith("multi_modal_projector.")}
+    unfrozen = {name for name in changed if name.startswith("multi_modal_projector.")}
     # No sample has any of the added tokens for an input.
     kinds = {"q_proj", "lm_head"}
-    assert {name.split(".")[-2] for name in changed - whole} == kinds
+    assert {name.split(".")[-2] for name in changed - unfrozen} == kinds
     merged = MairaForConditionalGeneration.from_pretrained(tmp_path / "checkpoint")
     # Rounding to 4 bits is all the difference.
     assert loss_of(merged, config) == pytest.approx(loss, rel=0.2)

@@ -79,10 +79,10 @@ def test_packed_samples_are_isolated(
 def test_micro_batches_add_up_to_a_step(training: MairaLossModel, config: MairaConfig) -> None:
     """The loss of a step is the same in one row as in two."""
     samples = samples_of(config, (1, 2, 3))
-    whole = pack(samples)
-    parts = [pack(samples[:1], 3, whole.totals), pack(samples[1:], 0, whole.totals)]
+    packed_batch = pack(samples)
+    parts = [pack(samples[:1], 3, packed_batch.totals), pack(samples[1:], 0, packed_batch.totals)]
     with torch.no_grad():
-        together = training(whole).total(whole.totals, 0.5)
+        together = training(packed_batch).total(packed_batch.totals, 0.5)
         apart = sum(training(part).total(part.totals, 0.5) for part in parts)
     assert float(apart) == pytest.approx(float(together), rel=1e-6)
 
@@ -92,7 +92,7 @@ def test_an_empty_row_has_zero_loss_and_gradients(training: MairaLossModel) -> N
     totals = StepTotals(10, 2)
     loss = training(pack([], padding=8, totals=totals)).total(totals, 0.5)
     loss.backward()
-    found = gradients(training)
+    computed = gradients(training)
     assert loss.item() == 0
-    assert found
-    assert all(not gradient.any() for gradient in found.values())
+    assert computed
+    assert all(not gradient.any() for gradient in computed.values())

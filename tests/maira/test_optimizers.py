@@ -83,9 +83,9 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_eight_bit_states_are_saved_and_resumed(tmp_path: Path) -> None:
     """The losses after it are those of a run that was not interrupted."""
     optim = pytest.importorskip("torchao.optim")
-    wanted = train_config(optimizer="adamw_8bit", learning_rate=0.01)
+    eight_bit = train_config(optimizer="adamw_8bit", learning_rate=0.01)
     model = layers()
-    optimizer = make_optimizer(model, wanted)
+    optimizer = make_optimizer(model, eight_bit)
     for _ in range(2):
         step(model, optimizer)
     states = CheckpointManager(tmp_path, 1, DistributedContext(0, 1, torch.device("cpu")), print, only_trained=False)
@@ -94,7 +94,7 @@ def test_eight_bit_states_are_saved_and_resumed(tmp_path: Path) -> None:
     after = [step(model, optimizer) for _ in range(3)]
 
     resumed = layers()
-    again = make_optimizer(resumed, wanted)
+    again = make_optimizer(resumed, eight_bit)
     states.load(states.find()[0], resumed, again)
     states.close()
     assert isinstance(again.state[resumed[0].weight]["exp_avg"], optim.subclass_8bit.OptimState8bit)
@@ -118,12 +118,12 @@ def test_bfloat16_weights_accumulate_updates_below_their_precision() -> None:
 def test_a_torchao_developer_message_is_hidden() -> None:
     """Other warnings are not."""
     pytest.importorskip("torchao.optim")
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         make_optimizer(layers(), train_config(optimizer="adamw_8bit"))
         warnings.warn("OptimState8bit does not implement _stable_hash_for_caching. For", stacklevel=1)
         warnings.warn("something else", stacklevel=1)
-    assert [str(one.message) for one in said] == ["something else"]
+    assert [str(warning.message) for warning in caught] == ["something else"]
 
 
 def test_without_torchao_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

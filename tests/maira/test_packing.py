@@ -36,13 +36,13 @@ def test_every_sample_is_in_one_row_within_its_length(step: tuple[list[int], int
 def fewest(lengths: list[int]) -> int:
     """Rows that the best packing takes, by trying all."""
     best = {0: (0, BUDGET)}
-    for taken in range(1, 1 << len(lengths)):
+    for subset in range(1, 1 << len(lengths)):
         tries = []
         for i, length in enumerate(lengths):
-            if taken >> i & 1:
-                rows, load = best[taken ^ (1 << i)]
+            if subset >> i & 1:
+                rows, load = best[subset ^ (1 << i)]
                 tries.append((rows, load + length) if load + length <= BUDGET else (rows + 1, length))
-        best[taken] = min(tries)
+        best[subset] = min(tries)
     return best[(1 << len(lengths)) - 1][0]
 
 
@@ -79,8 +79,8 @@ def test_processes_without_a_sample_are_refused() -> None:
 def sample(name: str, prompt: int, answer: int, images: int, task: Task = "grounded") -> EncodedSample:
     rng = np.random.default_rng(prompt * 100 + answer)
     ids = rng.integers(3, 90, prompt + answer).tolist()
-    shown = rng.random((images, 8, 8), np.float32)
-    return EncodedSample(name, task, ids, prompt, shown, rng.random((4, 2), np.float32))
+    pixels = rng.random((images, 8, 8), np.float32)
+    return EncodedSample(name, task, ids, prompt, pixels, rng.random((4, 2), np.float32))
 
 
 @pytest.fixture

@@ -44,19 +44,19 @@ def alone(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])
-def two(request: pytest.FixtureRequest, phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_processes(request: pytest.FixtureRequest, phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run by two processes, both ways."""
     return run(phantoms, tmp_path_factory.mktemp(request.param) / "run", 2, parallel=request.param)
 
 
-def test_two_processes_have_the_losses_of_one_process(alone: Path, two: Path) -> None:
-    same(metrics(two), metrics(alone))
+def test_two_processes_have_the_losses_of_one_process(alone: Path, two_processes: Path) -> None:
+    same(metrics(two_processes), metrics(alone))
 
 
-def test_two_processes_write_the_checkpoint_of_one_process(alone: Path, two: Path) -> None:
+def test_two_processes_write_the_checkpoint_of_one_process(alone: Path, two_processes: Path) -> None:
     ours, theirs = (
         MairaForConditionalGeneration.from_pretrained(out / "checkpoint").language_model.state_dict()
-        for out in (two, alone)
+        for out in (two_processes, alone)
     )
     # On the mean: where a gradient is all rounding, Adam makes steps of it.
     apart = [float((ours[name] - weight).abs().mean()) for name, weight in theirs.items()]
@@ -111,8 +111,8 @@ def token_rows(out: Path) -> torch.Tensor:
     """MAIRA-2's own tokens in the embeddings of a run's checkpoint."""
     model = MairaForConditionalGeneration.from_pretrained(out / "checkpoint")
     ids = added_ids(model.config.image_token_index)
-    found: torch.Tensor = model.language_model.get_input_embeddings().weight.detach()[ids.start : ids.stop]
-    return found
+    embeddings: torch.Tensor = model.language_model.get_input_embeddings().weight.detach()[ids.start : ids.stop]
+    return embeddings
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])

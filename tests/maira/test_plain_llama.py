@@ -30,8 +30,8 @@ from radfact.errors import ErrorCode
 def study(phantoms: Path) -> Study:
     """A study that has a lateral and a prior, too."""
     studies = read_manifest(phantoms)
-    one = studies[0]
-    return one.model_copy(update={"lateral": studies[1].frontal, "prior_frontal": studies[2].frontal})
+    first_study = studies[0]
+    return first_study.model_copy(update={"lateral": studies[1].frontal, "prior_frontal": studies[2].frontal})
 
 
 def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -111,12 +111,12 @@ def test_a_partially_written_folder_is_never_used(
 
 
 def test_the_folder_of_another_checkpoint_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(checkpoint, other)
-    (other / "config.json").write_text((other / "config.json").read_text() + " ")
+    copy = tmp_path / "other"
+    shutil.copytree(checkpoint, copy)
+    (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
     folder = export_plain_llama(checkpoint, torch.float32, tmp_path / "llama")
     before = _contents(folder)
-    for wrong in ((other, torch.float32), (checkpoint, torch.bfloat16)):
+    for wrong in ((copy, torch.float32), (checkpoint, torch.bfloat16)):
         with raises_code(ErrorCode.OUTPUT_CONFLICT):
             export_plain_llama(*wrong, folder)
     with raises_code(ErrorCode.OUTPUT_CONFLICT):

@@ -120,8 +120,8 @@ def test_mimic_cxr_as_dicom(mimic: Path) -> None:
         ("c1", "b1"),
         ("c1", "b2"),
     ]
-    whole = f"INDICATION: Cough. TECHNIQUE: Upright. COMPARISON: ___. IMPRESSION: Impression of {SECOND[1]}."
-    assert {(s.prior_report, s.lateral) for s in third} == {(whole, None)}
+    report = f"INDICATION: Cough. TECHNIQUE: Upright. COMPARISON: ___. IMPRESSION: Impression of {SECOND[1]}."
+    assert {(s.prior_report, s.lateral) for s in third} == {(report, None)}
     # What has no usable frontal is no prior.
     assert [(s.split, s.prior_report) for s in samples[TEST[1]]] == [("test", None)]
     left_out = _left_out(mimic / "out")
@@ -134,7 +134,7 @@ def test_mimic_cxr_as_dicom(mimic: Path) -> None:
         BROKEN[1]: "select",
     }
     assert "MS-CXR's test fold" in left_out[HELD_OUT[1]][1]
-    assert all(_brightest_corner(s.frontal) == (True, True) for found in samples.values() for s in found)
+    assert all(_brightest_corner(s.frontal) == (True, True) for studies in samples.values() for s in studies)
 
 
 def test_held_out_patients_require_the_official_split(mimic: Path) -> None:

@@ -104,9 +104,9 @@ def _launched(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]
 def test_accelerate_may_launch_more_processes_than_studies(
     checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path
 ) -> None:
-    out, one = tmp_path / "drafts.jsonl", tmp_path / "one.jsonl"
-    write_manifest(one, read_manifest(manifest)[:1])
-    done = _launched(_command(checkpoint, one, out))
+    out, single = tmp_path / "drafts.jsonl", tmp_path / "one.jsonl"
+    write_manifest(single, read_manifest(manifest)[:1])
+    done = _launched(_command(checkpoint, single, out))
     assert done.returncode == 0, done.stderr
     assert without_time(out) == without_time(alone)[:1]
     assert done.stdout.count("1 of 1 studies drafted") == 1
@@ -167,16 +167,16 @@ except SystemExit as end:
 
 
 def test_a_failed_process_stops_all_and_the_main_process_reports_it() -> None:
-    (main, _, errors), (other, _, other_errors) = _together(2, ["-c", STOPS])
-    assert (main, other) == (2, 2)
+    (main, _, errors), (second, _, other_errors) = _together(2, ["-c", STOPS])
+    assert (main, second) == (2, 2)
     assert errors.strip().splitlines()[-1].startswith("maira: process 1 stopped: the radiograph is gone")
     assert "the radiograph is gone" not in other_errors
 
 
 def test_a_process_that_dies_stops_the_others() -> None:
     dies = STOPS.replace("raise InputError", "import os; os._exit(9); print")
-    (main, _, errors), (other, _, _) = _together(2, ["-c", dies])
-    assert (main, other) == (1, 9)
+    (main, _, errors), (second, _, _) = _together(2, ["-c", dies])
+    assert (main, second) == (1, 9)
     assert "maira: another process of the run died" in errors
 
 

@@ -68,17 +68,17 @@ every_kind = pytest.mark.parametrize("built", KINDS, indirect=True)
 
 
 def test_llama_tokenizers_differ_in_the_space_after_an_added_token() -> None:
-    both = [llama_tokenizer(legacy=legacy).tokenize("a<obj>The lungs") for legacy in (False, True)]
-    assert [tokens[tokens.index("<obj>") + 1][0] for tokens in both] == ["T", "▁"]
+    variants = [llama_tokenizer(legacy=legacy).tokenize("a<obj>The lungs") for legacy in (False, True)]
+    assert [tokens[tokens.index("<obj>") + 1][0] for tokens in variants] == ["T", "▁"]
 
 
 def assert_together_they_are_the_whole_text(built: MairaProcessor, prompt: str, images: int, answer: str) -> None:
     target = build_target(answer)
-    whole: list[int] = built.tokenizer(prompt + target, add_special_tokens=False)["input_ids"]
+    all_ids: list[int] = built.tokenizer(prompt + target, add_special_tokens=False)["input_ids"]
     start: list[int] = built.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    assert whole[: len(start)] == start
+    assert all_ids[: len(start)] == start
     repeats = {built.image_token_id: built.image_seq_length}
-    expanded = [token for token in whole for _ in range(repeats.get(token, 1))]
+    expanded = [token for token in all_ids for _ in range(repeats.get(token, 1))]
     first, last = built.tokenizer.bos_token_id, built.tokenizer.eos_token_id
     assert [*built.encode_prompt(prompt, images), *built.encode_target(target)] == [first, *expanded, last]
 
@@ -115,10 +115,10 @@ def test_a_prompt_may_end_within_the_answer(built: MairaProcessor) -> None:
     """As for the completion of boxes, which conditions on the start of a report."""
     prompt = build_prompt("grounded", Context())
     start, box, rest = build_target(REPORT).partition("<box>")
-    whole = [*built.encode_prompt(prompt, 1), *built.encode_target(start + box + rest)]
+    all_ids = [*built.encode_prompt(prompt, 1), *built.encode_target(start + box + rest)]
     condition = built.encode_prompt(prompt + start + box, 1)
-    assert whole[: len(condition)] == condition
-    assert whole[len(condition)] == built.tokenizer.convert_tokens_to_ids("<x10>")
+    assert all_ids[: len(condition)] == condition
+    assert all_ids[len(condition)] == built.tokenizer.convert_tokens_to_ids("<x10>")
 
 
 def test_an_answer_merged_with_the_prompt_by_the_tokenizer_is_refused() -> None:

@@ -152,8 +152,8 @@ def test_without_a_prior_image_there_is_no_prior_report(preset: Preset) -> None:
 @pytest.mark.parametrize(("preset", "task", "lateral", "prior"), list(product(PRESETS, TASKS, BOTH, BOTH)))
 def test_there_are_as_many_placeholders_as_images(preset: Preset, task: Task, lateral: bool, prior: bool) -> None:
     requested = context(lateral, prior, phrase="Left nodule.")
-    shown = 1 if task == "phrase" else 1 + lateral + prior
-    assert build_prompt(task, requested, preset).count("<image>") == shown
+    n_images = 1 if task == "phrase" else 1 + lateral + prior
+    assert build_prompt(task, requested, preset).count("<image>") == n_images
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -22,7 +22,7 @@ from radfact.llm.ray_cluster import connect_cluster
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
 
-ONE, TWO = (EngineOptions(engine="ray", batch_size=1, workers=workers) for workers in (1, 2))
+ONE_WORKER, TWO_WORKERS = (EngineOptions(engine="ray", batch_size=1, workers=workers) for workers in (1, 2))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +32,7 @@ def two_workers() -> Iterator[None]:
 
 
 def _run(studies: Sequence[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
-    settings: dict[str, Any] = {"options": GenerationOptions(max_new_tokens=12), "engine": ONE}
+    settings: dict[str, Any] = {"options": GenerationOptions(max_new_tokens=12), "engine": ONE_WORKER}
     return generate_drafts(studies, checkpoint, out, **settings | options)
 
 
@@ -41,7 +41,7 @@ def test_two_workers_draft_as_one_process(studies: list[Study], checkpoint: Path
     broken.write_bytes(studies[0].frontal.read_bytes()[:200])
     requested = [studies[0].model_copy(update={"sample_id": "broken", "frontal": broken}), *studies]
     spread, local = tmp_path / "spread" / "drafts.jsonl", tmp_path / "local" / "drafts.jsonl"
-    outcome = _run(requested, checkpoint, spread, engine=TWO)
+    outcome = _run(requested, checkpoint, spread, engine=TWO_WORKERS)
     assert outcome == _run(requested, checkpoint, local, engine=EngineOptions(batch_size=2))
     assert outcome[0] == len(studies)
     assert [failure.sample_id for failure in outcome[1]] == ["broken"]
@@ -52,7 +52,7 @@ def test_two_workers_draft_as_one_process(studies: list[Study], checkpoint: Path
 def test_an_interrupted_run_resumes_with_missing_studies_only(
     studies: list[Study], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, whole = tmp_path / "drafts.jsonl", tmp_path / "whole.jsonl"
+    out, complete = tmp_path / "drafts.jsonl", tmp_path / "whole.jsonl"
 
     def stop(done: int, _: int) -> None:
         if done == 2:
@@ -73,8 +73,8 @@ def test_an_interrupted_run_resumes_with_missing_studies_only(
     monkeypatch.setattr(RayEngine, "generate", spy)
     _run(studies, checkpoint, out)
     assert sorted(requested) == sorted({study.sample_id for study in studies} - drafted)
-    _run(studies, checkpoint, whole, engine=EngineOptions())
-    assert without_time(out) == without_time(whole)
+    _run(studies, checkpoint, complete, engine=EngineOptions())
+    assert without_time(out) == without_time(complete)
 
 
 def test_a_checkpoint_that_no_worker_can_load_is_an_input_error(

@@ -77,16 +77,16 @@ def test_the_set_describes_the_review(page: TestClient) -> None:
         ["Ada"],
         False,
     )
-    assert [one["id"] for one in about["severities"]] == [0, 1, 2]
-    assert [one["number"] for one in about["steps"]] == [1, 2, 3, 4]
+    assert [entry["id"] for entry in about["severities"]] == [0, 1, 2]
+    assert [entry["number"] for entry in about["steps"]] == [1, 2, 3, 4]
     assert "OMISSION: Normal Finding" in about["error_types"]
 
 
 def test_a_study_has_inputs_and_draft(page: TestClient) -> None:
-    shown = study(page)
-    assert (shown["sample_id"], shown["indication"], shown["prior_report"]) == ("one", "Cough.", None)
-    assert shown["images"]["frontal"] == {"url": "/images/1/frontal", "width": 40, "height": 20}
-    (first, second) = shown["state"]["sentences"]
+    payload = study(page)
+    assert (payload["sample_id"], payload["indication"], payload["prior_report"]) == ("one", "Cough.", None)
+    assert payload["images"]["frontal"] == {"url": "/images/1/frontal", "width": 40, "height": 20}
+    (first, second) = payload["state"]["sentences"]
     assert first == {
         "id": "d0",
         "origin": "draft",
@@ -389,14 +389,14 @@ def test_reviews_on_one_machine_have_separate_cookies(review_set: ReviewSet, sto
         TestClient(make_app(review_set, store, host="0.0.0.0", token=token), base_url=url) for token, url in ways
     ]
     # As a browser has it: the cookies of an address are kept by their names, whatever the port.
-    kept: dict[str, str] = {}
+    saved: dict[str, str] = {}
     for server, (token, _) in zip(servers, ways, strict=True):
         answer = server.get("/", params={"token": token})
         name, value = answer.headers["set-cookie"].split(";")[0].split("=")
-        kept[name] = value
+        saved[name] = value
     # Another program's stand among them, and are not all written as they should be.
     others = ['settings={"a":1}', "x=a b", "bad"]
-    headers = {"cookie": "; ".join([*others, *(f"{name}={value}" for name, value in kept.items())])}
+    headers = {"cookie": "; ".join([*others, *(f"{name}={value}" for name, value in saved.items())])}
     for server in servers:
         server.cookies.clear()
         assert server.get("/api/set", headers=headers).status_code == 200
@@ -425,8 +425,8 @@ def test_a_weak_token_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_a_port_in_use_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with raises("invalid-option"):
             listen("127.0.0.1", port)
 
@@ -455,8 +455,8 @@ def test_a_misspelt_command_is_not_a_drafts_file(tmp_path: Path, monkeypatch: py
 
     monkeypatch.chdir(tmp_path)
     sumary = ["review", "sumary", "review.sqlite", "--out", "out"]
-    asked = CliRunner().invoke(app, sumary)
-    assert (asked.exit_code, "Did you mean 'summary'?" in asked.stderr) == (2, True)
+    result = CliRunner().invoke(app, sumary)
+    assert (result.exit_code, "Did you mean 'summary'?" in result.stderr) == (2, True)
     (tmp_path / "sumary").touch()
     assert "Did you mean" not in CliRunner().invoke(app, sumary).stderr
 
@@ -468,10 +468,10 @@ def test_the_command_logs_no_content(tmp_path: Path) -> None:
         [*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as server:
         assert server.stdout is not None
-        said = ""
-        while not (found := re.search(r"http://127.0.0.1:(\d+)/", said)):
-            said += server.stdout.readline()
-        with closing(HTTPConnection("127.0.0.1", int(found[1]), timeout=20)) as connection:
+        output = ""
+        while not (match := re.search(r"http://127.0.0.1:(\d+)/", output)):
+            output += server.stdout.readline()
+        with closing(HTTPConnection("127.0.0.1", int(match[1]), timeout=20)) as connection:
             for path in ("/api/studies/1?reviewer=Ada%20Lovelace", "/images/1/frontal", "/patient-4711", "/api/set"):
                 connection.request("GET", path)
                 status = connection.getresponse()
@@ -480,13 +480,13 @@ def test_the_command_logs_no_content(tmp_path: Path) -> None:
             connection.getresponse().read()
         assert status.status == 200
         server.send_signal(signal.SIGINT)
-        said += server.communicate()[0]
+        output += server.communicate()[0]
     assert server.returncode == 0
-    assert not re.search("4711|Lovelace|heart", said.replace(str(tmp_path), ""))
+    assert not re.search("4711|Lovelace|heart", output.replace(str(tmp_path), ""))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["drafts.jsonl", "--manifest", "none.jsonl"], "none.jsonl: file-not-found"),
         (["none.jsonl", "--manifest", "manifest.jsonl"], "none.jsonl: file-not-found"),
@@ -501,7 +501,7 @@ def test_the_command_logs_no_content(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_an_error_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], output: str
 ) -> None:
     from typer.testing import CliRunner
 
@@ -510,7 +510,7 @@ def test_bad_input_is_an_error_before_anything_is_written(
     write_set(tmp_path, {"one": REPORT})
     monkeypatch.chdir(tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())
-    with raises(said):
+    with raises(output):
         CliRunner().invoke(app, ["review", *arguments], catch_exceptions=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 

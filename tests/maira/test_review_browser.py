@@ -68,19 +68,19 @@ def expected_rows(running: Running) -> list[dict[str, str]]:
     rows = []
     with closing(Store(running.folder / "review.sqlite")) as store:
         for draft, review in zip(store.drafts, store.reviews("Ada"), strict=True):
-            for place, one in enumerate(review.state.sentences, 1):
-                if not one.is_correction:
+            for place, sentence in enumerate(review.state.sentences, 1):
+                if not sentence.is_correction:
                     continue
                 rows.append(
                     {
                         "sample_id": draft.sample_id,
                         "sentence": str(place),
-                        "kind": "addition" if one.is_added else "deletion" if one.deleted else "edit",
-                        "draft_text": one.draft_text or "",
-                        "corrected_text": "" if one.deleted else one.text,
-                        "error_type": one.assessment.error_type or "",
-                        "severity": str(one.assessment.severity),
-                        "comment": one.assessment.comment,
+                        "kind": "addition" if sentence.is_added else "deletion" if sentence.deleted else "edit",
+                        "draft_text": sentence.draft_text or "",
+                        "corrected_text": "" if sentence.deleted else sentence.text,
+                        "error_type": sentence.assessment.error_type or "",
+                        "severity": str(sentence.assessment.severity),
+                        "comment": sentence.assessment.comment,
                     }
                 )
     return rows
@@ -123,8 +123,8 @@ def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -
         reviewed_by_mouse(page, last=number == 3)
     assert page.locator("#progress-text").inner_text() == "3 of 3 studies finished"
     rows = exported(page, running)
-    wanted = expected_rows(running)
-    assert [{name: row[name] for name in wanted[0]} for row in rows] == wanted
+    expected = expected_rows(running)
+    assert [{name: row[name] for name in expected[0]} for row in rows] == expected
     assert [(row["kind"], row["severity"], row["error_type"]) for row in rows[:3]] == [
         ("edit", "1", "MISCLASSIFICATION"),
         ("deletion", "1", "OTHER"),
@@ -139,7 +139,7 @@ def test_corrected_reports_are_drafts(page: Page, running: Running, tmp_path: Pa
     body = page.request.get(f"{running.url}export/drafts.jsonl?reviewer=Ada").body()
     (tmp_path / "corrected.jsonl").write_bytes(body)
     reports = read_drafts(tmp_path / "corrected.jsonl")
-    assert [getattr(one, "text", one) for one in reports["s1"]] == [
+    assert [getattr(sentence, "text", sentence) for sentence in reports["s1"]] == [
         "The heart size is mildly enlarged.",
         "No pleural effusion.",
         "Nipple shadow.",
@@ -244,17 +244,17 @@ def test_every_change_can_be_undone_and_redone(page: Page, running: Running) -> 
 
 
 def test_saved_is_shown_only_after_the_response_of_the_server(page: Page, running: Running) -> None:
-    seen: list[tuple[str, int, bool]] = []
+    statuses: list[tuple[str, int, bool]] = []
 
     def look_before_it_is_sent(route: Route) -> None:
         shown = page.locator("#saved").inner_text(), row(page, 0).locator("del").count()
-        seen.append((*shown, running.sentence(0).deleted))
+        statuses.append((*shown, running.sentence(0).deleted))
         route.continue_()
 
     page.route("**/changes", look_before_it_is_sent)
     press(page, "j", "d")
     saved(page)
-    assert seen == [("Saving …", 1, False)]
+    assert statuses == [("Saving …", 1, False)]
     assert running.sentence(0).deleted
 
 
@@ -267,7 +267,7 @@ def test_changes_are_sent_when_a_lost_connection_returns(page: Page, running: Ru
     page.unroute("**/changes")
     saved(page)
     assert not page.locator("#trouble").is_visible()
-    assert [one.deleted for one in running.state().sentences] == [True, True, False]
+    assert [sentence.deleted for sentence in running.state().sentences] == [True, True, False]
 
 
 def test_server_errors_are_shown(page: Page) -> None:
@@ -317,7 +317,7 @@ def test_a_change_with_a_lost_response_is_applied_once(page: Page, running: Runn
     press(page, "Enter")
     saved(page)
     assert lost
-    assert [one.text for one in running.state().sentences] == [*SENTENCES, "Bifid rib."]
+    assert [sentence.text for sentence in running.state().sentences] == [*SENTENCES, "Bifid rib."]
 
 
 def test_unsent_changes_survive_the_browser(page: Page, running: Running) -> None:
@@ -334,54 +334,54 @@ def test_unsent_changes_survive_the_browser(page: Page, running: Running) -> Non
 
 
 @pytest.fixture
-def other(page: Page, running: Running) -> Page:
+def new_page(page: Page, running: Running) -> Page:
     """A second window of the same reviewer in the same browser."""
-    other = page.context.new_page()
-    other.goto(f"{running.url}#1")
-    other.locator("dialog[open]").wait_for()
+    new_page = page.context.new_page()
+    new_page.goto(f"{running.url}#1")
+    new_page.locator("dialog[open]").wait_for()
     # Who has been here before is the first choice.
-    press(other, "Enter")
-    at_study(other, 1)
-    return other
+    press(new_page, "Enter")
+    at_study(new_page, 1)
+    return new_page
 
 
-def test_another_window_follows_immediately(page: Page, other: Page, running: Running) -> None:
+def test_another_window_follows_immediately(page: Page, second_page: Page, running: Running) -> None:
     press(page, "j", "j", "d")
     saved(page)
-    row(other, 1).locator("del").wait_for()
-    press(other, "j", "d")
-    saved(other)
-    assert [one.deleted for one in running.state().sentences] == [True, True, False]
+    row(second_page, 1).locator("del").wait_for()
+    press(second_page, "j", "d")
+    saved(second_page)
+    assert [sentence.deleted for sentence in running.state().sentences] == [True, True, False]
 
 
 def test_changes_of_another_window_are_shown_and_own_text_is_returned(
-    page: Page, other: Page, running: Running
+    page: Page, second_page: Page, running: Running
 ) -> None:
-    row(other, 0).locator(".sentence-text").dblclick()
+    row(second_page, 0).locator(".sentence-text").dblclick()
     press(page, "j", "j", "d")
     saved(page)
-    other.get_by_label("Text of sentence 1").fill("The heart is large.")
-    other.keyboard.press("Enter")
-    other.get_by_text("The study was changed in another window. Not saved (study 1): an edit.").wait_for()
-    assert row(other, 1).locator("del").count() == 1
-    assert other.get_by_label("Text of sentence 1").input_value() == "The heart is large."
-    other.keyboard.press("Enter")
-    saved(other)
+    second_page.get_by_label("Text of sentence 1").fill("The heart is large.")
+    second_page.keyboard.press("Enter")
+    second_page.get_by_text("The study was changed in another window. Not saved (study 1): an edit.").wait_for()
+    assert row(second_page, 1).locator("del").count() == 1
+    assert second_page.get_by_label("Text of sentence 1").input_value() == "The heart is large."
+    second_page.keyboard.press("Enter")
+    saved(second_page)
     assert running.sentence(0).text == "The heart is large."
     assert running.sentence(1).deleted
 
 
 def test_reviewers_have_separate_corrections(browser: Browser, page: Page, running: Running) -> None:
-    with visiting(browser, running, reviewer="Bo") as other:
+    with visiting(browser, running, reviewer="Bo") as second_page:
         press(page, "j", "d")
-        press(other, "j", "j", "d")
+        press(second_page, "j", "j", "d")
         saved(page)
-        saved(other)
-        other.reload()
-        at_study(other, 1)
-        assert [row(other, place).locator("del").count() for place in range(3)] == [0, 1, 0]
-    assert [one.deleted for one in running.state("Ada").sentences] == [True, False, False]
-    assert [one.deleted for one in running.state("Bo").sentences] == [False, True, False]
+        saved(second_page)
+        second_page.reload()
+        at_study(second_page, 1)
+        assert [row(second_page, place).locator("del").count() for place in range(3)] == [0, 1, 0]
+    assert [sentence.deleted for sentence in running.state("Ada").sentences] == [True, False, False]
+    assert [sentence.deleted for sentence in running.state("Bo").sentences] == [False, True, False]
 
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">No effusion.</textarea><script>document.title='taken'</script>"
@@ -455,5 +455,5 @@ def test_killing_the_server_during_a_review_loses_nothing(browser: Browser, tmp_
         process.kill()
         process.communicate()
     state = running.state()
-    assert [one.deleted for one in state.sentences] == [True, True, False, False]
+    assert [sentence.deleted for sentence in state.sentences] == [True, True, False, False]
     assert state.sentences[3].text == "Bifid rib."

@@ -322,7 +322,7 @@ def test_rows_do_not_move_when_tools_above_close(page: Page) -> None:
 
 
 def test_effects_of_keys_are_announced(page: Page) -> None:
-    said = []
+    announcements = []
     for keys in (
         ["j", "d"],
         ["2"],
@@ -340,8 +340,8 @@ def test_effects_of_keys_are_announced(page: Page) -> None:
         press(page, *keys)
         page.wait_for_function("before => document.getElementById('announcer').innerText !== before", arg=before)
         saved(page)
-        said.append(page.locator("#announcer").inner_text().strip())
-    assert said == [
+        announcements.append(page.locator("#announcer").inner_text().strip())
+    assert announcements == [
         "Sentence 1 deleted",
         "Severity 2",
         "Undone: severity of sentence 1",

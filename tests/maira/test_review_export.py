@@ -53,8 +53,8 @@ def test_the_table_has_a_row_per_correction(store: Store) -> None:
             strict=True,
         )
     )  # fmt: skip
-    shown = [(row["reviewer"], row["sample_id"], row["sentence"], row["kind"], row["finished"]) for row in table]
-    assert shown[1:] == [
+    cells = [(row["reviewer"], row["sample_id"], row["sentence"], row["kind"], row["finished"]) for row in table]
+    assert cells[1:] == [
         ("Ada", "one", "2", "deletion", "true"),
         ("Ada", "one", "3", "addition", "true"),
         ("Ben", "six", "2", "edit", "false"),

@@ -80,8 +80,8 @@ def test_changed_boxes_are_a_correction(store: Store) -> None:
 
 def test_an_assessment_changes_only_its_fields(store: Store) -> None:
     change(store, "assess", sentence="d0", severity=2, error_type="OMISSION")
-    said = first(change(store, "assess", sentence="d0", comment="seen on the lateral")).assessment
-    assert (said.severity, said.error_type, said.comment) == (2, "OMISSION", "seen on the lateral")
+    assessment = first(change(store, "assess", sentence="d0", comment="seen on the lateral")).assessment
+    assert (assessment.severity, assessment.error_type, assessment.comment) == (2, "OMISSION", "seen on the lateral")
     assert first(change(store, "assess", sentence="d0", severity=None)).assessment.severity is None
 
 
@@ -186,7 +186,7 @@ def test_a_too_long_sentence_can_be_shortened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "said"),
+    ("kind", "fields", "expected"),
     [
         ("edit", {"sentence": "d0", "text": " \0"}, "invalid-value"),
         ("add", {"text": ""}, "invalid-value"),
@@ -195,8 +195,8 @@ def test_a_too_long_sentence_can_be_shortened(tmp_path: Path) -> None:
         ("assess", {"sentence": "d0", "comment": "a" * 10_001}, "invalid-value"),
     ],
 )
-def test_text_errors_are_in_plain_words(store: Store, kind: str, fields: dict[str, Any], said: str) -> None:
-    with raises(said):
+def test_text_errors_are_in_plain_words(store: Store, kind: str, fields: dict[str, Any], expected: str) -> None:
+    with raises(expected):
         change(store, kind, **fields)
     assert store.review("Ada", 1).version == 0
 
@@ -224,12 +224,12 @@ CHANGES: st.SearchStrategy[Change] = st.sampled_from(
 def test_everything_can_be_undone_and_redone(changes: list[Change]) -> None:
     draft = initial_state([("One.", ()), ("Two.", ())])
     history = History(draft)
-    for one in changes:
+    for action in changes:
         try:
-            history.check(one)
+            history.check(action)
         except InputError:
             continue
-        history.add(one)
+        history.add(action)
     undo, redo = (change_adapter.validate_python({"kind": kind}) for kind in ("undo", "redo"))
     while history.snapshot.can_redo:
         history.add(redo)
@@ -289,11 +289,11 @@ def test_a_review_resumes(store: Store) -> None:
 
 
 def test_servers_on_one_database_see_each_other(store: Store) -> None:
-    with closing(Store(store.path)) as other:
-        change(other, "delete", sentence="d0")
+    with closing(Store(store.path)) as second_store:
+        change(second_store, "delete", sentence="d0")
         assert first(store.review("Ada", 1)).deleted
         assert change(store, "undo").version == 2
-        assert other.review("Ada", 1).version == 2
+        assert second_store.review("Ada", 1).version == 2
 
 
 def test_reviewer_names_are_stored_once(store: Store) -> None:
@@ -326,7 +326,7 @@ def test_unknown_reviewers_and_studies_are_errors(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reports", "said"),
+    ("reports", "expected"),
     [
         ({"one": REPORT, "two": REPORT[:1]}, "review.sqlite: mismatch"),
         ({"one": REPORT}, "review.sqlite: mismatch"),
@@ -335,23 +335,23 @@ def test_unknown_reviewers_and_studies_are_errors(store: Store) -> None:
     ],
 )
 def test_a_review_of_other_drafts_is_unchanged(
-    store: Store, tmp_path: Path, reports: dict[str, Any], said: str
+    store: Store, tmp_path: Path, reports: dict[str, Any], expected: str
 ) -> None:
     change(store, "delete", sentence="d0")
     store.close()
     before = store.path.read_bytes()
     write_set(tmp_path, reports)
-    with raises(said):
+    with raises(expected):
         Store(store.path, read_review_drafts(tmp_path / "drafts.jsonl"))
     assert store.path.read_bytes() == before
 
 
 def test_another_file_is_refused_as_review(tmp_path: Path) -> None:
-    text, other = tmp_path / "notes.txt", tmp_path / "other.sqlite"
+    text, database = tmp_path / "notes.txt", tmp_path / "other.sqlite"
     text.write_text("Notes. " * 1000)
-    with closing(sqlite3.connect(other)) as connection:
+    with closing(sqlite3.connect(database)) as connection:
         connection.execute("CREATE TABLE drafts (number INTEGER)")
-    for path in (text, other):
+    for path in (text, database):
         before = path.read_bytes()
         for drafts in ([], None):
             with raises(f"{path.name}: invalid-format"):
@@ -503,17 +503,17 @@ def start_server(drafts: Path, manifest: Path) -> tuple[subprocess.Popen[str], i
     )
     assert server.stdout is not None
     for line in server.stdout:
-        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
-            return server, int(found[1])
+        if address := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
+            return server, int(address[1])
     raise AssertionError("the server did not start")
 
 
 def post(connection: HTTPConnection, path: str, **body: Any) -> Any:
     connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     answer = connection.getresponse()
-    said = json.loads(answer.read())
-    assert answer.status == 200, said
-    return said
+    state = json.loads(answer.read())
+    assert answer.status == 200, state
+    return state
 
 
 def test_a_killed_server_loses_no_acknowledged_change(tmp_path: Path) -> None:

@@ -70,11 +70,11 @@ def test_verdicts_belong_to_equal_sentences_only(tmp_path: Path) -> None:
     drafts, manifest = write_set(tmp_path, {"one": REPORT, "two": REPORT})
     texts = [str(sentence["text"]) for sentence in REPORT]
     rows = [verdict(index, text, status="entailment", evidence=None, why=None) for index, text in enumerate(texts)]
-    other = {**verdict(0, "Another sentence."), "sample_id": "two"}
-    write_jsonl(tmp_path / "sentences.jsonl", [*rows[::-1], other, {**rows[0], "side": "reference"}])
+    unrelated = {**verdict(0, "Another sentence."), "sample_id": "two"}
+    write_jsonl(tmp_path / "sentences.jsonl", [*rows[::-1], unrelated, {**rows[0], "side": "reference"}])
     review = read_review_set(drafts, manifest, results=tmp_path)
     assert review.verdicts is not None
-    assert {key: [one.index for one in found] for key, found in review.verdicts.items()} == {"one": [0, 1]}
+    assert {key: [item.index for item in verdicts] for key, verdicts in review.verdicts.items()} == {"one": [0, 1]}
     assert review.unjudged == 1
 
 

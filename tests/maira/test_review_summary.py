@@ -89,16 +89,16 @@ def test_corrections_of_the_paper_give_its_counts(paper: Store) -> None:
 
     The paper has 123 sentences unchanged; 11 edits and 2 deletions leave 122 of 135, and so it is here.
     """
-    found = summarize(paper, paper.reviewers())["reviewers"]["Ada"]
-    assert (found["finished"], found["sentences"], found["unchanged_sentences"]) == (20, 135, 122)
-    assert found["kinds"] == {"edit": 11, "deletion": 2, "addition": 12}
-    assert found["reports_without_corrections"] == 6
-    assert found["reports_with_fewer_than_two"] == 14
-    spread = found["corrections_per_corrected_report"]
+    summary = summarize(paper, paper.reviewers())["reviewers"]["Ada"]
+    assert (summary["finished"], summary["sentences"], summary["unchanged_sentences"]) == (20, 135, 122)
+    assert summary["kinds"] == {"edit": 11, "deletion": 2, "addition": 12}
+    assert summary["reports_without_corrections"] == 6
+    assert summary["reports_with_fewer_than_two"] == 14
+    spread = summary["corrections_per_corrected_report"]
     assert (spread["median"], round(spread["mean"], 2), spread["min"], spread["max"]) == (1, 1.79, 1, 5)
-    assert totals(found["severities"]) == {"minor": 15, "no": 8, "significant": 2}
-    assert found["error_types"]["OMISSION"] == {"edit": 3, "deletion": 0, "addition": 12}
-    assert totals(found["error_types"]) == {
+    assert totals(summary["severities"]) == {"minor": 15, "no": 8, "significant": 2}
+    assert summary["error_types"]["OMISSION"] == {"edit": 3, "deletion": 0, "addition": 12}
+    assert totals(summary["error_types"]) == {
         "OMISSION": 15,
         "MISCLASSIFICATION": 3,
         "INCORRECT LOCATION": 2,
@@ -106,7 +106,9 @@ def test_corrections_of_the_paper_give_its_counts(paper: Store) -> None:
         "OVERSPECIFIC": 2,
         "INCORRECT PROGRESSION": 1,
     }
-    worst = [name for kinds in found["reports_by_corrections"].values() for name, n in kinds.items() for _ in range(n)]
+    worst = [
+        name for kinds in summary["reports_by_corrections"].values() for name, n in kinds.items() for _ in range(n)
+    ]
     assert worst.count("significant") == 2
 
 
@@ -114,9 +116,9 @@ def test_unfinished_studies_are_excluded(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
         change(store, "delete", sentence="d0")
         change(store, "comment", text="Rotated.")
-        found = summarize(store, store.reviewers())["reviewers"]["Ada"]
-        assert (found["finished"], found["sentences"], found["corrections"]) == (0, 0, 0)
-        assert found["comments"] == {"one": "Rotated."}
+        summary = summarize(store, store.reviewers())["reviewers"]["Ada"]
+        assert (summary["finished"], summary["sentences"], summary["corrections"]) == (0, 0, 0)
+        assert summary["comments"] == {"one": "Rotated."}
         finish(store, number=2)
         assert summarize(store, store.reviewers())["reviewers"]["Ada"]["sentences"] == 2
 
@@ -125,9 +127,9 @@ def test_corrections_of_boxes_only_are_counted_separately(tmp_path: Path) -> Non
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         change(store, "boxes", sentence="d1", boxes=[CORNERS])
         finish(store)
-        found = summarize(store, store.reviewers())["reviewers"]["Ada"]
-    assert (found["kinds"]["edit"], found["boxes_only"]) == (1, 1)
-    assert totals(found["severities"]) == {"no": 1}
+        summary = summarize(store, store.reviewers())["reviewers"]["Ada"]
+    assert (summary["kinds"]["edit"], summary["boxes_only"]) == (1, 1)
+    assert totals(summary["severities"]) == {"no": 1}
 
 
 def test_corrections_without_a_type_are_counted_last(tmp_path: Path) -> None:
@@ -137,43 +139,43 @@ def test_corrections_without_a_type_are_counted_last(tmp_path: Path) -> None:
         change(store, "delete", sentence="d0")
         change(store, "assess", sentence="d0", error_type="OVERSPECIFIC")
         finish(store)
-        found = summarize(store, store.reviewers())["reviewers"]["Ada"]
-    assert list(totals(found["error_types"]).items()) == [("OVERSPECIFIC", 1), ("not named", 3)]
+        summary = summarize(store, store.reviewers())["reviewers"]["Ada"]
+    assert list(totals(summary["error_types"]).items()) == [("OVERSPECIFIC", 1), ("not named", 3)]
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[Store]:
+def two_reviewers(tmp_path: Path) -> Iterator[Store]:
     """Three studies that two reviewers have finished, and one that only one of them has."""
     reports = {name: [{"text": f"Sentence {number}."} for number in range(2)] for name in ("one", "two", "six", "ten")}
     with closing(new_store(tmp_path, reports, ["Ada", "Ben"])) as store:
         for reviewer, corrected in (("Ada", {1: 0, 2: 2}), ("Ben", {1: 1, 2: 2})):
             for number, severity in corrected.items():
                 change(store, "delete", number=number, reviewer=reviewer, sentence="d0")
-                said: dict[str, Any] = {"severity": severity, "error_type": "OVERSPECIFIC"}
-                change(store, "assess", number=number, reviewer=reviewer, sentence="d0", **said)
+                assessment: dict[str, Any] = {"severity": severity, "error_type": "OVERSPECIFIC"}
+                change(store, "assess", number=number, reviewer=reviewer, sentence="d0", **assessment)
             for number in range(1, 4):
                 finish(store, number=number, reviewer=reviewer)
         finish(store, number=4, reviewer="Ben")
         yield store
 
 
-def test_agreement_covers_studies_finished_by_both(two: Store) -> None:
-    (found,) = summarize(two, two.reviewers())["agreement"]
-    assert (found["reviewers"], found["studies"]) == (["Ada", "Ben"], 3)
-    assert found["needs_correction"] == {"kappa": 1.0, "n": 6}
+def test_agreement_covers_studies_finished_by_both(two_reviewers: Store) -> None:
+    (summary,) = summarize(two_reviewers, two_reviewers.reviewers())["agreement"]
+    assert (summary["reviewers"], summary["studies"]) == (["Ada", "Ben"], 3)
+    assert summary["needs_correction"] == {"kappa": 1.0, "n": 6}
     # Of (0, 1) and (2, 2): 1 apart in all, where chance would be 1 + 2 + 1 + 0 in four pairs.
-    assert found["severity"] == {"kappa": pytest.approx(1 - (1 / 2) / (4 / 4)), "n": 2}
-    assert found["worst_severity"]["n"] == 3
-    assert found["error_types"] == {"OVERSPECIFIC": {"kappa": 1.0, "n": 3}}
+    assert summary["severity"] == {"kappa": pytest.approx(1 - (1 / 2) / (4 / 4)), "n": 2}
+    assert summary["worst_severity"]["n"] == 3
+    assert summary["error_types"] == {"OVERSPECIFIC": {"kappa": 1.0, "n": 3}}
 
 
-def test_disagreement_on_a_sentence_lowers_agreement(two: Store) -> None:
-    change(two, "reopen", number=3, reviewer="Ben")
-    change(two, "delete", number=3, reviewer="Ben", sentence="d1")
-    finish(two, number=3, reviewer="Ben")
-    (found,) = summarize(two, two.reviewers())["agreement"]
+def test_disagreement_on_a_sentence_lowers_agreement(two_reviewers: Store) -> None:
+    change(two_reviewers, "reopen", number=3, reviewer="Ben")
+    change(two_reviewers, "delete", number=3, reviewer="Ben", sentence="d1")
+    finish(two_reviewers, number=3, reviewer="Ben")
+    (summary,) = summarize(two_reviewers, two_reviewers.reviewers())["agreement"]
     # Both 2, Ben alone 1, neither 3 of 6: observed 5/6, by chance 2/6 * 3/6 + 4/6 * 3/6 = 1/2.
-    assert found["needs_correction"]["kappa"] == pytest.approx((5 / 6 - 1 / 2) / (1 / 2))
+    assert summary["needs_correction"]["kappa"] == pytest.approx((5 / 6 - 1 / 2) / (1 / 2))
 
 
 @pytest.mark.parametrize(
@@ -200,14 +202,14 @@ def test_the_command_writes_figure_and_numbers(paper: Store, tmp_path: Path) -> 
     assert (tmp_path / "out/figure4.png").read_bytes().startswith(b"\x89PNG")
 
 
-def drawn(figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: Path) -> Any:
+def drawn_figure(figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: Path) -> Any:
     """The figure as it is before it is written."""
     from maira.review import plot as figure
 
-    kept: dict[Path, Any] = {}
-    monkeypatch.setattr(figure, "save", lambda made, at: kept.setdefault(at, made))
+    saved: dict[Path, Any] = {}
+    monkeypatch.setattr(figure, "save", lambda plotted, at: saved.setdefault(at, plotted))
     figure.draw_figure(figures, path)
-    return kept[path]
+    return saved[path]
 
 
 def test_a_single_count_does_not_fill_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +217,7 @@ def test_a_single_count_does_not_fill_its_panel(tmp_path: Path, monkeypatch: pyt
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         change(store, "delete", sentence="d0")
         finish(store)
-        figure = drawn(summarize(store, store.reviewers()), monkeypatch, tmp_path / "figure4")
+        figure = drawn_figure(summarize(store, store.reviewers()), monkeypatch, tmp_path / "figure4")
     panel = figure.axes[0]
     assert [label.get_text() for label in panel.get_xticklabels()] == ["0", "1", "2", "3", "4"]
     # Beside the bars there is not always room for what their colours mean.
@@ -231,7 +233,7 @@ def test_corrections_without_a_type_are_drawn_last(tmp_path: Path, monkeypatch: 
             if place > 1:
                 change(store, "assess", sentence=sentence, error_type=f"TYPE {place}")
         finish(store)
-        panel = drawn(summarize(store, store.reviewers()), monkeypatch, tmp_path / "figure4").axes[1]
+        panel = drawn_figure(summarize(store, store.reviewers()), monkeypatch, tmp_path / "figure4").axes[1]
     assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["not named", "2 others"]
     # It is no type of error, and must not look like the most frequent of them.
     assert [bar.get_alpha() for bars in panel.containers for bar in bars[:2]] == [0.4, None] * 3

@@ -119,9 +119,9 @@ def test_a_pending_comment_prevents_finishing(browser: Browser, page: Page, runn
     assert not comment.is_visible()
     unsaved(page)
     # What another machine does is shown nevertheless.
-    with visiting(browser, running) as other:
-        press(other, "]", "]", "]")
-        saved(other)
+    with visiting(browser, running) as second_page:
+        press(second_page, "]", "]", "]")
+        saved(second_page)
     page.evaluate("() => window.dispatchEvent(new Event('focus'))")
     page.get_by_role("button", name="Finish study").click()
     page.locator("#remaining", has_text="Some text is not saved: continue or discard it.").wait_for()
@@ -170,18 +170,18 @@ def test_an_edited_finding_does_not_overwrite_one_of_the_same_id(
     page.keyboard.type("Bifid rib.")
     press(page, "Enter", "e", "End")
     page.keyboard.type(" Left.")
-    with visiting(browser, running) as other:
-        press(other, "a")
-        other.keyboard.type("Nodule.")
-        press(other, "Enter")
-        saved(other)
+    with visiting(browser, running) as second_page:
+        press(second_page, "a")
+        second_page.keyboard.type("Nodule.")
+        press(second_page, "Enter")
+        saved(second_page)
     let_go(page)
     field = page.get_by_label(FINDING)
     field.wait_for()
     assert field.input_value() == "Bifid rib. Left."
     field.press("Enter")
     saved(page)
-    assert [one.text for one in running.state().sentences] == [*SENTENCES, "Nodule.", "Bifid rib. Left."]
+    assert [sentence.text for sentence in running.state().sentences] == [*SENTENCES, "Nodule.", "Bifid rib. Left."]
 
 
 def test_a_custom_type_stays_and_a_refused_severity_is_reset(page: Page, running: Running) -> None:
@@ -220,12 +220,12 @@ def test_all_texts_of_refused_changes_are_returned(page: Page, running: Running)
     assert page.get_by_label("Comment on the study").input_value() == "Rotated."
     assert page.get_by_label("Text of sentence 1").input_value() == "The heart is large."
     press(page, "Enter")
-    found = []
+    restored = []
     for _ in range(2):
-        found.append(page.get_by_label(FINDING).input_value())
+        restored.append(page.get_by_label(FINDING).input_value())
         press(page, "Enter")
-    assert sorted(found) == ["Bifid rib.", "Nipple shadow."]
-    comment = row(page, 3 + found.index("Bifid rib.")).get_by_label(COMMENT)
+    assert sorted(restored) == ["Bifid rib.", "Nipple shadow."]
+    comment = row(page, 3 + restored.index("Bifid rib.")).get_by_label(COMMENT)
     assert comment.input_value() == "Left."
     unsaved(page)
     comment.press("Enter")
@@ -233,8 +233,8 @@ def test_all_texts_of_refused_changes_are_returned(page: Page, running: Running)
     saved(page)
     state = running.state()
     assert state.comment == "Rotated."
-    assert [one.text for one in state.sentences] == ["The heart is large.", *SENTENCES[1:], *found]
-    assert {one.assessment.comment for one in state.sentences if one.text == "Bifid rib."} == {"Left."}
+    assert [sentence.text for sentence in state.sentences] == ["The heart is large.", *SENTENCES[1:], *restored]
+    assert {sentence.assessment.comment for sentence in state.sentences if sentence.text == "Bifid rib."} == {"Left."}
     page.reload()
     at_study(page, 1)
     assert page.locator(".sentence-form").count() == 0
@@ -251,16 +251,16 @@ def test_a_refused_finding_returns_to_its_open_form(page: Page, running: Running
     assert field.input_value() == "Bifid rib. Left."
     field.press("Enter")
     saved(page)
-    assert [one.text for one in running.state().sentences] == [*SENTENCES, "Bifid rib. Left."]
+    assert [sentence.text for sentence in running.state().sentences] == [*SENTENCES, "Bifid rib. Left."]
 
 
 def test_an_edit_of_a_remotely_deleted_sentence_stays_pending(browser: Browser, page: Page, running: Running) -> None:
     edited = "The heart is large."
     press(page, "]", "j", "e", "ControlOrMeta+a")
     page.keyboard.type(edited)
-    with visiting(browser, running) as other:
-        press(other, "j", "d")
-        saved(other)
+    with visiting(browser, running) as second_page:
+        press(second_page, "j", "d")
+        saved(second_page)
     press(page, "Enter")
     page.locator(
         "#alert", has_text="an edit. Sentence 1 is deleted; your text is restored when you restore the sentence."
@@ -283,9 +283,9 @@ def test_an_edit_of_a_remotely_deleted_sentence_stays_pending(browser: Browser, 
 def test_a_comment_on_a_remotely_finished_study_stays_pending(browser: Browser, page: Page, running: Running) -> None:
     press(page, "c")
     page.keyboard.type("Rotated.")
-    with visiting(browser, running) as other:
-        press(other, "]", "]", "]", "f")
-        saved(other)
+    with visiting(browser, running) as second_page:
+        press(second_page, "]", "]", "]", "f")
+        saved(second_page)
     press(page, "Control+Enter")
     page.locator("#alert", has_text="The study is finished; your text is restored when you reopen it.").wait_for()
     comment = page.get_by_label("Comment on the study")
@@ -307,16 +307,16 @@ def test_an_edit_of_a_remotely_removed_finding_becomes_an_addition(
     saved(page)
     press(page, "e", "End")
     page.keyboard.type(" Left.")
-    with visiting(browser, running) as other:
-        press(other, "Control+z")
-        saved(other)
+    with visiting(browser, running) as second_page:
+        press(second_page, "Control+z")
+        saved(second_page)
     press(page, "Enter")
     field = page.get_by_label(FINDING)
     field.wait_for()
     assert field.input_value() == "Bifid rib. Left."
     field.press("Enter")
     saved(page)
-    assert [one.text for one in running.state().sentences] == [*SENTENCES, "Bifid rib. Left."]
+    assert [sentence.text for sentence in running.state().sentences] == [*SENTENCES, "Bifid rib. Left."]
 
 
 def test_a_refused_undo_is_not_repeated(page: Page, running: Running) -> None:
@@ -328,7 +328,7 @@ def test_a_refused_undo_is_not_repeated(page: Page, running: Running) -> None:
     press(page, "Control+z")
     page.locator("#redo:enabled").wait_for()
     saved(page)
-    assert [one.deleted for one in running.state().sentences] == [True, True, False]
+    assert [sentence.deleted for sentence in running.state().sentences] == [True, True, False]
 
 
 def test_an_outdated_response_is_not_shown(page: Page, running: Running) -> None:
@@ -351,7 +351,7 @@ def test_an_outdated_response_is_not_shown(page: Page, running: Running) -> None
     press(page, "j", "j", "d")
     saved(page)
     assert not page.locator("#alert").is_visible()
-    assert [one.deleted for one in running.state().sentences] == [True, True, False]
+    assert [sentence.deleted for sentence in running.state().sentences] == [True, True, False]
 
 
 def test_a_change_without_its_response_is_shown_once(page: Page, running: Running) -> None:
@@ -398,9 +398,11 @@ def test_a_press_on_the_radiograph_leaves_no_listener(page: Page) -> None:
 
     def listeners() -> int:
         window = session.send("Runtime.evaluate", {"expression": "window"})["result"]["objectId"]
-        found = session.send("DOMDebugger.getEventListeners", {"objectId": window})["listeners"]
+        restored = session.send("DOMDebugger.getEventListeners", {"objectId": window})["listeners"]
         # Those that capture are the test's own tool's.
-        return sum(one["type"] in ("pointerup", "pointercancel") and not one["useCapture"] for one in found)
+        return sum(
+            listener["type"] in ("pointerup", "pointercancel") and not listener["useCapture"] for listener in restored
+        )
 
     before = listeners()
     for _ in range(3):

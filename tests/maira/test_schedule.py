@@ -40,17 +40,17 @@ def test_an_epoch_has_every_answer_once_in_a_seeded_order(schedule: tuple[int, i
     answers, seed, batch = schedule
     if answers < batch:
         return
-    made = DataSchedule(table(answers), train_config(seed=seed, global_batch=batch))
-    order = made.order(epoch)
+    plan = DataSchedule(table(answers), train_config(seed=seed, global_batch=batch))
+    order = plan.order(epoch)
     assert sorted(order) == list(range(answers))
-    assert made.samples_per_epoch == answers
+    assert plan.samples_per_epoch == answers
     np.testing.assert_array_equal(
         order, DataSchedule(table(answers), train_config(seed=seed, global_batch=batch)).order(epoch)
     )
-    steps = range(epoch * made.steps_per_epoch, (epoch + 1) * made.steps_per_epoch)
-    taken = np.concatenate([made.step_samples(step) for step in steps])
-    np.testing.assert_array_equal(taken, order[: len(taken)])
-    assert answers - len(taken) < batch
+    steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
+    items = np.concatenate([plan.step_samples(step) for step in steps])
+    np.testing.assert_array_equal(items, order[: len(items)])
+    assert answers - len(items) < batch
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,10 +99,10 @@ def test_sources_have_their_own_shares() -> None:
     rows = np.concatenate([table(40), table(40, source=1)])
     sources = [{"manifest": "a.jsonl"}, {"manifest": "b.jsonl", "tasks": {"findings": 2}}]
     order = DataSchedule(rows, train_config(train=sources, tasks={"findings": 1, "phrase": 1})).order(0)
-    seen = Counter((int(rows[item]["source"]), TASKS[rows[item]["task"]]) for item in order)
-    held = Counter((int(row["source"]), TASKS[row["task"]]) for row in rows)
-    wanted = {(0, "findings"): 1, (0, "phrase"): 1, (1, "findings"): 2}
-    assert seen == {which: held[which] * times for which, times in wanted.items()}
+    counts = Counter((int(rows[item]["source"]), TASKS[rows[item]["task"]]) for item in order)
+    available = Counter((int(row["source"]), TASKS[row["task"]]) for row in rows)
+    shares = {(0, "findings"): 1, (0, "phrase"): 1, (1, "findings"): 2}
+    assert counts == {which: available[which] * times for which, times in shares.items()}
 
 
 @pytest.mark.parametrize(

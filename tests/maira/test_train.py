@@ -124,8 +124,8 @@ def test_dropout_state_is_resumed(phantoms: Path, tmp_path: Path, monkeypatch: p
 def test_a_run_killed_anywhere_resumes_with_equal_losses(phantoms: Path, tmp_path: Path) -> None:
     steps = 40
     changes: dict[str, Any] = {"passes": 4 * steps, "save_every": 2}
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    uninterrupted = Command(tmp_path / "1", **values(phantoms, whole, **changes))
+    complete, out = tmp_path / "whole", tmp_path / "out"
+    uninterrupted = Command(tmp_path / "1", **values(phantoms, complete, **changes))
     assert uninterrupted.end() == [0], uninterrupted.said
     chosen = random.randrange(3, steps // 2)
     moments: list[Callable[[], bool]] = [
@@ -139,8 +139,8 @@ def test_a_run_killed_anywhere_resumes_with_equal_losses(phantoms: Path, tmp_pat
     last = Command(tmp_path / "2", **values(phantoms, out, **changes))
     assert last.end() == [0], last.said
     assert "Resuming" in last.said
-    assert metrics(out) == metrics(whole), f"killed at step {chosen}"
-    assert is_same(weights(out), weights(whole))
+    assert metrics(out) == metrics(complete), f"killed at step {chosen}"
+    assert is_same(weights(out), weights(complete))
 
 
 @pytest.mark.slow
@@ -179,10 +179,10 @@ def test_a_second_start_is_refused_during_the_first(phantoms: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_one_of_two_simultaneous_starts_trains(phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    two = [Command(tmp_path / name, **values(phantoms, out, passes=40_000)) for name in ("first", "second")]
-    ended = wait([command.processes[0].sentinel for command in two], 240)
-    assert ended, two[0].said + two[1].said
-    refused, other = two if two[0].processes[0].sentinel in ended else two[::-1]
+    commands = [Command(tmp_path / name, **values(phantoms, out, passes=40_000)) for name in ("first", "second")]
+    ended = wait([command.processes[0].sentinel for command in commands], 240)
+    assert ended, commands[0].said + commands[1].said
+    refused, other = commands if commands[0].processes[0].sentinel in ended else commands[::-1]
     assert refused.end() == [2], refused.said
     assert f"process {other.processes[0].pid} on " in refused.said
     assert "per epoch" not in refused.said
@@ -274,27 +274,27 @@ def test_a_finished_run_can_be_lengthened(phantoms: Path, tmp_path: Path) -> Non
 def diverge(monkeypatch: pytest.MonkeyPatch, *rows: int) -> list[tuple[str, ...]]:
     """Make the loss of some packed rows NaN; the list returned gets the samples of each row."""
     plain = MairaLossModel.forward
-    seen: list[tuple[str, ...]] = []
+    packed_samples: list[tuple[str, ...]] = []
 
     def forward(model: MairaLossModel, batch: Any) -> Losses:
         losses = plain(model, batch)
-        seen.append(batch.sample_ids)
-        return losses._replace(answer=losses.answer * math.nan) if len(seen) in rows else losses
+        packed_samples.append(batch.sample_ids)
+        return losses._replace(answer=losses.answer * math.nan) if len(packed_samples) in rows else losses
 
     monkeypatch.setattr(MairaLossModel, "forward", forward)
-    return seen
+    return packed_samples
 
 
 def test_a_non_finite_loss_ends_the_run_and_keeps_the_state(
     phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = diverge(monkeypatch, 5)
+    packed_samples = diverge(monkeypatch, 5)
     line = r"the loss is nan, .* at step 5; its samples are listed in .*faults\.jsonl, and the state of step 3 is saved"
     with pytest.raises(RunError, match=line):
         train(train_config(phantoms, tmp_path, token_budget=4096), quiet())
     (fault,) = [json.loads(line) for line in (tmp_path / "faults.jsonl").read_text(encoding="utf-8").splitlines()]
     assert fault["action"] == "stop"
-    assert fault["sample_ids"] == sorted(seen[-1])
+    assert fault["sample_ids"] == sorted(packed_samples[-1])
     assert [state.name for state in (tmp_path / "states").iterdir()] == ["step-000003"]
     assert not (tmp_path / "checkpoint").exists()
 
@@ -336,20 +336,20 @@ def test_an_unreadable_sample_is_skipped(phantoms: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_skipped_step_changes_nothing(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: dict[int, list[torch.Tensor]] = {}
+    snapshots: dict[int, list[torch.Tensor]] = {}
     plain = Trainer._compute_gradient
 
     def gradient(run: Trainer, *arguments: Any) -> Any:
         states = [value for state in run.optimizer.state.values() for value in state.values()]
-        held[run.step] = [tensor.detach().clone() for tensor in (*run.model.training.parameters(), *states)]
+        snapshots[run.step] = [tensor.detach().clone() for tensor in (*run.model.training.parameters(), *states)]
         return plain(run, *arguments)
 
     monkeypatch.setattr(Trainer, "_compute_gradient", gradient)
     diverge(monkeypatch, 2)
     skipping = {"token_budget": 4096, "faults": {"not_finite": "skip"}, "passes": 16}
     train(train_config(phantoms, tmp_path, **skipping), quiet())
-    assert all(map(torch.equal, held[1], held[2]))
-    assert not all(map(torch.equal, held[2], held[3]))
+    assert all(map(torch.equal, snapshots[1], snapshots[2]))
+    assert not all(map(torch.equal, snapshots[2], snapshots[3]))
     assert [row["step"] for row in metrics(tmp_path)] == [1, 3, 4]
 
 

@@ -37,15 +37,15 @@ Responses = dict[int, Response | FailedRequest]
 @pytest.fixture(scope="module")
 def requests(studies: list[Study]) -> Requests:
     """Prompts of one to three images, of which some belong to several studies, in two forms and limits."""
-    shown = [
+    selected = [
         studies[0],
         studies[1].model_copy(update={"lateral": studies[0].frontal}),
         studies[2].model_copy(update={"lateral": studies[0].frontal, "prior_frontal": studies[1].frontal}),
         studies[3].model_copy(update={"prior_frontal": studies[2].frontal, "prior_report": "No mass. " * 3}),
         studies[4],
     ]
-    grounded = [report_request(make_example(study, "grounded"), 14) for study in shown]
-    return [*grounded, *(report_request(make_example(study, "findings"), 9) for study in shown[:3])]
+    grounded = [report_request(make_example(study, "grounded"), 14) for study in selected]
+    return [*grounded, *(report_request(make_example(study, "findings"), 9) for study in selected[:3])]
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,9 @@ def expected(checkpoint: Path, requests: Requests) -> Texts:
 
 
 def _run(engine: TransformersEngine, requests: Requests) -> Responses:
-    given = list(engine.generate(requests))
-    assert sorted(index for index, _ in given) == list(range(len(requests)))
-    return dict(given)
+    responses = list(engine.generate(requests))
+    assert sorted(index for index, _ in responses) == list(range(len(requests)))
+    return dict(responses)
 
 
 def _texts(responses: Responses) -> Texts:
@@ -110,16 +110,16 @@ def test_responses_do_not_depend_on_chunked_prefill(
 
 def test_images_are_encoded_once_per_run(checkpoint: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2))
-    encoder, seen = engine.model.vision_tower.forward, []
+    encoder, sizes = engine.model.vision_tower.forward, []
 
     def count(pixels: torch.Tensor) -> torch.Tensor:
-        seen.append(len(pixels))
+        sizes.append(len(pixels))
         tokens: torch.Tensor = encoder(pixels)
         return tokens
 
     monkeypatch.setattr(engine.model.vision_tower, "forward", count)
     _run(engine, requests)
-    assert sum(seen) == len({image for request in requests for image in request.example.images})
+    assert sum(sizes) == len({image for request in requests for image in request.example.images})
 
 
 def test_an_unreadable_image_fails_its_own_request_only(
@@ -193,15 +193,15 @@ def test_a_request_too_large_for_memory_fails_alone(
 
 
 def test_boxes_are_completed_to_the_end_of_their_object(studies: list[Study], checkpoint: Path) -> None:
-    requested = [one for study in studies for one in box_completions(study)]
+    completions = [completion for study in studies for completion in box_completions(study)]
     responses = _run(
         TransformersEngine(checkpoint, EngineOptions()),
-        [GenerationRequest(one.example, "boxes", 20) for one in requested],
+        [GenerationRequest(completion.example, "boxes", 20) for completion in completions],
     )
-    assert len(_texts(responses)) == len(requested) > 1
-    for one, (text, _) in zip(requested, _texts(responses), strict=True):
+    assert len(_texts(responses)) == len(completions) > 1
+    for completion, (text, _) in zip(completions, _texts(responses), strict=True):
         assert text.endswith("</obj>")
-        boxes, kinds = one.read(text)
+        boxes, kinds = completion.read(text)
         assert boxes
         assert kinds == ()
 
@@ -210,20 +210,20 @@ def test_boxes_are_completed_to_the_end_of_their_object(studies: list[Study], ch
 def test_boxes_end_where_the_model_ends_them(
     studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, free: bool
 ) -> None:
-    requested = next(one for study in studies for one in box_completions(study))
+    completion = next(completion for study in studies for completion in box_completions(study))
     text = "<x10><y20><x30><y40></box></obj>"
     engine = TransformersEngine(checkpoint, EngineOptions(free=free))
     _parrot(engine, text, monkeypatch)
-    assert _texts(_run(engine, [GenerationRequest(requested.example, "boxes", 40)])) == [(text, False)]
+    assert _texts(_run(engine, [GenerationRequest(completion.example, "boxes", 40)])) == [(text, False)]
 
 
 def test_boxes_closed_at_the_limit_are_truncated(
     studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requested = next(one for study in studies for one in box_completions(study))
+    completion = next(completion for study in studies for completion in box_completions(study))
     engine = TransformersEngine(checkpoint, EngineOptions())
     _parrot(engine, "<x10><y20><x30><y40></box><box>", monkeypatch)
-    request = GenerationRequest(requested.example, "boxes", 6)
+    request = GenerationRequest(completion.example, "boxes", 6)
     assert _texts(_run(engine, [request])) == [("<x10><y20><x30><y40></box></obj>", True)]
 
 
@@ -297,8 +297,8 @@ def _tokens(features: ImageFeatures, shown: Sequence[Sequence[Path]], size: int)
     for first in range(0, len(shown), size):
         tokens = features.encode(first, min(len(shown), first + size))
         for images in shown[first : first + size]:
-            taken = [tokens[image] for image in images]
-            result.append([one.item() for one in taken if isinstance(one, torch.Tensor)])
+            encoded = [tokens[image] for image in images]
+            result.append([feature.item() for feature in encoded if isinstance(feature, torch.Tensor)])
     return result
 
 

@@ -54,16 +54,16 @@ def test_results_keep_item_order() -> None:
 
 
 def test_items_are_read_ahead_up_to_prefetch() -> None:
-    taken: list[int] = []
+    items_taken: list[int] = []
 
     def items() -> Iterator[int]:
         for number in range(100):
-            taken.append(number)
+            items_taken.append(number)
             yield number
 
     results = map_in_workers(square, items(), 2, prefetch=3)
     assert next(results) == 0
-    assert len(taken) == 2 * 3 + 1
+    assert len(items_taken) == 2 * 3 + 1
     results.close()
     assert not workers()
 

@@ -74,30 +74,30 @@ OTHERS = (
 
 def example_set() -> list[TrainingExample]:
     """Whether a finding is there, of reports of two findings, by the offline judge."""
-    drawn = random.Random(0)
+    rng = random.Random(0)
     pairs = []
-    for number, (finding, there, said, other) in enumerate(product(FINDINGS, (0, 1), (0, 1), OTHERS)):
-        texts = [f"{finding.capitalize()}." if yes else f"No {finding}." for yes in (there, said)]
-        reference = f"{texts[0]} {other}" if drawn.random() < 0.5 else f"{other} {texts[0]}"
+    for number, (finding, is_present, is_stated, sentence) in enumerate(product(FINDINGS, (0, 1), (0, 1), OTHERS)):
+        texts = [f"{finding.capitalize()}." if yes else f"No {finding}." for yes in (is_present, is_stated)]
+        reference = f"{texts[0]} {sentence}" if rng.random() < 0.5 else f"{sentence} {texts[0]}"
         pairs.append(ReportPair(Pair(f"{number}", texts[1], reference), "random", f"{number}"))
     offline = {"offline": OfflineJudge()}
     examples = make_entailment_examples(pairs, judge_prompt(Path("none")), load_splitter("offline"), offline).examples
-    return [one for one in examples if "/A" in one.name]
+    return [example for example in examples if "/A" in example.name]
 
 
 def samples(examples: Sequence[TrainingExample]) -> list[ChatSample]:
     """A fifth of them held out."""
-    drawn = random.Random(1)
-    hold_out = set(drawn.sample(range(len(examples)), len(examples) // 5))
+    rng = random.Random(1)
+    hold_out = set(rng.sample(range(len(examples)), len(examples) // 5))
     return [
         ChatSample(
-            sample_id=one.name,
+            sample_id=example.name,
             task="entailment",
-            messages=one.messages,
-            answer=one.answer,
+            messages=example.messages,
+            answer=example.answer,
             split="heldout" if place in hold_out else "train",
         )
-        for place, one in enumerate(examples)
+        for place, example in enumerate(examples)
     ]
 
 
@@ -122,17 +122,17 @@ def train_config(model: Path, data: Path, out: Path, **changes: Any) -> JudgeTra
 
 def texts(examples: Sequence[TrainingExample]) -> list[str]:
     """What its tokenizer needs to know."""
-    return [one.messages[-1].content for one in examples] + [one.answer for one in examples]
+    return [example.messages[-1].content for example in examples] + [example.answer for example in examples]
 
 
 def train_tiny_judge(folder: Path, **config: Any) -> tuple[Path, Path]:
     """A judge trained on a few hundred pairs, and the file of what was held out; `config` is the model's."""
     examples = example_set()
-    made = samples(examples)
+    chat_samples = samples(examples)
     (folder / "model").mkdir()
     model = write_tiny_model(folder / "model", texts(examples), **config)
-    write_samples(folder / "samples.jsonl", made)
-    hold_out = [one for one, sample in zip(examples, made, strict=True) if sample.split == "heldout"]
+    write_samples(folder / "samples.jsonl", chat_samples)
+    hold_out = [example for example, sample in zip(examples, chat_samples, strict=True) if sample.split == "heldout"]
     write_json(folder / "heldout.json", held_out_judgments(hold_out))
     changes: dict[str, Any] = {"passes": None, "epochs": 16, "global_batch": 16, "save_every": 1000, "log_every": 20}
     quiet = Console(file=StringIO())
