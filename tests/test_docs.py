@@ -1,4 +1,4 @@
-"""The documentation and the README: links lead somewhere, commands run as they stand, and what they list is there."""
+"""The documentation and the README: links are valid, commands run unchanged, and listed files exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text("utf-8") for path in sorted(DOCS.glob("*.md"))}
 TEXTS = {**PAGES, "README.md": (ROOT / "README.md").read_text("utf-8")}
 GUIDES = ("index.md", "score.md", "prepare.md", "generate.md", "train.md", "review.md")
-"""Pages whose blocks marked sh run as they stand, one after the other."""
+"""Pages whose blocks marked sh run unchanged, in order."""
 PUBLISHED = ("configs/endpoints", "configs/report_to_phrases.yaml")
 """Files of the published package."""
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.M | re.S)
@@ -146,7 +146,7 @@ def test_the_commands_of_the_guides_run_as_they_stand(clone: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("words", ["maira", "maira train"])
 def test_the_examples_of_the_help_run_as_they_stand_one_after_the_other(words: str, clone: Path) -> None:
-    # The review is a server, which ends when it is told to.
+    # The review is a server, which runs until it is terminated.
     lines = [line for line in examples(COMMANDS[words]) if read(line) != "maira review start"]
     _run(line.replace("--count 24", "--count 12") for line in lines)
     assert (clone / "runs/try/checkpoint").is_dir()

@@ -482,12 +482,15 @@ def main_process_first(
         title: of the progress.
         function: takes a callback for (done, total).
     """
-    if not context.is_main:
+    if context.is_main:
+        usage: dict[str, int] = {}
+        with ProgressDisplay(Console(stderr=True), {title: usage.copy}):
+            result = function(lambda done, planned: usage.update(done=done, planned=planned))
         context.wait()
-        return function(None)
-    usage: dict[str, int] = {}
-    with ProgressDisplay(Console(stderr=True), {title: usage.copy}):
-        result = function(lambda done, planned: usage.update(done=done, planned=planned))
+    else:
+        context.wait()
+        result = function(None)
+    # A run that is refused after this removes the files, so the other processes must have read them.
     context.wait()
     return result
 

@@ -63,7 +63,7 @@ def write_dicom(path: Path, pixels: np.ndarray | None, *, stored: int | None = N
 
 
 def convert(source: Path, size: int = 48, *, apply_windows: bool = False) -> np.ndarray:
-    """The levels of the PNG made of a DICOM, which lies beside it."""
+    """Convert a DICOM file to a PNG file next to it and return the gray levels of the PNG."""
     target = source.with_suffix(".png")
     dicom_to_png(source, target, size, apply_windows=apply_windows)
     with Image.open(target) as image:

@@ -1,4 +1,4 @@
-"""Annotation tasks out and back: what Label Studio returns becomes grounded studies by the protocol's rules.
+"""Annotation tasks for Label Studio, and grounded studies from its exports by the rules of the protocol.
 
 The results are written as Label Studio 1.23.2 exports them (seen in an export of its own), in its documented format.
 """

@@ -15,7 +15,7 @@ from data.sources.iu_xray import read_iu_xray
 
 REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "openi"
 
-# As in the real files, which have white space between all elements and more elements beside these.
+# The real files have white space between all elements, and further elements.
 REPORT = """<?xml version="1.0" encoding="utf-8"?>
 <eCitation>
    <uId id="{uid}"/>

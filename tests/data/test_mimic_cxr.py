@@ -28,7 +28,7 @@ from radfact.errors import InputError
 
 @pytest.fixture
 def jpg(tmp_path: Path) -> Path:
-    """mimic-cxr-jpg with the reports' zip beside its tables."""
+    """A miniature of mimic-cxr-jpg, with the zip file of reports next to the tables."""
     root = tmp_path / "mimic-cxr-jpg"
     write_images(root)
     write_tables(root)

@@ -1,4 +1,4 @@
-"""PadChest-GR: a miniature of the release, alone and with PadChest beside it."""
+"""PadChest-GR: a miniature of the release, with and without PadChest."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _only(archive: Archive) -> ArchiveStudy:
 
 
 def _refused(root: Path, entry: Any) -> str:
-    """Why a study is left out that stands beside a good one."""
+    """Return the reason why a study is excluded; a valid study in the same release remains."""
     _write(root, [_entry("good"), entry], _row("good"), _row("s1"))
     archive = read_padchest_gr(root)
     assert [study.study_id for study in archive.studies] == ["good"]

@@ -305,7 +305,7 @@ def test_every_finding_occurs_with_several_wordings() -> None:
 
 
 def test_two_wordings_of_the_same_findings_entail_each_other() -> None:
-    """The ceiling of the task: what a perfect reader of the radiographs would score."""
+    """The score of a perfect reader of the radiographs, which is the ceiling of the task."""
     reports: list[list[list[Sentence]]] = [[], []]
     for seed in range(150):
         rng = np.random.default_rng(seed)
@@ -347,7 +347,7 @@ def test_written_phantoms_equal_generated_ones(tmp_path: Path, workers: int) -> 
 
 
 def test_workers_are_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A forked process would lack it too.
+    # It would be missing in a forked process, too.
     monkeypatch.delattr(generate, "make_study")
     assert len(list(write_phantoms(tmp_path, 2, seed=3, size=SIZE, workers=2))) == 2
 

@@ -27,7 +27,7 @@ LISTING_2 = (
 
 
 class Failing(OfflineSplitter):
-    """Answers every narrative but those that speak of a failure, and counts what it is asked."""
+    """Splits every narrative except those that contain "failure", and counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def test_the_command_writes_manifest_map_statistics_and_failures(tmp_path: Path)
     record = json.loads((tmp_path / "sentences.changes.json").read_text())
     assert record["changes"]["removed"] == 1
     assert record["scores"]["logical_precision"]["point"] == 1.0
-    # What preparing left out is still listed.
+    # Failures of the preparation are still listed.
     assert [f.source for f in read_failures(tmp_path / "failures.jsonl")] == ["radiograph.dcm", "sentences.jsonl"]
 
 

@@ -1,4 +1,4 @@
-"""Training shards: what is packed comes back, at random, after an interruption, and from a URL."""
+"""Training shards: packing, random access, resuming and reading from a URL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _png(path: Path, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine samples: three of each of a patient's studies show one lateral; the last ones have boxes and phrases."""
+    """Nine samples: the three samples of each study share a lateral; the last ones have boxes and phrases."""
     folder = tmp_path_factory.mktemp("prepared")
     box = Box(x_min=0.1, y_min=0.2, x_max=0.3, y_max=0.4)
     studies = []

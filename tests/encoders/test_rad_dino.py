@@ -110,7 +110,7 @@ def test_a_trainable_encoder_has_gradients_everywhere(options: dict[str, Any]) -
 
 @pytest.mark.parametrize("options", [SMALL, CONV], ids=["patch", "conv"])
 def test_every_parameter_is_initialized(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    # Memory that nobody wrote to is often zero by luck; here it never is.
+    # Uninitialized memory is often zero by chance; here it is never zero.
     def poisoned(*args: Any, **kwargs: Any) -> Tensor:
         built: Tensor = plain_empty(*args, **kwargs)
         return built.fill_(1e6) if built.is_floating_point() else built

@@ -59,7 +59,7 @@ def config(processor: MairaProcessor) -> MairaConfig:
 
 @pytest.fixture(scope="session")
 def model(config: MairaConfig) -> MairaForConditionalGeneration:
-    """Random weights, ten times as large as a training's first, so that what a token sees shows in the logits."""
+    """Random weights, ten times as large as initial ones, so that every attended token affects the logits."""
     torch.manual_seed(0)
     made = MairaForConditionalGeneration(config).eval()
     with torch.no_grad():
@@ -71,7 +71,7 @@ def model(config: MairaConfig) -> MairaForConditionalGeneration:
 
 @pytest.fixture(scope="session")
 def radiographs() -> list[Gray]:
-    """Three images of grey noise, (40, 32)."""
+    """Three images of gray noise, (40, 32)."""
     return list(np.random.default_rng(0).random((3, 40, 32), np.float32))
 
 
@@ -102,7 +102,7 @@ def studies(phantoms: Path) -> list[Study]:
 
 @pytest.fixture
 def make_recipe(checkpoint: Path, tmp_path: Path) -> Callable[..., TrainConfig]:
-    """Recipes over the shared checkpoint, of studies that are never read."""
+    """Return a function that makes configs for the shared checkpoint; their studies are never read."""
 
     def make(**options: Any) -> TrainConfig:
         values: dict[str, Any] = {

@@ -21,7 +21,7 @@ KINDS = 3
 
 @dataclass(frozen=True)
 class Sample:
-    """Tokens of prompt and answer, prepared images (images, 1, size, size), and what a patch loss wants."""
+    """Return tokens of prompt and answer, prepared images (images, 1, size, size), and targets of the patch loss."""
 
     ids: list[int]
     prompt: int
@@ -91,7 +91,7 @@ def gradients(module: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def trainable(config: MairaConfig, frozen: bool = False, **text: Any) -> MairaForConditionalGeneration:
-    """A model with random weights, large enough that what a token sees shows."""
+    """A model with random weights, large enough that every attended token affects the result."""
     vision = config.vision_config.to_dict() | {"frozen": frozen}
     made = MairaConfig(
         vision_config=vision,

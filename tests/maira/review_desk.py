@@ -32,7 +32,7 @@ class Running:
     folder: Path
 
     def state(self, reviewer: str = "Ada", number: int = 1) -> State:
-        """What the database on disk holds, read by a connection of its own."""
+        """Read the database on disk through a separate connection."""
         with closing(Store(self.folder / "review.sqlite")) as store:
             return store.review(reviewer, number).state
 
@@ -76,7 +76,7 @@ def launched() -> Iterator[Browser]:
 
 @contextmanager
 def visiting(browser: Browser, running: Running, *, reviewer: str = "Ada", number: int = 1) -> Iterator[Page]:
-    """A page of a browser of its own, on a study; whatever it complains of fails the test that caused it."""
+    """Open a study in a separate browser context; errors of the page fail the test that caused them."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.set_default_timeout(10_000)
     page = context.new_page()
@@ -111,7 +111,7 @@ def saved(page: Page) -> None:
 
 
 def unsaved(page: Page) -> None:
-    """Wait until the page says that words are not saved; changes that are on their way are said before that."""
+    """Wait until the page reports unsaved text; it reports changes in transit before that."""
     page.locator("#saved", has_text="Not saved yet").wait_for()
 
 

@@ -1,4 +1,4 @@
-"""Ablations: the recipes of the paper's rows, what is run for each, and the table."""
+"""Ablations: configs for the rows of the paper, the commands of each, and the table."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def sentencepiece_tokenizer(folder: Path) -> None:
 
 
 def llama_tokenizer(folder: Path, size: int) -> None:
-    """`tokenizer.json` of a given number of tokens, with Llama 2's normaliser, byte fallback and beginning of text."""
+    """Build `tokenizer.json` with a number of tokens and Llama 2's normalizer, byte fallback and start token."""
     vocabulary = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
     vocabulary += [f"filler{i}" for i in range(size - len(vocabulary))]
     tokenizer = Tokenizer(

@@ -19,7 +19,7 @@ from maira.train.loss import MairaLossModel
 from radfact.errors import InputError
 
 WITHOUT_SHARED_HEADS = frozenset({"scale", "window_size"})
-"""What the kernel of torch 2.11 understands beside its tensors."""
+"""Keyword arguments of the kernel of torch 2.11."""
 
 
 def by_definition(
@@ -134,6 +134,6 @@ def test_the_default_kernel_is_available() -> None:
 
 
 def test_an_unavailable_kernel_is_refused() -> None:
-    """With what it needs."""
+    """Return the arguments with the required tensors."""
     with pytest.raises(InputError, match="needs a GPU"):
         attention.select_kernel("varlen", torch.device("cpu"), torch.bfloat16)

@@ -35,7 +35,7 @@ def make_recipe(checkpointing: str, compiled: bool = False) -> TrainConfig:
 
 
 class Alive(TorchDispatchMode):
-    """Counts the bytes of tensors made under it that live when asked."""
+    """Counts the bytes of live tensors that were created while it was active."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Checkpoints that lack a file or have a broken one: one line that names the file and what would be right."""
+"""Checkpoints with missing or broken files: the error is one line with the file and a hint."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_a_missing_part_of_a_fused_projection_is_named(state: dict[str, Tensor],
 def test_loading_faults_reported_by_transformers_are_errors(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A transformers that no longer renamed as it was asked to would otherwise leave random weights."""
+    """Otherwise a version of transformers that does not rename as requested would leave random weights."""
     import maira.model.modeling as module
 
     monkeypatch.setattr(module, "match_weights", lambda *_, **__: {})

@@ -1,4 +1,4 @@
-"""The parts of a model in training: types, what has a gradient, what is written in the end."""
+"""The parts of a model in training: dtypes, gradients and saved weights."""
 
 from __future__ import annotations
 

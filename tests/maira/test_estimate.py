@@ -1,4 +1,4 @@
-"""What a run is said to take: its parts add up, fit the GPU or not, and follow from recipe, data and hardware."""
+"""Estimates of memory and time of a run from config, data and hardware."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> t
 
 @pytest.fixture
 def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The studies that any engine is asked about."""
+    """Record the studies that any engine receives."""
     ids: list[str] = []
     answers = TransformersEngine.generate
 
@@ -320,7 +320,7 @@ def test_checkpoints_have_different_fingerprints(checkpoint: Path, tmp_path: Pat
         (copy / path.name).write_bytes(path.read_bytes())
     assert fingerprint(copy) == fingerprint(checkpoint)
     result = {fingerprint(copy)}
-    # A chat model may come with a template of its own, and with weights as pickles.
+    # A chat model may have its own template, and weights as pickles.
     for name, content in (("config.json", " "), ("chat_template.jinja", "{}"), ("model.bin", "0"), ("model.bin", "1")):
         with (copy / name).open("a") as file:
             file.write(content)

@@ -1,4 +1,4 @@
-"""Whatever the logits: a report that parses without an irregularity; and what is well-formed is left alone."""
+"""Any logits give a report that parses without irregularities, and well-formed reports are unchanged."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_any_logits_give_a_well_formed_report(built: tuple[Any, Grammar, list[Te
     answers = _generate(processor, scores, torch.ones(len(scores[0]), 4, dtype=torch.long), tokenizer.pad_token_id)
     for answer in answers.tolist():
         parsed = parse_report(_decode(tokenizer, answer))
-        # The grammar bounds how often a sentence is said, not that it is said again.
+        # The grammar limits repetitions of a sentence but does not forbid them.
         assert {note.kind for note in parsed.irregularities} <= {"repeated_sentence"}
         assert not parsed.is_narrative or not parsed.sentences
         generated = [sentence.text for sentence in cut_repetitions(parsed).sentences]

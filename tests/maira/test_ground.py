@@ -42,7 +42,7 @@ class ScriptedEngine:
         self.asked: list[GenerationRequest] = []
 
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
-        # In another order than asked, as real engines do.
+        # Not in the order of the requests, like real engines.
         for index, request in reversed(list(enumerate(requests))):
             self.asked.append(request)
             text = self.script(request)

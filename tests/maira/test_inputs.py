@@ -1,4 +1,4 @@
-"""Reports without some of the inputs: what is dropped, which studies count, and the table of the runs."""
+"""Reports with dropped inputs: prompts, scored studies and the table of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training data of judges: pairs, teachers, what is held out, and that nothing is asked otherwise than a judge is."""
+"""Training data of judges: pairs, teachers, held-out data, and prompts equal to those of a judge."""
 
 from __future__ import annotations
 

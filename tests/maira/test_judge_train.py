@@ -1,4 +1,4 @@
-"""A language model trained as a judge by the loop of all trainings, asked as any judge is."""
+"""A language model trained as a judge and queried like any judge."""
 
 from __future__ import annotations
 

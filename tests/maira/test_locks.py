@@ -109,7 +109,7 @@ def test_anyone_who_may_write_in_a_folder_may_lock_it(folder: int, lock: int, tm
 
 
 def test_an_unwritable_lock_is_an_error_that_names_it() -> None:
-    # Not below the temporary folder of the tests, which nobody else may enter.
+    # Other users may not enter the temporary folder of the tests.
     with TemporaryDirectory(dir="/tmp") as shared:
         out, me = Path(shared), os.geteuid()
         (out / LOCK).touch(0o444)

@@ -40,7 +40,7 @@ class TwoAlike(DistributedContext):
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that is advanced by the test."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -310,7 +310,7 @@ def test_tensorboard_drops_repeated_steps(tmp_path: Path, config: MairaConfig) -
 
 
 class Failing:
-    """A tracker whose network is gone."""
+    """A tracker without a network."""
 
     def write(self, step: int, _: Mapping[str, float]) -> None:
         raise ConnectionError(f"no route\nfrom step {step}")

@@ -1,4 +1,4 @@
-"""Low-rank adapters: what is trained, and that merging them gives the model that was trained."""
+"""Low-rank adapters: trained parameters and merging."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_recipe(make_recipe: MakeRecipe) -> MakeRecipe:
 def trained(
     train_config: TrainConfig, config: MairaConfig, answer: list[int] | None = None
 ) -> tuple[MairaForConditionalGeneration, MairaProcessor, float]:
-    """A model after three steps, its processor, and its loss of what it was trained on, an answer of some tokens."""
+    """Return a model after three steps, its processor and its loss on the training answer."""
     model, processor = load_model(train_config, [])
     torch.manual_seed(0)
     set_trainable(model, train_config)

@@ -63,7 +63,7 @@ def test_packed_gradients_equal_unpacked_gradients(
 def test_packed_samples_are_isolated(
     training: MairaLossModel, config: MairaConfig, images: list[int], data: st.DataObject
 ) -> None:
-    """Other words, another image or another length beside it change no sample's loss."""
+    """The loss of a sample does not depend on the text, image or length of another one."""
     samples = samples_of(config, tuple(images))
     changed = data.draw(st.integers(0, len(images) - 1))
     others = list(samples)

@@ -1,4 +1,4 @@
-"""Memory as it is estimated, against the tensors that torch's own tracker counts while the same recipe trains."""
+"""Estimated memory against the tracker of torch during training with the same config."""
 
 from __future__ import annotations
 

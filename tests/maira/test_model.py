@@ -106,7 +106,7 @@ def test_the_first_token_is_the_argmax_of_the_last_logits(
 def test_the_placeholder_is_never_generated(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
 ) -> None:
-    """It stands for no text, and in the next step it would ask for an image."""
+    """A generated placeholder would require an image in the next step."""
     eager = copy.deepcopy(model)
     with torch.no_grad():
         # Whatever the hidden state, the placeholder's logit or its opposite's is the largest.

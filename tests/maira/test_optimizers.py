@@ -1,4 +1,4 @@
-"""AdamW: which weights decay, its schedule, and states in 8 bits that a run goes on from."""
+"""AdamW: weight decay, schedule and 8-bit states that a run resumes from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def train_config(**options: Any) -> TrainConfig:
 
 
 def layers() -> nn.Sequential:
-    """Matrices large enough to have states in 8 bits, vectors beside them, and a layer that is not trained."""
+    """Matrices large enough for 8-bit states, vectors, and a frozen layer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64))
     model[2].requires_grad_(False)
@@ -45,7 +45,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 
 
 def test_weight_decay_applies_to_matrices_only() -> None:
-    """What is not trained is left out."""
+    """Frozen parameters are excluded."""
     model = layers()
     optimizer = make_optimizer(model, train_config(weight_decay=0.1))
     decay = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}

@@ -1,4 +1,4 @@
-"""Whole archives through `maira prepare`: from files laid out as in the release to the manifest and its PNG files."""
+"""`maira prepare` on complete archives in the layout of their release: manifest and PNG files."""
 
 from __future__ import annotations
 

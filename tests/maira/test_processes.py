@@ -24,7 +24,7 @@ TIMEOUT = 120
 
 
 def _start(rank: int, count: int, port: int, command: Sequence[str | Path]) -> subprocess.Popen[str]:
-    """One process of several, with what a launcher tells it."""
+    """Start one of several processes with the environment of a launcher."""
     reported = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
     address = {
         "MASTER_ADDR": "127.0.0.1",
@@ -89,7 +89,7 @@ def test_two_processes_draft_as_one_process(checkpoint: Path, manifest: Path, al
 
 
 def _launched(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
-    # The one way in which accelerate starts several processes; what they compute on is left to the command.
+    # The only way in which accelerate starts several processes; the command chooses their devices.
     launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
     return subprocess.run(
         [sys.executable, *launch, "-m", *map(str, command)],

@@ -56,7 +56,7 @@ def llama_tokenizer(*, legacy: bool) -> LlamaTokenizer:
 
 @pytest.fixture(scope="module")
 def built(request: pytest.FixtureRequest) -> MairaProcessor:
-    """A processor with a tokenizer of the kind that is asked for."""
+    """Return a processor with a tokenizer of the requested kind."""
     if request.param == "byte_level":
         shared: MairaProcessor = request.getfixturevalue("processor")
         return shared
@@ -142,7 +142,7 @@ def test_an_image_has_1369_tokens_by_default() -> None:
     context = Context(has_lateral=True, has_prior=True)
     ids = built.encode_prompt(build_prompt("grounded", context), 3)
     assert ids.count(built.image_token_id) == 3 * 37 * 37
-    # Each image's tokens stand together, where its placeholder stood.
+    # The tokens of each image replace its placeholder.
     starts = [i for i, token in enumerate(ids) if token == built.image_token_id and ids[i - 1] != token]
     assert len(starts) == 3
     assert all(set(ids[i : i + 1369]) == {built.image_token_id} for i in starts)

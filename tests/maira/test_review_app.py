@@ -1,4 +1,4 @@
-"""The review server over HTTP: what the page asks for, and what nobody else gets."""
+"""The review server over HTTP: requests of the page, and refused requests."""
 
 from __future__ import annotations
 
@@ -388,13 +388,13 @@ def test_reviews_on_one_machine_have_separate_cookies(review_set: ReviewSet, sto
     servers = [
         TestClient(make_app(review_set, store, host="0.0.0.0", token=token), base_url=url) for token, url in ways
     ]
-    # As a browser has it: the cookies of an address are kept by their names, whatever the port.
+    # Like a browser, which stores the cookies of an address by name for all ports.
     saved: dict[str, str] = {}
     for server, (token, _) in zip(servers, ways, strict=True):
         answer = server.get("/", params={"token": token})
         name, value = answer.headers["set-cookie"].split(";")[0].split("=")
         saved[name] = value
-    # Another program's stand among them, and are not all written as they should be.
+    # Cookies of other programs are among them, and some are malformed.
     others = ['settings={"a":1}', "x=a b", "bad"]
     headers = {"cookie": "; ".join([*others, *(f"{name}={value}" for name, value in saved.items())])}
     for server in servers:

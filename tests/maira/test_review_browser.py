@@ -167,7 +167,7 @@ def test_a_review_by_keyboard_alone(browser: Browser, running: Running) -> None:
         press(page, "Control+Enter", "Escape", "]")
         # Finishing leads to each correction without a severity.
         press(page, "f", "2", "f", "1", "t", "ArrowDown", "Escape", "f", "0")
-        # Types of error that are not named are asked for once.
+        # The reviewer is asked once for missing error types.
         press(page, "f", "f")
         saved(page)
         state = running.state(number=number)
@@ -429,7 +429,7 @@ def start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
         [*command, "--port", str(port)], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert process.stdout is not None
-    # It listens before it says where; what is asked of it then waits.
+    # The server listens before it prints its address; requests wait until then.
     assert any(b"http://" in line for line in process.stdout)
     return process
 

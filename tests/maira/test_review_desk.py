@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all tests: each is a reviewer of its own."""
+    """One server for all tests; each test is a separate reviewer."""
     folder = write_review_set(tmp_path_factory.mktemp("review"), MANY, bare=BARE)
     results = write_verdicts(folder)
     large = Image.new("L", (4000, 3000), 120)
@@ -94,7 +94,7 @@ def test_the_wheel_zooms_at_the_pointer_and_reset_fits_the_image(page: Page) -> 
     page.mouse.move(*place)
     page.mouse.wheel(0, -600)
     assert frame_width(page) > 2 * fitted
-    # The page is told of a pointer in whole pixels, and what is lost of them is enlarged too.
+    # Pointer positions are whole pixels, and zooming enlarges the rounding error.
     assert on_radiograph(page, 0.25, 0.5) == pytest.approx(place, abs=2)
     drag(page, place, (place[0] + 50, place[1]))
     assert on_radiograph(page, 0.25, 0.5)[0] == pytest.approx(place[0] + 50, abs=2)
@@ -292,7 +292,7 @@ def test_a_deleted_sentence_explains_why_it_cannot_be_edited(page: Page) -> None
     alert = page.locator("#alert", has_text="This sentence is deleted; restore it to edit it.")
     alert.get_by_role("button", name="Restore").click()
     assert row(page, 0).locator("del").count() == 0
-    # It goes with what it speaks of: the deletion, and the study.
+    # The message disappears with the deletion or the study.
     for leave in ("d", "Control+z"):
         press(page, "d")
         row(page, 0).locator(".words").dblclick()

@@ -1,4 +1,4 @@
-"""The database of a review: what was saved stays, in order, for each reviewer apart."""
+"""The database of a review: saved changes stay in order, separately for each reviewer."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_the_command_writes_figure_and_numbers(paper: Store, tmp_path: Path) -> 
 
 
 def drawn_figure(figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: Path) -> Any:
-    """The figure as it is before it is written."""
+    """Return the figure before it is saved."""
     from maira.review import plot as figure
 
     saved: dict[Path, Any] = {}

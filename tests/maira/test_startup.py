@@ -1,4 +1,4 @@
-"""What `import maira` does, and what it leaves alone."""
+"""Effects of `import maira`."""
 
 from __future__ import annotations
 

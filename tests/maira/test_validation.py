@@ -236,7 +236,7 @@ def test_the_best_has_the_lowest_loss_or_the_highest_score(
     train_config = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": figure})
     written: list[int] = []
     for step, value in enumerate(values, start=1):
-        best = BestCheckpoint(train_config, [figure])  # made anew: a run that goes on remembers
+        best = BestCheckpoint(train_config, [figure])  # a resumed run remembers
         if best.is_beaten_by({figure: value}):
             written.append(step)
             assert best.replace(step, {figure: value}, lambda folder: folder.mkdir(exist_ok=True), ALONE) is None
@@ -346,7 +346,7 @@ def test_a_lost_manifest_is_an_error(radiographs: Path, shipped: Any, tmp_path: 
 def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Path) -> None:
     manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
     fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
-    # The state that the next start goes on from is that before the validation, however seldom one is saved otherwise.
+    # The next start resumes from the state before the validation, even if states are rarely saved.
     options: dict[str, Any] = {"model": fresh, "train": [{"manifest": phantoms}], "passes": 16, "save_every": 100}
     validation = {"sources": [{"manifest": manifest}], "every": 2, "best_by": "loss/all"}
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A tiny chat model with random weights, as a folder, what it is taught, and what asks it."""
+"""A tiny chat model with random weights in a folder, its training examples and a client for it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def samples(examples: Sequence[TrainingExample]) -> list[ChatSample]:
 
 
 def train_config(model: Path, data: Path, out: Path, **changes: Any) -> JudgeTrainConfig:
-    """Three steps, of which every second is saved, unless told otherwise."""
+    """Three steps by default, with a state after every second one."""
     values: dict[str, Any] = {
         "model": model,
         "train": data,
@@ -126,7 +126,7 @@ def texts(examples: Sequence[TrainingExample]) -> list[str]:
 
 
 def train_tiny_judge(folder: Path, **config: Any) -> tuple[Path, Path]:
-    """A judge trained on a few hundred pairs, and the file of what was held out; `config` is the model's."""
+    """Train a judge on a few hundred pairs; return it and the held-out file. `config` is that of the model."""
     examples = example_set()
     chat_samples = samples(examples)
     (folder / "model").mkdir()

@@ -73,12 +73,12 @@ def train_config(manifest: Path, out: Path, **changes: Any) -> TrainConfig:
 
 
 def quiet() -> Console:
-    """A console that keeps what it is told."""
+    """Return a console that records its output."""
     return Console(file=StringIO(), width=200)
 
 
 def said(console: Console) -> str:
-    """What a quiet console was told."""
+    """Return the output of a quiet console."""
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
@@ -93,11 +93,11 @@ class Command:
     """`maira train` in one process or several that share the run, as a launcher would start them.
 
     Args:
-        folder: for recipes, and what the processes say.
+        folder: for recipes, and output of the processes.
         world_size: processes.
-        others: what the recipes of the processes but the first have otherwise.
-        command: of maira, that takes the recipe.
-        **recipe: as YAML has it.
+        others: changes to the configs of all processes but the first.
+        command: command of maira that takes the config.
+        **recipe: values of the config, as in YAML.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Command:
 
     @property
     def said(self) -> str:
-        """What all of them wrote."""
+        """Output of all processes."""
         return "".join(log.read_text(encoding="utf-8") for log in self._logs if log.exists())
 
 
@@ -155,7 +155,7 @@ def _run(arguments: list[str], environment: dict[str, str], log: Path) -> None:
     from maira.cli.main import main
 
     os.environ.update(environment)
-    # As in a command that nobody served.
+    # Like a command that was started directly.
     multiprocessing.set_start_method("fork", force=True)
     # Sums of floating point numbers depend on how many threads share them.
     torch.set_num_threads(1)
@@ -168,7 +168,7 @@ def _run(arguments: list[str], environment: dict[str, str], log: Path) -> None:
 
 @contextmanager
 def held_by_another(out: Path) -> Iterator[int]:
-    """A folder that a process, which is killed at the end, has claimed; gives the process's id."""
+    """Lock a folder from another process, which is killed at the end; give the id of the process."""
     ours, theirs = multiprocessing.Pipe()
     other = _servers.Process(target=_hold, args=(out, theirs), daemon=True)
     other.start()
