@@ -49,7 +49,7 @@ NON_FINDING = PhraseAnnotation(PhraseLabel.NON_FINDING)
 
 def test_several_annotators_are_an_error_that_names_them() -> None:
     with pytest.raises(Rejected, match=r"2 annotators \(a, b\)"):
-        combine([by("a", NON_FINDING), by("b", NON_FINDING)], "refuse")
+        combine([by("a", NON_FINDING), by("b", NON_FINDING)], "skip")
 
 
 def test_the_first_annotator_can_represent_all() -> None:

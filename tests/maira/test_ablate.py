@@ -232,8 +232,8 @@ class Commands:
                 raise RunError("train: the loss is nan")
             shutil.copytree(self.checkpoint, recipe.out / "checkpoint")
         else:
-            done = CliRunner().invoke(app, [*words], catch_exceptions=False)
-            assert done.exit_code == 0, done.output
+            result = CliRunner().invoke(app, [*words], catch_exceptions=False)
+            assert result.exit_code == 0, result.output
 
 
 @pytest.fixture
@@ -265,9 +265,9 @@ def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Callable[...,
 
 @pytest.mark.usefixtures("commands")
 def test_the_table_has_a_row_per_model_and_input_set(ablate: Callable[..., Result], tmp_path: Path) -> None:
-    done = ablate("--infer", "--task", "grounded", "--subset", "prior")
-    assert done.exit_code == 0, done.output
-    assert "2 studies; skipped: 1 without an input of the subset." in done.output
+    result = ablate("--infer", "--task", "grounded", "--subset", "prior")
+    assert result.exit_code == 0, result.output
+    assert "2 studies; skipped: 1 without an input of the subset." in result.output
     record = json.loads((tmp_path / "out" / "ablation.json").read_text())
     rows = record["experiments"]
     assert list(rows) == ["base", "infer-no-prior+comparison", "blind", "mute"]
@@ -301,9 +301,9 @@ def test_messages_about_a_checkpoint_are_printed_once(
     recipe = read_train_config(recipes[0])
     shutil.copytree(commands.checkpoint, recipe.out / "checkpoint")
     write_json(recipe.out / "states" / "step-000007" / "state.json", {"format": 99, "version": "9.0"})
-    done = ablate("--infer")
-    assert done.exit_code == 0, done.output
-    assert done.output.count("is used as it is") == 1
+    result = ablate("--infer")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("is used as it is") == 1
     assert commands.trained == ["blind", "mute"]
 
 
@@ -311,10 +311,10 @@ def test_a_failed_config_is_listed_and_the_others_continue(
     ablate: Callable[..., Result], commands: Commands, tmp_path: Path
 ) -> None:
     commands.failing = {"blind"}
-    done = ablate()
-    assert done.exit_code == 3
-    assert "skipped: blind: train: the loss is nan" in done.output
-    assert "mute: the model was not trained on this task." in done.output
+    result = ablate()
+    assert result.exit_code == 3
+    assert "skipped: blind: train: the loss is nan" in result.output
+    assert "mute: the model was not trained on this task." in result.output
     record = json.loads((tmp_path / "out" / "ablation.json").read_text())
     assert list(record["experiments"]) == ["base", "mute"]
     assert record["failures"] == [["blind", "train: the loss is nan"]]

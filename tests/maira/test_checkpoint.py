@@ -365,8 +365,8 @@ def test_the_auto_classes_read_a_registered_checkpoint(folders: dict[str, Path],
         "for kind in (AutoConfig, AutoModelForImageTextToText, AutoProcessor):\n"
         "    print(type(kind.from_pretrained(sys.argv[1])).__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["MairaConfig", "MairaForConditionalGeneration", "MairaProcessor"], done.stderr
+    process = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False)
+    assert process.stdout.split() == ["MairaConfig", "MairaForConditionalGeneration", "MairaProcessor"], process.stderr
 
 
 def llama_tokenizer(folder: Path) -> None:
@@ -383,8 +383,8 @@ def maira(*arguments: str | Path) -> Result:
 
 
 def test_the_command_converts(folders: dict[str, Path], tmp_path: Path) -> None:
-    done = maira("convert", folders["own"], "--to", "transformers5", "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.output
+    result = maira("convert", folders["own"], "--to", "transformers5", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
     assert content(tmp_path / "out") == content(folders["transformers5"])
 
 

@@ -56,8 +56,8 @@ def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms
     assert not out.exists()
     remaining = [json.loads(line) for line in (tmp_path / "drafts.jsonl.partial").read_text().splitlines()[:-1]]
     assert len(remaining) == 3
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
     CliRunner().invoke(app, _arguments(checkpoint, manifest, complete))
     assert without_time(out) == without_time(complete)
     assert [row for row in read_rows(out) if row in remaining] == sorted(remaining, key=read_rows(out).index)
@@ -92,15 +92,15 @@ def test_unusable_studies_are_listed_with_a_reason(
     checkpoint: Path, studies: list[Study], mixed: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "drafts.jsonl"
-    done = _generate(*_arguments(checkpoint, mixed, out))
-    assert done.exit_code == 3, done.output
-    assert "3 of 6 studies drafted" in done.output
+    result = _generate(*_arguments(checkpoint, mixed, out))
+    assert result.exit_code == 3, result.output
+    assert "3 of 6 studies drafted" in result.output
     assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in studies[:3]]
     reasons = {failure.sample_id: failure.reason for failure in read_failures(tmp_path / "failures.jsonl")}
     places = {"bad0": "radiograph0.png: ", "bad1": "radiograph1.png: ", "bad2": "manifest.jsonl:6: frontal: "}
     assert reasons.keys() == places.keys()
     assert all(place in reasons[key] for key, place in places.items())
-    assert all(reason in done.output for reason in reasons.values())
+    assert all(reason in result.output for reason in reasons.values())
 
 
 def test_only_fixed_studies_are_drafted_again(
@@ -120,8 +120,8 @@ def test_only_fixed_studies_are_drafted_again(
         return answers(self, requests)
 
     monkeypatch.setattr(TransformersEngine, "generate", spy)
-    done = _generate(*_arguments(checkpoint, mixed, out))
-    assert done.exit_code == 0, done.output
+    result = _generate(*_arguments(checkpoint, mixed, out))
+    assert result.exit_code == 0, result.output
     assert sorted(requested) == ["bad0", "bad1", "bad2"]
     assert [row for row in read_rows(out) if row["sample_id"] not in requested] == before
     assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in read_manifest(mixed)]
@@ -149,9 +149,9 @@ def test_failures_of_unrequested_studies_remain(
 
 
 def test_a_batch_size_of_zero_is_refused(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
-    done = _generate(*_arguments(checkpoint, phantoms, tmp_path / "drafts.jsonl", "--batch", "0"))
-    assert done.exit_code == 2
-    assert "--batch" in done.output
+    result = _generate(*_arguments(checkpoint, phantoms, tmp_path / "drafts.jsonl", "--batch", "0"))
+    assert result.exit_code == 2
+    assert "--batch" in result.output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,18 +169,18 @@ def test_progress_goes_to_stderr_only(
 
     monkeypatch.setattr(live, "LINE_INTERVAL", 0.001)
     write_manifest(tmp_path / "manifest.jsonl", studies)
-    done = _generate(*_arguments(checkpoint, tmp_path / "manifest.jsonl", tmp_path / "drafts.jsonl"))
-    assert "drafting: " in done.stderr
-    assert "of 5 done" in done.stderr
-    assert "drafting: " not in done.stdout
-    assert done.stdout.count("\n") == 1
+    result = _generate(*_arguments(checkpoint, tmp_path / "manifest.jsonl", tmp_path / "drafts.jsonl"))
+    assert "drafting: " in result.stderr
+    assert "of 5 done" in result.stderr
+    assert "drafting: " not in result.stdout
+    assert result.stdout.count("\n") == 1
 
 
 def test_an_empty_manifest_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "set.jsonl").write_text("\n")
-    done = _generate(*_arguments(checkpoint, tmp_path / "set.jsonl", tmp_path / "drafts.jsonl"))
-    assert isinstance(done.exception, InputError)
-    assert (done.exception.code, done.exception.file) == (ErrorCode.EMPTY_INPUT, tmp_path / "set.jsonl")
+    result = _generate(*_arguments(checkpoint, tmp_path / "set.jsonl", tmp_path / "drafts.jsonl"))
+    assert isinstance(result.exception, InputError)
+    assert (result.exception.code, result.exception.file) == (ErrorCode.EMPTY_INPUT, tmp_path / "set.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["set.jsonl"]
 
 
@@ -189,8 +189,8 @@ def test_dropped_inputs_are_joined_or_repeated(
     drops: tuple[str, ...], checkpoint: Path, phantoms: Path, tmp_path: Path
 ) -> None:
     words = [word for drop in drops for word in ("--drop", drop)]
-    done = _generate(*_arguments(checkpoint, phantoms, tmp_path / "drafts.jsonl", *words))
-    assert done.exit_code == 0, done.output
+    result = _generate(*_arguments(checkpoint, phantoms, tmp_path / "drafts.jsonl", *words))
+    assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "drafts.run.json").read_text())["drop"] == ["lateral", "prior"]
 
 
@@ -202,10 +202,10 @@ def test_unusable_studies_are_counted_in_one_line(checkpoint: Path, studies: lis
     write_manifest(tmp_path / "set.jsonl", [studies[0], unused])
     command = _arguments(checkpoint, tmp_path / "set.jsonl", tmp_path / "drafts.jsonl")
     with warnings.catch_warnings(action="error"):
-        done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
-    assert f"1 of 2 studies, such as {unused.sample_id}: a prior report without a prior image" in done.stdout
-    assert "Warning" not in done.output
+        result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert f"1 of 2 studies, such as {unused.sample_id}: a prior report without a prior image" in result.stdout
+    assert "Warning" not in result.output
 
 
 def test_the_number_of_changed_studies_is_printed(checkpoint: Path, studies: list[Study], tmp_path: Path) -> None:
@@ -214,5 +214,5 @@ def test_the_number_of_changed_studies_is_printed(checkpoint: Path, studies: lis
     _generate(*_arguments(checkpoint, manifest, out))
     changed = [study.model_copy(update={"indication": "Another reason."}) for study in studies[:3]]
     write_manifest(manifest, [*changed, *studies[3:]])
-    done = _generate(*_arguments(checkpoint, manifest, out))
-    assert "studies changed since the last run and drafted again: 3" in done.stderr
+    result = _generate(*_arguments(checkpoint, manifest, out))
+    assert "studies changed since the last run and drafted again: 3" in result.stderr

@@ -382,12 +382,12 @@ def test_ground_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -
     lines = [study.model_dump(mode="json") for study in studies]
     manifest.write_text("".join(json.dumps(row) + "\n" for row in [*lines, *left_out]))
     arguments = ("--checkpoint", checkpoint, "--manifest", manifest, "--phrases", tmp_path / "phrases.jsonl")
-    done = _maira("ground", *arguments, "--out", tmp_path / "out.jsonl", "--max-new-tokens", "12")
-    assert done.exit_code == 3, done.output
-    assert "2 of 3 phrases located" in done.stdout
-    assert "mean_iou" in done.stdout
-    assert "skipped: gone: " in done.stdout
-    assert "not asked" not in done.stdout
+    result = _maira("ground", *arguments, "--out", tmp_path / "out.jsonl", "--max-new-tokens", "12")
+    assert result.exit_code == 3, result.output
+    assert "2 of 3 phrases located" in result.stdout
+    assert "mean_iou" in result.stdout
+    assert "skipped: gone: " in result.stdout
+    assert "not asked" not in result.stdout
     assert _scores(tmp_path / "out.jsonl")["scores"]["precision"]["n"] == 2
 
 
@@ -395,20 +395,20 @@ def test_boxes_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) ->
     studies = [study for study in read_manifest(phantoms) if study.prior_frontal is None]
     write_manifest(tmp_path / "set.jsonl", studies)
     arguments = ("--checkpoint", checkpoint, "--manifest", tmp_path / "set.jsonl", "--out", tmp_path / "out.jsonl")
-    done = _maira("boxes", *arguments, "--max-new-tokens", "12")
-    assert done.exit_code == 0, done.output
+    result = _maira("boxes", *arguments, "--max-new-tokens", "12")
+    assert result.exit_code == 0, result.output
     requests_seen = sum(bool(sentence.boxes) for study in studies for sentence in study.grounded_findings or ())
-    assert f"boxes of {requests_seen} of {requests_seen} sentences completed" in done.stdout
+    assert f"boxes of {requests_seen} of {requests_seen} sentences completed" in result.stdout
     plain = sum(not any(s.boxes for s in study.grounded_findings or ()) for study in studies)
-    assert (f"{plain} of {len(studies)} studies have no sentence with boxes" in done.stdout) == (plain > 0)
+    assert (f"{plain} of {len(studies)} studies have no sentence with boxes" in result.stdout) == (plain > 0)
     assert _scores(tmp_path / "out.jsonl")["counts"]["compared"] == requests_seen
 
 
 def test_wrong_phrases_are_refused_and_leave_nothing(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "phrases.csv").write_text("sample_id,phrase\nphantom-7-00000,Mass\n")
     arguments = ("--checkpoint", checkpoint, "--manifest", phantoms, "--phrases", tmp_path / "phrases.csv")
-    done = _maira("ground", *arguments, "--out", tmp_path / "out.jsonl")
-    error = done.exception
+    result = _maira("ground", *arguments, "--out", tmp_path / "out.jsonl")
+    error = result.exception
     assert isinstance(error, InputError)
     assert (error.file, error.line, error.field) == (tmp_path / "phrases.csv", 2, "sample_id")
     assert "did you mean 'phantom-7-0000" in error.message

@@ -263,9 +263,9 @@ def arguments(checkpoint: Path, phantoms: Path, tmp_path: Path) -> list[str]:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    done = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
+    result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: Path) -> None:
@@ -297,9 +297,9 @@ def test_the_command_prints_a_line_per_run_and_narrow_tables(
 
 def test_only_named_metrics_are_computed_and_required(arguments: list[str], tmp_path: Path) -> None:
     words = [*arguments, "--judge", "offline", "--metrics", "rouge_l,radfact,rg_er", "--weights", str(tmp_path)]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 3
-    assert f"skipped: all-inputs: radgraph: needs weights: {tmp_path / 'radgraph'} has no" in done.output
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 3
+    assert f"skipped: all-inputs: radgraph: needs weights: {tmp_path / 'radgraph'} has no" in result.output
     figures = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["scores"]
     assert [name for name in figures if "_precision" not in name and "_recall" not in name and "_f1" not in name] == [
         LATERAL_MENTIONS,
@@ -343,9 +343,9 @@ def test_failed_studies_are_reported_per_run(arguments: list[str], tmp_path: Pat
     broken = study.model_copy(update={"prior_frontal": tmp_path / "none.png"})
     others = [other_study for other_study in read_manifest(manifest) if other_study.sample_id != study.sample_id]
     write_manifest(manifest, [broken, *others])
-    done = CliRunner().invoke(app, [*arguments, "--judge", "offline"], catch_exceptions=False)
-    assert done.exit_code == 3
-    assert f"skipped: all-inputs: {study.sample_id}" in done.output
-    assert f"skipped: no-prior: {study.sample_id}" not in done.output
+    result = CliRunner().invoke(app, [*arguments, "--judge", "offline"], catch_exceptions=False)
+    assert result.exit_code == 3
+    assert f"skipped: all-inputs: {study.sample_id}" in result.output
+    assert f"skipped: no-prior: {study.sample_id}" not in result.output
     record = json.loads((tmp_path / "out" / "table.json").read_text())
     assert record["experiments"]["no-prior"]["differences"]["logical_precision"]["n"] == 2

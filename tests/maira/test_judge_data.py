@@ -219,9 +219,9 @@ def test_the_command_warns_if_nothing_is_held_out(tmp_path: Path) -> None:
         csv.writer(handle).writerows([["id", "report"], *REPORTS.items()])
     arguments = ["judge-data", str(tmp_path / "reports.csv"), "--task", "entailment", "--teacher", "offline"]
     for share, is_said in (("0.0001", True), ("0", False), ("0.3", False)):
-        done = CliRunner().invoke(app, [*arguments, "--held-out", share, "--out", str(tmp_path / "out")])
-        assert done.exit_code == 0, done.output
-        assert ("Choose a greater --held-out" in " ".join(done.output.split())) == is_said
+        result = CliRunner().invoke(app, [*arguments, "--held-out", share, "--out", str(tmp_path / "out")])
+        assert result.exit_code == 0, result.output
+        assert ("Choose a greater --held-out" in " ".join(result.output.split())) == is_said
 
 
 def test_injected_errors_give_green_responses() -> None:
@@ -277,8 +277,8 @@ def test_the_command_writes_pairs_for_meta_agreement(tmp_path: Path) -> None:
         table.writerows([["id", "report"], *REPORTS.items()])
     out = tmp_path / "out"
     arguments = ["judge-data", str(tmp_path / "reports.csv"), "--task", "vert", "--teacher", "injected"]
-    done = CliRunner().invoke(app, [*arguments, "--held-out", "0.3", "--out", str(out)])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, [*arguments, "--held-out", "0.3", "--out", str(out)])
+    assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((out / "heldout.csv").open(encoding="utf-8")))
     assert rows
     assert set(rows[0]) == {"id", "reference", "candidate", "expert"}

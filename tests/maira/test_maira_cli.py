@@ -138,7 +138,7 @@ def test_the_baseline_repeats_the_most_frequent_report(maira: Run, tmp_path: Pat
 
 def test_help_does_not_load_torch() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "maira", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = {line.rsplit("|", 1)[-1].strip() for line in process.stderr.splitlines()}
     assert "maira.cli" in imported
     assert not imported & {"torch", "transformers"}

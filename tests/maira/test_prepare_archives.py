@@ -102,9 +102,9 @@ def mimic(tmp_path: Path) -> Path:
 
 def test_mimic_cxr_as_dicom(mimic: Path) -> None:
     tables = ("--metadata", mimic / "mimic-cxr-jpg", "--ms-cxr", mimic / "ms-cxr")
-    done = _prepare("mimic-cxr", mimic / "out", "--root", mimic / "mimic-cxr", *tables)
-    assert done.returncode == 3, done.stderr
-    assert "Traceback" not in done.stderr
+    process = _prepare("mimic-cxr", mimic / "out", "--root", mimic / "mimic-cxr", *tables)
+    assert process.returncode == 3, process.stderr
+    assert "Traceback" not in process.stderr
     samples = _samples(mimic / "out")
     assert list(samples) == [FIRST[1], THIRD[1], TEST[1]]
     # Each frontal a sample, with one of the laterals; a first study has no prior.
@@ -140,14 +140,14 @@ def test_mimic_cxr_as_dicom(mimic: Path) -> None:
 def test_held_out_patients_require_the_official_split(mimic: Path) -> None:
     tables = ("--metadata", mimic / "mimic-cxr-jpg", "--ms-cxr", mimic / "ms-cxr")
     options = ("--root", mimic / "mimic-cxr", "--draw-splits", "train=0.5,test=0.5", *tables)
-    done = _prepare("mimic-cxr", mimic / "out", *options)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    process = _prepare("mimic-cxr", mimic / "out", *options)
+    assert process.returncode == 2
+    assert process.stderr.count("\n") == 1
 
 
 def test_ms_cxr_on_the_radiographs_of_mimic_cxr(mimic: Path) -> None:
-    done = _prepare("ms-cxr", mimic / "out", "--root", mimic / "ms-cxr", "--images", mimic / "mimic-cxr")
-    assert done.returncode == 0, done.stderr
+    process = _prepare("ms-cxr", mimic / "out", "--root", mimic / "ms-cxr", "--images", mimic / "mimic-cxr")
+    assert process.returncode == 0, process.stderr
     ((study,),) = _samples(mimic / "out").values()
     assert study.phrases is not None
     (box,) = study.phrases[0].boxes or ()
@@ -190,8 +190,8 @@ def test_padchest_from_zips(tmp_path: Path) -> None:
         csv.writer(handle).writerows([("StudyID", "findings", "impression"), *reports])
     (tmp_path / "splits.csv").write_text("PatientID,split\np,validation\n")
     tables = ("--reports", tmp_path / "english.csv", "--splits", tmp_path / "splits.csv")
-    done = _prepare("padchest", tmp_path / "out", "--root", tmp_path, *tables)
-    assert done.returncode == 3, done.stderr
+    process = _prepare("padchest", tmp_path / "out", "--root", tmp_path, *tables)
+    assert process.returncode == 3, process.stderr
     samples = _samples(tmp_path / "out")
     assert list(samples) == ["first", "second"]
     ((first,), (second,)) = samples.values()

@@ -39,21 +39,21 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_a_table_becomes_a_manifest(table: Path, tmp_path: Path) -> None:
-    done = _run("table", "--root", table, "--out", tmp_path / "out", "--size", 32)
-    assert done.returncode == 3, done.stderr
+    process = _run("table", "--root", table, "--out", tmp_path / "out", "--size", 32)
+    assert process.returncode == 3, process.stderr
     studies = read_manifest(tmp_path / "out/manifest.jsonl")
     assert [(s.sample_id, s.prior_report) for s in studies] == [("1", None), ("2", "Clear."), ("4", None)]
     stages = {failure.stage for failure in read_failures(tmp_path / "out/failures.jsonl")}
     assert stages == {"convert", "select"}
-    assert "no such file" in done.stdout
-    assert "Traceback" not in done.stderr
+    assert "no such file" in process.stdout
+    assert "Traceback" not in process.stderr
 
 
 def test_samples_without_a_report_are_kept_and_counted(table: Path, tmp_path: Path) -> None:
     _radiographs(table, "3.png")
-    done = _run("table", "--root", table / "studies.csv", "--out", tmp_path / "out", "--size", 32)
-    assert done.returncode == 0, done.stderr
-    assert "samples without a report, for drafting only: 1" in done.stdout
+    process = _run("table", "--root", table / "studies.csv", "--out", tmp_path / "out", "--size", 32)
+    assert process.returncode == 0, process.stderr
+    assert "samples without a report, for drafting only: 1" in process.stdout
 
 
 def test_samples_excluded_by_rule_are_no_failures(tmp_path: Path) -> None:
@@ -61,24 +61,24 @@ def test_samples_excluded_by_rule_are_no_failures(tmp_path: Path) -> None:
     images = [{"id": name, "file_name": f"{name}.png", "width": 50, "height": 60} for name in "ab"]
     captions = [{"image_id": "a", "caption": "Clear."}]
     (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": captions}))
-    done = _run("coco", "--root", tmp_path / "coco.json", "--out", tmp_path / "out", "--size", 32)
-    assert done.returncode == 0, done.stderr
-    assert "no findings section (1)" in done.stdout
+    process = _run("coco", "--root", tmp_path / "coco.json", "--out", tmp_path / "out", "--size", 32)
+    assert process.returncode == 0, process.stderr
+    assert "no findings section (1)" in process.stdout
 
 
 def test_studies_without_a_patient_are_counted_if_splits_are_drawn(tmp_path: Path) -> None:
     _radiographs(tmp_path, "1.png")
     (tmp_path / "studies.csv").write_text("sample_id,frontal,findings\n1,1.png,Clear.\n")
     options = ("--size", 32, "--draw-splits", "test=1")
-    done = _run("table", "--root", tmp_path / "studies.csv", "--out", tmp_path / "out", *options)
-    assert done.returncode == 0, done.stderr
-    assert "assigned to splits by study: 1" in done.stdout
+    process = _run("table", "--root", tmp_path / "studies.csv", "--out", tmp_path / "out", *options)
+    assert process.returncode == 0, process.stderr
+    assert "assigned to splits by study: 1" in process.stdout
 
 
 def test_padchest_without_any_findings_is_refused(tmp_path: Path) -> None:
-    done = _run("padchest", "--root", tmp_path, "--out", tmp_path / "out")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--language es" in done.stderr
+    process = _run("padchest", "--root", tmp_path, "--out", tmp_path / "out")
+    assert (process.returncode, process.stderr.count("\n")) == (2, 1)
+    assert "--language es" in process.stderr
 
 
 def test_splits_can_be_drawn_and_chosen(table: Path, tmp_path: Path) -> None:
@@ -99,18 +99,18 @@ def test_splits_can_be_drawn_and_chosen(table: Path, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_one_line_errors(table: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
-    done = _run("table", "--root", table, "--out", tmp_path / "out", *options)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    process = _run("table", "--root", table, "--out", tmp_path / "out", *options)
+    assert process.returncode == 2
+    assert message in process.stderr
+    assert process.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("source", [name for name in SOURCES if name != "ms-cxr"])
 def test_a_folder_without_the_archive_is_a_one_line_error(source: str, tmp_path: Path) -> None:
-    done = _run(source, "--root", tmp_path, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert done.stderr.startswith("maira: ")
-    assert done.stderr.count("\n") == 1
+    process = _run(source, "--root", tmp_path, "--out", tmp_path / "out")
+    assert process.returncode == 2
+    assert process.stderr.startswith("maira: ")
+    assert process.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -121,8 +121,8 @@ def test_a_coco_file_becomes_grounded_studies(tmp_path: Path) -> None:
     (tmp_path / "coco.json").write_text(
         json.dumps({"images": [image], "annotations": [annotation], "categories": [{"id": 1, "name": "Nodule"}]})
     )
-    done = _run("coco", "--root", tmp_path / "coco.json", "--out", tmp_path / "out", "--size", 32)
-    assert done.returncode == 0, done.stderr
+    process = _run("coco", "--root", tmp_path / "coco.json", "--out", tmp_path / "out", "--size", 32)
+    assert process.returncode == 0, process.stderr
     (study,) = read_manifest(tmp_path / "out/manifest.jsonl")
     assert study.grounded_findings is not None
     assert [s.text for s in study.grounded_findings] == ["Nodule"]

@@ -147,11 +147,11 @@ def test_an_export_can_be_scored_again(store: Store, tmp_path: Path) -> None:
 
 
 def test_the_command_prints_the_progress(store: Store, tmp_path: Path) -> None:
-    done = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["review", "export", str(store.path), "--out", str(tmp_path / "out"), "--reviewer", "Ada"]
     )
-    assert done.exit_code == 0, done.output
-    assert "1 of 3 reports finished by Ada" in done.output
+    assert result.exit_code == 0, result.output
+    assert "1 of 3 reports finished by Ada" in result.output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["corrections.csv", "drafts-1-Ada.jsonl"]
 
 
@@ -174,9 +174,9 @@ def test_a_reviewer_is_exported_once_under_the_first_name(store: Store, tmp_path
 
 def test_a_review_without_reviewers_is_reported(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT}, [])) as store:
-        done = CliRunner().invoke(app, ["review", "export", str(store.path), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0
-    assert "contains no reviewer yet" in done.stderr
+        result = CliRunner().invoke(app, ["review", "export", str(store.path), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0
+    assert "contains no reviewer yet" in result.stderr
 
 
 def test_an_unknown_reviewer_is_not_exported(store: Store, tmp_path: Path) -> None:

@@ -195,8 +195,8 @@ def test_weighted_kappa(pairs: list[tuple[int, int]], kappa: float | None) -> No
 
 def test_the_command_writes_figure_and_numbers(paper: Store, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    done = CliRunner().invoke(app, ["review", "summary", str(paper.path), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, ["review", "summary", str(paper.path), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["figure4.png", "figure4.svg", "summary.json"]
     assert json.loads((tmp_path / "out/summary.json").read_text("utf-8")) == summarize(paper, paper.reviewers())
     assert (tmp_path / "out/figure4.png").read_bytes().startswith(b"\x89PNG")
@@ -266,8 +266,8 @@ def test_names_are_escaped_in_the_figure(tmp_path: Path) -> None:
             change(store, "delete", reviewer=reviewer, sentence="d0")
             change(store, "assess", reviewer=reviewer, sentence="d0", error_type="$x_1$ & $")
             finish(store, reviewer=reviewer)
-    done = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["review", "summary", str(tmp_path / "review.sqlite"), "--out", str(tmp_path / "out")]
     )
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     assert "<script>" not in (tmp_path / "out/figure4.svg").read_text("utf-8")

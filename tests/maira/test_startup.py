@@ -52,8 +52,8 @@ def test_auto_classes_know_the_model_for_any_script_name(script: str, tmp_path: 
         "maira.register()\n"
         "from transformers import AutoConfig; print(type(AutoConfig.for_model('maira2')).__name__)\n"
     )
-    done = run("-c", code, folder=tmp_path)
-    assert done.stdout.split() == ["MairaConfig"], done.stderr
+    process = run("-c", code, folder=tmp_path)
+    assert process.stdout.split() == ["MairaConfig"], process.stderr
 
 
 def test_public_names_exist_and_unknown_names_do_not() -> None:
@@ -65,8 +65,8 @@ def test_public_names_exist_and_unknown_names_do_not() -> None:
 def test_the_command_runs_in_a_folder_with_a_data_package(folder: Path) -> None:
     """Radiographs are prepared in spawned processes, which unpickle functions of `data`."""
     (folder / "radiographs").mkdir()
-    done = run("-m", "maira", "prepare", "phantom", "--count", "2", "--size", "64", "--out", "set", folder=folder)
-    assert done.returncode == 0, done.stderr
+    process = run("-m", "maira", "prepare", "phantom", "--count", "2", "--size", "64", "--out", "set", folder=folder)
+    assert process.returncode == 0, process.stderr
     assert (folder / "set/manifest.jsonl").is_file()
 
 
@@ -85,20 +85,20 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_a_script_and_its_spawned_processes_find_the_packages(folder: Path) -> None:
     (folder / "script.py").write_text(SPAWNED)
-    done = run("script.py", folder=folder)
-    assert (done.returncode, "maira.model.config" in done.stdout) == (0, True), done.stderr
+    process = run("script.py", folder=folder)
+    assert (process.returncode, "maira.model.config" in process.stdout) == (0, True), process.stderr
 
 
 @pytest.mark.slow
 def test_torchrun_finds_the_packages(folder: Path) -> None:
     options = ("-m", "torch.distributed.run", "--nproc-per-node", "1", "-m")
     command = ("prepare", "phantom", "--count", "1", "--size", "64", "--out", "set")
-    done = run(*options, "maira", *command, folder=folder)
-    assert (done.returncode, (folder / "set/manifest.jsonl").is_file()) == (0, True), done.stderr
+    process = run(*options, "maira", *command, folder=folder)
+    assert (process.returncode, (folder / "set/manifest.jsonl").is_file()) == (0, True), process.stderr
 
 
 def test_an_already_imported_foreign_package_is_named(folder: Path) -> None:
-    done = run("-c", "import data, maira", folder=folder)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("ImportError: maira needs its own package 'data'")
-    assert str(folder / "data") in done.stderr
+    process = run("-c", "import data, maira", folder=folder)
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1].startswith("ImportError: maira needs its own package 'data'")
+    assert str(folder / "data") in process.stderr
