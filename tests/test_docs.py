@@ -80,14 +80,14 @@ def test_a_broken_link_fails_the_build(
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_every_command_line_is_one_that_the_command_takes(page: str) -> None:
+def test_command_lines_are_valid(page: str) -> None:
     for _, block in FENCE.findall(TEXTS[page]):
         for line in command_lines(block):
             assert read(line)
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_every_option_that_a_sentence_names_is_one_of_a_command(page: str) -> None:
+def test_options_named_in_prose_exist(page: str) -> None:
     known = {
         option for one in COMMANDS.values() for each in one.params for option in (*each.opts, *each.secondary_opts)
     }
@@ -97,12 +97,12 @@ def test_every_option_that_a_sentence_names_is_one_of_a_command(page: str) -> No
     assert named - known <= {"--help"}  # those with an underscore are others'
 
 
-def test_blocks_marked_sh_stand_only_where_they_are_run() -> None:
+def test_sh_blocks_are_only_on_pages_that_are_run() -> None:
     assert {page for page in TEXTS if _blocks(page, "sh")} == {*GUIDES, "README.md"}
 
 
 @pytest.mark.parametrize("page", [*GUIDES, "README.md"])
-def test_blocks_marked_sh_hold_our_commands_alone(page: str) -> None:
+def test_sh_blocks_contain_only_our_commands(page: str) -> None:
     for block in _blocks(page, "sh"):
         whole = block.replace("\\\n", "").strip().splitlines()
         assert len(command_lines(block)) == len([line for line in whole if not line.startswith("#")])
@@ -125,7 +125,7 @@ def _run(lines: Iterable[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_run_as_they_stand_after_make_demo(clone: Path) -> None:
+def test_commands_of_the_readme_run_after_make_demo(clone: Path) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     variables = dict(re.findall(r"^(\w+) := (.*)$", makefile, re.M))
     demo = makefile.partition("\ndemo: install\n")[2].partition("\n\n")[0].replace("$(BIN)/", "")
@@ -137,7 +137,7 @@ def test_the_commands_of_the_readme_run_as_they_stand_after_make_demo(clone: Pat
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_guides_run_as_they_stand(clone: Path) -> None:
+def test_commands_of_the_guides_run(clone: Path) -> None:
     _run(line for page in GUIDES for block in _blocks(page, "sh") for line in command_lines(block))
     for made in ("results/drafts/report.html", "grounded.scores.json", "runs/try/checkpoint", "phantoms/sheet.html"):
         assert (clone / made).exists()
@@ -145,7 +145,7 @@ def test_the_commands_of_the_guides_run_as_they_stand(clone: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", ["maira", "maira train"])
-def test_the_examples_of_the_help_run_as_they_stand_one_after_the_other(words: str, clone: Path) -> None:
+def test_examples_of_the_help_run_in_order(words: str, clone: Path) -> None:
     # The review is a server, which runs until it is terminated.
     lines = [line for line in examples(COMMANDS[words]) if read(line) != "maira review start"]
     _run(line.replace("--count 24", "--count 12") for line in lines)
@@ -162,7 +162,7 @@ def test_the_run_configs_of_the_example_of_ablate_find_their_data() -> None:
         config.train.check_sources()
 
 
-def test_make_stops_where_the_real_radiograph_is_not_found(tmp_path: Path) -> None:
+def test_make_demo_stops_without_the_real_radiograph(tmp_path: Path) -> None:
     if shutil.which("make") is None:
         pytest.skip("there is no make")
     (tmp_path / "bin").mkdir()
@@ -189,14 +189,14 @@ def test_the_minimal_run_config_of_the_guide_trains(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_tables_of_metrics_are_those_of_their_attributes(path: Path) -> None:
+def test_metric_tables_match_metric_attributes(path: Path) -> None:
     """`python docs/metric_tables.py` writes them."""
     text = path.read_text("utf-8")
     assert "<!-- metrics: " in text
     assert update(text) == text
 
 
-def test_links_of_the_readme_lead_to_files() -> None:
+def test_readme_links_are_valid() -> None:
     links = re.findall(r"\]\(([^):#]+)(?:#([^)]*))?\)", TEXTS["README.md"])
     assert [link for link, _ in links if not (ROOT / link).is_file()] == []
     for link, part in links:
@@ -211,17 +211,17 @@ def _named_paths(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_files_of_the_repository_that_a_page_names_are_there(page: str) -> None:
+def test_repository_files_named_on_pages_exist(page: str) -> None:
     assert [named for named in _named_paths(TEXTS[page]) if not list(ROOT.glob(named))] == []
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_links_out_are_whole_addresses(page: str) -> None:
+def test_external_links_are_complete_urls(page: str) -> None:
     links = re.findall(r"\]\(([a-z]+:[^)]*)\)", FENCE.sub("", TEXTS[page]))
     assert [link for link in links if not re.fullmatch(r"https://[\w.-]+\.[a-z]{2,}(?:/[^\s]*)?", link)] == []
 
 
-def test_the_records_of_the_page_of_files_are_read(tmp_path: Path) -> None:
+def test_records_of_the_files_page_are_readable(tmp_path: Path) -> None:
     manifest, drafts, pairs = _blocks("files.md", "json")
     (tmp_path / "manifest.jsonl").write_text(json.dumps(json.loads(manifest)))
     (tmp_path / "drafts.jsonl").write_text(drafts)
@@ -238,7 +238,7 @@ def test_the_example_in_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("1.0 1.0\n")
 
 
-def test_the_configuration_file_names_options_of_the_command() -> None:
+def test_options_of_the_configuration_file_exist() -> None:
     (example,) = _blocks("score.md", "yaml")
     known = {option.removeprefix("--") for one in COMMANDS["radfact score"].params for option in one.opts}
     assert set(yaml.safe_load(example)) <= known

@@ -49,14 +49,14 @@ def states(out: Path, keep: int = 2) -> Iterator[tuple[CheckpointManager, list[s
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     ours, theirs = Trained(0), Trained(1)
     theirs.model[0].load_state_dict(ours.model[0].state_dict())
-    with states(tmp_path) as (states_manager, _):
-        states_manager.save(1, ours.model, ours.optimizer, {})
+    with states(tmp_path) as (manager, _):
+        manager.save(1, ours.model, ours.optimizer, {})
         # The state is that of now, not of when it is written.
         for _ in range(3):
             ours.learn()
         numbers = random.random(), np.random.rand(), torch.rand(1)
-        assert states_manager.finish()
-        states_manager.load(states_manager.find()[0], theirs.model, theirs.optimizer)
+        assert manager.finish()
+        manager.load(manager.find()[0], theirs.model, theirs.optimizer)
     for _ in range(3):
         theirs.learn()
     assert (random.random(), np.random.rand(), torch.rand(1)) == numbers
@@ -66,21 +66,21 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
 
 def test_only_the_last_states_remain(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path, keep=2) as (states_manager, _):
+    with states(tmp_path, keep=2) as (manager, _):
         for step in (5, 10, 15):
-            states_manager.save(step, trained.model, trained.optimizer, {})
-        states_manager.finish()
-        assert [state.name for state in states_manager.find()] == ["step-000015", "step-000010"]
+            manager.save(step, trained.model, trained.optimizer, {})
+        manager.finish()
+        assert [state.name for state in manager.find()] == ["step-000015", "step-000010"]
     assert sorted(path.name for path in (tmp_path / "states").iterdir()) == ["step-000010", "step-000015"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing", "no record", "half a record"])
 def test_a_damaged_state_is_skipped_with_a_message(damage: str, tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (states_manager, messages):
+    with states(tmp_path) as (manager, messages):
         for step in (5, 10):
-            states_manager.save(step, trained.model, trained.optimizer, {})
-        states_manager.finish()
+            manager.save(step, trained.model, trained.optimizer, {})
+        manager.finish()
         last = tmp_path / "states" / "step-000010"
         tensors, record = last / "__0_0.distcp", last / "state.json"
         if damage == "cut":
@@ -89,44 +89,44 @@ def test_a_damaged_state_is_skipped_with_a_message(damage: str, tmp_path: Path) 
             record.write_text(record.read_text(encoding="utf-8")[:20], encoding="utf-8")
         else:
             (tensors if damage == "missing" else record).unlink()
-        assert [state.name for state in states_manager.find()] == ["step-000005"]
+        assert [state.name for state in manager.find()] == ["step-000005"]
     assert messages == [f"{last} is damaged and ignored"]
 
 
 def test_an_unreadable_state_is_a_one_line_error(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (states_manager, _):
-        states_manager.save(5, trained.model, trained.optimizer, {})
-        states_manager.finish()
+    with states(tmp_path) as (manager, _):
+        manager.save(5, trained.model, trained.optimizer, {})
+        manager.finish()
         tensors = tmp_path / "states" / "step-000005" / "__0_0.distcp"
         tensors.write_bytes(b"x" * tensors.stat().st_size)
         with pytest.raises(RunError, match=r"step-000005: ") as failed:
-            states_manager.load(states_manager.find()[0], trained.model, trained.optimizer)
+            manager.load(manager.find()[0], trained.model, trained.optimizer)
     assert "\n" not in str(failed.value)
 
 
 def test_a_changed_byte_is_detected(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (states_manager, _):
-        states_manager.save(5, trained.model, trained.optimizer, {})
-        states_manager.finish()
+    with states(tmp_path) as (manager, _):
+        manager.save(5, trained.model, trained.optimizer, {})
+        manager.finish()
         tensors = tmp_path / "states" / "step-000005" / "__0_0.distcp"
         weight, content = trained.model.state_dict()["1.weight"].numpy().tobytes(), tensors.read_bytes()
         assert weight in content
         tensors.write_bytes(content.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
         with pytest.raises(RunError, match=r"step-000005: __0_0\.distcp has changed since it was saved"):
-            states_manager.load(states_manager.find()[0], trained.model, trained.optimizer)
+            manager.load(manager.find()[0], trained.model, trained.optimizer)
 
 
 def test_a_state_of_another_version_is_not_reported_as_damaged(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (states_manager, messages):
-        states_manager.save(5, trained.model, trained.optimizer, {})
-        states_manager.finish()
+    with states(tmp_path) as (manager, messages):
+        manager.save(5, trained.model, trained.optimizer, {})
+        manager.finish()
         record = read_json(tmp_path / "states" / "step-000005" / "state.json")
         del record["sizes"]
         write_json(tmp_path / "states" / "step-000005" / "state.json", record | {"format": 99, "version": "9.0"})
-        (state,) = states_manager.find()
+        (state,) = manager.find()
         with raises("step-000005: unsupported-version"):
             read_record(state)
     assert messages == []
@@ -134,38 +134,38 @@ def test_a_state_of_another_version_is_not_reported_as_damaged(tmp_path: Path) -
 
 def test_a_state_without_a_format_number_has_format_1(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (states_manager, messages):
+    with states(tmp_path) as (manager, messages):
         for step in (5, 10):
-            states_manager.save(step, trained.model, trained.optimizer, {})
-        states_manager.finish()
-        for state in states_manager.find():
+            manager.save(step, trained.model, trained.optimizer, {})
+        manager.finish()
+        for state in manager.find():
             record = read_json(state / "state.json")
             write_json(state / "state.json", {k: v for k, v in record.items() if k not in ("format", "version")})
         # Damage is known in them as in others.
-        (states_manager.find()[0] / "__0_0.distcp").unlink()
-        (state,) = states_manager.find()
-        states_manager.load(state, trained.model, trained.optimizer)
-        assert states_manager.last == 5
+        (manager.find()[0] / "__0_0.distcp").unlink()
+        (state,) = manager.find()
+        manager.load(state, trained.model, trained.optimizer)
+        assert manager.last == 5
     assert messages == [f"{tmp_path / 'states' / 'step-000010'} is damaged and ignored"]
 
 
 def test_a_run_with_only_damaged_states_does_not_restart(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (states_manager, _):
-        states_manager.save(5, trained.model, trained.optimizer, {})
-        states_manager.finish()
+    with states(tmp_path) as (manager, _):
+        manager.save(5, trained.model, trained.optimizer, {})
+        manager.finish()
         (tmp_path / "states" / "step-000005" / "__0_0.distcp").unlink()
         with raises("states: file-unreadable"):
-            states_manager.find()
+            manager.find()
 
 
 def test_leftovers_of_an_interrupted_save_are_removed(tmp_path: Path) -> None:
     trained = Trained(0)
-    with states(tmp_path) as (states_manager, messages):
-        states_manager.save(5, trained.model, trained.optimizer, {})
-        states_manager.finish()
+    with states(tmp_path) as (manager, messages):
+        manager.save(5, trained.model, trained.optimizer, {})
+        manager.finish()
         shutil.copytree(tmp_path / "states" / "step-000005", tmp_path / "states" / "step-000007.writing")
-        assert [state.name for state in states_manager.find()] == ["step-000005"]
+        assert [state.name for state in manager.find()] == ["step-000005"]
     assert [path.name for path in (tmp_path / "states").iterdir()] == ["step-000005"]
     assert messages == []
 
@@ -180,17 +180,17 @@ def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pyt
             raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")  # noqa: B904
 
     trained = Trained(0)
-    with states(tmp_path) as (states_manager, messages):
-        states_manager.save(5, trained.model, trained.optimizer, {})
-        states_manager.finish()
+    with states(tmp_path) as (manager, messages):
+        manager.save(5, trained.model, trained.optimizer, {})
+        manager.finish()
         monkeypatch.setattr(module.state_dict_saver, "save", full)
-        states_manager.save(10, trained.model, trained.optimizer, {})
-        assert not states_manager.finish()
-        assert states_manager.last == 5
+        manager.save(10, trained.model, trained.optimizer, {})
+        assert not manager.finish()
+        assert manager.last == 5
         assert [path.name for path in (tmp_path / "states").iterdir()] == ["step-000005"]
         monkeypatch.undo()
-        states_manager.save(15, trained.model, trained.optimizer, {})
-        assert states_manager.finish()
+        manager.save(15, trained.model, trained.optimizer, {})
+        assert manager.finish()
     (line,) = messages
     assert line.startswith("the state of step 10 could not be saved, the run continues: ")
     assert "states: no space left on device (1.04e-07 GB are to be written, " in line
@@ -199,11 +199,11 @@ def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pyt
 def test_a_failed_save_reports_the_system_error(tmp_path: Path) -> None:
     trained = Trained(0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with states(tmp_path) as (states_manager, messages):
+    with states(tmp_path) as (manager, messages):
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
         try:
-            states_manager.save(5, trained.model, trained.optimizer, {})
-            assert not states_manager.finish()
+            manager.save(5, trained.model, trained.optimizer, {})
+            assert not manager.finish()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert messages == ["the state of step 5 could not be saved, the run continues: File too large"]
