@@ -37,7 +37,7 @@ def ablate(
         bool,
         typer.Option(
             "--infer",
-            help="Also test the baseline with the inputs that the other configs drop removed at inference only.",
+            help="Also test the baseline without the inputs that the other configs drop (removed at inference only).",
         ),
     ] = False,
     launch: Annotated[

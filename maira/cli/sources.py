@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _parse_shares(value: Any) -> Any:
-    """Return the shares of the splits from text such as `train=0.8,test=0.2`."""
+    """Return the fractions of the splits from text such as `train=0.8,test=0.2`."""
     shares: dict[str, float] = {}
     for part in value.split(",") if isinstance(value, str) else [f"{name}={share}" for name, share in value.items()]:
         name, _, share = part.strip().partition("=")
@@ -38,11 +38,11 @@ def _parse_shares(value: Any) -> Any:
             shares[name] = -1.0
         if name not in SPLITS or not 0 <= shares[name] < math.inf:
             raise InputError(
-                f"expected shares of {', '.join(SPLITS)} such as train=0.8,validate=0.1,test=0.1, found '{part}'",
+                f"expected fractions for {', '.join(SPLITS)} such as train=0.8,validate=0.1,test=0.1, found '{part}'",
                 code=ErrorCode.INVALID_OPTION,
             )
     if not sum(shares.values()):
-        raise InputError("expected a share above 0, found none", code=ErrorCode.INVALID_OPTION)
+        raise InputError("expected a fraction above 0, found none", code=ErrorCode.INVALID_OPTION)
     return shares
 
 
