@@ -218,10 +218,10 @@ def test_the_command_warns_if_nothing_is_held_out(tmp_path: Path) -> None:
     with (tmp_path / "reports.csv").open("w", encoding="utf-8") as handle:
         csv.writer(handle).writerows([["id", "report"], *REPORTS.items()])
     arguments = ["judge-data", str(tmp_path / "reports.csv"), "--task", "entailment", "--teacher", "offline"]
-    for share, is_said in (("0.0001", True), ("0", False), ("0.3", False)):
+    for share, is_warned in (("0.0001", True), ("0", False), ("0.3", False)):
         result = CliRunner().invoke(app, [*arguments, "--held-out", share, "--out", str(tmp_path / "out")])
         assert result.exit_code == 0, result.output
-        assert ("Choose a greater --held-out" in " ".join(result.output.split())) == is_said
+        assert ("Increase --held-out" in " ".join(result.output.split())) == is_warned
 
 
 def test_injected_errors_give_green_responses() -> None:
