@@ -334,15 +334,15 @@ def test_unsent_changes_survive_the_browser(page: Page, running: Running) -> Non
 
 
 @pytest.fixture
-def new_page(page: Page, running: Running) -> Page:
+def second_page(page: Page, running: Running) -> Page:
     """A second window of the same reviewer in the same browser."""
-    new_page = page.context.new_page()
-    new_page.goto(f"{running.url}#1")
-    new_page.locator("dialog[open]").wait_for()
+    second_page = page.context.new_page()
+    second_page.goto(f"{running.url}#1")
+    second_page.locator("dialog[open]").wait_for()
     # Who has been here before is the first choice.
-    press(new_page, "Enter")
-    at_study(new_page, 1)
-    return new_page
+    press(second_page, "Enter")
+    at_study(second_page, 1)
+    return second_page
 
 
 def test_another_window_follows_immediately(page: Page, second_page: Page, running: Running) -> None:
