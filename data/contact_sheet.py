@@ -10,9 +10,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from data.manifest import parse_study
+from data.manifest import check_has_samples, parse_study
 from data.study import IMAGE_COLUMNS, Label, Study
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.html.images import MAX_EMBEDDED, load_images
 from radfact.html.markup import STATIC, assemble
 from radfact.io.jsonl import open_atomic, read_jsonl
@@ -88,8 +88,10 @@ def _select(
     rng = random.Random(seed)
     rows: list[tuple[int, dict[str, Any]]] = []
     total = 0
+    line_of: dict[str, int] = {}
     for line, row in read_jsonl(manifest):
         total += 1
+        check_unique_id(line_of, str(row.get("sample_id")), line, file=manifest)
         if sample_ids is not None:
             if row.get("sample_id") in sample_ids:
                 rows.append((line, row))
@@ -97,8 +99,7 @@ def _select(
             rows.append((line, row))
         elif (place := rng.randrange(total)) < count:
             rows[place] = (line, row)
-    if not total:
-        raise InputError("expected at least one sample, found none", code=ErrorCode.EMPTY_INPUT, file=manifest)
+    check_has_samples(total, manifest)
     folder = manifest.parent
     studies = [parse_study(row, folder, file=manifest, line=line) for line, row in sorted(rows, key=lambda row: row[0])]
     if unknown := sorted(set(sample_ids or ()) - {study.sample_id for study in studies}):

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from data.image_check import check_size
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box
 
@@ -23,6 +24,8 @@ Gray: TypeAlias = npt.NDArray[np.float32]
 
 MAX_ASPECT = 64
 """Largest ratio of longer to shorter side; beyond it, resizing would need unbounded memory."""
+MAX_SIZE = 8192
+"""Largest shorter side of a converted image in pixels; radiographs are smaller."""
 
 _ORIENTATION = 0x0112
 # Where a PNG stores an orientation tag. Reading a missing tag with Pillow decodes the whole image.
@@ -40,12 +43,13 @@ def image_size(path: Path, content: IO[bytes] | None = None) -> tuple[int, int]:
         content: the file's bytes, or the first ones, if it is not on disk.
 
     Raises:
-        InputError: the file cannot be read, is not an image, or its header is damaged.
+        InputError: the file cannot be read, is not an image, has too many pixels, or its header is damaged.
     """
     from PIL import Image
 
     with _errors_with_path(path), Image.open(path if content is None else content) as image:
         width, height = image.size
+        check_size(width, height, path)
         is_tagged = image.format == "PNG" and not _PNG_TAGS.isdisjoint(image.info)
         # Orientations 5 to 8 rotate by 90 degrees; Pillow applies them to the size of a TIFF already.
         if (is_tagged or image.format not in ("PNG", "TIFF")) and image.getexif().get(_ORIENTATION, 1) >= 5:
@@ -66,11 +70,12 @@ def load_gray(path: Path | str, content: IO[bytes] | None = None) -> Gray:
         (H, W), finite, 0..255 for 8 bit and color, 0..65535 for 16 bit.
 
     Raises:
-        InputError: the file cannot be read, is not an image, is damaged, or has several frames.
+        InputError: the file cannot be read, is not an image, is damaged, or has several frames or too many pixels.
     """
     from PIL import Image, ImageOps
 
     with _errors_with_path(path), Image.open(path if content is None else content) as image:
+        check_size(*image.size, path)
         frames = getattr(image, "n_frames", 1)
         if frames == 1:
             gray = gray_levels(ImageOps.exif_transpose(image))
@@ -88,6 +93,8 @@ def _errors_with_path(path: Path | str) -> Iterator[None]:
 
     try:
         yield
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except UnidentifiedImageError:

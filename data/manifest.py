@@ -10,11 +10,12 @@ from typing import Any
 from pydantic import model_validator
 
 from data.study import IMAGE_COLUMNS, OptionalText, Study
-from radfact.errors import ErrorCode, InputError, check_unique_id, suggest_name
+from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, check_unique_id, field_name, suggest_name
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.records import Record, Text, validate_model
 
 _COLUMNS = frozenset(Study.model_fields)
+_TEXT_COLUMNS = ("prior_report", "indication", "technique", "comparison", "findings")
 
 
 class Failure(Record):
@@ -52,6 +53,20 @@ def read_manifest(path: Path | str, skipped: list[Failure] | None = None) -> lis
     return list(iter_manifest(path, skipped))
 
 
+def check_has_samples(count: int, file: Path | str | None = None) -> None:
+    """Check that a manifest has samples.
+
+    Args:
+        count: number of its samples.
+        file: for the error message.
+
+    Raises:
+        InputError: there are none.
+    """
+    if not count:
+        raise InputError("expected at least one sample, found none", code=ErrorCode.EMPTY_INPUT, file=file)
+
+
 def iter_manifest(path: Path | str, skipped: list[Failure] | None = None) -> Iterator[Study]:
     """Iterate over the samples of a manifest. See `read_manifest` for the arguments and errors."""
     folder = manifest_folder(path)
@@ -80,6 +95,9 @@ def parse_study(row: dict[str, Any], folder: Path, *, file: Path | str, line: in
         InputError: the row is not a study.
     """
     _check_columns(row, file, line)
+    for column in _TEXT_COLUMNS:
+        if isinstance(text := row.get(column), str) and not text.strip():
+            raise InputError(EMPTY_TEXT, file=file, line=line, field=column)
     paths = {c: row[c] for c in IMAGE_COLUMNS if isinstance(row.get(c), str) and row[c].strip()}
     # Joined as text: joining Path objects dominates the time to read 500,000 studies.
     joined = {c: os.path.join(folder, p) for c, p in paths.items()}  # noqa: PTH118
@@ -194,4 +212,4 @@ def _check_columns(row: dict[str, Any], file: Path | str, line: int | None) -> N
     for column in (c for c in row if c in unknown):
         hint = suggest_name(column, Study.model_fields, f"known columns: {', '.join(Study.model_fields)}")
         message = f"unknown column; {hint}"
-        raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=file, line=line, field=column)
+        raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=file, line=line, field=field_name(column))

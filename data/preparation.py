@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from data.archive import Radiograph
 from data.dicom.convert import radiograph_to_png
+from data.image_check import ImageCheck
 from data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
 from data.pairing import SampleMaker, png_path
+from data.processes import process_pool
 from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import InputError, RunError
 
@@ -33,14 +36,21 @@ class Conversion:
     Attributes:
         size: shorter side, pixels.
         apply_windows: apply a DICOM's VOI window, which MAIRA-2 does not.
+        image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
         workers: number of processes; None for one on this machine, or one per CPU of a Ray cluster.
         engine: processes of this machine, or Ray.
     """
 
     size: int = 518
     apply_windows: bool = False
+    image_check: ImageCheck = "refuse"
     workers: int | None = None
     engine: Literal["local", "ray"] = "local"
+
+    @property
+    def pixel_settings(self) -> dict[str, Any]:
+        """Arguments of `convert_radiograph`."""
+        return {"size": self.size, "apply_windows": self.apply_windows, "image_check": self.image_check}
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,8 @@ def prepare(
     """Convert the radiographs that samples show, and write `manifest.jsonl` and `failures.jsonl`.
 
     If a radiograph cannot be converted, samples are made again as if the archive did not have it: another lateral or
-    prior is drawn if there is one. Existing PNGs are kept, so an interrupted run resumes.
+    prior is drawn if there is one. PNGs of unchanged sources are kept, so an interrupted run resumes: a PNG has the
+    modification time of its source.
 
     Args:
         source: name of the archive.
@@ -88,7 +99,8 @@ def prepare(
     """
     samples = make(frozenset())
     settings = {"source": source, "images": str(images.absolute()), "size": conversion.size}
-    open_run_folder(out, PREPARATION_RECORD, settings | {"apply_windows": conversion.apply_windows})
+    settings |= {"apply_windows": conversion.apply_windows, "image_check": conversion.image_check}
+    open_run_folder(out, PREPARATION_RECORD, settings)
     unreadable: dict[str, str] = {}
     conversion_failures: list[_ConversionFailure] = []
     converted = 0
@@ -96,17 +108,19 @@ def prepare(
         # From a run that was killed while writing.
         partial_file.unlink()
     while True:
-        missing = {path: image for path, image in samples.radiographs.items() if not (out / path).exists()}
+        missing = {path: image for path, image in samples.radiographs.items() if not _is_current(out / path, image)}
         present = len(samples.radiographs) - len(missing)
         on_progress(present, len(samples.radiographs))
         failed: dict[Path, tuple[Radiograph, str]] = {}
-        for done, (radiograph, reason) in enumerate(_convert(missing, out, conversion), start=1):
-            if reason is None:
-                converted += 1
-            else:
-                failed[png_path(radiograph)] = radiograph, reason
-                unreadable[radiograph.key] = reason
-            on_progress(present + done, len(samples.radiographs))
+        # An interrupted run ends its processes before it returns.
+        with closing(_convert(missing, out, conversion)) as conversions:
+            for done, (radiograph, reason) in enumerate(conversions, start=1):
+                if reason is None:
+                    converted += 1
+                else:
+                    failed[png_path(radiograph)] = radiograph, reason
+                    unreadable[radiograph.key] = reason
+                on_progress(present + done, len(samples.radiographs))
         if not failed:
             break
         conversion_failures += [
@@ -126,6 +140,20 @@ def prepare(
     write_failures(out / FAILURES, failures)
     write_manifest(out / MANIFEST, samples.studies)
     return PreparationResult(samples.studies, failures, converted)
+
+
+def _is_current(target: Path, radiograph: Radiograph) -> bool:
+    """Return whether a PNG was converted from the current file of a radiograph, or that file no longer exists."""
+    converted, modified = _modified(target), _modified(radiograph.path)
+    return converted is not None and modified in (converted, None)
+
+
+def _modified(path: Path) -> int | None:
+    """Return the modification time of a file in nanoseconds; None if it does not exist."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -162,7 +190,7 @@ def _describe_failures(
 
 def _convert(
     radiographs: Mapping[Path, Radiograph], out: Path, conversion: Conversion
-) -> Iterator[tuple[Radiograph, str | None]]:
+) -> Generator[tuple[Radiograph, str | None]]:
     """Yield each radiograph when it is done, with the reason if it could not be converted."""
     # Members of a zip file together: the reader keeps only a few zip files open.
     ordered = sorted(radiographs.items(), key=lambda item: (str(item[1].path), item[1].member or ""))
@@ -171,7 +199,9 @@ def _convert(
     return convert(targets, conversion)
 
 
-def convert_radiograph(radiograph: Radiograph, target: Path, size: int, apply_windows: bool) -> str | None:
+def convert_radiograph(
+    radiograph: Radiograph, target: Path, size: int, apply_windows: bool, image_check: ImageCheck = "refuse"
+) -> str | None:
     """Convert one radiograph, and return the reason if it cannot be converted.
 
     Args:
@@ -179,20 +209,28 @@ def convert_radiograph(radiograph: Radiograph, target: Path, size: int, apply_wi
         target: path of the PNG.
         size: of the shorter side, pixels.
         apply_windows: whether to apply the DICOM file's window.
+        image_check: whether to refuse images that cannot be chest radiographs.
     """
+    modified = _modified(
+        radiograph.path
+    )  # before reading, so that a source replaced in the meantime is converted again
     try:
-        radiograph_to_png(radiograph, target, size, apply_windows=apply_windows)
+        radiograph_to_png(radiograph, target, size, apply_windows=apply_windows, image_check=image_check)
     except InputError as error:
         return str(error)
     except MemoryError:
         return f"{radiograph.path}: not enough memory"
+    if modified is not None:
+        os.utime(target, ns=(modified, modified))
     return None
 
 
 Target = tuple[Radiograph, Path]
 
 
-def _convert_in_processes(targets: Sequence[Target], conversion: Conversion) -> Iterator[tuple[Radiograph, str | None]]:
+def _convert_in_processes(
+    targets: Sequence[Target], conversion: Conversion
+) -> Generator[tuple[Radiograph, str | None]]:
     """Convert in separate processes: decoders are C++, and a damaged file can crash its process."""
     pending, crashed = iter(targets), list[Target]()
     workers = conversion.workers or 1
@@ -215,12 +253,11 @@ def _convert_in_processes(targets: Sequence[Target], conversion: Conversion) -> 
 
 def _convert_in_pool(
     pending: Iterator[Target], conversion: Conversion, processes: int, limit: int, crashed: list[Target]
-) -> Iterator[tuple[Radiograph, str | None]]:
+) -> Generator[tuple[Radiograph, str | None]]:
     """Convert with at most `limit` radiographs in flight; if a process dies, add those in flight to `crashed`."""
-    work = partial(convert_radiograph, size=conversion.size, apply_windows=conversion.apply_windows)
+    work = partial(convert_radiograph, **conversion.pixel_settings)
     in_flight: dict[Future[str | None], Target] = {}
-    # Not forked: the parent may have threads, whose locks a fork would copy.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with process_pool(processes) as pool:
         try:
             while True:
                 for target in islice(pending, limit - len(in_flight)):
@@ -237,10 +274,10 @@ def _convert_in_pool(
             crashed += in_flight.values()
 
 
-def _convert_with_ray(targets: Sequence[Target], conversion: Conversion) -> Iterator[tuple[Radiograph, str | None]]:
+def _convert_with_ray(targets: Sequence[Target], conversion: Conversion) -> Generator[tuple[Radiograph, str | None]]:
     from radfact.llm.ray_cluster import RayWorkers
 
-    options = {"size": conversion.size, "apply_windows": conversion.apply_windows}
+    options = conversion.pixel_settings
     ray_workers = RayWorkers(_RayWorker, "convert", "radiographs", options, workers=conversion.workers, max_chunk=256)
     for index, reason in ray_workers.stream(targets):
         yield targets[index][0], reason
@@ -249,12 +286,12 @@ def _convert_with_ray(targets: Sequence[Target], conversion: Conversion) -> Iter
 class _RayWorker:
     """Converts radiographs in a process of a Ray cluster."""
 
-    def __init__(self, _: str, *, size: int, apply_windows: bool) -> None:
-        self.work = partial(convert_radiograph, size=size, apply_windows=apply_windows)
+    def __init__(self, _: str, **settings: Any) -> None:
+        self.settings = settings
 
     def convert(self, targets: Sequence[Target]) -> list[str | None]:
         """Return the reason for each radiograph that cannot be converted, None for the others."""
-        return [self.work(radiograph, target) for radiograph, target in targets]
+        return [convert_radiograph(radiograph, target, **self.settings) for radiograph, target in targets]
 
     def usage(self) -> dict[str, int]:
         """Return no usage: the driver counts radiographs."""

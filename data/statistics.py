@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
-from data.manifest import parse_study
+from data.manifest import check_has_samples, parse_study
 from data.pairing import SPLITS
+from data.processes import process_pool
 from data.study import Study
 from radfact.errors import check_unique_id
 from radfact.io.jsonl import parse_rows, read_lines
@@ -146,7 +146,7 @@ def manifest_statistics(path: Path | str, workers: int | None = None) -> Statist
         workers: number of processes; None for one per processor, or one for a small file.
 
     Raises:
-        InputError: the file cannot be read, a line is not a study, or a `sample_id` is a duplicate.
+        InputError: the file cannot be read or is empty, a line is not a study, or a `sample_id` is a duplicate.
     """
     path = Path(path)
     if workers is None:
@@ -159,6 +159,7 @@ def manifest_statistics(path: Path | str, workers: int | None = None) -> Statist
             check_unique_id(line_of, sample_id, line, file=path)
         for group in chunk_groups:
             groups.setdefault(group.key, Group(group.key)).add(group)
+    check_has_samples(len(line_of), path)
     return Statistics(len(line_of), list(groups.values()))
 
 
@@ -177,8 +178,7 @@ def _count_chunks(path: Path, workers: int) -> Iterator[_ChunkCounts]:
         yield from (_count(path, *chunk) for chunk in _chunks(path))
         return
     in_flight: deque[Future[_ChunkCounts]] = deque()
-    # Not forked: the parent may have threads, whose locks a fork would copy.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with process_pool(workers) as pool:
         for chunk in _chunks(path):
             in_flight.append(pool.submit(_count, path, *chunk))
             # The chunks in flight bound the memory.

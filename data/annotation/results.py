@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, Progression, Quality
 from data.annotation.tasks import CURRENT, OTHER_VIEW, PRIOR, numbered_phrases
 from data.study import Study
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Mask, validate_model
 
@@ -219,7 +219,7 @@ class _Reader:
             elif result.type in ("rectanglelabels", "polygonlabels", "vectorlabels", "rectangle", "polygon", "vector"):
                 raise Unusable(f"a region without a phrase ({field})")
             else:
-                message = f"'{result.type}' is not a result of the exported labeling interface"
+                message = f"expected a result of the exported labeling interface, found {describe_choice(result.type)}"
                 raise InputError(message, file=self.path, field=f"{field}.type")
         phrases = tuple(draft.finished() for draft in self.phrases.values())
         return Annotation(annotator, phrases, self.quality, self.comment)
@@ -228,10 +228,10 @@ class _Reader:
         (label, *more) = [text for name in _LABELS for text in getattr(result.value, name)]
         draft = self.phrases.get(label)
         if draft is None or more:
-            message = f"expected one phrase of the task, found {[label, *more]}"
+            message = f"expected one phrase of the task, found {f'{1 + len(more)} labels' if more else 'another text'}"
             raise InputError(message, file=self.path, field=f"{field}.value")
         if result.to_name not in (CURRENT, PRIOR):
-            message = f"expected {CURRENT} or {PRIOR}, found {result.to_name!r}"
+            message = f"expected {CURRENT} or {PRIOR}, found {describe_choice(result.to_name)}"
             raise InputError(message, file=self.path, field=f"{field}.to_name")
         if result.image_rotation or result.value.rotation:
             raise Unusable(f"a rotated shape for '{label}'; boxes must be axis-aligned")
@@ -295,17 +295,17 @@ class _Reader:
         try:
             return choices(chosen)
         except ValueError:
-            message = f"expected one of {', '.join(choices)}, found '{chosen}'"
+            message = f"expected one of {', '.join(choices)}, found {describe_choice(chosen)}"
             raise InputError(message, file=self.path, field=f"{field}.value.choices") from None
 
     def _single_choice(self, result: _Result, field: str) -> str:
         if len(result.value.choices) != 1:
-            message = f"expected one choice, found {result.value.choices}"
+            message = f"expected one choice, found {len(result.value.choices)}"
             raise InputError(message, file=self.path, field=f"{field}.value.choices")
         return result.value.choices[0]
 
     def _unknown_control(self, result: _Result, field: str) -> InputError:
-        message = f"the exported labeling interface has no control '{result.from_name}'"
+        message = f"the exported labeling interface has no control {describe_choice(result.from_name)}"
         return InputError(message, file=self.path, field=f"{field}.from_name")
 
 

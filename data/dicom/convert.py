@@ -15,6 +15,7 @@ from zipfile import BadZipFile, ZipFile
 from data.archive import Radiograph
 from data.dicom.radiograph import Frame, ImageInfo, frame_to_png
 from data.dicom.reader import open_binary, read_dicom
+from data.image_check import ImageCheck, check_pixels
 from data.images import load_gray
 from radfact.errors import ErrorCode, InputError
 
@@ -28,7 +29,12 @@ _MAX_COLORED_SHARE = 0.02
 
 
 def radiograph_to_png(
-    radiograph: Radiograph, target: Path, size: int = 518, *, apply_windows: bool = False
+    radiograph: Radiograph,
+    target: Path,
+    size: int = 518,
+    *,
+    apply_windows: bool = False,
+    image_check: ImageCheck = "off",
 ) -> ImageInfo:
     """Convert a radiograph to an 8 bit PNG whose shorter side is `size` (MAIRA-2, appendix B.4).
 
@@ -41,13 +47,14 @@ def radiograph_to_png(
         target: the PNG to write, atomically. It contains pixels only.
         size: shorter side of the result, pixels.
         apply_windows: see `data.dicom.reader.read_dicom`; other formats have no windows.
+        image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
 
     Raises:
         InputError: the radiograph cannot be found, read or decoded, is constant, has another size than the archive
             states, or is not a radiograph.
     """
     with _open_content(radiograph) as content:
-        frame = _read(content, radiograph, apply_windows)
+        frame = _read(content, radiograph, apply_windows, image_check)
     height, width = frame.pixels.shape
     if radiograph.size not in (None, (width, height)):
         expected = f"{radiograph.size[0]} x {radiograph.size[1]}"
@@ -56,13 +63,15 @@ def radiograph_to_png(
     return frame_to_png(frame, target, size, radiograph.location)
 
 
-def _read(content: IO[bytes], radiograph: Radiograph, apply_windows: bool) -> Frame:
+def _read(content: IO[bytes], radiograph: Radiograph, apply_windows: bool, image_check: ImageCheck) -> Frame:
     name = radiograph.location
     is_dicom = content.read(132)[128:] == b"DICM" or name.suffix.lower() in _DICOM_SUFFIXES
     content.seek(0)
     if is_dicom:
-        return read_dicom(content, name, apply_windows=apply_windows)
+        return read_dicom(content, name, apply_windows=apply_windows, image_check=image_check, view=radiograph.view)
     gray = load_gray(name, content)
+    if image_check == "refuse":
+        check_pixels(gray, name)
     content.seek(0)
     _check_gray(content, name)
     # The depth that the brightest pixel needs; the depth in the header may be greater.

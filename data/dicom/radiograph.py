@@ -44,6 +44,7 @@ class Frame:
         spacing: distance of rows and of columns in a common unit.
         photometric: photometric interpretation in DICOM terms.
         bits_stored: bit depth of the source.
+        instance: SOP instance UID of a DICOM file, if it has one.
     """
 
     pixels: npt.NDArray[Any]
@@ -53,6 +54,7 @@ class Frame:
     spacing: tuple[float, float] = (1.0, 1.0)
     photometric: str = "MONOCHROME2"
     bits_stored: int = 16
+    instance: str | None = None
 
 
 def to_levels(frame: Frame, size: int, source: Path) -> Levels:

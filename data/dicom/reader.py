@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,24 +12,28 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from data.archive import View
 from data.dicom.codecs import STORAGE_TAGS, Stored, check_decodable, decode
 from data.dicom.radiograph import Frame, ImageInfo, frame_to_png
 from data.dicom.windows import WINDOW_TAGS
 from data.dicom.windows import apply_windows as window_pixels
+from data.image_check import MAX_PIXELS, TAGS, ImageCheck, check_pixels, check_size, check_tags
 from radfact.errors import ErrorCode, InputError
 
 # Row spacing first, then column spacing; only their ratio matters here.
 _SPACINGS = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing", "PixelAspectRatio")
 _MAX_SPACING_RATIO = 10
 
-# Elements that decide how pixels are read; nothing about the patient.
+# Elements that decide how pixels are read and whether they show a chest; nothing about the patient.
 _PIXEL_TAGS = [
     *(*STORAGE_TAGS, "PixelPaddingValue", "PixelPaddingRangeLimit", "RescaleIntercept", "RescaleSlope"),
-    *(*_SPACINGS, *WINDOW_TAGS),
+    *(*_SPACINGS, *WINDOW_TAGS, *TAGS),
 ]
 
-# Pillow's limit, against files that claim an absurd size.
-_MAX_PIXELS = 178_956_970
+_MAX_INFLATED_BYTES = 4 * MAX_PIXELS + (64 << 20)
+"""Maximum size of a deflated file: 32 bits for each pixel, and the other elements."""
+_DEFLATED = "1.2.840.10008.1.2.1.99"
+_PIECE_BYTES = 1 << 20
 
 
 def dicom_to_png(source: Path, target: Path, size: int = 518, *, apply_windows: bool = False) -> ImageInfo:
@@ -49,7 +54,14 @@ def dicom_to_png(source: Path, target: Path, size: int = 518, *, apply_windows: 
     return frame_to_png(frame, target, size, source)
 
 
-def read_dicom(content: IO[bytes], path: Path, *, apply_windows: bool = False) -> Frame:
+def read_dicom(
+    content: IO[bytes],
+    path: Path,
+    *,
+    apply_windows: bool = False,
+    image_check: ImageCheck = "off",
+    view: View | None = None,
+) -> Frame:
     """Decode the single gray frame of a DICOM file.
 
     Without windows the values are those stored: scaling from darkest to brightest cancels rescale slope and intercept
@@ -59,24 +71,33 @@ def read_dicom(content: IO[bytes], path: Path, *, apply_windows: bool = False) -
         content: the file, seekable.
         path: file for errors.
         apply_windows: apply the file's first window (VOI) as a viewer does; MAIRA-2 uses all values.
+        image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
+        view: view of the image according to the archive, for this check.
 
     Raises:
-        InputError: as `dicom_to_png`.
+        InputError: as `dicom_to_png`, or the check refuses the file.
     """
     with _errors_with_path(path):
         header = _read_header(content, path)
+        if image_check == "refuse":
+            check_tags(header, view, path)
         spacing = _spacing(header, path)
         stored = decode(header, path)
         slope_is_negative = float(header.get("RescaleSlope") or 1) < 0
         is_negative = header.PhotometricInterpretation == "MONOCHROME1"
+        padding = _padding(stored, header)
+        pixels = window_pixels(stored, header, path) if apply_windows else stored
+        if image_check == "refuse":
+            check_pixels(pixels, path, padding=padding)
         return Frame(
-            pixels=window_pixels(stored, header, path) if apply_windows else stored,
+            pixels=pixels,
             is_inverted=is_negative if apply_windows else is_negative != slope_is_negative,
             is_clipped=apply_windows,
-            padding=_padding(stored, header),
+            padding=padding,
             spacing=spacing,
             photometric=str(header.PhotometricInterpretation),
             bits_stored=int(header.BitsStored),
+            instance=str(header.get("SOPInstanceUID") or "") or None,
         )
 
 
@@ -140,6 +161,7 @@ def _read_header(content: IO[bytes], path: Path) -> Any:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
+            _check_inflated_size(content, path)
             header = pydicom.dcmread(content, specific_tags=_PIXEL_TAGS)
         except InvalidDicomError:
             message = "expected a DICOM file, found no DICM prefix"
@@ -152,6 +174,26 @@ def _read_header(content: IO[bytes], path: Path) -> Any:
     _complete_header(header, path)
     check_decodable(header, path)
     return header
+
+
+def _check_inflated_size(content: IO[bytes], path: Path) -> None:
+    """Refuse a deflated file that inflates to more than any radiograph: pydicom would inflate all of it at once."""
+    from pydicom.filereader import read_dataset, read_preamble
+
+    read_preamble(content, force=False)
+    meta = read_dataset(content, False, True, stop_when=lambda tag, _vr, _length: tag.group != 2)
+    if meta.get("TransferSyntaxUID") != _DEFLATED:
+        content.seek(0)
+        return
+    inflater, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
+    piece = content.read(_PIECE_BYTES)
+    while piece and not inflater.eof:
+        size += len(inflater.decompress(piece, _PIECE_BYTES))
+        if size > _MAX_INFLATED_BYTES:
+            message = f"expected at most {_MAX_INFLATED_BYTES >> 20} MB of inflated data, found more"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
+        piece = inflater.unconsumed_tail or content.read(_PIECE_BYTES)
+    content.seek(0)
 
 
 def _check_single_gray_frame(header: Any, path: Path) -> None:
@@ -168,8 +210,7 @@ def _check_single_gray_frame(header: Any, path: Path) -> None:
 
 
 def _complete_header(header: Any, path: Path) -> None:
-    if header.Rows * header.Columns > _MAX_PIXELS:
-        raise InputError(f"expected a radiograph, found {header.Columns} x {header.Rows} pixels", file=path)
+    check_size(header.Columns, header.Rows, path)
     allocated = int(header.BitsAllocated)
     header.SamplesPerPixel, header.PixelRepresentation = 1, int(header.get("PixelRepresentation") or 0)
     header.BitsStored = stored = min(int(header.get("BitsStored") or allocated), allocated)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +28,7 @@ from data.phantoms.findings import (
     rectangles,
 )
 from data.phantoms.render import render_frontal, render_lateral
+from data.processes import process_pool
 from data.study import IMAGE_COLUMNS, Label, Study
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence
@@ -196,8 +195,7 @@ def write_phantoms(
             studies.append(study)
             yield study
     else:
-        # Not forked: the parent may have threads, whose locks a fork would copy.
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        with process_pool(workers) as pool:
             for study in pool.map(make, range(count), chunksize=16):
                 studies.append(study)
                 yield study

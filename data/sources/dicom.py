@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from data.dicom.reader import open_binary
 from radfact.errors import ErrorCode, InputError
 
 _PREFIX = 128
@@ -23,6 +25,10 @@ def find_radiographs(paths: Iterable[Path]) -> dict[str, Path]:
         InputError: a folder contains no DICOM file.
     """
     radiographs = list(dict.fromkeys(file.absolute() for path in paths for file in _radiographs(path)))
+    for radiograph in radiographs:
+        if os.fsencode(radiograph) != str(radiograph).encode(errors="replace"):
+            message = "expected a file name in UTF-8, found other bytes; rename the file"
+            raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=radiograph)
     of_name: dict[str, list[Path]] = {}
     for radiograph in radiographs:
         of_name.setdefault(radiograph.stem, []).append(radiograph)
@@ -37,6 +43,24 @@ def find_radiographs(paths: Iterable[Path]) -> dict[str, Path]:
             key = f"{name}-{number}"
         named[key] = radiograph
     return named
+
+
+def pseudonym(instance: str | None, path: Path) -> str:
+    """Return a sample name that hides the file name, often that of the patient: a hash of the SOP instance UID.
+
+    It does not depend on the path of the file. Anyone who has the UID can compute it.
+
+    Args:
+        instance: the UID; None for a hash of the file's content.
+        path: the file.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if instance is None:
+        with open_binary(path) as content:
+            return hashlib.sha256(content.read()).hexdigest()[:16]
+    return hashlib.sha256(instance.encode()).hexdigest()[:16]
 
 
 def _radiographs(path: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
 from data.manifest import Failure
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.csv_tables import find_csv, stream_columns
 
 VIEWS = "indiana_projections.csv"
@@ -99,7 +99,7 @@ def _read_views(root: Path) -> tuple[dict[str, View], list[Failure]]:
         match = _RADIOGRAPH.fullmatch(name or "")
         view = next((view for view in get_args(View) if view == (projection or "").lower()), None)
         if match is None or view is None:
-            reason = f"{table.name}:{line}: expected a radiograph and its view, found '{name}', '{projection}'"
+            reason = f"{table.name}:{line}: expected a radiograph and its view, found {describe_choice(projection)}"
             failures.append(read_failure(name or table.name, reason))
         else:
             views[_key(match)] = view
@@ -133,7 +133,7 @@ def _study(
     study_id = "" if identity is None else identity.get("id", "")
     number = re.fullmatch(r"CXR(\d+)", study_id, re.ASCII)
     if number is None:
-        raise InputError(f"expected a name such as CXR1, found '{study_id}'", field="uId")
+        raise InputError(f"expected a name such as CXR1, found {describe_choice(study_id)}", field="uId")
     sections = {part.get("Label"): _section("".join(part.itertext())) for part in report.iter("AbstractText")}
     captions = dict.fromkeys(_section(image.findtext("caption") or "") for image in report.iter("parentImage"))
     radiographs = []

@@ -30,7 +30,7 @@ from typing import Literal
 from data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure
 from data.manifest import Failure
 from data.sources.sections import split_sections
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.csv_tables import find_csv, stream_columns
 
 Layout = Literal["dicom", "jpg"]
@@ -140,7 +140,7 @@ def _read_splits(path: Path) -> dict[str, str]:
             message = "expected a study, found nothing"
             raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line, field="study_id")
         if split not in _SPLITS:
-            message = f"expected one of {', '.join(_SPLITS)}, found '{split}'"
+            message = f"expected one of {', '.join(_SPLITS)}, found {describe_choice(split)}"
             raise InputError(message, file=path, line=line, field="split")
         if splits.setdefault(study_id, split) != split:
             message = f"study {study_id} is in two splits, '{splits[study_id]}' and '{split}'"
@@ -157,9 +157,11 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
         position, date, time, code = cells[3:]
         for column, value in (("subject_id", patient_id), ("study_id", study_id)):
             if not (value.isascii() and value.isdigit()):
-                raise InputError(f"expected digits, found '{value}'", file=path, line=line, field=column)
+                raise InputError(f"expected digits, found {describe_choice(value)}", file=path, line=line, field=column)
         if not _DICOM_ID.fullmatch(dicom_id):
-            raise InputError(f"expected a file name, found '{dicom_id}'", file=path, line=line, field="dicom_id")
+            raise InputError(
+                f"expected a file name, found {describe_choice(dicom_id)}", file=path, line=line, field="dicom_id"
+            )
         study = entries.setdefault(study_id, _StudyEntry(patient_id))
         if study.patient_id != patient_id:
             message = f"study {study_id} has two patients, {study.patient_id} and {patient_id}"

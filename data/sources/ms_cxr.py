@@ -18,7 +18,7 @@ from typing import Any
 from data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
 from data.manifest import Failure
 from data.study import Label
-from radfact.errors import ErrorCode, InputError, brief
+from radfact.errors import ErrorCode, InputError, describe, describe_choice
 from radfact.io.csv_tables import stream_columns
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Sentence
@@ -151,7 +151,7 @@ def _read_images(path: Path, failures: list[Failure]) -> dict[str, _Image]:
             message = f"expected files/p1x/p<patient>/s<study>/{row.dicom_id}.jpg, found '{row.path}'"
             raise InputError(message, file=path, line=row.line, field=row.place + "path")
         if row.split not in _SPLITS:
-            message = f"expected train, val or test, found '{row.split}'"
+            message = f"expected train, val or test, found {describe_choice(row.split)}"
             raise InputError(message, file=path, line=row.line, field=row.place + "split")
         if image is None:
             image = images[row.dicom_id] = _Image(row.path, match["patient"], _SPLITS[row.split])
@@ -228,7 +228,7 @@ def _entries(
             raise InputError("expected a number", file=path, field=f"{name}[{number}].{bad}")
         texts = [key for key in required if key in _TEXTS] + [key for key in optional if entry.get(key) is not None]
         if bad := next((key for key in texts if not isinstance(entry[key], str)), ""):
-            message = f"expected a string, found {brief(entry[bad])}"
+            message = f"expected a string, found {describe(entry[bad])}"
             raise InputError(message, file=path, field=f"{name}[{number}].{bad}")
     return entries
 
@@ -257,7 +257,10 @@ def _number(value: Any, path: Path, row: _Row, name: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise InputError(
-            f"expected a number of pixels, found '{value}'", file=path, line=row.line, field=row.place + name
+            f"expected a number of pixels, found {describe_choice(value)}",
+            file=path,
+            line=row.line,
+            field=row.place + name,
         )
     return number
 

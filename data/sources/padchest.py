@@ -26,7 +26,7 @@ from typing import Literal
 
 from data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
 from data.manifest import Failure
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.csv_tables import find_csv, stream_columns
 from radfact.io.jsonl import read_jsonl
 
@@ -137,7 +137,9 @@ def split_name(value: str | None, *, file: Path, line: int) -> str:
         InputError: the split is unknown.
     """
     if value is None or value.lower() not in _SPLITS:
-        raise InputError(f"expected train, validation or test, found {value!r}", file=file, line=line, field="split")
+        raise InputError(
+            f"expected train, validation or test, found {describe_choice(value)}", file=file, line=line, field="split"
+        )
     return _SPLITS[value.lower()]
 
 

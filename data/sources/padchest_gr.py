@@ -30,7 +30,7 @@ from data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
 from data.manifest import Failure
 from data.sources.padchest import Language, parse_date, png_members, read_padchest, split_name, whole_report
 from data.study import Label, Side
-from radfact.errors import ErrorCode, InputError, brief
+from radfact.errors import ErrorCode, InputError, describe
 from radfact.io.csv_tables import find_csv, stream_columns
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Sentence, validate_model
@@ -177,7 +177,7 @@ def _list(finding: dict[str, Any], name: str, field: str) -> list[Any]:
     """Return a list of a finding; empty if it is missing or null."""
     value = finding.get(name)
     if value is not None and not isinstance(value, list):
-        raise InputError(f"expected a list, found {brief(value)}", field=f"{field}.{name}")
+        raise InputError(f"expected a list, found {describe(value)}", field=f"{field}.{name}")
     return value or []
 
 
@@ -185,7 +185,7 @@ def _boxes(boxes: list[Any], field: str) -> Iterator[Box]:
     for number, corners in enumerate(boxes):
         box_field = f"{field}[{number}]"
         if not isinstance(corners, list) or len(corners) != 4 or any(type(c) not in (int, float) for c in corners):
-            raise InputError(f"expected [x_min, y_min, x_max, y_max], found {brief(corners)}", field=box_field)
+            raise InputError(f"expected [x_min, y_min, x_max, y_max], found {describe(corners)}", field=box_field)
         if any(not -_EDGE_TOLERANCE <= corner <= 1 + _EDGE_TOLERANCE for corner in corners):
             raise InputError(f"expected shares of the image, from 0 to 1, found {corners}", field=box_field)
         inside = (min(max(corner, 0), 1) for corner in corners)
@@ -237,5 +237,5 @@ class _Images:
 def _name(entry: Any, field: str) -> str:
     value = entry.get(field) if isinstance(entry, dict) else None
     if not isinstance(value, str | int) or not str(value).strip():
-        raise InputError(f"expected a name, found {brief(value)}", field=field)
+        raise InputError(f"expected a name, found {describe(value)}", field=field)
     return str(value).strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,9 +13,17 @@ from data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_bel
 from data.manifest import Failure
 from data.pairing import UNREADABLE, Rules, SampleMaker, Samples, check_patient_splits, make_samples, png_path
 from data.study import IMAGE_COLUMNS, Study
-from radfact.errors import ErrorCode, InputError, check_unique_id, suggest_name
+from radfact.errors import (
+    ErrorCode,
+    InputError,
+    check_unique_id,
+    describe_choice,
+    field_name,
+    list_columns,
+    suggest_name,
+)
 from radfact.io.csv_tables import read_csv
-from radfact.io.jsonl import read_jsonl
+from radfact.io.jsonl import parse_json, read_jsonl
 from radfact.records import validate_model
 
 DATE = "study_date"
@@ -117,7 +124,7 @@ def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
                 known = (*Study.model_fields, DATE)
                 hint = suggest_name(column, known, f"known columns: {', '.join(known)}")
                 message = f"unknown column; {hint}"
-                raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=path, line=line, field=column)
+                raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=path, line=line, field=field_name(column))
         if not cells.get("frontal") and isinstance(name := cells.get("sample_id"), str) and name:
             failures.append(Failure(sample_id=name, stage="read", reason=f"line {line}: no frontal image"))
             continue
@@ -138,26 +145,19 @@ def _cells(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         return
     columns, rows = read_csv(path)
     if missing := [name for name in ("sample_id", "frontal") if name not in columns]:
-        message = f"missing column; the table has {', '.join(columns)}"
+        message = f"missing column; found {list_columns(columns)}"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1, field=missing[0])
     for line, cells in rows:
         row: dict[str, Any] = {column: cell.strip() or None for column, cell in cells.items()}
         for column in _NESTED:
             if not _is_missing(row.get(column)):
-                row[column] = _json(row[column], path, line, column)
+                row[column] = parse_json(row[column], path, first_line=line, field=column)
         yield line, row
 
 
 def _is_missing(value: Any) -> bool:
     """Return whether a cell is one of the spellings of a missing value."""
     return value is None or (isinstance(value, str) and value.strip().casefold() in _MISSING)
-
-
-def _json(text: str, path: Path, line: int, column: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InputError(f"expected JSON: {error}", file=path, line=line, field=column) from None
 
 
 def _date(value: Any, path: Path, line: int) -> datetime | None:
@@ -168,7 +168,7 @@ def _date(value: Any, path: Path, line: int) -> datetime | None:
     try:
         date = datetime.fromisoformat(text)
     except ValueError:
-        message = f"expected a date such as 2024-03-01, 20240301 or 2024-03-01T10:30, found '{text}'"
+        message = f"expected a date such as 2024-03-01, 20240301 or 2024-03-01T10:30, found {describe_choice(text)}"
         raise InputError(message, file=path, line=line, field=DATE) from None
     return date if date.tzinfo is None else date.astimezone(UTC).replace(tzinfo=None)
 

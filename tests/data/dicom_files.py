@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,21 @@ def write_dicom(path: Path, pixels: np.ndarray | None, *, stored: int | None = N
             little_endian=meta.TransferSyntaxUID != ExplicitVRBigEndian,
             implicit_vr=meta.TransferSyntaxUID == ImplicitVRLittleEndian,
         )
+    return path
+
+
+def write_deflated_bomb(path: Path) -> Path:
+    """Write a file of 1 MB that inflates to 1 GB."""
+    import pydicom
+
+    write_dicom(path, RAMP.astype(np.uint16), TransferSyntaxUID="1.2.840.10008.1.2.1.99")
+    with path.open("rb") as file:
+        pydicom.filereader.read_preamble(file, force=False)
+        pydicom.filereader.read_dataset(file, False, True, stop_when=lambda tag, _vr, _length: tag.group != 2)
+        begin = file.tell()
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    block = b"".join((packer.compress(bytes(1 << 20)), packer.flush(zlib.Z_FULL_FLUSH)))
+    path.write_bytes(path.read_bytes()[:begin] + 1000 * block)
     return path
 
 

@@ -248,3 +248,9 @@ def test_an_empty_manifest_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "manifest.jsonl").write_text("")
     with raises("manifest.jsonl: empty-input"):
         write_contact_sheet(tmp_path / "manifest.jsonl", tmp_path / "out.html")
+
+
+def test_a_duplicate_sample_is_an_error(forty: Path, tmp_path: Path) -> None:
+    forty.write_text(forty.read_text() + forty.read_text().splitlines(keepends=True)[0])
+    with raises("manifest.jsonl:41: sample_id: duplicate"):
+        write_contact_sheet(forty, tmp_path / "out.html", count=1)

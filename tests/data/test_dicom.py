@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from dicom_files import RAMP, convert, real_radiograph, write_dicom
+from dicom_files import RAMP, convert, real_radiograph, write_deflated_bomb, write_dicom
 from error_checks import raises
 from PIL import Image
 
@@ -212,3 +213,12 @@ def test_missing_example_radiograph_names_the_command(monkeypatch: pytest.Monkey
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with raises("missing-requirement"):
         example_radiograph()
+
+
+def test_a_deflated_file_is_not_inflated_without_bounds(tmp_path: Path) -> None:
+    path = write_deflated_bomb(tmp_path / "bomb.dcm")
+    tracemalloc.start()
+    with raises("bomb.dcm: invalid-format"):
+        dicom_to_png(path, tmp_path / "out.png")
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()

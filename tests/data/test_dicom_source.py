@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from dicom_files import write_dicom
 from error_checks import raises
 
@@ -39,4 +42,13 @@ def test_a_duplicate_path_is_read_once(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_radiograph_is_refused(tmp_path: Path) -> None:
     with raises(f"{tmp_path.name}: empty-input"):
+        find_radiographs([tmp_path])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xe9.dcm"))
+    _radiographs(tmp_path, "a.dcm")
+    (tmp_path / "a.dcm").rename(path)
+    with raises(f"{path.name}: file-unreadable"):
         find_radiographs([tmp_path])

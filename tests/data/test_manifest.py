@@ -107,6 +107,23 @@ def test_missing_is_null_in_the_file(tmp_path: Path) -> None:
             "labels[0].boxes[0]",
             "manifest.jsonl:2: labels[0].boxes[0]: invalid-value",
         ),
+        (
+            row(
+                sample_id="s2",
+                labels=[{"kind": "mass", "boxes": [{"x_min": False, "y_min": 0, "x_max": True, "y_max": 1}]}],
+            ),
+            2,
+            "labels[0].boxes[0].x_min",
+            "manifest.jsonl:2: labels[0].boxes[0].x_min: invalid-value",
+        ),
+        (row(sample_id="s2", findings=""), 2, "findings", "manifest.jsonl:2: findings: invalid-value"),
+        (row(sample_id="s2", indication=" "), 2, "indication", "manifest.jsonl:2: indication: invalid-value"),
+        (
+            '{"sample_id": "s2", "frontal": "a.png", "split": "a", "split": "b"}',
+            2,
+            "split",
+            "manifest.jsonl:2: split: duplicate",
+        ),
         ({"sample_id": "s2"}, 2, "frontal", "manifest.jsonl:2: frontal: missing-field"),
         ('{"sample_id": ', 2, None, "manifest.jsonl:2: invalid-format"),
     ],

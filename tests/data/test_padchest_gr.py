@@ -234,7 +234,7 @@ def test_a_prior_within_the_release_needs_no_padchest(tmp_path: Path) -> None:
         (ABNORMAL | {"boxes": [[0.5, 0.1, 0.2, 0.3]]}, "findings[1].boxes[0]: corners are swapped"),
         (ABNORMAL | {"boxes": [[0.5, 0.1, 0.2]]}, "findings[1].boxes[0]: expected [x_min, y_min, x_max, y_max]"),
         (ABNORMAL | {"boxes": {"x": 1}}, "findings[1].boxes: expected a list"),
-        (ABNORMAL | {"labels": float("nan")}, "findings[1].labels: expected a list"),
+        (ABNORMAL | {"labels": 7}, "findings[1].labels: expected a list"),
         (NORMAL | {"sentence_en": None}, "findings[1].sentence_en: expected text"),
         ("No effusion.", "findings[1]: expected an object"),
     ],

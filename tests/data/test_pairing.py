@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,9 +151,29 @@ def test_used_radiographs_are_listed() -> None:
     assert set(samples.radiographs) == {p for s in samples.studies for p in (s.frontal, s.prior_frontal) if p}
 
 
-def test_a_patient_in_two_splits_is_refused() -> None:
-    with raises("mismatch"):
-        check_patient_splits([_study("1", split="train"), _study("2", split="test"), _study("3", patient_id="q")])
+@pytest.mark.parametrize("check", [check_patient_splits, lambda studies: _make(*studies)], ids=["check", "samples"])
+def test_a_patient_in_two_splits_is_refused(check: Callable[[Sequence[ArchiveStudy]], object]) -> None:
+    both = [_study("1", split="train"), _study("2", split="test"), _study("3", patient_id="q", split="test")]
+    with raises("mismatch") as caught:
+        check(both)
+    assert "'p' in more than one split (test, train)" in str(caught.value)
+    with raises("mismatch") as caught:
+        check([*both, _study("4", patient_id="q", split="train")])
+    assert "'p' and 1 more patients in" in str(caught.value)
+
+
+def test_studies_without_a_patient_or_a_split_are_in_no_other_split() -> None:
+    unknown = [_study("1", patient_id=None, split="train"), _study("2", patient_id=None, split="test")]
+    samples = _make(*unknown, _study("3", split="train"), _study("4", split=None), _study("5", split="train"))
+    assert [study.split for study in samples.studies] == ["train", "test", "train", None, "train"]
+
+
+def test_a_split_must_exist() -> None:
+    studies = [_study("1", split="train"), _study("2", patient_id="q", split="test"), _study("3", patient_id="r")]
+    assert [study.study_id for study in _make(*studies, splits=["test"]).studies] == ["2"]
+    for missing in ("validate", "None"):
+        with raises("unknown-name"):
+            _make(*studies, splits=["test", missing])
 
 
 @pytest.mark.parametrize(

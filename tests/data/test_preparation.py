@@ -20,6 +20,7 @@ from PIL import Image
 
 import data.preparation
 from data.archive import Archive, ArchiveStudy, Radiograph
+from data.image_check import ImageCheck
 from data.manifest import read_failures, read_manifest
 from data.pairing import Rules, make_samples
 from data.preparation import Conversion, PreparationResult, convert_radiograph, prepare
@@ -64,6 +65,33 @@ def test_every_used_radiograph_is_converted(tmp_path: Path) -> None:
             with Image.open(path) as image:
                 assert (image.mode, min(image.size)) == ("L", 32)
     assert studies[1].prior_frontal == studies[0].frontal
+
+
+def test_a_replaced_radiograph_is_converted_again(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "archive")
+    _prepare(archive, tmp_path / "out")
+    before = _files(tmp_path / "out")
+    other = np.random.default_rng(1).integers(0, 255, (48, 40), np.uint8)
+    Image.fromarray(other).save(tmp_path / "archive/2-frontal.png")
+    (tmp_path / "archive/3-frontal.png").unlink()  # what is gone was converted, and stays
+    prepared = _prepare(archive, tmp_path / "out")
+    assert (prepared.converted, prepared.failures) == (1, [])
+    after = _files(tmp_path / "out")
+    assert [Path(name).name for name in after if after[name] != before[name]] == ["2-frontal.png"]
+
+
+@pytest.mark.parametrize("image_check", ["refuse", "off"])
+def test_an_image_that_is_no_radiograph_is_skipped_unless_the_check_is_off(
+    tmp_path: Path, image_check: ImageCheck
+) -> None:
+    archive = _archive(tmp_path / "archive")
+    mask = np.where(np.arange(48 * 40).reshape(48, 40) % 7, 0, 255).astype(np.uint8)
+    Image.fromarray(mask).save(tmp_path / "archive/0-lateral.png")
+    prepared = _prepare(archive, tmp_path / "out", Conversion(size=32, image_check=image_check))
+    studies = {study.sample_id: study for study in prepared.studies}
+    assert (studies["s0"].lateral is None) == (image_check == "refuse")
+    reasons = [failure.reason for failure in prepared.failures]
+    assert ["2 distinct gray values" in reason for reason in reasons] == ([True] if image_check == "refuse" else [])
 
 
 def test_an_unconvertible_radiograph_is_listed(tmp_path: Path) -> None:
@@ -168,10 +196,10 @@ def test_a_killed_run_resumes(tmp_path: Path) -> None:
     assert _files(tmp_path / "out") == _files(tmp_path / "whole")
 
 
-def _crash_on_two(radiograph: Radiograph, target: Path, size: int, apply_windows: bool) -> str | None:
+def _crash_on_two(radiograph: Radiograph, target: Path, **settings: Any) -> str | None:
     if radiograph.key in ("1-frontal", "4-lateral"):
         os.kill(os.getpid(), signal.SIGSEGV)
-    return convert_radiograph(radiograph, target, size, apply_windows)
+    return convert_radiograph(radiograph, target, **settings)
 
 
 def test_a_radiograph_that_crashes_its_process_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +255,7 @@ def test_an_archive_without_samples_fails(tmp_path: Path) -> None:
     assert not (tmp_path / "out/manifest.jsonl").exists()
 
 
+@pytest.mark.server
 @pytest.mark.slow
 def test_processes_and_ray_give_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("ray")

@@ -15,7 +15,7 @@ from data.manifest import read_failures, read_manifest, write_failures, write_ma
 from data.sentences import SplitCounts, split_findings
 from data.study import Study
 from maira.cli.main import app
-from radfact.errors import Failure, InputError
+from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges import SplitSentence
 from radfact.judges.offline.splitter import OfflineSplitter
 from radfact.records import Box, Sentence
@@ -127,6 +127,14 @@ def test_the_input_manifest_is_not_overwritten(tmp_path: Path) -> None:
     assert manifest.read_text() == before
 
 
+@pytest.mark.parametrize("words", [["sentences", "--judge", "offline"], ["annotate", "export"]])
+def test_an_empty_manifest_is_refused(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "manifest.jsonl").write_text("")
+    _, _, error = run(*words, tmp_path / "manifest.jsonl", "--out", tmp_path / "out.jsonl")
+    assert isinstance(error, InputError)
+    assert error.code is ErrorCode.EMPTY_INPUT
+
+
 def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     manifest, phrases = folder / "manifest.jsonl", folder / "phrases.jsonl"
@@ -153,7 +161,7 @@ def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
     code, output, _ = run(*imported)
     assert code == 3
     assert "2 annotators (1, 2)" in output
-    code, output, _ = run(*imported, "--combine", "union")
+    code, output, _ = run(*imported, "--combine", "union", "--overwrite")
     assert code == 0, output
     [made] = read_manifest(out)
     assert made.grounded_findings is not None

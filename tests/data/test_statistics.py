@@ -133,6 +133,11 @@ def test_an_invalid_line_is_an_error_with_its_number(tmp_path: Path) -> None:
         manifest_statistics(path, workers=2)
 
 
+def test_an_empty_manifest_is_refused(tmp_path: Path) -> None:
+    with raises("manifest.jsonl: empty-input"):
+        manifest_statistics(_write(tmp_path))
+
+
 def test_duplicate_samples_are_reported(tmp_path: Path) -> None:
     path = _write(tmp_path, *(_study(f"{n}", findings="Clear.") for n in range(5000)))
     path.write_text(path.read_text() + path.read_text().splitlines()[1] + "\n")

@@ -67,7 +67,7 @@ def test_nested_columns_of_a_csv_are_json(tmp_path: Path) -> None:
         ("frontal\n1.png\n", "studies.csv:1: sample_id: missing-field"),
         ("sample_id;frontal\na;1.png\n", "studies.csv:1: invalid-format"),
         ("sample_id,frontal\na,1.png\na,2.png\n", "studies.csv:3: sample_id: duplicate"),
-        ("sample_id,frontal,phrases\na,1.png,[x\n", "studies.csv:2: phrases: invalid-value"),
+        ("sample_id,frontal,phrases\na,1.png,[x\n", "studies.csv:2: phrases: invalid-format"),
         ("sample_id,frontal,patient_id,split\na,1.png,p,train\nb,2.png,p,test\n", "mismatch"),
         ("sample_id,frontal,study_date,prior_report\na,1.png,2020-01-01,Old.\n", "studies.csv: study_date: mismatch"),
         (

@@ -1,0 +1,64 @@
+"""Pools of processes that always end with their parent, even if it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import connection, get_context, parent_process
+
+TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Open a pool of spawned processes.
+
+    The processes ignore Ctrl-C and SIGTERM, which terminals and schedulers send to all processes of a job: this process
+    decides when they end. An error in the block cancels waiting tasks. If this process is killed, the pool ends within
+    a second.
+    """
+    # Spawned, not forked: this process may have threads, whose locks a fork would copy.
+    with _Pool(workers, mp_context=get_context("spawn"), initializer=_init_worker) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+class _Pool(ProcessPoolExecutor):
+    def _spawn_process(self) -> None:
+        # A signal while the process starts would end it, and break the pool.
+        with signals_blocked():
+            super()._spawn_process()  # type: ignore[misc] # not in typeshed
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Block termination signals, so that a process started in the block inherits the mask until it ignores them."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINATION_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def ignore_signals() -> None:
+    """Ignore termination signals in this process."""
+    for number in TERMINATION_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _init_worker() -> None:
+    ignore_signals()
+    if (parent := parent_process()) is not None:
+        threading.Thread(target=_exit_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _exit_with(parent: int) -> None:
+    connection.wait([parent])
+    os._exit(0)
