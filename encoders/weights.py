@@ -172,6 +172,11 @@ def options_of_weights(state: Mapping[str, Tensor]) -> dict[str, Any]:
     side = math.isqrt(positions - 1)
     if side**2 != positions - 1:
         raise ValueError(f"pos_embed: expected a square number of positions and a CLS token, found {positions}")
+    if not width or width % HEAD_WIDTH:
+        message = (
+            f"expected a multiple of {HEAD_WIDTH} channels, found {width}; a config.json names the attention heads"
+        )
+        raise ValueError(message)
     return {
         "image_size": side * patch,
         "patch_size": patch,
@@ -194,7 +199,7 @@ def load_encoder(path: Path, *, frozen: bool = True) -> Encoder:
     state = to_timm(_read(_weights_file(path)))
     config = path / "config.json"
     if path.is_dir() and config.is_file():
-        options = options_of_config(json.loads(config.read_text(encoding="utf-8")))
+        options = options_of_config(_read_config(config))
     else:
         options = options_of_weights(state)
     encoder = Encoder(**options, frozen=frozen)
@@ -246,11 +251,28 @@ def _weights_file(path: Path) -> Path:
     raise ValueError(f"no weights here: expected model.safetensors or one state dict, found {len(candidates)}")
 
 
+def _read_config(file: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file.name} is not JSON: {error}") from None
+    if not isinstance(config, Mapping):
+        raise ValueError(f"{file.name}: expected an object, found {type(config).__name__}")
+    return config
+
+
 def _read(file: Path) -> Mapping[str, Tensor]:
-    if file.suffix == ".safetensors":
-        state: Mapping[str, Any] = load_file(file)
-    else:
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    try:
+        if file.suffix == ".safetensors":
+            state: Mapping[str, Any] = load_file(file)
+        else:
+            state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except OSError:
+        raise
+    except Exception as error:  # safetensors, pickle and zipfile raise many types
+        raise ValueError(f"{file.name} is damaged, or not a file of weights ({type(error).__name__})") from None
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{file.name}: expected a state dict, found {type(state).__name__}")
     # DINOv2's training checkpoints hold the state dict of the teacher, the one to use, under this key.
     for key in ("teacher", "model", "state_dict"):
         state = state.get(key, state) if isinstance(state.get(key), Mapping) else state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ from torch import Tensor
 from transformers import Dinov2Backbone, Dinov2Config, Dinov2Model
 
 from encoders import load_encoder, save_encoder
-from encoders.weights import config_of_options, options_of_config, timm_name, to_hugging_face, to_timm
+from encoders.weights import (
+    config_of_options,
+    options_of_config,
+    options_of_weights,
+    timm_name,
+    to_hugging_face,
+    to_timm,
+)
 
 SIZES: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": 14}
 
@@ -172,3 +180,18 @@ def test_config_round_trip() -> None:
 def test_a_convolutional_stem_is_refused() -> None:
     with pytest.raises(ValueError, match="stem has no counterpart"):
         config_of_options(SIZES | {"image_size": 64, "stem": "conv"})
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pth", "folder/config.json"])
+def test_a_file_that_is_no_weights_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(folder, tmp_path / "folder")
+    path = tmp_path / name
+    path.write_bytes(b"no weights")
+    with pytest.raises(ValueError, match=path.name):
+        load_encoder(path.parent if name.startswith("folder") else path)
+
+
+def test_weights_whose_attention_heads_are_unknown_are_refused() -> None:
+    state = {"pos_embed": torch.zeros(1, 5, 32), "patch_embed.proj.weight": torch.zeros(32, 3, 14, 14)}
+    with pytest.raises(ValueError, match="multiple of 64 channels, found 32"):
+        options_of_weights(state)
