@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges.prompt import Label, load_few_shots
-from radfact.judges.protocol import EntailmentQuery, Judge, Verdict, query_judge
+from radfact.judges.protocol import EntailmentQuery, Judge, Relation, Verdict, query_judge
 from radfact.judges.response import match_evidence
 from radfact.statistics.bootstrap import harmonic_mean
 
 DEFAULT_LABELED = Path(__file__).with_name("labeled.json")
 FAILED = "failed"
 
+_SETS = {"used in development": True, "not used in development": False, "use unknown": None}
+
 Confusion = Mapping[str, Mapping[str, int]]
-"""Counts by label (entailment, neutral, ...) and then by outcome (a status, or failed)."""
+"""Number of queries by label (entailment, neutral, ...), then by outcome (a status or relation, or `failed`)."""
 _Verdicts = Sequence[Verdict | Failure]
+_Outcome = Callable[[Verdict | Failure], str]
 _Scores = tuple[float | None, float | None, float | None]
 """Precision, recall and F1."""
 
@@ -34,12 +37,14 @@ class LabeledQuery:
         label: the correct label.
         evidence: indices of the premises that decide it.
         topic: what the query tests.
+        development: whether it was used to develop a judge; None if unknown.
     """
 
     query: EntailmentQuery
     label: Label
     evidence: tuple[int, ...]
     topic: str | None = None
+    development: bool | None = None
 
     @property
     def is_entailed(self) -> bool:
@@ -75,13 +80,16 @@ class JudgeCheck:
         n: number of queries.
         failures: queries without a valid verdict.
         accuracy: share of correct verdicts.
-        precision, recall, f1: of the entailed class.
-        evidence_f1: micro F1 of evidence indices over the entailed queries that are judged entailed.
-        confusion: counts by label and outcome.
-        by_topic: the same by topic.
+        precision, recall, f1: scores of the entailed class.
+        evidence_f1: micro F1 of evidence indices, over entailed queries with evidence that are judged as entailed.
+        confusion: confusion matrix of label and status.
+        relations: confusion matrix of label and relation, for queries labeled entailment, neutral or contradiction. A
+            verdict without a relation is counted under its status.
+        by_topic: confusion matrix of each topic.
+        by_set: confusion matrix of each set: queries used in development, not used in development, or use unknown.
         seconds: wall-clock time.
         calls, tokens_in, tokens_out: cost.
-        agreement: of a judge with `batch="report"`.
+        agreement: agreement of a judge with `batch="report"` with itself; None for other judges.
     """
 
     judge: str
@@ -93,7 +101,9 @@ class JudgeCheck:
     f1: float | None
     evidence_f1: float | None
     confusion: Confusion
+    relations: Confusion
     by_topic: Mapping[str, Confusion]
+    by_set: Mapping[str, Confusion]
     seconds: float
     calls: int
     tokens_in: int
@@ -106,7 +116,9 @@ class JudgeCheck:
 
 
 def load_labeled_queries(path: Path | str | None = None) -> list[LabeledQuery]:
-    """Read labeled judgments in the published few-shot layout; a phrase may have a `topic` too.
+    """Read labeled judgments in the published few-shot layout.
+
+    In addition, a phrase may have a `topic`, an example may have `development`, and an entailment may have no evidence.
 
     Args:
         path: the file; by default the judgments of this package.
@@ -116,35 +128,34 @@ def load_labeled_queries(path: Path | str | None = None) -> list[LabeledQuery]:
     """
     path = DEFAULT_LABELED if path is None else path
     labeled = []
-    for example in load_few_shots(path):
+    for number, example in enumerate(load_few_shots(path, needs_evidence=False), start=1):
         evidence = []
         for text in example.evidence:
             index = match_evidence(text, example.reference)
             if index is None:
                 raise InputError(
-                    f"expected a sentence of the other report as evidence of '{example.phrase:.80}', "
-                    f"found '{text:.80}'",
+                    f"expected sentences of the other report as evidence of phrase {number}, found other text",
                     code=ErrorCode.MISMATCH,
                     file=path,
                 )
             evidence.append(index)
         query = EntailmentQuery(example.reference, example.phrase)
-        labeled.append(LabeledQuery(query, example.label, tuple(evidence), example.topic))
+        labeled.append(LabeledQuery(query, example.label, tuple(evidence), example.topic, example.development))
     return labeled
 
 
 def check_judge(judge: Judge, labeled: Sequence[LabeledQuery]) -> JudgeCheck:
-    """Query a judge with labeled queries and compute its scores.
+    """Run a judge on labeled queries and compute its scores.
 
-    A model with a report per call is also queried with a sentence per call to measure the agreement; seconds and cost
-    cover only the former.
+    A model that judges a report per call is also queried with a sentence per call, to measure its agreement with
+    itself. Seconds and cost do not include these calls.
 
     Args:
-        judge: a judge.
+        judge: the judge.
         labeled: queries with their labels.
 
     Raises:
-        InputError: no queries.
+        InputError: there are no queries.
         RunError: the judge cannot be reached or returns too few verdicts.
     """
     if not labeled:
@@ -155,6 +166,8 @@ def check_judge(judge: Judge, labeled: Sequence[LabeledQuery]) -> JudgeCheck:
     cost = {name: after.get(name, 0) - before.get(name, 0) for name in ("calls", "tokens_in", "tokens_out")}
     precision, recall, f1 = _entailed_class_scores(labeled, verdicts)
     topics = dict.fromkeys(item.topic for item in labeled if item.topic is not None)
+    rows = list(zip(labeled, verdicts, strict=True))
+    sets = {name: [row for row in rows if row[0].development is used] for name, used in _SETS.items()}
     return JudgeCheck(
         judge=judge.name,
         n=len(labeled),
@@ -164,8 +177,10 @@ def check_judge(judge: Judge, labeled: Sequence[LabeledQuery]) -> JudgeCheck:
         recall=recall,
         f1=f1,
         evidence_f1=_evidence_f1(labeled, verdicts),
-        confusion=_confusion(labeled, verdicts),
-        by_topic={topic: _confusion(labeled, verdicts, topic) for topic in topics},
+        confusion=_confusion(rows),
+        relations=_confusion([row for row in rows if row[0].label in get_args(Relation)], _relation),
+        by_topic={topic: _confusion([row for row in rows if row[0].topic == topic]) for topic in topics},
+        by_set={name: _confusion(members) for name, members in sets.items() if members},
         seconds=seconds,
         **cost,
         agreement=_agreement(judge, labeled, verdicts),
@@ -206,18 +221,21 @@ def _scores(true_positives: int, predicted: int, actual: int) -> _Scores:
 def _evidence_f1(labeled: Sequence[LabeledQuery], verdicts: _Verdicts) -> float | None:
     true_positives = predicted = actual = 0
     for item, verdict in zip(labeled, verdicts, strict=True):
-        if item.is_entailed and isinstance(verdict, Verdict) and verdict.status == "entailment":
+        if item.is_entailed and item.evidence and isinstance(verdict, Verdict) and verdict.status == "entailment":
             true_positives += len(set(verdict.evidence) & set(item.evidence))
             predicted += len(set(verdict.evidence))
             actual += len(set(item.evidence))
     return _scores(true_positives, predicted, actual)[2]
 
 
-def _confusion(labeled: Sequence[LabeledQuery], verdicts: _Verdicts, topic: str | None = None) -> Confusion:
+def _relation(verdict: Verdict | Failure) -> str:
+    return FAILED if isinstance(verdict, Failure) else verdict.relation or verdict.status
+
+
+def _confusion(rows: Sequence[tuple[LabeledQuery, Verdict | Failure]], outcome: _Outcome = _outcome) -> Confusion:
     counts: dict[str, Counter[str]] = {}
-    for item, verdict in zip(labeled, verdicts, strict=True):
-        if topic is None or item.topic == topic:
-            counts.setdefault(item.label, Counter())[_outcome(verdict)] += 1
+    for item, verdict in rows:
+        counts.setdefault(item.label, Counter())[outcome(verdict)] += 1
     return {label: dict(row) for label, row in counts.items()}
 
 

@@ -30,6 +30,8 @@ from radfact.judges.prompt import (
 from radfact.judges.protocol import EntailmentQuery, Splitter, Verdict
 from radfact.judges.response import parse_report_response, parse_response
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix, load_chat_client, parse_model_args
+from radfact.llm.plan import RequestPlan, plan_requests
+from radfact.llm.protocol import IncompleteResponseError
 
 PARAMETERS: Mapping[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 1024}
 """Source: MAIRA-2, appendix C.2, and the published configuration."""
@@ -39,6 +41,8 @@ REPORT_MAX_TOKENS = 3072
 REPORT_MAX_HYPOTHESES = 24
 """Hypotheses in one call with `batch="report"`; their response fits into REPORT_MAX_TOKENS."""
 
+_Hypotheses = Mapping[tuple[str, ...], Iterable[str]]
+"""Hypotheses by premises."""
 _NO_PREMISES = Verdict("not_entailment", (), "the other report is empty")
 
 
@@ -80,7 +84,8 @@ class _ReportCall:
         response = parse_report_response(text, self.premises, self.hypotheses)
         self.verdicts |= response.verdicts
         if len(self.verdicts) < len(self.hypotheses):
-            raise ValueError("; ".join(response.problems))
+            kind = IncompleteResponseError if self.verdicts else ValueError
+            raise kind("; ".join(response.problems))
         return len(self.verdicts)
 
 
@@ -121,9 +126,7 @@ class LLMJudge:
         Raises:
             RunError: the server refuses the key or the model, or cannot be reached.
         """
-        by_premises: dict[tuple[str, ...], dict[str, None]] = {}
-        for query in queries:
-            by_premises.setdefault(query.premises, {})[query.hypothesis] = None
+        by_premises = _by_premises(queries)
         without_premises = by_premises.pop((), {})
         verdicts: dict[EntailmentQuery, Verdict | Failure] = {
             EntailmentQuery((), hypothesis): _NO_PREMISES for hypothesis in without_premises
@@ -131,14 +134,19 @@ class LLMJudge:
         verdicts |= self._judge_sentences(by_premises) if self.batch == "sentence" else self._judge_reports(by_premises)
         return [verdicts[query] for query in queries]
 
-    def _judge_sentences(
-        self, by_premises: Mapping[tuple[str, ...], Iterable[str]]
-    ) -> dict[EntailmentQuery, Verdict | Failure]:
-        queries = [
-            EntailmentQuery(premises, hypothesis)
-            for premises, hypotheses in by_premises.items()
-            for hypothesis in hypotheses
-        ]
+    def plan(self, queries: Sequence[EntailmentQuery]) -> RequestPlan:
+        """Count the requests of `judge`, without the further ones for hypotheses of a report without a verdict."""
+        by_premises = _by_premises(queries)
+        by_premises.pop((), None)
+        requests: list[ChatRequest[Any]]
+        if self.batch == "sentence":
+            requests = [self._sentence_request(query) for query in _distinct_queries(by_premises)]
+        else:
+            requests = [self._report_request(call) for call in _report_calls(by_premises)]
+        return plan_requests(self.client, requests)[0]
+
+    def _judge_sentences(self, by_premises: _Hypotheses) -> dict[EntailmentQuery, Verdict | Failure]:
+        queries = _distinct_queries(by_premises)
         verdicts = self.client.complete_all([self._sentence_request(query) for query in queries])
         return dict(zip(queries, verdicts, strict=True))
 
@@ -150,17 +158,13 @@ class LLMJudge:
 
         content = query_message(query.premises, query.hypothesis)
         schema = verdict_schema(query.premises, query.hypothesis) if self._has_schema else None
-        return ChatRequest((("user", content),), parse, prefix=self._prefix, schema=schema)
+        return ChatRequest(
+            (("user", content),), parse, self._prefix, schema, reports=(*query.premises, query.hypothesis)
+        )
 
-    def _judge_reports(
-        self, by_premises: Mapping[tuple[str, ...], Iterable[str]]
-    ) -> dict[EntailmentQuery, Verdict | Failure]:
+    def _judge_reports(self, by_premises: _Hypotheses) -> dict[EntailmentQuery, Verdict | Failure]:
         """Judge report by report; a hypothesis without a verdict after the repairs gets a separate call."""
-        calls = [
-            _ReportCall(premises, hypotheses[start : start + REPORT_MAX_HYPOTHESES])
-            for premises, hypotheses in ((premises, list(group)) for premises, group in by_premises.items())
-            for start in range(0, len(hypotheses), REPORT_MAX_HYPOTHESES)
-        ]
+        calls = _report_calls(by_premises)
         verdicts = self._complete_calls(calls)
         incomplete = [call for call in calls if 1 < len(call.hypotheses) > len(call.verdicts)]
         self._counts["asked_again"] += len(incomplete)
@@ -186,7 +190,9 @@ class LLMJudge:
     def _report_request(self, call: _ReportCall) -> ChatRequest[int]:
         content = report_message(call.premises, call.hypotheses)
         schema = report_schema(call.premises, call.hypotheses) if self._has_schema else None
-        return ChatRequest((("user", content),), call.parse, prefix=self._prefix, schema=schema)
+        return ChatRequest(
+            (("user", content),), call.parse, self._prefix, schema, reports=(*call.premises, *call.hypotheses)
+        )
 
     @property
     def _has_schema(self) -> bool:
@@ -223,6 +229,29 @@ class LLMJudge:
         self.client.close()
 
 
+def _by_premises(queries: Sequence[EntailmentQuery]) -> dict[tuple[str, ...], dict[str, None]]:
+    by_premises: dict[tuple[str, ...], dict[str, None]] = {}
+    for query in queries:
+        by_premises.setdefault(query.premises, {})[query.hypothesis] = None
+    return by_premises
+
+
+def _distinct_queries(by_premises: _Hypotheses) -> list[EntailmentQuery]:
+    return [
+        EntailmentQuery(premises, hypothesis)
+        for premises, hypotheses in by_premises.items()
+        for hypothesis in hypotheses
+    ]
+
+
+def _report_calls(by_premises: _Hypotheses) -> list[_ReportCall]:
+    return [
+        _ReportCall(premises, hypotheses[start : start + REPORT_MAX_HYPOTHESES])
+        for premises, hypotheses in ((premises, list(group)) for premises, group in by_premises.items())
+        for start in range(0, len(hypotheses), REPORT_MAX_HYPOTHESES)
+    ]
+
+
 def load_llm_judge(name: str, options: JudgeOptions, cache: Path | None = None) -> LLMJudge:
     """Load the judge of the paper.
 
@@ -239,7 +268,10 @@ def load_llm_judge(name: str, options: JudgeOptions, cache: Path | None = None) 
     prompt = judge_prompt(options.few_shots, answer_format=options.answer_format, batch=options.batch)
     if options.system is not None:
         prompt = replace(prompt, system=_system_message(options.system), system_from=options.system.name)
-    shared: dict[str, Any] = {"base_url": options.base_url, "concurrency": options.concurrency, "cache": cache}
+    shared: dict[str, Any] = {
+        **options.model_dump(include={"base_url", "concurrency", "max_invalid"}),
+        "cache": cache,
+    }
     client = load_chat_client(name, parameters=parameters, **shared)
     # The splitter has a client of its own, with another limit of tokens and a separate usage.
     make_splitter = partial(load_llm_splitter, name, splitter_args=options.judge_args, **shared)

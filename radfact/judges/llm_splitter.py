@@ -14,6 +14,7 @@ from radfact.errors import ErrorCode, Failure, InputError
 from radfact.io.jsonl import read_json
 from radfact.judges.protocol import SplitSentence, flatten_split
 from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix, load_chat_client, parse_model_args
+from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import EMPTY_WORDS, bodies, dump_yaml, read_data, read_list, unquoted
 
 # Source: MAIRA-2, listing 1, verbatim; the paper breaks two of its lines.
@@ -225,14 +226,27 @@ class LLMSplitter:
         Raises:
             RunError: as `split`.
         """
-        unique = [narrative for narrative in dict.fromkeys(narratives) if narrative.strip()]
-        requests = [
-            ChatRequest((("user", narrative),), partial(parse_split, narrative=narrative), prefix=self._prefix)
-            for narrative in unique
-        ]
-        responses = self.client.complete_all(requests)
-        results: dict[str, list[SplitSentence] | Failure] = dict(zip(unique, responses, strict=True))
+        requests = self._requests(narratives)
+        responses = self.client.complete_all(list(requests.values()))
+        results: dict[str, list[SplitSentence] | Failure] = dict(zip(requests, responses, strict=True))
         return [results.get(narrative, []) for narrative in narratives]
+
+    def plan(self, narratives: Sequence[str]) -> tuple[RequestPlan, list[list[str] | None]]:
+        """Count the requests of `split`, and return the sentences of the narratives whose response is cached."""
+        requests = self._requests(narratives)
+        plan, splits = plan_requests(self.client, list(requests.values()))
+        sentences = [None if split is None else flatten_split(split) for split in splits]
+        results = dict(zip(requests, sentences, strict=True))
+        return plan, [results.get(narrative, []) for narrative in narratives]
+
+    def _requests(self, narratives: Sequence[str]) -> dict[str, ChatRequest[list[SplitSentence]]]:
+        return {
+            narrative: ChatRequest(
+                (("user", narrative),), partial(parse_split, narrative=narrative), self._prefix, reports=(narrative,)
+            )
+            for narrative in narratives
+            if narrative.strip()
+        }
 
     def describe(self) -> dict[str, Any]:
         """Return the name, the model's parameters, and the hash and sources of the constant part of the prompt."""
@@ -261,6 +275,7 @@ def load_llm_splitter(
     splitter_args: Mapping[str, Any] | None = None,
     few_shots: Path | None = None,
     concurrency: int | None = None,
+    max_invalid: int | None = None,
     cache: Path | None = None,
 ) -> LLMSplitter:
     """Load the splitter of MAIRA-2. See `load_splitter` for the arguments.
@@ -271,7 +286,14 @@ def load_llm_splitter(
     parameters = {**PARAMETERS, **parse_model_args(splitter_args, field="splitter_args")}
     examples = load_split_examples(few_shots or DEFAULT_FEW_SHOTS)
     try:
-        client = load_chat_client(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
+        client = load_chat_client(
+            name,
+            base_url=base_url,
+            parameters=parameters,
+            concurrency=concurrency,
+            max_invalid=max_invalid,
+            cache=cache,
+        )
     except InputError as error:
         # The client names the options of a judge.
         field = error.field and error.field.replace("judge", "splitter", 1)

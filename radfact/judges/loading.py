@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.judges.callables import load_custom_judge
 from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter, SplittingJudge
@@ -63,6 +63,7 @@ def load_splitter(
     splitter_args: Mapping[str, Any] | None = None,
     few_shots: Path | None = None,
     concurrency: int | None = None,
+    max_invalid: int | None = None,
     cache: Path | None = None,
 ) -> ExplainingSplitter:
     """Load a splitter by name.
@@ -74,6 +75,7 @@ def load_splitter(
         splitter_args: further arguments by name, of the model or of the offline splitter (`ontology`, a file).
         few_shots: worked examples in the published layout, for a model. Default: our own.
         concurrency: calls in flight to a model.
+        max_invalid: as in `radfact.llm.load_chat_client`, for a model.
         cache: folder of the response cache of a model.
 
     Raises:
@@ -85,7 +87,16 @@ def load_splitter(
         for option, value in (("base_url", base_url), ("few_shots", few_shots), ("concurrency", concurrency)):
             if value is not None:
                 raise _unexpected_option(name, option)
-        return OfflineSplitter(_ontology_argument(splitter_args, "splitter_args"))
+        arguments = dict(splitter_args or {})
+        keep = arguments.pop("keep_interpretations", False)
+        if keep not in (True, False, "true", "false"):
+            raise InputError(
+                f"expected true or false, found {describe_choice(keep)}",
+                code=ErrorCode.INVALID_OPTION,
+                field="splitter_args.keep_interpretations",
+            )
+        ontology = _ontology_argument(arguments, "splitter_args")
+        return OfflineSplitter(ontology, keep_interpretations=keep in (True, "true"))
     provider, _, model = name.partition(":")
     if not (provider and model) or provider == "python":
         raise InputError(
@@ -101,6 +112,7 @@ def load_splitter(
         splitter_args=splitter_args,
         few_shots=few_shots,
         concurrency=concurrency,
+        max_invalid=max_invalid,
         cache=cache,
     )
 

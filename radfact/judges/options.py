@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveInt, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, ValidationInfo, model_validator
 
 from radfact.errors import ErrorCode, InputError
 from radfact.options import Option, Options, rename_fields
@@ -71,6 +71,12 @@ class JudgeOptions(Options):
         Option("Unit of one call: a sentence, as in the paper, or a report."),
     ] = "sentence"
     concurrency: Annotated[PositiveInt | None, Option("Number of parallel calls.", metavar="N")] = None
+    max_invalid: Annotated[
+        NonNegativeInt | None,
+        Option(
+            "Stop if the first N responses of a model are all invalid; 0 disables this check. Default: 10.", metavar="N"
+        ),
+    ] = None
     splitter: Annotated[
         str | None,
         Option("Splits narratives into sentences: offline or a model. Default: the judge.", metavar="NAME"),
@@ -78,7 +84,11 @@ class JudgeOptions(Options):
     splitter_args: Annotated[
         Mapping[str, Any],
         AfterValidator(_check_arguments),
-        Option("Argument passed to the splitter's model; repeatable.", flag="--splitter-arg", metavar="KEY=VALUE"),
+        Option(
+            "Argument passed to the splitter, such as keep_interpretations=true for offline; repeatable.",
+            flag="--splitter-arg",
+            metavar="KEY=VALUE",
+        ),
     ] = Field(default_factory=dict)
     splitter_few_shots: Annotated[
         Path | None, Option("Few-shot examples for splitting, in the published format.", metavar="FILE")
@@ -126,9 +136,17 @@ class JudgeOptions(Options):
         """
         from radfact.judges import load_judge
 
-        options = self.model_dump(
-            include={"base_url", "judge_args", "few_shots", "system", "answer_format", "batch", "concurrency"}
-        )
+        names = {
+            "base_url",
+            "judge_args",
+            "few_shots",
+            "system",
+            "answer_format",
+            "batch",
+            "concurrency",
+            "max_invalid",
+        }
+        options = self.model_dump(include=names)
         if self.engine == "ray":
             from radfact.judges.ray import load_ray_judge
 
@@ -166,6 +184,7 @@ class JudgeOptions(Options):
             "splitter_args": {**(self.judge_args if is_same else {}), **self.splitter_args},
             "few_shots": self.splitter_few_shots,
             "concurrency": self.concurrency if is_model else None,
+            "max_invalid": self.max_invalid,
         }
         with rename_fields(_SPLITTER_FIELDS):
             if self.engine == "ray":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from radfact.errors import ErrorCode, InputError, brief
+from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.jsonl import read_json
 from radfact.judges.protocol import Status
 from radfact.llm import Message
@@ -52,6 +52,7 @@ class Example:
         evidence: sentences of the report that decide it.
         label: its label.
         topic: what the query tests.
+        development: whether it was used to develop a judge; None if unknown.
     """
 
     reference: tuple[str, ...]
@@ -59,6 +60,7 @@ class Example:
     evidence: tuple[str, ...]
     label: Label
     topic: str | None = None
+    development: bool | None = None
 
     @property
     def status(self) -> Status:
@@ -66,8 +68,12 @@ class Example:
         return "entailment" if self.label == "entailment" else "not_entailment"
 
 
-def load_few_shots(path: Path | str = DEFAULT_FEW_SHOTS) -> list[Example]:
+def load_few_shots(path: Path | str = DEFAULT_FEW_SHOTS, *, needs_evidence: bool = True) -> list[Example]:
     """Read examples in the published bidirectional layout: the sentences of A given B, then of B given A.
+
+    Args:
+        path: the file.
+        needs_evidence: whether an entailment without evidence is an error.
 
     Raises:
         InputError: the file cannot be read or has a wrong field.
@@ -75,13 +81,20 @@ def load_few_shots(path: Path | str = DEFAULT_FEW_SHOTS) -> list[Example]:
     reports = read_json(path)
     if not isinstance(reports, list) or not reports:
         raise InputError("expected a list of at least one example", code=ErrorCode.INVALID_FORMAT, file=path)
-    examples = [example for index, report in enumerate(reports) for example in _read_examples(report, path, index)]
+    examples = [
+        example
+        for index, report in enumerate(reports)
+        for example in _read_examples(report, path, index, needs_evidence=needs_evidence)
+    ]
     if not examples:
         raise InputError("expected at least one sentence with its status", code=ErrorCode.EMPTY_INPUT, file=path)
     return examples
 
 
-def _read_examples(report: Any, path: Path | str, index: int) -> Iterable[Example]:
+def _read_examples(report: Any, path: Path | str, index: int, *, needs_evidence: bool) -> Iterable[Example]:
+    development = report.get("development") if isinstance(report, dict) else None
+    if not isinstance(development, bool | None):
+        raise InputError("expected true or false", file=path, field=f"[{index}].development")
     for hypotheses, premises in _DIRECTIONS:
         field = f"[{index}].input.phrases_{premises}"
         reference = _texts(_get(report, path, f"[{index}]", "input", f"phrases_{premises}"), path, field)
@@ -90,7 +103,12 @@ def _read_examples(report: Any, path: Path | str, index: int) -> Iterable[Exampl
         if not isinstance(items, list):
             raise _layout_error(path, field)
         for number, item in enumerate(items):
-            yield _read_example(reference, item, path, f"{field}[{number}]")
+            example = _read_example(reference, item, path, f"{field}[{number}]")
+            if needs_evidence and example.label == "entailment" and not example.evidence:
+                raise InputError(
+                    "expected evidence for an entailment, found none", file=path, field=f"{field}[{number}].evidence"
+                )
+            yield replace(example, development=development)
 
 
 def _read_example(reference: tuple[str, ...], item: Any, path: Path | str, field: str) -> Example:
@@ -99,13 +117,13 @@ def _read_example(reference: tuple[str, ...], item: Any, path: Path | str, field
     topic = item.get("topic")
     if label not in get_args(Label):
         expected = ", ".join(get_args(Label))
-        raise InputError(f"expected one of {expected}, found {brief(label)}", file=path, field=f"{field}.status")
+        raise InputError(
+            f"expected one of {expected}, found {describe_choice(label)}", file=path, field=f"{field}.status"
+        )
     if not isinstance(phrase, str) or not phrase.strip():
         raise InputError("expected a sentence", file=path, field=f"{field}.phrase")
     if not isinstance(topic, str | None):
         raise InputError("expected a text", file=path, field=f"{field}.topic")
-    if label == "entailment" and not evidence:
-        raise InputError("an entailment needs evidence", file=path, field=f"{field}.evidence")
     return Example(reference, phrase, evidence, label, topic)
 
 

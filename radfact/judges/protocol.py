@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
-from radfact.errors import ErrorCode, Failure, RunError, brief
+from radfact.errors import ErrorCode, Failure, RunError, describe
+
+if TYPE_CHECKING:
+    from radfact.llm.plan import RequestPlan
 
 Status = Literal["entailment", "not_entailment"]
+Relation = Literal["entailment", "neutral", "contradiction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +32,14 @@ class Verdict:
         status: whether the hypothesis is entailed.
         evidence: indices of the premises that decide it; an entailment has at least one.
         why: explanation of the judge.
+        relation: the status, with neutral and contradicted hypotheses distinguished; None if the judge does not
+            distinguish them. The published scores of RadFact depend only on the status.
     """
 
     status: Status
     evidence: tuple[int, ...] = ()
     why: str | None = None
+    relation: Relation | None = None
 
 
 @runtime_checkable
@@ -77,6 +84,15 @@ class Splitter(Protocol):
 
 
 @runtime_checkable
+class PlanningJudge(Judge, Protocol):
+    """A judge that can tell its requests to a model without sending them."""
+
+    def plan(self, queries: Sequence[EntailmentQuery]) -> RequestPlan:
+        """Count the requests of `judge`."""
+        ...
+
+
+@runtime_checkable
 class SplittingJudge(Judge, Protocol):
     """A judge with a splitter of the same model or rules."""
 
@@ -90,23 +106,57 @@ class SplittingJudge(Judge, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class RemovedText:
+    """A part of a narrative that the splitter removed.
+
+    Attributes:
+        text: the part, as quoted by the splitter.
+        reason: reason for the removal; None if the splitter gives none.
+        start: position of the first character in the narrative; None if the part was not located.
+        end: position after the last character; None if the part was not located.
+    """
+
+    text: str
+    reason: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SplitSentence:
     """Result of splitting one sentence (MAIRA-2, listing 2).
 
     Attributes:
         orig: a sentence of the narrative, or several that depend on each other.
         new: single-finding sentences; empty if the sentence was removed.
+        removed: parts that were removed, if the splitter reports them.
     """
 
     orig: str
     new: tuple[str, ...]
+    removed: tuple[RemovedText, ...] = ()
+
+    @property
+    def all_removed(self) -> tuple[RemovedText, ...]:
+        """Removed parts, or the whole sentence if nothing of it remains."""
+        return self.removed or (() if self.new else (RemovedText(self.orig),))
 
 
+@runtime_checkable
 class ExplainingSplitter(Splitter, Protocol):
     """A splitter that reports the source of every sentence."""
 
     def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
         """Return the split sentences of each narrative, in order. A single invalid response must not raise."""
+        ...
+
+
+@runtime_checkable
+class PlanningSplitter(Splitter, Protocol):
+    """A splitter that can tell its requests to a model without sending them."""
+
+    def plan(self, narratives: Sequence[str]) -> tuple[RequestPlan, list[list[str] | None]]:
+        """Count the requests of `split`, and return the sentences of the narratives whose response is cached."""
         ...
 
 
@@ -137,7 +187,7 @@ def query_judge(judge: Judge, queries: Sequence[EntailmentQuery]) -> list[Verdic
         if verdict is None:
             verdict = Failure(
                 f"expected a Verdict of {' or '.join(get_args(Status))} with indices into the premises as its "
-                f"evidence, found {brief(value)}"
+                f"evidence, found {describe(value)}"
             )
         elif isinstance(verdict, Verdict) and verdict.status == "entailment" and not verdict.evidence:
             verdict = Failure("entailment without evidence")
@@ -155,5 +205,9 @@ def normalize_verdict(value: Any) -> Verdict | None:
     if not isinstance(evidence, Sequence) or isinstance(evidence, str | bytes):
         return None
     if any(isinstance(index, bool) or not isinstance(index, Integral) for index in evidence):
+        return None
+    if value.relation not in (None, *get_args(Relation)):
+        return None
+    if value.relation is not None and (value.relation == "entailment") != (value.status == "entailment"):
         return None
     return replace(value, evidence=tuple(map(int, evidence)))

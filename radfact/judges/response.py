@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any, get_args
 
-from radfact.judges.protocol import Status, Verdict
+from radfact.judges.protocol import Relation, Status, Verdict
 from radfact.llm.response_text import EMPTY_WORDS, bodies, read_data, read_list, unquoted
 from radfact.records import normalize_text
 
@@ -19,6 +19,12 @@ _ENTAILED = frozenset({"entailment", "entailed", "yes", "true"})
 _NOT_ENTAILED = frozenset(
     {"not entailment", "not entailed", "non entailment", "neutral", "contradiction", "contradicted", "no", "false"}
 )
+_RELATIONS: Mapping[str, Relation] = {
+    "neutral": "neutral",
+    "contradiction": "contradiction",
+    "contradicted": "contradiction",
+}
+"""Relation by status, if the prompt asks for three statuses; "not entailment" has no relation."""
 _KEY = re.compile(
     r"^[\s{*\"']*(?:-\s+[{*\"']*(?=number|phrase))?(number|phrase|evidence|status)[\"'*]*\s*:[*\s]*(.*)$",
     re.IGNORECASE,
@@ -87,7 +93,9 @@ def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequen
             response.problems.append(f"number {index + 1}: {error}")
             invalid.add(index)
             continue
-        if response.verdicts.setdefault(index, verdict) != verdict:
+        first = response.verdicts.setdefault(index, verdict)
+        # "neutral" and "not_entailment" are the same status.
+        if (replace(first[0], relation=None), first[1]) != (replace(verdict[0], relation=None), verdict[1]):
             response.problems.append(f"number {index + 1} is answered twice, differently")
             invalid.add(index)
     for index in invalid:
@@ -130,7 +138,7 @@ def _to_verdict(fields: Fields, premises: Sequence[str]) -> tuple[Verdict, int]:
     evidence = tuple(sorted({match for match in matches if match is not None}))
     dropped = matches.count(None)
     if status in _NOT_ENTAILED:
-        return Verdict("not_entailment", evidence), dropped
+        return Verdict("not_entailment", evidence, relation=_RELATIONS.get(status)), dropped
     if not evidence:
         raise ValueError("entailment needs evidence: quote at least one sentence of the reference word for word")
     return Verdict("entailment", evidence), dropped

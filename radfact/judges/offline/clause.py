@@ -7,7 +7,8 @@ from functools import cached_property
 
 from radfact.judges.offline.facts import Fact, parse_sentence
 from radfact.judges.offline.ontology import Ontology, lemma
-from radfact.judges.offline.tokens import CERTAIN
+from radfact.judges.offline.scope import read_scope
+from radfact.judges.offline.tokens import CERTAIN, CONCLUDED, tokenize
 from radfact.judges.offline.vocabulary import (
     ADVERBS,
     DETERMINERS,
@@ -45,7 +46,7 @@ class FactReader:
         return frozenset(fact.concept for fact in self.facts_in(text))
 
     def are_kept_by(self, parts: Sequence[str], whole: str) -> bool:
-        """Return whether the parts have all findings of the whole, with their presence if certain.
+        """Return whether the parts have all findings of the whole, with the same presence and certainty.
 
         Args:
             parts: the texts that a sentence is split into.
@@ -61,7 +62,30 @@ class FactReader:
         missing = {concept for concept, _ in self.stated_findings(whole) - stated} | (
             self.named_findings(whole) - named
         )
-        return missing <= implied
+        return missing <= implied and self.uncertain_findings(whole).isdisjoint(concept for concept, _ in stated)
+
+    def uncertain_findings(self, text: str) -> frozenset[str]:
+        """Return the findings that are only probable or possible."""
+        facts = self.facts_in(text)
+        certain = {fact.concept for fact in facts if fact.doubt <= CONCLUDED}
+        return frozenset(fact.concept for fact in facts) - certain
+
+    def concluded_findings(self, text: str) -> frozenset[str]:
+        """Return the present findings that the text concludes: atelectasis in "consistent with atelectasis"."""
+        return frozenset(fact.concept for fact in self.facts_in(text) if fact.present and fact.doubt == CONCLUDED)
+
+    def names_only_unasserted(self, text: str) -> bool:
+        """Return whether all findings that a text names are only looked for, or part of the history."""
+        tokens = tokenize(text, self.ontology)
+        scope = read_scope(tokens)
+        named = {i for i, token in enumerate(tokens) if "finding" in token.meanings}
+        return bool(named) and named <= scope.unasserted | scope.historical and not self.facts_in(text)
+
+    def start_of_finding(self, text: str) -> int | None:
+        """Return the position of the first finding; None if there is none, or if it is capitalized."""
+        tokens = (token for token in tokenize(text, self.ontology) if "finding" in token.meanings)
+        begin = next((token.begin for token in tokens), None)
+        return begin if begin is not None and text[begin].islower() else None
 
     def are_same(self, parts: Sequence[str], whole: str) -> bool:
         """Return whether the parts have exactly the facts of the whole, details included.

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TypeVar
 
 from radfact.judges.offline.facts import Fact, Place
 from radfact.judges.offline.ontology import Ontology
+from radfact.judges.offline.reasons import (
+    describe_changes,
+    describe_degree,
+    describe_fact,
+    describe_facts,
+    describe_places,
+    enumerate_terms,
+)
 from radfact.judges.offline.tokens import CERTAIN, CONCLUDED
 
 _T = TypeVar("_T")
 
 Support = tuple[frozenset[int], str]
-"""Indices of the premises that entail a fact (empty: not entailed), and the reason."""
+"""Indices of the premises that entail or contradict a fact (empty: none), and the reason as sentences."""
 PremiseFacts = Sequence[tuple[frozenset[int], Fact]]
 """Facts of the premises, each with the indices of the premises that state it."""
 
 _EVERYWHERE: Place = (None, None)
 _NARROWING_CHANGES = frozenset({"new", "increased"})
 """Changes that narrow a denial: "no new nodule" allows old nodules."""
+_CHANGES_OF_PERSISTENCE = frozenset({"unchanged", "not_increased", "not_decreased"})
 _CHANGES_OF_ABSENCE = frozenset({"unchanged", "resolved"})
 """Changes that a denial may claim in addition: "no effusion" does not state that an effusion has resolved."""
-_IMPLIED_CHANGES = frozenset({"changed", "not_decreased", "not_increased", "persistent", "previous"})
-"""Changes that more specific changes imply; reasons omit them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class EntailmentChecker:
         supports = [self.check(fact, premises) for fact in alternatives]
         unsupported = next((support for support in supports if not support[0]), None)
         evidence = frozenset().union(*(indices for indices, _ in supports))
-        return unsupported or (evidence, "; ".join(reason for _, reason in supports))
+        return unsupported or (evidence, " ".join(reason for _, reason in supports))
 
     def check(self, fact: Fact, premises: PremiseFacts) -> Support:
         """Return the premises that entail `fact` with the rule, or none with the reason.
@@ -58,44 +64,65 @@ class EntailmentChecker:
             fact: a fact of the hypothesis.
             premises: facts of the premises, each with the indices of its premises.
         """
-        label = describe_fact(fact)
+        claim = describe_fact(fact, self.ontology)
         related = [(indices, premise) for indices, premise in premises if self._concept_entails(premise, fact)]
         if not related:
             if support := self._check_parts(fact, premises):
                 return support
-            opposite = next((premise for _, premise in premises if self._contradicts(fact, premise)), None)
-            reason = "not stated" if opposite is None else f"contradicted by {describe_fact(opposite)}"
-            return frozenset(), f"{label}: {reason}"
+            return frozenset(), self._absence_reason(fact)
         if not fact.present and self._is_disputed(fact, premises):
             related = [(indices, premise) for indices, premise in related if premise.concept == fact.concept]
             if not related:
-                return frozenset(), f"{label}: a general denial, where the report says more of it"
+                finding = describe_fact(replace(fact, present=True), self.ontology)
+                return (
+                    frozenset(),
+                    f"The other report denies {finding} only in general terms and mentions it elsewhere.",
+                )
+            if (
+                not any(_have_same_scope(premise, fact) for _, premise in related)
+                and (self.check(replace(fact, present=True), premises)[0])
+            ):
+                return frozenset(), self._absence_reason(fact)
+        reason = ""
         for combined in self._combine(related, premises):
             fitting = [(indices, premise) for indices, premise in combined if not self._missing_detail(fact, premise)]
-            if fitting:
+            coverings = {place: self._find_covering(fact, place, fitting) for place in self._claimed_places(fact)}
+            if all(coverings.values()):
                 break
+            reason = reason or self._lack(fact, related, fitting, coverings)
         else:
+            return frozenset(), reason
+        evidence_sets = {indices for covering in coverings.values() for indices in covering}
+        special = [
+            premise for indices, premise in fitting if indices in evidence_sets and premise.concept != fact.concept
+        ]
+        if special:
+            reason = f"The other report states {describe_facts(special, self.ontology)}, which implies {claim}."
+        else:
+            reason = f"The other report also states {claim}."
+        return frozenset().union(*evidence_sets), reason
+
+    def _lack(
+        self, fact: Fact, related: PremiseFacts, fitting: PremiseFacts, coverings: Mapping[Place, set[frozenset[int]]]
+    ) -> str:
+        """Return what the premises lack: a detail, or a place of the fact."""
+        if not fitting:
             premise = related[0][1]
-            return frozenset(), f"{label}: {self._missing_detail(fact, premise)} in {describe_fact(premise)}"
-        evidence_sets: set[frozenset[int]] = set()
-        for place in self._claimed_places(fact):
-            covering = self._find_covering(fact, place, fitting)
-            if not covering:
-                stated = ", ".join(dict.fromkeys(describe_fact(premise) for _, premise in fitting))
-                return frozenset(), f"{label}: place {_place_name(place)} not stated by {stated}"
-            evidence_sets |= covering
-        special = {
-            premise.concept
-            for indices, premise in fitting
-            if indices in evidence_sets and premise.concept != fact.concept
-        }
-        rule = f"follows from {', '.join(sorted(special)).replace('_', ' ')}" if special else "same finding"
-        return frozenset().union(*evidence_sets), f"{label}: {rule}"
+            lack = "but not" if fact.present else "but limits this to"
+            stated = describe_fact(premise, self.ontology)
+            return f"The other report states {stated}, {lack} {self._missing_detail(fact, premise)}."
+        stated = describe_facts((premise for _, premise in fitting), self.ontology)
+        where = next(describe_places((place,), self.ontology) for place, covering in coverings.items() if not covering)
+        return f"The other report states {stated}, but not {where}."
+
+    def _absence_reason(self, fact: Fact) -> str:
+        claim = describe_fact(replace(fact, present=True), self.ontology)
+        return f"The other report does not {'state' if fact.present else 'deny'} {claim}."
 
     def _check_parts(self, fact: Fact, premises: PremiseFacts) -> Support | None:
         """Entail the absence of a whole from the absence of all its parts (`exhaustive` in the ontology)."""
         node = self.ontology.findings.get(fact.concept)
-        if fact.present or node is None or not node.exhaustive:
+        if fact.present or node is None or not node.exhaustive or self._is_disputed(fact, premises):
             return None
         evidence: set[int] = set()
         for part in node.exhaustive:
@@ -103,7 +130,10 @@ class EntailmentChecker:
             if not indices:
                 return None
             evidence |= indices
-        return frozenset(evidence), f"{describe_fact(fact)}: all parts are normal ({', '.join(node.exhaustive)})"
+        parts = enumerate_terms(node.exhaustive, self.ontology)
+        claim = describe_fact(fact, self.ontology)
+        implies = "which together implies" if len(node.exhaustive) > 1 else "which implies"
+        return frozenset(evidence), f"The other report denies {parts}, {implies} {claim}."
 
     def _concept_entails(self, premise: Fact, fact: Fact) -> bool:
         """Return whether a premise entails the concept of a fact and its presence or absence, details aside."""
@@ -122,7 +152,7 @@ class EntailmentChecker:
             if node is not None and node.collective and (fact.change or fact.details):
                 return premise.concept == fact.concept  # "all devices are in standard position"
             is_sure = premise.doubt <= max(fact.doubt, CONCLUDED)
-            return is_sure and premise.present and ontology.is_a(premise.concept, fact.concept)
+            return is_sure and premise.present and ontology.entails(premise.concept, fact.concept)
         if premise.present:
             if premise.doubt > CONCLUDED:
                 return False
@@ -144,33 +174,21 @@ class EntailmentChecker:
         is_a = self.ontology.is_a
         return any(is_a(fact.concept, concept) or is_a(concept, fact.concept) for concept in premise.exceptions)
 
-    def _contradicts(self, fact: Fact, premise: Fact) -> bool:
-        if fact.present == premise.present:
-            return False
-        positive, negative = (fact, premise) if fact.present else (premise, fact)
-        positive_sides, negative_sides = (
-            {side for side, _ in claim.places} & {"left", "right"} for claim in (positive, negative)
-        )
-        if positive_sides and negative_sides and positive_sides.isdisjoint(negative_sides):
-            return False
-        if negative.severity or negative.change & _NARROWING_CHANGES:
-            return False  # "no new effusion" allows an old one
-        return self.ontology.is_denied_by(negative.concept, positive.concept)
-
     def _combine(self, related: PremiseFacts, premises: PremiseFacts) -> Iterator[PremiseFacts]:
         """Yield the facts of single premises first, then facts that several premises state together."""
         yield related
         yield self._resume(related, premises)
+        yield self._locate(related, premises)
         yield self._merge(related)
 
     def _missing_detail(self, fact: Fact, premise: Fact) -> str | None:
         """Return what the premise lacks to entail the fact; a denial must be at least as broad as the fact."""
         if fact.concept in self.ontology.structures:
-            return _missing_change(fact.change - premise.change)
+            return self._missing_change(fact.change - premise.change)
         if not fact.present:
             if premise.present:
                 return None
-            if missing := _missing_change((fact.change & _CHANGES_OF_ABSENCE) - premise.change):
+            if missing := self._missing_change((fact.change & _CHANGES_OF_ABSENCE) - premise.change):
                 return missing
         strict, loose = (fact, premise) if fact.present else (premise, fact)
         severity = loose.severity
@@ -179,16 +197,22 @@ class EntailmentChecker:
             size = max(loose.measures)
             severity = frozenset({1 if size <= 5 else 2} if size <= 10 else ())
         if strict.severity and not (severity and severity <= strict.severity):
-            return "degree or size differs or is not stated"
+            return f"the degree or size {describe_degree(strict.severity, self.ontology)}"
         changes = strict.change - loose.change
-        if missing := _missing_change(changes if fact.present else changes & _NARROWING_CHANGES):
+        if fact.present and "persistent" in loose.change and loose.change.isdisjoint(("increased", "decreased")):
+            changes -= _CHANGES_OF_PERSISTENCE  # "remains enlarged" for "stable cardiomegaly"
+        if missing := self._missing_change(changes if fact.present else changes & _NARROWING_CHANGES):
             return missing
         node = self.ontology.findings.get(loose.concept)
         if details := strict.details - loose.details - (node.implied if node is not None else frozenset()):
-            return f"'{min(details)}' is not stated"
-        if any(not any(_is_same_size(size, other) for other in loose.measures) for size in strict.measures):
-            return "the measured size differs or is not stated"
-        return None
+            return f"the detail {self.ontology.terms[min(details)]}"
+        unmatched = [
+            size for size in strict.measures if not any(_is_same_size(size, other) for other in loose.measures)
+        ]
+        return f"the size {unmatched[0]:g} mm" if unmatched else None
+
+    def _missing_change(self, changes: frozenset[str]) -> str | None:
+        return f"the change {describe_changes(changes, self.ontology)[0]}" if changes else None
 
     def _is_disputed(self, fact: Fact, premises: PremiseFacts) -> bool:
         """Return whether a denied finding is stated, or denied only in part: "no large effusion"."""
@@ -212,6 +236,30 @@ class EntailmentChecker:
             and later.concept != premise.concept
             and self.ontology.is_a(premise.concept, later.concept)
         ]
+
+    def _locate(self, related: PremiseFacts, premises: PremiseFacts) -> PremiseFacts:
+        """Place a finding without a place where the only finding that it may interpret is: an opacity, atelectasis."""
+
+        def is_focal(concept: str) -> bool:
+            return self.ontology.is_a(concept, "focal_lesion")
+
+        located = []
+        for indices, premise in related:
+            described = [
+                (other_indices, other)
+                for other_indices, other in premises
+                if premise.present and not premise.places and premise.doubt <= CONCLUDED
+                if other.present and other.places and other.doubt <= CONCLUDED and other.concept != premise.concept
+                if self.ontology.is_a(premise.concept, other.concept)
+                # A streak at the base is no granuloma elsewhere.
+                and is_focal(premise.concept) == is_focal(other.concept)
+            ]
+            if len({other.places for _, other in described}) == 1:
+                places = described[0][1].places
+                located.append(
+                    (_union([indices, *(indices for indices, _ in described)]), replace(premise, places=places))
+                )
+        return located
 
     def _merge(self, related: PremiseFacts) -> PremiseFacts:
         """Merge the facts of several premises about the same finding at the same place."""
@@ -255,6 +303,8 @@ class EntailmentChecker:
     def _covers(self, fact: Fact, place: Place, premise: Fact) -> bool:
         """Return whether a premise states `fact` at one place: inside its own place, or around it if absent."""
         node = self.ontology.findings.get(premise.concept)
+        if node is not None and node.midline and place == _EVERYWHERE:
+            return True
         if not premise.places:
             is_diffuse = node is not None and node.diffuse and place[1] is None
             return place == _EVERYWHERE or not fact.present or is_diffuse
@@ -280,29 +330,14 @@ def _union(sets: Iterable[frozenset[_T]]) -> frozenset[_T]:
     return frozenset(member for members in sets for member in members)
 
 
-def _missing_change(changes: frozenset[str]) -> str | None:
-    return f"change '{min(changes)}' is not stated" if changes else None
+def _have_same_scope(premise: Fact, fact: Fact) -> bool:
+    """Return whether a denial is as broad as another: in the same places, of the same degree and character."""
+    places = [
+        () if {("left", None), ("right", None)} <= set(claim.places) else claim.places for claim in (premise, fact)
+    ]
+    return places[0] == places[1] and (premise.severity, premise.details) == (fact.severity, fact.details)
 
 
 def _is_same_size(first: float, second: float) -> bool:
     """Return whether two sizes are equal within 2 mm or a tenth, which no radiograph distinguishes."""
     return abs(first - second) <= max(2.0, 0.1 * max(first, second))
-
-
-def _place_name(place: Place) -> str:
-    return " ".join(part for part in place if part) or "unspecified"
-
-
-@lru_cache(maxsize=100_000)
-def describe_fact(fact: Fact) -> str:
-    """Describe a fact in a few words, for `Verdict.why`."""
-    certainty = "possible " if fact.doubt > CERTAIN else ""
-    attributes = [_place_name(place) for place in fact.places]
-    if fact.severity:
-        attributes.append(f"degree {'-'.join(map(str, sorted(fact.severity)))}")
-    attributes += sorted(fact.change - _IMPLIED_CHANGES or fact.change)
-    attributes += [detail.replace("_", " ") for detail in sorted(fact.details)]
-    attributes += [f"{size:g} mm" for size in fact.measures]
-    attributes += [f"except {concept.replace('_', ' ')}" for concept in sorted(fact.exceptions - {"*"})]
-    text = f"{certainty}{'' if fact.present else 'no '}{fact.concept.replace('_', ' ')}"
-    return f"{text} ({', '.join(attributes)})" if attributes else text

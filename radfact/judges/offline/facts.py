@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise, zip_longest
 
-from radfact.judges.offline.finding_mentions import Mention, MentionFinder
+from radfact.judges.offline.attributes import Attribute, is_negated, read_attributes
+from radfact.judges.offline.finding_mentions import Mention
+from radfact.judges.offline.modifiers import ALTERNATIVE, ModifierAttacher
 from radfact.judges.offline.ontology import Ontology
 from radfact.judges.offline.ontology_file import default_ontology
-from radfact.judges.offline.tokens import CERTAIN, POSSIBLE, tokenize
+from radfact.judges.offline.tokens import CERTAIN, CONCLUDED, MAX_CHARACTERS, POSSIBLE, PROBABLE, tokenize
 
 Place = tuple[str | None, str | None]
 """(side, zone): left, right, each (a plural: "at the bases") or None if unknown; a zone of the ontology or None."""
 
-_MODIFIERS = ("side", "zone", "place", "severity", "change", "detail", "measure", "dominance")
 _ARTICLES = frozenset({"the", "a", "an", "recent", "known"})
-_COMPARISON_WORDS = frozenset({"compare", "compared", "comparison", "since", "interval", "prior", "previous"})
 _FUNCTION_KINDS = frozenset({"filler", "joining", "copula", "locative", "boundary"})
 
 
@@ -57,6 +57,8 @@ class ParsedSentence:
         facts: facts of all groups.
         unread_words: words that are not in the ontology.
         words: content words, or all words if there are none.
+        attributes: sides, zones, degrees, changes, details, sizes and numbers, each with its kind.
+        is_negated: whether it has a negation other than of visibility or of an earlier examination.
         required_words: words that an entailing text must contain: numbers, and unread words for a place, a cause or an
             action.
     """
@@ -66,128 +68,42 @@ class ParsedSentence:
     unread_words: frozenset[str]
     words: frozenset[str]
     required_words: frozenset[str]
+    attributes: frozenset[Attribute]
+    is_negated: bool
 
 
-class SentenceParser(MentionFinder):
-    """Attaches modifiers to the finding mentions of one sentence and converts them into facts."""
+class SentenceParser(ModifierAttacher):
+    """Converts the finding mentions of one sentence and their modifiers into facts."""
 
-    def attach_modifiers(self) -> None:
-        """Attach each modifier to the mention that it describes, and share those of lists."""
-        for m, token in enumerate(self.tokens):
-            if token.meanings.keys() & _MODIFIERS:
-                self._attach_modifier(m)
-        self._share_trailing_modifiers()
-        self._share_leading_modifiers()
-
+    @cached_property
     def _describes_the_past(self) -> bool:
         """Return whether it is about an earlier examination: "there was an effusion on the prior study"."""
-        words = [token.words[0] for token in self.tokens if token.words[0] != "the"]
-        if not {"was", "were"} & set(words) or any("change" in token.meanings for token in self.tokens):
+        words = [token.words[0] for token in self.tokens if token.words[0] not in ("the", "a", "an")]
+        if (
+            not {"was", "were"} & set(words)
+            or self.not_before
+            or any("change" in token.meanings for token in self.tokens)
+        ):
             return False
         return "previously" in words or any(
             first == "on" and second in ("prior", "previous") for first, second in pairwise(words)
         )
 
-    def _attach_modifier(self, m: int) -> None:
-        anchored = [mention for mention in self.mentions if mention.anchor == m]
-        if anchored or m in self.consumed:
-            is_comparison = any(not _COMPARISON_WORDS.isdisjoint(token.words) for token in self.tokens)
-            own_change = is_comparison or (m > 0 and self.tokens[m - 1].words[0] in ("has", "have", "had"))
-            for mention in self.mentions:
-                if m == mention.state == mention.anchor or (
-                    mention.has_state and (m == mention.anchor or (m == mention.state and own_change))
-                ):
-                    mention.modifiers.append(m)
-            return
-        if self._is_degree_of_change(m):
-            return
-        stops = [i for i, token in enumerate(self.tokens) if token.words == (".",)]
-        first = max((i for i in stops if i < m), default=-1)
-        last = min((i for i in stops if i > m), default=len(self.tokens))
-        before = [mention for mention in self.mentions if first < mention.anchor < m]
-        after = [mention for mention in self.mentions if m < mention.anchor < last]
-        if not before and not after:
-            return
-        if not before or not after:
-            owner = after[0] if not before else self._subject_of_change(m, before)
-        else:
-            to_next = not self._are_separated(m, after[0].anchor, "of") and (
-                self._are_separated(before[-1].anchor, m) or not before[-1].has_state
-            )
-            owner = after[0] if to_next else before[-1]
-        owner.modifiers.append(m)
-
-    def _subject_of_change(self, m: int, before: Sequence[Mention]) -> Mention:
-        """Return the subject of a final verb: the opacity in "opacity, suggesting infection, is unchanged"."""
-        has_verb = "copula" in self.tokens[m - 1].meanings or self.tokens[m - 1].words[0] in ("has", "have")
-        if (
-            "change" in self.tokens[m].meanings
-            and has_verb
-            and any(token.words[0] == "," for token in self.tokens[before[-1].anchor : m])
-        ):
-            for first, second in zip(reversed(before[:-1]), reversed(before[1:]), strict=True):
-                if not self._are_linked(first.anchor, second.anchor):
-                    return second
-            return before[0]
-        return before[-1]
-
-    def _is_degree_of_change(self, m: int) -> bool:
-        """Return whether a degree qualifies a change, not the finding: "slightly worse", "improved markedly"."""
-        if "severity" not in self.tokens[m].meanings:
-            return False
-        before = self.tokens[m - 1].words[0] if m > 0 else ""
-        if before in ("previously", "formerly", "from"):
-            return True  # "decreased from moderate"
-        graded = ("increased", "decreased")
-        j = m + 2 if m + 1 < len(self.tokens) and self.tokens[m + 1].words == ("interval",) else m + 1
-        following = self.tokens[j] if j < len(self.tokens) else None
-        if following is not None and following.meanings.get("change") in graded and j not in self.consumed:
-            return True
-        j += following is not None and "side" in following.meanings
-        following = self.tokens[j] if j < len(self.tokens) else None
-        if following is not None and "detail" in following.meanings and following.words[-1].endswith(("tion", "ment")):
-            return True  # "mild right loculation"
-        adverb = self.tokens[m].words[-1].endswith("ly")
-        return adverb and m > 0 and self.tokens[m - 1].meanings.get("change") in graded
-
-    def _share_trailing_modifiers(self) -> None:
-        """Share modifiers after a list with all of its findings: "atelectasis and effusion at the left base"."""
-        for first, second in zip(reversed(self.mentions[:-1]), reversed(self.mentions[1:]), strict=True):
-            between = self.tokens[first.anchor + 1 : second.anchor]
-            if first.present != second.present or any(
-                token.words == ("with",) or token.meanings.keys() & {"copula", "boundary", "link"} for token in between
-            ):
-                continue
-            if any(m > first.anchor for m in first.modifiers):
-                continue
-            trailing = [m for m in second.modifiers if m > second.anchor]
-            own = {kind for m in first.modifiers for kind in self._slots(m)}
-            first.modifiers.extend(m for m in trailing if not own & self._slots(m))
-
-    def _share_leading_modifiers(self) -> None:
-        """Share modifiers before a list with all of its findings, and those of a finding with its interpretation."""
-        for first, second in zip(self.mentions[:-1], self.mentions[1:], strict=True):
-            between = self.tokens[first.anchor + 1 : second.anchor]
-            own = {slot for m in second.modifiers for slot in self._slots(m)}
-            if first.present != second.present or first.has_state or any(token.ends_clause for token in between):
-                continue
-            joined = bool(between) and all(token.joins and token.words != ("with",) for token in between)
-            bound = any(token.meanings.keys() & {"link", "adjoining"} for token in between)
-            slots = {"where", "change"} if joined or bound else set()
-            leading = [m for m in first.modifiers if m < first.anchor or bound]
-            second.modifiers.extend(m for m in leading if self._slots(m) & slots and not self._slots(m) & own)
-
-    def _slots(self, m: int) -> set[str]:
-        meanings = {kind for kind in _MODIFIERS if kind in self.tokens[m].meanings}
-        return {"where"} if meanings & {"side", "zone", "place", "dominance"} else meanings
-
     def facts(self) -> tuple[tuple[Fact, ...], ...]:
         """Return the facts, with alternatives ("scarring or atelectasis") in one group."""
         groups: list[list[Fact]] = []
         for index, mention in enumerate(self.mentions):
+            stated = [m for m in mention.modifiers if m not in self.doubted_modifiers]
             facts = [
-                fact for modifiers in self._modifiers_by_side(mention) if (fact := self._to_fact(mention, modifiers))
+                fact for modifiers in self._modifiers_by_side(stated) if (fact := self._to_fact(mention, modifiers))
             ]
+            if len(facts) == 1 and facts[0].present and len(stated) < len(mention.modifiers):
+                # "in the right lung, probably in the upper lobe": the finding is certain, its place is not.
+                doubted = self.doubted_modifiers.intersection(mention.modifiers)
+                slots = {slot for m in doubted for slot in self._slots(m)}
+                modifiers = sorted([*doubted, *(m for m in stated if slots.isdisjoint(self._slots(m)))])
+                if fact := self._to_fact(mention, modifiers):
+                    groups.insert(0, [replace(fact, doubt=max(fact.doubt, PROBABLE))])
             if len(facts) == 2 and all(fact.severity for fact in facts):
                 # "moderate right and small left effusions" are greater on the right
                 larger = max(facts, key=lambda fact: max(fact.severity))
@@ -196,19 +112,26 @@ class SentenceParser(MentionFinder):
             previous = self.mentions[index - 1] if index else None
             if not facts:
                 continue
-            if previous is not None and groups and facts[0].present and self._is_alternative(previous, mention):
-                groups[-1] = [replace(fact, doubt=max(fact.doubt, POSSIBLE)) for fact in groups[-1]]
-                groups[-1] += [replace(fact, doubt=POSSIBLE) for fact in facts]
+            doubt = self._doubt_of_alternatives(previous, mention) if previous is not None else CERTAIN
+            if groups and facts[0].present and doubt > CERTAIN:
+                groups[-1] = [replace(fact, doubt=max(fact.doubt, doubt)) for fact in (*groups[-1], *facts)]
             else:
                 groups += [[fact] for fact in facts]
         return tuple(tuple(dict.fromkeys(group)) for group in dict.fromkeys(map(tuple, groups)))
 
-    def _is_alternative(self, first: Mention, second: Mention) -> bool:
-        if not first.present or min(first.doubt, second.doubt) > CERTAIN:
-            return False  # "may be scarring or atelectasis": both may be
+    def _doubt_of_alternatives(self, first: Mention, second: Mention) -> int:
+        """Return how doubtful each of two findings is because only one need be there; CERTAIN without alternatives.
+
+        "A and/or B" is read as "A/B": each counts as stated, although one entails it.
+        """
+        if not first.present or min(first.doubt, second.doubt) > CONCLUDED:
+            return CERTAIN  # "may be scarring or atelectasis": both may be
         if "unchanged" in self._changes(first.modifiers):
-            return False  # "no change in pneumothorax or effusion" has both
-        return any("or" in token.words for token in self.tokens[first.anchor + 1 : second.anchor])
+            return CERTAIN  # "no change in pneumothorax or effusion" has both
+        joints = [i for i in range(first.anchor + 1, second.anchor) if not ALTERNATIVE.isdisjoint(self.tokens[i].words)]
+        if not joints:
+            return CERTAIN
+        return CONCLUDED if all(self.tokens[i - 1].words == ("and",) for i in joints) else POSSIBLE
 
     def _changes(self, modifiers: Sequence[int]) -> set[str]:
         tokens = (self.tokens[m] for m in modifiers)
@@ -218,9 +141,9 @@ class SentenceParser(MentionFinder):
             if "change" in token.meanings and not (self.has_advice and "removal" in token.meanings)
         }
 
-    def _modifiers_by_side(self, mention: Mention) -> Iterator[list[int]]:
+    def _modifiers_by_side(self, modifiers: Sequence[int]) -> Iterator[list[int]]:
         """Yield the modifiers, one list per side if the sides differ: "large right and small left effusions"."""
-        modifiers = sorted(set(mention.modifiers))
+        modifiers = sorted(set(modifiers))
         sides = [m for m in modifiers if self.tokens[m].meanings.get("side") in ("left", "right")]
         for kind in ("severity", "change"):
             graded = [m for m in modifiers if kind in self.tokens[m].meanings]
@@ -239,7 +162,9 @@ class SentenceParser(MentionFinder):
     def _to_fact(self, mention: Mention, modifiers: Sequence[int]) -> Fact | None:
         severity: frozenset[int] = frozenset()
         details: set[str] = set()
-        change = self._changes(modifiers) | ({"previous"} if self._describes_the_past() else set())
+        change = self._changes(modifiers) | ({"previous"} if self._describes_the_past else set())
+        if mention.present and any(mention.anchor < i for i in self.not_before):
+            change.add("new")  # "was not seen on the prior"
         for m in modifiers:
             meanings = self.tokens[m].meanings
             if "severity" in meanings and "change" not in meanings:
@@ -267,7 +192,9 @@ class SentenceParser(MentionFinder):
         if mention.present and not present:
             severity, details = frozenset(), set()  # a resolved finding has no degree
         changes = frozenset().union(*(self.ontology.implications[c] for c in change))
-        places = () if node is not None and node.midline else self._places(modifiers)
+        places = self._places(modifiers)
+        if node is not None and node.midline:
+            places = tuple(dict.fromkeys((side, None) for side, _ in places if side in ("left", "right")))
         measures = tuple(self.tokens[m].measure or 0.0 for m in modifiers if "measure" in self.tokens[m].meanings)
         if self.ontology.is_well_positioned(concept, details, measures):
             details.add("good_position")
@@ -312,14 +239,33 @@ class SentenceParser(MentionFinder):
         return tuple(sorted(set(places), key=str))
 
 
+def common_facts(sentence: ParsedSentence, ontology: Ontology) -> Iterator[Fact]:
+    """Yield facts that all alternatives imply: an opacity for "scarring or atelectasis at the left base".
+
+    Args:
+        sentence: a sentence with groups of alternatives.
+        ontology: ontology with the more general findings.
+    """
+    for group in sentence.groups:
+        if len(group) > 1 and (kind := ontology.common_ancestor(fact.concept for fact in group)) is not None:
+            places = set(group[0].places).intersection(*(fact.places for fact in group))
+            change = group[0].change.intersection(*(fact.change for fact in group))
+            yield Fact(kind, True, tuple(sorted(places, key=str)), change=change)
+
+
+_UNREAD = ParsedSentence((), (), frozenset(), frozenset(), frozenset(), frozenset(), is_negated=False)
+
+
 @lru_cache(maxsize=200_000)
 def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentence:
     """Parse one sentence; cached, since most reports share sentences.
 
     Args:
-        text: the sentence.
+        text: the sentence. A sentence of more than `MAX_CHARACTERS` has no facts.
         ontology: by default the packaged ontology.
     """
+    if len(text) > MAX_CHARACTERS:
+        return _UNREAD
     ontology = ontology or default_ontology()
     parser = SentenceParser(tokenize(text, ontology), ontology)
     parser.find_mentions()
@@ -334,8 +280,10 @@ def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentenc
         if not token.is_known and len(word) > 1 and word.strip("x"):
             has_object = following is not None and following.words == ("the",)  # "invades the chest wall"
             (required if follows_preposition or has_object else unread).add(word)
-        if not token.meanings and word.isdigit():
+        if not token.meanings and word[0].isdigit():
             required.add(word)
+        if len(token.words) > 1 and token.meanings.keys() & {"structure", "detail"}:
+            required.update({"left", "right"}.intersection(token.words))  # "left atrium" is one name
         follows_preposition = (
             bool(token.meanings.keys() & {"locative", "link"})
             or word in ("after", "been")
@@ -347,4 +295,13 @@ def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentenc
         words.update(word for token in parser.tokens for word in token.words if word[0].isalnum())
     groups = parser.facts()
     facts = tuple(fact for group in groups for fact in group)
-    return ParsedSentence(groups, facts, frozenset(unread), frozenset(words), frozenset(required))
+    required.update(token.words[0] for i, token in enumerate(parser.tokens) if parser.is_unused_negation(i))
+    return ParsedSentence(
+        groups,
+        facts,
+        frozenset(unread),
+        frozenset(words),
+        frozenset(required),
+        read_attributes(parser.tokens, ontology),
+        is_negated(parser.tokens, parser.limited | parser.not_before),
+    )

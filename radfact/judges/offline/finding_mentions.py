@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, zip_longest
+from itertools import pairwise, takewhile, zip_longest
 
+from radfact.judges.offline.attributes import find_qualified_negations
+from radfact.judges.offline.doubts import DoubtReader
+from radfact.judges.offline.exchanges import mark_exchanged
 from radfact.judges.offline.ontology import Ontology
+from radfact.judges.offline.scope import read_scope
 from radfact.judges.offline.tokens import CERTAIN, POSSIBLE, Token
 
 _DENIALS = frozenset({"negation", "not"})
 _STATES = ("state", "normal", "clear", "abnormal")
 _NOUN_ENDINGS = ("ing", "ment", "tion", "sion", "ence", "ity", "ness")
+_DETERMINERS = frozenset({"the", "this", "these", "those"})
+_NOUNS = ("finding", "process", "disease", "change", "injury")
 _PRONOUNS = frozenset({"this", "these", "those", "it", "they", "which", "that", "such", "finding"})
 
 
@@ -40,12 +46,17 @@ class Mention:
     exceptions: frozenset[str] = frozenset()
 
 
-class MentionFinder:
+class MentionFinder(DoubtReader):
     """Detects the finding mentions of one sentence.
 
     Args:
-        tokens: of the sentence, as `tokenize` returns them.
-        ontology: has the findings and structures.
+        tokens: tokens of the sentence, as returned by `tokenize`.
+        ontology: ontology with the findings and structures.
+
+    Attributes:
+        limited: indices of tokens with a "not" of limited visibility.
+        not_before: indices of tokens with a "not" about an earlier examination.
+        used_denials: indices of tokens that deny a mention.
     """
 
     def __init__(self, tokens: Sequence[Token], ontology: Ontology) -> None:
@@ -53,14 +64,23 @@ class MentionFinder:
         self.tokens = tokens
         self.consumed: set[int] = set()
         self.has_advice = any("advice" in token.meanings for token in tokens)
+        self.limited, self.not_before = find_qualified_negations(tokens)
+        self.used_denials: set[int] = set()
         # Tokens that deny what follows: "without", "clear of".
-        self.denials = {
-            i
-            for i, (token, following) in enumerate(zip_longest(tokens, tokens[1:]))
-            if not (self.has_advice and "removal" in token.meanings)
-            if token.meanings.keys() & _DENIALS
-            or ("clear" in token.meanings and following is not None and following.words[0] in ("of", "from"))
-        }
+        self.denials = (
+            {
+                i
+                for i, (token, following) in enumerate(zip_longest(tokens, tokens[1:]))
+                if not (self.has_advice and "removal" in token.meanings)
+                if token.meanings.keys() & _DENIALS
+                or ("clear" in token.meanings and following is not None and following.words[0] in ("of", "from"))
+            }
+            - self.limited
+            - self.not_before
+        )
+        for i in range(1, len(tokens)):
+            if tokens[i - 1].words == ("not",) and i in self.denials and "not" not in tokens[i].meanings:
+                self.denials -= {i - 1, i}  # "not clear of"
         self.mentions: list[Mention] = []
 
     def find_mentions(self) -> None:
@@ -77,13 +97,14 @@ class MentionFinder:
                 pending = []
             elif "finding" in token.meanings:
                 self._add_finding(i, pending)
-                pending, subject = [], []
+                pending, subject = pending if self._is_stated_normal(i) else [], []
             elif token.words == ("with",):
                 subject = []
             elif "absence" in token.meanings:
                 self.mentions.append(Mention(token.meanings["absence"], i, False, state=i))
             elif "structure" in token.meanings and not self._is_adjective(i) and not self._is_location(i):
                 pending.append(i)
+        self.mentions += self._unchanged_structures() if self.mentions else []
         if not self.mentions:
             self.mentions = [
                 Mention(token.meanings["structure"], i, True)
@@ -99,9 +120,22 @@ class MentionFinder:
             changes = [i for i, token in enumerate(self.tokens) if token.meanings.get("change") == "unchanged"]
             self.mentions = [Mention("chest", i, True, has_state=True) for i in changes[:1] if not has_others]
 
+    def _unchanged_structures(self) -> list[Mention]:
+        """Return the structures of "STABLE HEART SIZE, enlarged aorta", whose change is not that of another finding."""
+        used = self.consumed.union(*((mention.anchor, mention.state) for mention in self.mentions))
+        structures = []
+        for i, (token, following) in enumerate(zip_longest(self.tokens, self.tokens[1:])):
+            ends = following is None or following.ends_clause or following.joins
+            if i and ends and i not in used and "structure" in token.meanings and "finding" not in token.meanings:
+                is_unchanged = self.tokens[i - 1].meanings.get("change") == "unchanged"
+                if is_unchanged and not self._is_location(i):
+                    structures.append(Mention(token.meanings["structure"], i, True))
+        return structures
+
     def refine_mentions(self) -> None:
-        """Sort the mentions, drop those that claim nothing, and add names by place and exceptions."""
+        """Sort the mentions, drop those that assert nothing, and add names by place and exceptions."""
         self.mentions.sort(key=lambda mention: mention.anchor)
+        self._apply_scope()
         # "The endotracheal tube is low; the tube should be withdrawn" has one device.
         devices = [mention for mention in self.mentions if self.ontology.is_a(mention.concept, "device")]
         if not all(self.ontology.is_generic(mention.concept) for mention in devices):
@@ -115,6 +149,23 @@ class MentionFinder:
         self.mentions = [mention for mention in self.mentions if mention.concept]
         self._rename_by_place()
         self._set_exceptions()
+
+    def _apply_scope(self) -> None:
+        """Drop the mentions that are not asserted, and mark those that are asked or not excluded as possible."""
+        scope = read_scope(self.tokens)
+        self.mentions = [
+            mention
+            for mention in self.mentions
+            if mention.anchor not in scope.unasserted
+            and (mention.anchor not in scope.historical or self._is_artificial(mention.concept))
+        ]
+        for mention in self.mentions:
+            if mention.anchor in scope.uncertain:
+                mention.doubt = POSSIBLE
+        mark_exchanged(self.mentions, self.tokens, self._is_artificial)
+
+    def _is_artificial(self, concept: str) -> bool:
+        return any(self.ontology.is_a(concept, general) for general in ("device", "postoperative_change"))
 
     def _rename_by_place(self) -> None:
         """Replace a general finding by its name in the stated structure: "fracture of the sixth rib"."""
@@ -169,9 +220,12 @@ class MentionFinder:
 
     def _is_location(self, i: int) -> bool:
         """Return whether the structure is only the location: "opacity in the left lung"."""
-        seen_finding = any("finding" in self.tokens[j].meanings for j in range(i))
+        seen_finding = self._first_with("finding") < i
+        is_zone = "zone" in self.tokens[i].meanings
         for j in range(i - 1, -1, -1):
             token = self.tokens[j]
+            if is_zone and j not in self.consumed and "finding" in token.meanings:
+                return True  # "scarring right apex"
             if "locative" in token.meanings:
                 return seen_finding or token.words[0] != "of"
             unread = not token.meanings and token.words[0].isalnum()  # "of the SIXTH rib"
@@ -187,11 +241,16 @@ class MentionFinder:
         node = self.ontology.structures[self.tokens[structure].meanings["structure"]]
         if token.words in node.states:
             return node.states[token.words], True
+        if "intact" in token.words:
+            return node.acute, False  # degenerated bones may be intact
         if token.words in node.normal or "normal" in token.meanings:
             return node.abnormal, False
         if "clear" in token.meanings:
             return node.clear, False
         if "abnormal" in token.meanings:
+            before = {word for other in self.tokens[max(structure, i - 3) : i] for word in other.words}
+            if before & _DETERMINERS and not before & {"is", "are"} and token.words[-1].endswith(_NOUNS):
+                return None  # "heart size is normal, the findings of edema"
             span = self.tokens[max(0, min(structure, i) - 3) : i + 1]
             is_acute = any({"acute", "active"} & set(neighbor.words) for neighbor in span)
             return (node.acute if is_acute else node.abnormal), True
@@ -208,6 +267,8 @@ class MentionFinder:
         ):
             return False  # "borderline enlarged": a degree, not a state
         is_before = False  # whether the state precedes its structures
+        if targets and self._begins_phrase(i, targets[-1]):
+            targets = []
         if not targets:
             targets = [s for s in self._structures_after(i) if self._state_of(i, s)]
             is_before = bool(targets)
@@ -223,6 +284,14 @@ class MentionFinder:
             if is_before:
                 self.consumed.update(targets)
         return bool(targets)
+
+    def _begins_phrase(self, i: int, before: int) -> bool:
+        """Return whether a state begins the next phrase of a list: "stable heart size, ENLARGED aorta"."""
+        between = self.tokens[before + 1 : i]
+        if not between or not between[-1].joins or any("copula" in token.meanings for token in between):
+            return False
+        following = self._structures_after(i)
+        return bool(following) and any(self._state_of(i, s) for s in following) and following[0] <= i + 3
 
     def _structures_after(self, i: int) -> list[int]:
         """Return the structures after a state: "enlarged heart", "elevation of the right hemidiaphragm"."""
@@ -262,18 +331,23 @@ class MentionFinder:
             if j in self.consumed and token.meanings.keys() & _STATES:
                 return False  # "not enlarged and of normal size"
             if token.meanings.keys() & _DENIALS:
+                self.used_denials.add(j)
                 return True
             copula = copula or "copula" in token.meanings
         if not copula:
             start = self.tokens[first]
             direct = first > 0 and self.tokens[first - 1].meanings.keys() & _DENIALS
             # "No effusion, and intact bones": what is denied in a list is no normal statement.
+            if direct:
+                self.used_denials.add(first - 1)
             if direct or (not start.meanings.keys() & {"normal", "clear"} and self._is_negated_before(first)):
                 return True
         return self._is_denied_after(last)
 
     def _add_finding(self, i: int, pending: Sequence[int]) -> None:
         concepts = [(self.tokens[i].meanings["finding"], i)]
+        if divided := self._divided_name(i):
+            concepts = [(divided, i)]
         # "hilar or mediastinal adenopathy", "endotracheal and enteric tubes": the first adjective shares the noun.
         if i >= 2 and "joining" in self.tokens[i - 1].meanings:
             adjective = self.tokens[i - 2]
@@ -281,9 +355,25 @@ class MentionFinder:
             shares = i - 2 in pending or not adjective.meanings
             if shares and (shared := self.ontology.phrases.get(phrase, {}).get("finding")):
                 concepts.insert(0, (shared, i - 2))
-        negated = self._is_negated_before(i, self.ontology.is_a(concepts[-1][0], "device")) or self._is_denied_after(i)
+        negated = (
+            self._is_negated_before(i, self.ontology.is_a(concepts[-1][0], "device"))
+            or self._is_denied_after(i)
+            or self._is_stated_normal(i)
+        )
         for concept, anchor in concepts:
             self.mentions.append(Mention(concept, anchor, not negated, self._doubt(i, i)))
+
+    def _divided_name(self, i: int) -> str | None:
+        """Return the finding whose name is divided by its place: "NODULAR left basal OPACITY"."""
+        j = i - 1
+        while j >= 0 and self.tokens[j].meanings.keys() & {"side", "zone", "place"} and not self.tokens[j].joins:
+            j -= 1
+        if not 0 <= j < i - 1 or self.tokens[j].joins:
+            return None
+        name = (*self.tokens[j].words, *self.tokens[i].words)
+        finding = self.ontology.phrases.get(name, {}).get("finding")
+        self.tokens[j].is_known |= finding is not None
+        return finding
 
     def _is_negated_before(self, i: int, device: bool = False) -> bool:
         for j in range(i - 1, -1, -1):
@@ -291,12 +381,27 @@ class MentionFinder:
             if token.ends_clause or token.words == ("with",):
                 return False
             if j in self.denials:
+                self.used_denials.add(j)
                 return True
             if token.joins and (self._starts_new_claim(j) or (device and token.words == ("and",))):
                 return False
             if j in self.consumed and token.meanings.keys() & {"normal", "clear"} and "negation" not in token.meanings:
                 return False
         return False
+
+    def _is_stated_normal(self, i: int) -> bool:
+        """Return whether a verb calls a finding normal: "heart size and vascular ENGORGEMENT are normal"."""
+        verbs = takewhile(
+            lambda j: self.tokens[j].meanings.keys() & {"copula", "filler"} and "normal" not in self.tokens[j].words,
+            range(i + 1, len(self.tokens)),
+        )
+        end = max(verbs, default=i) + 1
+        return (
+            i + 1 < end < len(self.tokens)
+            and "copula" in self.tokens[i + 1].meanings
+            and "normal" in self.tokens[end].words
+            and self._ends_phrase(end + 1)
+        )
 
     def _starts_new_claim(self, joint: int) -> bool:
         """Return whether a new claim begins after `joint`: "no effusion, stable cardiomegaly"."""
@@ -305,7 +410,7 @@ class MentionFinder:
             return True
         article = following.words[0] in ("a", "an", "the") and self.tokens[joint].words != ("or",)
         own = article or ("severity" in following.meanings and self.tokens[joint].words == ("and",))
-        return own and not any("or" in self.tokens[j].words for j in range(joint, len(self.tokens)))
+        return own and self._ors[len(self.tokens)] == self._ors[joint]
 
     def _is_denied_after(self, i: int) -> bool:
         for j in range(i - 1, -1, -1):
@@ -317,62 +422,19 @@ class MentionFinder:
             token = self.tokens[j]
             if token.ends_clause or "part" in token.meanings:
                 return False
+            if j in self.limited or j in self.not_before:
+                continue
+            if token.words == ("not",) and any("seeing" in other.meanings for other in self.tokens[j + 1 : j + 3]):
+                self.used_denials.add(j)
+                return True  # "is not also present"
             if "negation_after" in token.meanings and not (self.has_advice and "removal" in token.meanings):
                 return True  # "should be removed" implies that it is present
         return False
 
-    def _doubt(self, first: int, last: int) -> int:
-        doubt = CERTAIN
-        for j in range(first - 1, -1, -1):
-            if self.tokens[j].ends_clause or (self.tokens[j].joins and self._has_claim_between(j, first)):
-                break
-            doubt = max(doubt, self.tokens[j].doubt)
-            opens = not any(token.meanings.keys() & {"finding", "structure"} for token in self.tokens[:j])
-            if "uncertain_after" in self.tokens[j].meanings and (opens or self._are_linked(j, first)):
-                return POSSIBLE  # "there is possible pneumonia", "is unlikely to represent pneumonia"
-        doubt = max(doubt, *(token.doubt for token in self.tokens[first + 1 : last]), CERTAIN)
-        for j in range(last + 1, len(self.tokens)):
-            token = self.tokens[j]
-            if token.ends_clause:
-                break
-            if token.meanings.keys() & {"finding", "structure"} and (
-                self._are_linked(last, j) or self._are_listed(last, j)
-            ):
-                break  # "a new opacity, and infection should be considered"
-            if "uncertain_after" in token.meanings and not self._leads_to_conclusion(j):
-                return POSSIBLE
-        return doubt
-
-    def _has_claim_between(self, joint: int, i: int) -> bool:
-        """Return whether a verb follows the joint: "may be infection, and the heart is large"."""
-        return any(self.tokens[j].words[0] in ("there", "is", "are") for j in range(joint + 1, i))
-
-    def _are_linked(self, first: int, last: int) -> bool:
-        return any("link" in self.tokens[j].meanings for j in range(first + 1, last))
-
-    def _are_listed(self, first: int, last: int) -> bool:
-        between = self.tokens[first + 1 : last]
-        return any(token.joins for token in between) and not any("or" in token.words for token in between)
-
-    def _leads_to_conclusion(self, j: int) -> bool:
-        """Return whether "is likely" continues with a conclusion ("due to atelectasis") that alone is in doubt."""
-        return any(
-            token.meanings.keys() & {"link", "uncertain", "finding"} or token.words == ("be",)
-            for token in self.tokens[j + 1 : j + 4]
-        )
-
-    def _are_separated(self, first: int, last: int, place: str | None = None) -> bool:
-        """Return whether a joining or linking word, a comma or a clause end is between two tokens.
-
-        Args:
-            first: index of the first token.
-            last: index of the last token.
-            place: if given, all other prepositions of place separate too.
-        """
-        return any(
-            token.joins
-            or token.ends_clause
-            or token.meanings.keys() & {"negation", "link", "probable", "uncertain"}
-            or (place is not None and "locative" in token.meanings and token.words != (place,))
-            for token in self.tokens[first + 1 : last]
+    def is_unused_negation(self, i: int) -> bool:
+        """Return whether a token is a "no" or "not" that denies no mention: "is not stable"."""
+        return (
+            0 <= i < len(self.tokens)
+            and self.tokens[i].words in (("no",), ("not",))
+            and i not in (self.used_denials | self.limited | self.not_before)
         )

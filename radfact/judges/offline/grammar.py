@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from radfact.judges.offline.clause import Clause, FactReader
 from radfact.judges.offline.lists import split_list
@@ -31,6 +31,10 @@ from radfact.judges.offline.vocabulary import (
 _EVIDENCE = re.compile(
     r"(?:any )?(?:(?:\w+ )?(?:evidence|signs?|suggestion|findings?|indications?) (?:of|for|to suggest) )(?:any |an? )?"
 )
+_BEGINNING = re.compile(r".{400,}?(?= .{100})", re.DOTALL)
+"""Beginning of a sentence that is longer than any of IU-Xray."""
+_SIDES = {("left",): "left", ("right",): "right", ("left", "right"): "bilateral"}
+_SplitFunction = Callable[[Clause], Iterator[list[str]]]
 _NO_FINDING_AFTER_WITH = (
     ANAPHORIC_WORDS | DEVICE_PARTS | frozenset({"distal", "proximal", "contrast", "change", "respect"})
 )
@@ -50,13 +54,56 @@ def divide_sentence(sentence: str, reader: FactReader) -> list[str]:
     Returns:
         The parts in reading order, without capital or full stop.
     """
-    clause = Clause(sentence, reader)
+    pending, divided = [sentence], []
+    while pending:
+        text = pending.pop()
+        parts = _divide_once(text, reader)
+        if parts is None:
+            divided.append(text)
+        else:
+            pending += [part.strip(" ,;") for part in reversed(parts)]
+    return divided
+
+
+def _divide_once(sentence: str, reader: FactReader) -> Sequence[str] | None:
+    """Return the first split that keeps all findings, or None."""
+    beginning = _BEGINNING.match(sentence)
+    if beginning is not None:
+        # The first clause is searched for in the beginning only, so that the time is linear in the clauses.
+        parts = _first_kept(beginning[0], reader, (_split_clauses, _split_attachments))
+        if parts is not None:
+            return [*parts[:-1], parts[-1] + sentence[beginning.end() :]]
+        return _first_kept(sentence, reader, (split_list,))
+    return _first_kept(sentence, reader, (_split_clauses, _split_attachments, split_list, _split_predicates))
+
+
+def _with_side(part: str, whole: str, reader: FactReader) -> str:
+    """Return a part with the side that its finding has in the whole: "left effusion with adjacent LEFT atelectasis"."""
+    own, before = reader.facts_in(part), reader.facts_in(whole)
+    if not own or any(fact.places or not fact.present for fact in own):
+        return part
+    concepts = {fact.concept for fact in own}
+    sides = {
+        tuple(sorted({side for side, _ in fact.places if side is not None}))
+        for fact in before
+        if fact.concept in concepts and fact.present
+    }
+    side = _SIDES.get(sides.pop()) if len(sides) == 1 else None
+    start = reader.start_of_finding(part)
+    if side is None or start is None:
+        return part
+    sided = f"{part[:start]}{side} {part[start:]}"
+    return sided if {fact.concept for fact in reader.facts_in(sided)} == concepts else part
+
+
+def _first_kept(text: str, reader: FactReader, functions: Sequence[_SplitFunction]) -> Sequence[str] | None:
+    clause = Clause(text, reader)
     if clause.separators or not clause.lower_words.isdisjoint(("with", "without")):
-        for way in (_split_clauses, _split_attachments, split_list, _split_predicates):
-            for parts in way(clause):
-                if reader.are_kept_by(parts, sentence):
-                    return [piece for part in parts for piece in divide_sentence(part.strip(" ,;"), reader)]
-    return [sentence]
+        for split in functions:
+            for parts in split(clause):
+                if reader.are_kept_by(parts, text):
+                    return [_with_side(part, text, reader) for part in parts]
+    return None
 
 
 def _split_clauses(clause: Clause) -> Iterator[list[str]]:

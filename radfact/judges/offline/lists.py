@@ -223,7 +223,7 @@ class FindingList:
         clause = self.clause
         phrase = clause.phrase(first, last)
         start = phrase[0]
-        if start in CONTINUATION_WORDS or phrase[1:2] == ["for"] or phrase[-1] in DEVICE_PARTS:
+        if start in CONTINUATION_WORDS or start == "not" or phrase[1:2] == ["for"] or phrase[-1] in DEVICE_PARTS:
             return True
         if phrase[1:2] and phrase[1] in REMARK_WORDS | INTERPRETATION_WORDS:
             return True
@@ -357,6 +357,13 @@ class FindingList:
             phrase = rest
         if self.negative and index and any(not fact.present for fact in clause.reader.facts_in(phrase)):
             return phrase  # "No effusion, heart normal" likewise.
+        if (
+            self.fragment
+            and index
+            and self._is_normal_lead()
+            and any(f.present for f in clause.reader.facts_in(phrase))
+        ):
+            return phrase  # "Normal heart size, tortuous aorta" likewise.
         number = is_plural([word.lower for word in split_words(phrase)])
         if clause.word(clause.start) != "there":
             return self._join(
@@ -365,6 +372,9 @@ class FindingList:
         counted = EVIDENCE_NOUNS.isdisjoint(clause.phrase(0, self.lead))  # "There is no evidence of effusions."
         before = clause.inflect_verb(0, self.lead, number) if counted else clause.span(0, self.lead)
         return self._join(before, phrase, clause.span(self.tail, len(clause.words)))
+
+    def _is_normal_lead(self) -> bool:
+        return self.clause.word(self.clause.start) in NORMAL_STATES
 
     @staticmethod
     def _join(*parts: str) -> str:

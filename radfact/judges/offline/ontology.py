@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -74,14 +74,16 @@ def phrase_lemmas(phrase: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding of the ontology; the head of `ontology.yaml` explains the fields.
+    """A finding of the ontology; the comments at the top of `ontology.yaml` explain the fields.
 
     Attributes:
         ancestors: the finding itself and all more general findings.
+        entails: further findings that it and its ancestors entail.
     """
 
     id: str
     ancestors: frozenset[str]
+    entails: frozenset[str]
     denies: frozenset[str]
     excludes: frozenset[str]
     exhaustive: tuple[str, ...]
@@ -90,6 +92,8 @@ class Finding:
     generic: bool
     collective: bool
     diffuse: bool
+    directed: bool
+    normal: bool
     implied: frozenset[str]
     usual_zone: str | None
     good_position: frozenset[str]
@@ -138,6 +142,9 @@ class Ontology:
         whole_findings: findings about each structure as a whole, not about a part of it.
         derived_details: details by the details that together imply them.
         detail_scopes: findings for which a detail is a claim; other details apply to all findings.
+        positions: details that are positions of devices or operations, not the character of a finding.
+        terms: display names of findings, structures, zones, changes and details by id.
+        degree_terms: display names of degrees by their severity levels.
     """
 
     version: str
@@ -153,6 +160,9 @@ class Ontology:
     whole_findings: Mapping[str, frozenset[str]]
     derived_details: Mapping[str, frozenset[str]]
     detail_scopes: Mapping[str, tuple[str, ...]]
+    positions: frozenset[str]
+    terms: Mapping[str, str]
+    degree_terms: Mapping[frozenset[int], str]
 
     def is_a(self, special: str, general: str) -> bool:
         """Return whether every `special` is also a `general`.
@@ -163,6 +173,26 @@ class Ontology:
         """
         finding = self.findings.get(special)
         return special == general if finding is None else general in finding.ancestors
+
+    def entails(self, stated: str, finding: str) -> bool:
+        """Return whether the presence of `stated` entails the presence of `finding`.
+
+        Args:
+            stated: name of the stated finding.
+            finding: name of the finding in question.
+        """
+        node = self.findings.get(stated)
+        return self.is_a(stated, finding) or (
+            node is not None and any(self.is_a(entailed, finding) for entailed in node.entails)
+        )
+
+    def common_ancestor(self, findings: Iterable[str]) -> str | None:
+        """Return the most specific common ancestor of findings, such as "opacity" for scarring and atelectasis."""
+        nodes = [self.findings[finding] for finding in findings if finding in self.findings]
+        common = frozenset[str]().union(*(node.ancestors for node in nodes))
+        for node in nodes:
+            common &= node.ancestors
+        return max(sorted(common), key=lambda kind: len(self.findings[kind].ancestors), default=None)
 
     def is_generic(self, finding: str) -> bool:
         """Return whether the finding is a general name of devices ("the tube")."""

@@ -56,10 +56,15 @@ class _Node(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class _Finding(_Node):
+class _Term(_Node):
+    display: str | None = None
+
+
+class _Finding(_Term):
     names: list[_Name] = []
     absence: list[_Name] = []
     is_a: list[str] = []
+    entails: list[str] = []
     denies: list[str] = []
     excludes: list[str] = []
     exhaustive: list[str] = []
@@ -68,12 +73,14 @@ class _Finding(_Node):
     generic: bool = False
     collective: bool = False
     diffuse: bool = False
+    directed: bool = False
+    normal: bool = False
     implied: list[str] = []
     usual_zone: str | None = None
     good_position: list[str] = []
 
 
-class _Structure(_Node):
+class _Structure(_Term):
     names: list[_Name] = []
     part_of: list[str] = []
     abnormal: str
@@ -84,7 +91,7 @@ class _Structure(_Node):
     here: dict[str, str] = {}
 
 
-class _Modifier(_Node):
+class _Modifier(_Term):
     names: list[_Name]
 
 
@@ -92,7 +99,8 @@ class _Zone(_Modifier):
     whole: str | None = None
 
 
-class _Place(_Modifier):
+class _Place(_Node):
+    names: list[_Name]
     side: Literal["left", "right", "both"]
     zone: str
 
@@ -188,6 +196,16 @@ def load_ontology(path: Path | str) -> Ontology:
         },
         derived_details={name: frozenset(node.parts) for name, node in details.items() if node.parts},
         detail_scopes={name: tuple(node.only) for name, node in details.items() if node.only},
+        positions=frozenset(file.positions),
+        terms={
+            name: node.display or name.replace("_", " ")
+            for nodes in (file.findings, file.structures, file.zones, file.change, details)
+            for name, node in nodes.items()
+        },
+        degree_terms={
+            frozenset(node.levels): node.display or name.replace("_", " ")
+            for name, node in reversed(file.severity.items())
+        },
     )
 
 
@@ -207,6 +225,7 @@ def _references(file: _File, details: Mapping[str, _Detail]) -> _References:
     for name, node in file.findings.items():
         field = f"findings.{name}"
         yield f"{field}.is_a", node.is_a, *findings
+        yield f"{field}.entails", node.entails, *findings
         yield f"{field}.denies", node.denies, *findings
         yield f"{field}.excludes", node.excludes, *findings
         yield f"{field}.exhaustive", node.exhaustive, *findings
@@ -311,6 +330,7 @@ def _build_nodes(file: _File, path: Path | str) -> tuple[dict[str, Finding], dic
         name: Finding(
             id=name,
             ancestors=ancestors[name],
+            entails=frozenset(entailed for ancestor in ancestors[name] for entailed in file.findings[ancestor].entails),
             denies=frozenset(node.denies),
             excludes=frozenset(node.excludes),
             exhaustive=tuple(node.exhaustive),
@@ -319,6 +339,8 @@ def _build_nodes(file: _File, path: Path | str) -> tuple[dict[str, Finding], dic
             generic=node.generic,
             collective=node.collective,
             diffuse=node.diffuse,
+            directed=node.directed,
+            normal=node.normal,
             implied=frozenset(node.implied),
             usual_zone=node.usual_zone,
             good_position=frozenset(node.good_position),

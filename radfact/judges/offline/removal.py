@@ -1,4 +1,4 @@
-"""Remove what is no finding of the image: technique, recommendations, comparisons, interpretation, headings."""
+"""Remove what is not a finding: technique, recommendations, comparisons, interpretations, headings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from radfact.judges.offline.vocabulary import (
     DETERMINERS,
     FINITE_VERBS,
     NEGATIONS,
+    NORMAL_STATES,
     PREPOSITIONS,
+    SEPARATORS,
     split_words,
 )
+
+RECOMMENDATION, INTERPRETATION, SPECULATION = "recommendation", "interpretation", "speculation"
+COMPARISON, TECHNIQUE, NO_STATEMENT = "comparison without a finding", "technique", "no statement about the image"
+LINKED = "depends on a removed sentence"
+"""Reasons for a removal."""
 
 _HEADING = re.compile(r"^[A-Za-z][^:.;,()]{0,60}:\s+")
 _REMARK_HEADING = re.compile(
@@ -26,9 +33,12 @@ _REMARK_HEADING = re.compile(
 _CATEGORY = re.compile(r"/|\b(?:changes|devices|lines|tubes|catheters|structures)\b", re.IGNORECASE)
 """Words of headings that state no finding, whatever they name."""
 _CONNECTIVE = re.compile(
-    r"^(?:(?:however|in addition|additionally|furthermore|moreover|also|and|but|specifically|incidentally)\b,?\s+(?=\w)"
-    r"|(?:due to|given|because of|owing to|allowing for|accounting for) (?:[\w'/-]+ ?){1,6},\s+)+",
+    r"^(?:(?:however|in addition|additionally|furthermore|moreover|also|and|but|specifically|incidentally)\b,?\s+"
+    r"(?=\w))+",
     re.IGNORECASE,
+)
+_CIRCUMSTANCE = re.compile(
+    r"^(?:due to|given|because of|owing to|allowing for|accounting for) (?:[\w'/-]+ ){0,5}[\w'/-]+ ?,\s+", re.IGNORECASE
 )
 _RECOMMENDATION = re.compile(
     r"\brecommend|\badvis(?:e|ed|able)\b"
@@ -86,6 +96,7 @@ _INTERPRETATION = re.compile(
     rf"[^.;]*?(?=[.;]|,? but |,? although |, and (?:there|no|the) |,? with(?:out)? no |,? without |, no |{_RESUMED}|$)",
     re.IGNORECASE,
 )
+_APPOSED = re.compile(r",? (?:probable|possible|presumed|likely|possibly|probably|presumably|perhaps)\b", re.IGNORECASE)
 _DIAGNOSIS = re.compile(
     r"\b(?:aspirat\w+|infect\w+|pneumoni\w+|malignan\w+|neoplas\w+|metasta\w+|tubercul\w+|sarcoid\w+|lymphoma|carcinoma|cancer"
     r"|heart failure|chf|asthma|contusion|infarct\w*|hypertension)\b",
@@ -104,12 +115,25 @@ def remove_connective(sentence: str) -> str:
     return _CONNECTIVE.sub("", sentence)
 
 
+def remove_circumstance(sentence: str, reader: FactReader) -> str:
+    """Remove "Due to rotation," unless it names a finding other than low lung volumes.
+
+    Args:
+        sentence: a sentence of a report.
+        reader: reader of the findings.
+    """
+    match = _CIRCUMSTANCE.match(sentence)
+    if match is None or reader.named_findings(match[0]) - {"low_lung_volumes"}:
+        return sentence
+    return remove_connective(sentence[match.end() :])
+
+
 def remove_heading(sentence: str, reader: FactReader) -> str:
     """Remove "Lungs and pleura:" if the rest has the same findings without it; "Lungs: Clear" stays.
 
     Args:
         sentence: a sentence of a report.
-        reader: finds the findings.
+        reader: reader of the findings.
     """
     match = _HEADING.match(sentence)
     if match is None or _REMARK_HEADING.match(sentence):
@@ -125,11 +149,11 @@ def remove_heading(sentence: str, reader: FactReader) -> str:
 
 
 def remove_interpretation(sentence: str, reader: FactReader) -> str:
-    """Remove "..., which may represent pneumonia" after a described finding if no finding is lost.
+    """Remove "..., which may represent pneumonia" after the finding that it interprets, if no finding is lost.
 
     Args:
         sentence: a sentence of a report.
-        reader: finds the findings.
+        reader: reader of the findings.
     """
     for match in _INTERPRETATION.finditer(sentence):
         before, cut = sentence[: match.start()], match[0]
@@ -139,12 +163,36 @@ def remove_interpretation(sentence: str, reader: FactReader) -> str:
             continue
         remainder = (before + sentence[match.end() :]).strip(" ,;")
         lost = {concept for concept, _ in reader.stated_findings(sentence) - reader.stated_findings(remainder)}
+        concluded = reader.concluded_findings(sentence) - reader.named_findings(remainder)
+        if not all(map(_is_diagnosis, concluded)):
+            continue  # "consistent with atelectasis" states a finding of the image, as in the published examples
         hedged = _UNSURE.search(cut) is not None and not re.search(r",|\band\b|\bwith\b", cut.strip(" ,"))
         if lost and not (hedged and lost <= reader.named_findings(cut)):
             continue
-        if remainder.split()[-1].lower() not in PREPOSITIONS | FINITE_VERBS:
+        if _APPOSED.match(cut) and not _may_be_same(reader.named_findings(before), reader.named_findings(cut), reader):
+            continue  # "left rib fracture, possible pneumothorax": two findings
+        if not _keep_places(remainder, sentence, reader):
+            continue  # "opacity in the left base, possible nodule at the right apex"
+        if remainder.split()[-1].lower() not in PREPOSITIONS | FINITE_VERBS | SEPARATORS:
             return remainder
     return sentence
+
+
+def _may_be_same(certain: Collection[str], uncertain: Collection[str], reader: FactReader) -> bool:
+    """Return whether uncertain findings may be the certain ones: an opacity may be a nodule, not a pneumothorax."""
+    return all(
+        _is_diagnosis(concept)
+        or any(reader.ontology.common_ancestor((concept, other)) is not None for other in certain)
+        for concept in uncertain
+    )
+
+
+def _keep_places(remainder: str, sentence: str, reader: FactReader) -> bool:
+    """Return whether the findings that remain have the same places as in the sentence."""
+    before = {(fact.concept, fact.places) for fact in reader.facts_in(sentence)}
+    placed = {concept for concept, places in before if places}
+    after = {(fact.concept, fact.places) for fact in reader.facts_in(remainder) if fact.concept in placed}
+    return after <= before
 
 
 def remove_recommendation(sentence: str, reader: FactReader) -> str:
@@ -152,7 +200,7 @@ def remove_recommendation(sentence: str, reader: FactReader) -> str:
 
     Args:
         sentence: a sentence of a report.
-        reader: finds the findings.
+        reader: reader of the findings.
     """
     match = _RECOMMENDATION.search(sentence)
     if match is None:
@@ -167,7 +215,7 @@ def is_linked(sentence: str, reader: FactReader) -> bool:
 
     Args:
         sentence: a sentence of a report.
-        reader: finds the findings.
+        reader: reader of the findings.
     """
     if _LINK.match(sentence) is None or reader.named_findings(sentence) or _RECOMMENDATION.search(sentence):
         return False
@@ -180,18 +228,20 @@ def states_no_finding(sentence: str, reader: FactReader) -> bool:
 
     Args:
         sentence: a sentence of a report.
-        reader: finds the findings.
+        reader: reader of the findings.
     """
     if all(_MARK.match(word) for word in sentence.split()) or _REMARK_HEADING.match(sentence):
         return True
     facts = reader.facts_in(sentence)
+    if sentence.endswith("?") and all(fact.doubt > CERTAIN for fact in facts):
+        return True
     if _RECOMMENDATION.search(sentence) and all(fact.doubt > CERTAIN or fact.present for fact in facts):
         return True
     if _is_speculation(sentence, facts):
         return True
     if facts:  # Low volumes are a remark on technique (MAIRA-2, listing 1).
         only_volumes = all(fact.concept == "low_lung_volumes" and fact.present for fact in facts)
-        return only_volumes and not re.search(r"\b(?:but|although|though|clear)\b", sentence)
+        return only_volumes and not re.search(r"\b(?:but|although|though|clear|obscur\w+)\b", sentence)
     return _is_bare_heading(sentence, reader) or _is_remark(sentence, reader)
 
 
@@ -208,7 +258,7 @@ def _is_speculation(sentence: str, facts: Collection[Fact]) -> bool:
 def _is_bare_heading(sentence: str, reader: FactReader) -> bool:
     """Return whether a few words only name a part of the body: "Chest."."""
     words = [word.lower for word in split_words(sentence)]
-    if len(words) > 4 or any(map(reader.is_change, words)):
+    if len(words) > 4 or any(map(reader.is_change, words)) or not NORMAL_STATES.isdisjoint(words):
         return False
     joining = CONJUNCTIONS | {"chest", "the"}
     return all(reader.is_structure(word) or reader.is_modifier(word) or word in joining for word in words)
@@ -220,9 +270,13 @@ def _is_remark(sentence: str, reader: FactReader) -> bool:
     if _LINK.match(sentence) is not None and not FINITE_VERBS.isdisjoint(words[1:3]):
         return True
     if "change" in words or any(map(reader.is_change, words)):
-        return False
+        return reader.names_only_unasserted(sentence)
+    if reader.names_only_unasserted(sentence):
+        return True
     if _COMPARISON.match(sentence):
         return True
+    if not (NORMAL_STATES | {"negative"}).isdisjoint(words):
+        return False  # "Unremarkable examination of the chest."
     statement = _ON_THE_IMAGE.sub("", sentence)
     if words[0] == "there":
         # Only what there is ("there is motion artifact"), not how it was seen.
@@ -232,3 +286,26 @@ def _is_remark(sentence: str, reader: FactReader) -> bool:
 
 def _is_diagnosis(concept: str) -> bool:
     return _DIAGNOSIS.search(concept.replace("_", " ")) is not None
+
+
+def removal_reason(sentence: str, reader: FactReader) -> str:
+    """Return the reason for removing a sentence.
+
+    Args:
+        sentence: a sentence that `states_no_finding`.
+        reader: reader of the findings.
+    """
+    if heading := _REMARK_HEADING.match(sentence):
+        word = heading[0].rstrip(": ").lower()
+        return RECOMMENDATION if word.startswith("recommend") else COMPARISON if "compar" in word else TECHNIQUE
+    if _RECOMMENDATION.search(sentence):
+        return RECOMMENDATION
+    facts = reader.facts_in(sentence)
+    is_interpreted = _ANAPHORA.match(sentence) is not None and _UNSURE.search(sentence) is not None
+    if sentence.endswith("?") or is_interpreted or _is_speculation(sentence, facts):
+        return SPECULATION
+    if _COMPARISON.match(sentence):
+        return COMPARISON
+    if facts or _TECHNIQUE.search(sentence):
+        return TECHNIQUE
+    return NO_STATEMENT

@@ -31,7 +31,7 @@ def segment_sentences(text: str) -> Iterator[str]:
     for line in _unwrap_lines(_BULLET.sub("\n", text.replace("\r\n", "\n").replace("\r", "\n"))):
         start = 0
         for match in _SENTENCE_END.finditer(line):
-            if _is_abbreviation(line[start : match.start()], match[0], line[match.end() :].lstrip()):
+            if _is_abbreviation(line[start : match.start()], match[0], line[match.end() : match.end() + 9].lstrip()):
                 continue
             yield from _split_missing_stops(line[start : match.end()])
             start = match.end()

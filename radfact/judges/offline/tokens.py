@@ -11,6 +11,8 @@ _MEASURE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*(?:x|by|×|-|to)\s*(\d+(?:\.\d+)?))
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _STOPS = frozenset({";", ".", "(", ")", "?"})
 
+MAX_CHARACTERS = 5_000
+"""Maximum length of a sentence that is split and read. The longest of the 22,820 sentences of IU-Xray has 273."""
 CERTAIN, CONCLUDED, PROBABLE, POSSIBLE = range(4)
 """Levels of doubt: "atelectasis", "consistent with atelectasis", "likely atelectasis", "may be atelectasis"."""
 _DOUBTS = {"concluded": CONCLUDED, "probable": PROBABLE, "uncertain": POSSIBLE}

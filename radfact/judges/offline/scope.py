@@ -1,0 +1,153 @@
+"""Parts of a sentence that do not assert a finding: assessments, indications, history, conditions, questions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from radfact.judges.offline.tokens import Token
+
+_ADVERBS = r"(?:\w+ly |further |better |well )*"
+_EXAMINE = (
+    r"(?:assess|evaluate|exclude|rule out|detect|identify|investigate|look|screen|check|confirm|document|ensure|assure"
+    r"|characterize|differentiate|distinguish|monitor|follow|verify|diagnose)"
+)
+_HARDLY = r"(?:cannot|can not|could not|unable to|difficult to|hard to|impossible to|not possible to)"
+_CONNECTED = r"(?:(?:is|was|were|been|has|have|performed|obtained|done|ordered|made|taken|requested|repeated) )*"
+
+_ASSESSMENTS = re.compile(
+    r"\b(?:assessment|evaluation|detection|exclusion|characterization|interrogation|sensitivity|surveillance|screening"
+    r"|workup|work up|search|investigation)(?: \w+){0,2}? (?:of|for)\b"
+    r"|\b(?:limited|nondiagnostic|inadequate|insufficient|insensitive|suboptimal|degraded|poor) for\b"
+    rf"|\b(?:{_HARDLY}|ability to|inability to) {_ADVERBS}(?:assess|evaluate|detect|determine|see|identify|diagnose)\b"
+    rf"|\bto {_ADVERBS}{_EXAMINE}\b(?: for\b)?"
+)
+"""What was assessed is not asserted, unless it is definite: "evaluation of THE nodule"."""
+_HISTORIES = re.compile(
+    rf"\b(?:study|exam|examination|radiograph|film|ct|mri|image|imaging|ray|xray|scan|series|biopsy) {_CONNECTED}for\b"
+    r"|\b(?:treated|treatment|therapy|admitted|referred|presenting|presented|antibiotic) (?:with|for)\b"
+    r"|\bcorrelat(?:e|ed|ion)(?: \w+ly)? (?:for|with)\b"
+)
+_PAST = re.compile(r"\b(?:history|complaint|complain|symptom) of\b")
+_CONDITIONS = re.compile(r"\b(?:if|whether)\b(?! any| present)")
+_DOUBTS = re.compile(rf"\b(?:{_HARDLY}|not) (?:be )?{_ADVERBS}(?:exclude|rule out)\b")
+_UNASSESSED = re.compile(rf"\b{_HARDLY} (?:be )?{_ADVERBS}(?:assess|evaluate|determine|diagnose)(?:d|ed)?\b")
+"""The subject before such a phrase was not assessed."""
+_INVERTED = frozenset({"is", "are", "is there", "does", "do", "could", "can", "has", "any"})
+_AFTER_PAUSE = frozenset({"the", "a", "an", "there", "no", "with", "which", "heart"})
+_DEFINITE = frozenset({"the", "this", "these", "those", "known"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Indices of the tokens of a sentence that do not assert a finding, or only as possible.
+
+    Attributes:
+        unasserted: what was only assessed, looked for or already known.
+        historical: the patient's history, which asserts only operations and devices.
+        uncertain: what is asked, or is not excluded.
+    """
+
+    unasserted: frozenset[int]
+    historical: frozenset[int]
+    uncertain: frozenset[int]
+
+
+def read_scope(tokens: Sequence[Token]) -> Scope:
+    """Find the tokens of a sentence that do not assert a finding, or only as possible.
+
+    Args:
+        tokens: tokens of the sentence.
+    """
+    text, owners = _join(tokens)
+    uncertain = {i for span in _spans(_DOUBTS, text, owners, tokens) for i in span} | set(_questioned(tokens))
+    historical = {i for span in _spans(_PAST, text, owners, tokens) for i in span}
+    unasserted = {i for span in _spans(_HISTORIES, text, owners, tokens) for i in span}
+    unasserted.update(i for span in _spans(_CONDITIONS, text, owners, tokens, ends_at_comma=True) for i in span)
+    unasserted.update(i for span in _spans(_ASSESSMENTS, text, owners, tokens) for i in _indefinite(tokens, span))
+    last = 0
+    for match in _UNASSESSED.finditer(text):
+        trigger = owners[match.start()]
+        unasserted.update(_indefinite(tokens, _span_before(tokens, trigger, last)))
+        last = trigger
+    return Scope(frozenset(unasserted - uncertain), frozenset(historical), frozenset(uncertain))
+
+
+def _spans(
+    pattern: re.Pattern[str], text: str, owners: Sequence[int], tokens: Sequence[Token], *, ends_at_comma: bool = False
+) -> Iterator[range]:
+    """Yield the tokens after each match, up to the end of its phrase; matches inside a phrase are ignored."""
+    end = 0
+    for match in pattern.finditer(text):
+        trigger = owners[match.end() - 1]
+        if trigger >= end:
+            end = _end_of_phrase(tokens, trigger, ends_at_comma=ends_at_comma)
+            yield range(trigger + 1, end)
+
+
+def _join(tokens: Sequence[Token]) -> tuple[str, list[int]]:
+    """Return the words with spaces between them, and the index of the token of each character."""
+    words, owners = [], []
+    for i, token in enumerate(tokens):
+        for word in token.words:
+            words.append(word)
+            owners += [i] * (len(word) + 1)
+    return " ".join(words), owners
+
+
+def _end_of_phrase(tokens: Sequence[Token], trigger: int, *, ends_at_comma: bool) -> int:
+    """Return the index of the next verb, conclusion or clause after a trigger."""
+    for i in range(trigger + 1, len(tokens)):
+        token, following = tokens[i], tokens[i + 1].words[0] if i + 1 < len(tokens) else ""
+        is_verb = "copula" in token.meanings and i > trigger + 1 and not ends_at_comma
+        if token.ends_clause or "link" in token.meanings or is_verb:
+            return i
+        if token.words == (",",) and (ends_at_comma or following in _AFTER_PAUSE):
+            return i
+        if token.words == ("and",) and following in ("the", "there", "no"):
+            return i
+    return len(tokens)
+
+
+def _span_before(tokens: Sequence[Token], trigger: int, first: int) -> range:
+    """Return the tokens of the subject before a trigger, from `first` at the earliest."""
+    for i in range(trigger - 1, first - 1, -1):
+        token = tokens[i]
+        if token.ends_clause or token.words == (",",) or ("copula" in token.meanings and i < trigger - 1):
+            return range(i + 1, trigger)
+    return range(first, trigger)
+
+
+def _indefinite(tokens: Sequence[Token], span: Sequence[int]) -> Iterator[int]:
+    """Yield the tokens outside definite phrases, or all if there is a change: "to ensure resolution of the mass"."""
+    if any(tokens[i].meanings.get("change") in ("resolved", "unchanged", "decreased", "increased") for i in span):
+        yield from span
+        return
+    is_definite = False
+    for i in span:
+        token = tokens[i]
+        if token.words[0] in _DEFINITE:
+            is_definite = True
+        elif token.joins or token.words[0] in ("of", "for", "in", "at", "a", "an", "any"):
+            is_definite = False
+        if not is_definite:
+            yield i
+
+
+def _questioned(tokens: Sequence[Token]) -> Iterator[int]:
+    """Yield the tokens of questions: "is there a nodule?", "left basal opacity, pneumonia?", "? pneumonia"."""
+    begin = comma = 0  # where the clause begins, and its part after the last comma
+    for i, token in enumerate(tokens):
+        if token.words == ("?",):
+            if begin == i:
+                ends = (j for j in range(i + 1, len(tokens)) if tokens[j].ends_clause or tokens[j].joins)
+                yield from range(i + 1, next(ends, len(tokens)))
+            else:
+                yield from range(begin if " ".join(tokens[begin].words) in _INVERTED else max(begin, comma), i)
+        if token.words == (",",):
+            comma = i + 1
+        elif token.ends_clause and not (
+            token.words == ("(",) and tokens[i + 1 : i + 2] and tokens[i + 1].words == ("?",)
+        ):
+            begin = i + 1
