@@ -9,6 +9,8 @@ from pydantic import Field, NonNegativeInt
 from radfact.options import Option, Options
 
 Compat = Literal["paper", "exact"]
+MAX_REPLICATES = 1_000_000
+"""Upper bound of bootstrap replicates, whose values are in memory."""
 OnFailure = Literal["drop", "not-entailed", "stop"]
 
 
@@ -39,9 +41,22 @@ class ScoringOptions(Options):
 
 
 class BootstrapOptions(Options):
-    """Bootstrap intervals, and the random seed."""
+    """Bootstrap intervals, the random seed, and the clusters of samples."""
 
     panel = "Scores"
 
-    bootstrap: Annotated[NonNegativeInt, Option("Number of bootstrap replicates; 0: no intervals.", metavar="N")] = 500
+    bootstrap: Annotated[
+        NonNegativeInt,
+        Field(le=MAX_REPLICATES),
+        Option("Number of bootstrap replicates; 0: no intervals.", metavar="N"),
+    ] = 500
     seed: Annotated[NonNegativeInt, Option("Random seed.", metavar="N")] = 42
+    cluster: Annotated[
+        str | None,
+        Option(
+            "Column or field with the cluster of each sample, such as its patient; clusters are resampled as a whole. "
+            "'none': resample single samples. Default: patient_id, or else study_id, where the input has it.",
+            metavar="COLUMN",
+            show_default=False,
+        ),
+    ] = None

@@ -10,7 +10,8 @@ from typing import Literal
 from pydantic import ConfigDict, NonNegativeInt
 
 from radfact.errors import Failure
-from radfact.judges.protocol import EntailmentQuery, Verdict
+from radfact.judges.offline.polarity import read_polarity
+from radfact.judges.protocol import EntailmentQuery, Relation, Verdict
 from radfact.records import Box, Mask, Record, Sentence, normalize_text
 from radfact.scoring.options import Compat, ScoringOptions
 from radfact.scoring.regions import spatially_entailed
@@ -24,6 +25,13 @@ PARTS: Mapping[Side, str] = {"candidate": "precision", "reference": "recall"}
 KINDS = ("logical", "grounding", "spatial")
 F1_PARTS = {f"{kind}_f1": (f"{kind}_precision", f"{kind}_recall") for kind in KINDS}
 SCORES = tuple(f"{kind}_{part}" for kind in KINDS for part in ("precision", "recall", "f1"))
+"""The published scores."""
+POLICIES = ("positive", "negative", "implied")
+POLICY_F1_PARTS = {
+    f"logical_f1_{policy}": (f"logical_precision_{policy}", f"logical_recall_{policy}") for policy in POLICIES
+}
+POLICY_SCORES = tuple(name for f1, parts in POLICY_F1_PARTS.items() for name in (*parts, f1))
+"""Logical scores by absence policy: of positive sentences, of negative ones, and with implied absences."""
 
 
 class SentenceScore(Record):
@@ -37,6 +45,8 @@ class SentenceScore(Record):
         evidence: indices into the other report.
         spatial: `entailed`, `not_entailed` or `no_boxes`; None where there is no valid verdict.
         why: explanation of the judge, or reason why there is no verdict.
+        relation: `entailment`, `neutral` or `contradiction`; None if the judge does not distinguish them.
+        polarity: `positive` or `negative` by the offline rules; None for neither.
     """
 
     # A results folder may come from an earlier version.
@@ -53,6 +63,8 @@ class SentenceScore(Record):
     evidence: tuple[NonNegativeInt, ...] = ()
     spatial: str | None = None
     why: str | None = None
+    relation: str | None = None
+    polarity: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +137,39 @@ class SplitPair:
             scores[f"logical_{part}"] = _ratio(len(entailed), len(rows))
             scores[f"grounding_{part}"] = _ratio(entailed_in_place, sum(row.spatial != "no_boxes" for row in entailed))
             scores[f"spatial_{part}"] = _ratio(entailed_in_place, located)
+            scores |= self._policy_scores(side, rows, responses)
             counts |= {f"{side}_sentences": len(rows), f"{side}_sentences_with_boxes": located}
         failure = self.failure
         if failure is None and failures and options.on_failure == "drop":
             failure = failures[0].reason
-        scores |= {name: harmonic_mean(scores[p], scores[r]) for name, (p, r) in F1_PARTS.items()}
-        scores = {name: scores[name] if failure is None else math.nan for name in SCORES}
+        f1_parts = {**F1_PARTS, **POLICY_F1_PARTS}
+        scores |= {name: harmonic_mean(scores[p], scores[r]) for name, (p, r) in f1_parts.items()}
+        scores = {name: scores[name] if failure is None else math.nan for name in (*SCORES, *POLICY_SCORES)}
         counts["failed_sentences"] = len(failures) if self.failure is None else 0
         return PairScores(scores, counts, sentences, failure)
+
+    def _policy_scores(
+        self, side: Side, rows: Sequence[SentenceScore], responses: Sequence[Verdict | Failure]
+    ) -> dict[str, float]:
+        """Return the logical scores of one direction by absence policy.
+
+        A denial that the other report neither states nor contradicts is implied, unless that report is empty. If the
+        relation of a denial that is not entailed is unknown, `implied` is NaN.
+        """
+        has_premises = bool(self.direction(side)[1])
+        implied = entailed = 0
+        is_known = True
+        for row, response in zip(rows, responses, strict=True):
+            entailed += row.status == "entailment"
+            if row.polarity == "negative" and row.status != "entailment" and has_premises:
+                implied += row.relation == "neutral"
+                is_known &= row.relation is not None or isinstance(response, Failure)
+        scores = {f"logical_{PARTS[side]}_implied": _ratio(entailed + implied, len(rows)) if is_known else math.nan}
+        for polarity in ("positive", "negative"):
+            group = [row for row in rows if row.polarity == polarity]
+            entailed_group = sum(row.status == "entailment" for row in group)
+            scores[f"logical_{PARTS[side]}_{polarity}"] = _ratio(entailed_group, len(group))
+        return scores
 
     def _responses(self, side: Side, verdicts: Verdicts) -> list[Verdict | Failure]:
         hypotheses, premises = self.direction(side)
@@ -179,9 +216,15 @@ class SplitPair:
                     evidence=evidence,
                     spatial=spatial,
                     why=why,
+                    relation=None if isinstance(response, Failure) else _relation(response),
+                    polarity=read_polarity(sentence.text),
                 )
             )
         return rows
+
+
+def _relation(verdict: Verdict) -> Relation | None:
+    return "entailment" if verdict.status == "entailment" else verdict.relation
 
 
 def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]]:

@@ -1,0 +1,115 @@
+"""The offline extractor: findings by the sentence parser of the offline judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from radfact.errors import Failure
+from radfact.findings.records import Extraction, Finding
+from radfact.judges.offline.facts import Fact, parse_sentence
+from radfact.judges.offline.ontology import Ontology
+from radfact.judges.offline.ontology_file import default_ontology, load_ontology
+from radfact.judges.offline.segmentation import segment_sentences
+from radfact.judges.offline.tokens import CONCLUDED, MAX_CHARACTERS, tokenize
+from radfact.languages import Language
+from radfact.records import PatientContext, Report, Sentence
+
+VERSION = "1"
+_STATEMENTS = frozenset({"normal", "clear", "change"})
+NOTHING_READ = "the offline reader finds no statement about the image"
+
+
+class OfflineFindingExtractor:
+    """An extractor without a model: the facts of the offline judge, in the order of the report.
+
+    Statements about earlier examinations alone are no findings.
+    """
+
+    name = "offline"
+
+    def __init__(self, ontology: Path | str | None = None) -> None:
+        """Load the ontology.
+
+        Args:
+            ontology: a YAML file; by default the packaged ontology.
+
+        Raises:
+            InputError: the ontology file is wrong, with its field.
+        """
+        self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
+
+    def extract(self, reports: Sequence[Report], contexts: Sequence[PatientContext] = ()) -> list[Extraction]:
+        """Return the findings of each report, in order; the patient context is not used. See `FindingExtractor`."""
+        del contexts
+        return [self._extract(report) for report in reports]
+
+    def _extract(self, report: Report) -> Extraction:
+        sentences = (
+            [(sentence, None) for sentence in segment_sentences(report)]
+            if isinstance(report, str)
+            else [(sentence.text, sentence) for sentence in report]
+        )
+        if not Language.ENGLISH.matches(" ".join(text for text, _ in sentences)):
+            return Failure(Language.ENGLISH.skip_reason)
+        findings: list[Finding] = []
+        is_read = not sentences
+        for index, (text, sentence) in enumerate(sentences):
+            read, claims = _read(text, self.ontology)
+            is_read = is_read or read
+            findings += (_place(finding, index, text, sentence) for finding in claims)
+        return tuple(findings) if is_read else Failure(NOTHING_READ)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name, version and ontology."""
+        return {
+            "name": self.name,
+            "version": VERSION,
+            "ontology_version": self.ontology.version,
+            "ontology_sha256": self.ontology.sha256,
+        }
+
+    def usage(self) -> dict[str, int]:
+        """Return zero costs."""
+        return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
+
+
+def _place(finding: Finding, index: int, text: str, sentence: Sentence | None) -> Finding:
+    """Return a finding with its sentence and region."""
+    update: dict[str, Any] = {"sentence": index, "text": text}
+    if sentence is not None and sentence.has_region:
+        update |= {"boxes": sentence.boxes, "masks": sentence.masks}
+    return finding.model_copy(update=update)
+
+
+@lru_cache(maxsize=100_000)
+def _read(text: str, ontology: Ontology) -> tuple[bool, tuple[Finding, ...]]:
+    """Return whether anything is read in a sentence, or in the sentences of a text, and the findings.
+
+    "Unremarkable study." and "Interval improvement." are read, although they name no finding.
+    """
+    parts = list(segment_sentences(text))
+    facts = [fact for part in parts for fact in parse_sentence(part, ontology).facts]
+    is_read = bool(facts) or any(
+        token.meanings.keys() & _STATEMENTS for part in parts for token in tokenize(part[:MAX_CHARACTERS], ontology)
+    )
+    return is_read, tuple(dict.fromkeys(_findings(facts, ontology)))
+
+
+def _findings(facts: Sequence[Fact], ontology: Ontology) -> Iterator[Finding]:
+    for fact in facts:
+        is_past = fact.present and "previous" in fact.change and "persistent" not in fact.change
+        if not is_past:
+            yield Finding(
+                concept=fact.concept,
+                status="absent" if not fact.present else "uncertain" if fact.doubt > CONCLUDED else "present",
+                places=fact.places,
+                degree=tuple(sorted(fact.severity)),
+                sizes=fact.measures,
+                change=tuple(sorted(fact.change)),
+                character=tuple(sorted(fact.details - ontology.positions)),
+                position=tuple(sorted(fact.details & ontology.positions)),
+                is_conclusion=fact.present and fact.doubt == CONCLUDED,
+            )

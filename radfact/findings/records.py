@@ -1,0 +1,103 @@
+"""A finding of a report as a record, and the protocol of extractors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt
+
+from radfact.errors import Failure
+from radfact.records import Box, Mask, PatientContext, Record, Report
+
+Status = Literal["present", "uncertain", "absent"]
+Tier = Literal["urgent", "actionable", "minor", "expected"]
+"""Clinical significance, the highest first."""
+
+FindingPlace = tuple[str | None, str | None]
+"""(side, zone): left, right, each (a plural: "at the bases") or None if not stated; a zone of the ontology or None."""
+
+
+class Finding(Record):
+    """One finding of a report, or the change of a structure ("the heart is unchanged").
+
+    Attributes:
+        concept: name of the finding or structure in the ontology; another name if the ontology lacks it.
+        status: `uncertain` is probable or possible; a conclusion ("consistent with") is present.
+        places: where it is; empty if not stated.
+        degree: possible levels from 0 (borderline) to 4 (large or severe), ascending; empty if not stated.
+        sizes: mm.
+        change: change over time, with all implied changes.
+        character: descriptors, such as `calcified`.
+        position: of a device, such as `above_carina`, `good_position` or `malpositioned`.
+        is_conclusion: whether the sentence concludes it from what it describes ("consistent with").
+        sentence: index of the sentence in the report, from 0.
+        text: the sentence.
+        boxes: of the sentence on the current image.
+        masks: likewise.
+        tier: significance, if the extractor assigns it.
+    """
+
+    # A results folder may come from a later version.
+    model_config = ConfigDict(extra="ignore")
+
+    concept: str
+    status: Status = "present"
+    places: tuple[FindingPlace, ...] = ()
+    degree: tuple[NonNegativeInt, ...] = ()
+    sizes: tuple[NonNegativeFloat, ...] = ()
+    change: tuple[str, ...] = ()
+    character: tuple[str, ...] = ()
+    position: tuple[str, ...] = ()
+    is_conclusion: bool = False
+    sentence: NonNegativeInt = 0
+    text: str = ""
+    boxes: tuple[Box, ...] | None = None
+    masks: tuple[Mask, ...] | None = None
+    tier: Tier | None = None
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether it is present or uncertain."""
+        return self.status != "absent"
+
+    @property
+    def sides(self) -> frozenset[str]:
+        """Stated sides; "each" counts as both."""
+        sides = {side for side, _ in self.places if side is not None}
+        return frozenset({"left", "right"} if "each" in sides else sides)
+
+    @property
+    def zones(self) -> frozenset[str]:
+        """Stated zones."""
+        return frozenset(zone for _, zone in self.places if zone is not None)
+
+
+Extraction = tuple[Finding, ...] | Failure
+"""The findings of a report in reading order, or why they are unknown."""
+
+
+@runtime_checkable
+class FindingExtractor(Protocol):
+    """Reads the findings of reports."""
+
+    name: str
+
+    def extract(self, reports: Sequence[Report], contexts: Sequence[PatientContext]) -> list[Extraction]:
+        """Return the findings of each report, in order; none of an empty report.
+
+        A report without any readable statement is a failure. A single invalid response must not raise.
+
+        Args:
+            reports: narratives or sentences.
+            contexts: of the patients, one per report, for an extractor that assigns tiers.
+        """
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that changes a finding (name, version, prompt hash, ontology) as JSON values."""
+        ...
+
+    def usage(self) -> dict[str, int]:
+        """Return the cost so far: `calls`, `tokens_in`, `tokens_out`, `repairs`, `failures`, `cached`."""
+        ...

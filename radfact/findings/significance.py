@@ -1,0 +1,284 @@
+"""The table of clinical significance: tiers of findings, their adjustment to the patient, and distances of findings."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
+
+from radfact.errors import ErrorCode, InputError, suggest_name
+from radfact.findings.records import Finding, Tier
+from radfact.io.jsonl import read_text
+from radfact.io.yaml_files import read_yaml
+from radfact.judges.offline.ontology import Ontology
+from radfact.records import PatientContext, validate_model
+
+DEFAULT_PATH = Path(__file__).with_name("significance.yaml")
+TIERS: tuple[Tier, ...] = get_args(Tier)
+
+_Weight = Annotated[FiniteFloat, Field(ge=0, le=10)]
+_Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+
+
+def _check_text(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a text (put the words no, yes and on in quotes)")
+    return value
+
+
+_Text = Annotated[str, BeforeValidator(_check_text)]
+
+
+class _Model(BaseModel):
+    # A misspelled key is an error.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Tiers(_Model):
+    urgent: _Weight
+    actionable: _Weight
+    minor: _Weight
+    expected: _Weight
+
+
+class _DegreeRange(_Model):
+    min: Annotated[int, Field(ge=0, le=4)] = 0
+    max: Annotated[int, Field(ge=0, le=4)] = 4
+
+
+class _Patient(_Model):
+    """Conditions on the patient."""
+
+    indication: tuple[_Text, ...] = ()
+    min_age: FiniteFloat | None = None
+    max_age: FiniteFloat | None = None
+
+    @cached_property
+    def _words(self) -> re.Pattern[str] | None:
+        words = "|".join(re.escape(word.lower()) for word in self.indication)
+        return re.compile(rf"\b(?:{words})") if words else None
+
+    def matches_patient(self, context: PatientContext) -> bool:
+        """Return whether all conditions hold; a condition on an unknown value does not."""
+        if self._words is not None and not self._words.search((context.indication or "").lower()):
+            return False
+        if self.min_age is None and self.max_age is None:
+            return True
+        age = context.age
+        return age is not None and (self.min_age or 0.0) <= age <= (self.max_age or float("inf"))
+
+
+class _Rule(_Patient):
+    """Conditions on a finding and the patient, and the tier where they hold."""
+
+    findings: Annotated[tuple[_Text, ...], Field(min_length=1)]
+    tier: Tier
+    degree: _DegreeRange | None = None
+    change: tuple[_Text, ...] = ()
+    character: tuple[_Text, ...] = ()
+    position: tuple[_Text, ...] = ()
+
+    def matches(self, finding: Finding, context: PatientContext) -> bool:
+        """Return whether all conditions but the name of the finding hold."""
+        for name in ("change", "character", "position"):
+            expected = getattr(self, name)
+            if expected and set(expected).isdisjoint(getattr(finding, name)):
+                return False
+        if self.degree is not None and not (
+            finding.degree and self.degree.min <= max(finding.degree) <= self.degree.max
+        ):
+            return False
+        return self.matches_patient(context)
+
+
+class _Related(_Patient):
+    findings: Annotated[tuple[_Text, ...], Field(min_length=2)]
+    distance: _Share
+
+
+class Differences(_Model):
+    """Parts of the weight of a finding that differences cost; `significance.yaml` explains them."""
+
+    general: _Share
+    specific: _Share
+    level: _Share
+    side: _Share
+    side_partly: _Share
+    side_missing: _Share
+    zone: _Share
+    zone_missing: _Share
+    region: _Share
+    degree: _Share
+    degree_missing: _Share
+    size: _Share
+    size_missing: _Share
+    change: _Share
+    change_missing: _Share
+    change_added: _Share
+    certainty: _Share
+    position: _Share
+    position_other: _Share
+    position_missing: _Share
+    uncertain: _Share
+
+
+class _File(_Model):
+    version: Annotated[str, Field(coerce_numbers_to_str=True)] = ""
+    tiers: _Tiers
+    default: Tier
+    findings: dict[_Text, Tier]
+    rules: tuple[_Rule, ...] = ()
+    related: tuple[_Related, ...] = ()
+    families: dict[_Text, _Share] = {}
+    differences: Differences
+
+
+class ConceptDistance(NamedTuple):
+    """Distance of two findings, from 0 (the same) to 1, and what one is to the other."""
+
+    value: float
+    relation: str
+
+
+class Significance:
+    """Tiers, weights and distances of the findings of an ontology.
+
+    Args:
+        ontology: has the hierarchy of findings.
+        path: a YAML file like the packaged one, which is the default.
+
+    Raises:
+        InputError: the file cannot be read or is wrong, with its field.
+    """
+
+    def __init__(self, ontology: Ontology, path: Path | str | None = None) -> None:
+        # Another ontology need not have every finding of the packaged table.
+        is_own = path is not None
+        path = DEFAULT_PATH if path is None else Path(path)
+        self.ontology = ontology
+        self._file = file = validate_model(_File, read_yaml(path), file=path)
+        self.sha256 = hashlib.sha256(read_text(path).encode()).hexdigest()
+        self.differences = file.differences
+        self.weights: Mapping[Tier, float] = {tier: getattr(file.tiers, tier) for tier in TIERS}
+        for field, name in _names(file):
+            if is_own and name not in ontology.findings:
+                hint = suggest_name(name, ontology.findings, "the ontology lists the findings")
+                raise InputError(
+                    f"unknown finding '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME, file=path, field=field
+                )
+        self._tiers: dict[str, Tier] = {}
+        self._rules: dict[str, tuple[_Rule, ...]] = {}
+        self._distances: dict[tuple[str, str], tuple[ConceptDistance | None, tuple[_Related, ...]]] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the version and hash of the table."""
+        return {"version": self._file.version, "sha256": self.sha256}
+
+    def tier(self, finding: Finding, context: PatientContext) -> Tier:
+        """Return the tier of a finding: that of its extractor, of the first rule that fits, or of the table.
+
+        Args:
+            finding: a finding.
+            context: of the patient.
+        """
+        if finding.tier is not None:
+            return finding.tier
+        concept = finding.concept
+        if concept not in self._rules:
+            is_a = self.ontology.is_a
+            self._rules[concept] = tuple(
+                rule for rule in self._file.rules if any(is_a(concept, name) for name in rule.findings)
+            )
+        for rule in self._rules[concept]:
+            if rule.matches(finding, context):
+                return rule.tier
+        if concept not in self._tiers:
+            self._tiers[concept] = self._inherited_tier(concept)
+        return self._tiers[concept]
+
+    def weight(self, finding: Finding, context: PatientContext) -> float:
+        """Return the weight of an error about a finding.
+
+        Args:
+            finding: a finding.
+            context: of the patient.
+        """
+        weight = self.weights[self.tier(finding, context)]
+        return weight * (self.differences.uncertain if finding.status == "uncertain" else 1.0)
+
+    def distance(self, candidate: str, reference: str, context: PatientContext) -> ConceptDistance | None:
+        """Return the distance of two findings; None if they do not describe the same thing.
+
+        Args:
+            candidate: name of a finding.
+            reference: name of a finding.
+            context: of the patient.
+        """
+        key = candidate, reference
+        if key not in self._distances:
+            related = tuple(item for item in self._file.related if self._covers(item, *key))
+            self._distances[key] = self._distance_in_hierarchy(*key), related
+        distance, related = self._distances[key]
+        for item in related:
+            if (distance is None or item.distance < distance.value) and item.matches_patient(context):
+                distance = ConceptDistance(item.distance, "related")
+        return distance
+
+    def is_comparable(self, first: str, second: str) -> bool:
+        """Return whether two findings are alternatives of one family, such as atelectasis and pneumonia.
+
+        Args:
+            first: name of a finding.
+            second: name of a finding.
+        """
+        return self._distance_in_hierarchy(first, second) is not None
+
+    def _inherited_tier(self, concept: str) -> Tier:
+        node = self.ontology.findings.get(concept)
+        listed = [name for name in (node.ancestors if node is not None else ()) if name in self._file.findings]
+        # The most specific one has the most ancestors; of two, the more significant one counts.
+        depth = {name: len(self.ontology.findings[name].ancestors) for name in listed}
+        tiers = [self._file.findings[name] for name in listed if depth[name] == max(depth.values())]
+        return min(tiers, key=TIERS.index, default=self._file.default)
+
+    def _distance_in_hierarchy(self, candidate: str, reference: str) -> ConceptDistance | None:
+        if candidate == reference:
+            return ConceptDistance(0.0, "the same")
+        ontology, costs = self.ontology, self.differences
+        if candidate not in ontology.findings or reference not in ontology.findings:
+            return None
+        levels = abs(len(ontology.findings[candidate].ancestors) - len(ontology.findings[reference].ancestors))
+        further = costs.level * max(levels - 1, 0)
+        if ontology.is_a(reference, candidate):
+            return ConceptDistance(min(1.0, costs.general + further), "more general")
+        if ontology.is_a(candidate, reference):
+            return ConceptDistance(min(1.0, costs.specific + further), "more specific")
+        distances = [
+            distance
+            for family, distance in self._file.families.items()
+            if ontology.is_a(candidate, family) and ontology.is_a(reference, family)
+        ]
+        return ConceptDistance(min(distances), "similar") if distances else None
+
+    def _covers(self, related: _Related, first: str, second: str) -> bool:
+        """Return whether two findings are, or are specific kinds of, two different ones of a set."""
+        is_a = self.ontology.is_a
+        members = [{name for name in related.findings if is_a(concept, name)} for concept in (first, second)]
+        return all(members) and len(members[0] | members[1]) > 1
+
+
+def _names(file: _File) -> Iterator[tuple[str, str]]:
+    """Yield (field, finding) for every finding that the file names."""
+    for name in file.findings:
+        yield f"findings.{name}", name
+    for name in file.families:
+        yield f"families.{name}", name
+    for section in ("rules", "related"):
+        for index, item in enumerate(getattr(file, section)):
+            for name in item.findings:
+                yield f"{section}[{index}].findings", name

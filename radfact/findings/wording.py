@@ -1,0 +1,31 @@
+"""Describe findings in a few words, for explanations."""
+
+from __future__ import annotations
+
+from radfact.findings.records import Finding
+from radfact.judges.offline.facts import Fact
+from radfact.judges.offline.ontology import Ontology
+from radfact.judges.offline.reasons import describe_fact
+from radfact.judges.offline.tokens import CERTAIN, POSSIBLE
+
+
+def describe_finding(finding: Finding, ontology: Ontology) -> str:
+    """Describe a finding in radiological terms, such as "possible pneumonia in the right lower zone".
+
+    Args:
+        finding: a finding.
+        ontology: has the names.
+    """
+    if finding.concept not in ontology.terms:
+        return finding.concept
+    fact = Fact(
+        finding.concept,
+        finding.is_positive,
+        finding.places,
+        frozenset(finding.degree),
+        frozenset(finding.change),
+        frozenset((*finding.character, *finding.position)),
+        finding.sizes,
+        POSSIBLE if finding.status == "uncertain" else CERTAIN,
+    )
+    return describe_fact(fact, ontology)
