@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from radfact.errors import ErrorCode, InputError
+from radfact.languages import Language
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
 from radfact.records import TextPair
 
@@ -32,6 +33,7 @@ class BertScore(Metric):
     scores: Mapping[str, Score] = {"bertscore": Score("higher", "F1, rescaled with the baseline")}
     requirements = Requirements(packages=("bert_score", "torch", "transformers"), weights=WEIGHTS)
     cost = "two passes of DistilRoBERTa"
+    language = Language.ENGLISH
     source = "component of RadCliQ"
 
     def __init__(self, folder: Path, *, batch_size: int = 64) -> None:

@@ -1,12 +1,15 @@
-"""BLEU with the package sacrebleu."""
+"""BLEU with the package sacrebleu, and as in RadEval and in COCO caption evaluation."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
+from radfact.languages import Language
+from radfact.metrics import ptb
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.records import TextPair
 
@@ -38,6 +41,22 @@ def corpus_bleu(counts: Counts, order: int, *, sentence: bool = False) -> float:
     return min(float(bleu.score), 100.0)
 
 
+def caption_bleu(counts: Counts, order: int) -> float:
+    """Compute BLEU from 0 to 1 as in COCO caption evaluation: constants instead of smoothing avoid divisions by zero.
+
+    Args:
+        counts: as for `corpus_bleu`.
+        order: longest n-gram.
+
+    Source: COCO caption evaluation (pycocoevalcap), with one reference.
+    """
+    small, tiny = 1e-9, 1e-15
+    precisions = (counts[2 : 2 + order] + tiny) / (counts[2 + ORDERS : 2 + ORDERS + order] + small)
+    ratio = (counts[0] + tiny) / (counts[1] + small)
+    penalty = math.exp(1 - 1 / ratio) if ratio < 1 else 1.0
+    return float(penalty * precisions.prod() ** (1 / order))
+
+
 class Bleu(Metric):
     """BLEU-1 to BLEU-4 with tokenizer 13a in lower case: corpus BLEU, and sentence BLEU with effective order."""
 
@@ -45,11 +64,13 @@ class Bleu(Metric):
     display_name = "BLEU"
     measures = "common n-grams of one to four words"
     scores: Mapping[str, Score] = {
-        f"bleu_{order}": Score("higher", f"corpus BLEU up to {order}-grams, 0 to 100") for order in range(1, ORDERS + 1)
+        f"bleu_{order}": Score("higher", f"corpus BLEU up to {order}-grams", "0 to 100")
+        for order in range(1, ORDERS + 1)
     }
     main_scores = ("bleu_2",)
     requirements = Requirements(packages=("sacrebleu",))
     cost = "nothing"
+    language = Language.SPACED
     source = "MAIRA-2, appendix D.1"
     pooled: Mapping[str, Callable[[Counts], float]] = {
         f"bleu_{order}": partial(corpus_bleu, order=order) for order in range(1, ORDERS + 1)
@@ -63,17 +84,63 @@ class Bleu(Metric):
         """
         from sacrebleu.metrics.bleu import BLEU
 
-        self._scorer = BLEU(lowercase=True, tokenize="13a", max_ngram_order=ORDERS, effective_order=True)
+        settings = {"lowercase": True, "tokenize": "13a"} if not self.variant else {"tokenize": "none", "force": True}
+        self._scorer = BLEU(max_ngram_order=ORDERS, effective_order=True, **settings)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs from 0 to 100."""
+        """Score pairs."""
         rows = np.array([self._count(pair) for pair in pairs], dtype=np.float64).reshape(len(pairs), 2 + 2 * ORDERS)
-        values = {
-            name: [corpus_bleu(row, order, sentence=True) for row in rows]
-            for order, name in enumerate(self.scores, start=1)
-        }
+        values = {name: [self._of_sample(row, order) for row in rows] for order, name in enumerate(self.scores, 1)}
         return MetricResult(values, pooled={name: PooledScore(rows, value) for name, value in self.pooled.items()})
 
     def _count(self, pair: TextPair) -> list[int]:
-        bleu = self._scorer.sentence_score(pair.candidate, [pair.reference])
+        bleu = self._scorer.sentence_score(self._prepare(pair.candidate), [self._prepare(pair.reference)])
         return [bleu.sys_len, bleu.ref_len, *bleu.counts, *bleu.totals]
+
+    def _prepare(self, text: str) -> str:
+        return text
+
+    def _of_sample(self, counts: Counts, order: int) -> float:
+        return corpus_bleu(counts, order, sentence=True)
+
+
+class RadEvalBleu(Bleu):
+    """BLEU-1 to BLEU-4 as in RadEval: words between spaces, with case."""
+
+    variant = "radeval"
+    difference = "split on spaces, case kept, no smoothing; 0 to 1"
+    source = "RadEval 2.2"
+    scores: Mapping[str, Score] = {
+        f"bleu_{order}.radeval": Score("higher", f"corpus BLEU up to {order}-grams, 0 to 1")
+        for order in range(1, ORDERS + 1)
+    }
+    main_scores = ("bleu_4.radeval",)
+    pooled: Mapping[str, Callable[[Counts], float]] = {
+        f"bleu_{order}.radeval": partial(caption_bleu, order=order) for order in range(1, ORDERS + 1)
+    }
+
+    def _of_sample(self, counts: Counts, order: int) -> float:
+        return caption_bleu(counts, order)
+
+
+class CocoBleu(RadEvalBleu):
+    """BLEU-1 to BLEU-4 as in COCO caption evaluation: Penn Treebank tokens without punctuation."""
+
+    variant = "coco"
+    difference = "Penn Treebank tokens in lower case without punctuation, no smoothing; 0 to 1"
+    source = "COCO caption evaluation (pycocoevalcap 1.2)"
+    requirements = Requirements(packages=("sacrebleu", "nltk"))
+    scores: Mapping[str, Score] = {
+        f"bleu_{order}.coco": Score("higher", f"corpus BLEU up to {order}-grams, 0 to 1")
+        for order in range(1, ORDERS + 1)
+    }
+    main_scores = ("bleu_4.coco",)
+    pooled: Mapping[str, Callable[[Counts], float]] = {
+        f"bleu_{order}.coco": partial(caption_bleu, order=order) for order in range(1, ORDERS + 1)
+    }
+
+    def _prepare(self, text: str) -> str:
+        return " ".join(ptb.tokenize(text))
+
+
+Bleu.variants = {metric.variant: metric for metric in (RadEvalBleu, CocoBleu)}

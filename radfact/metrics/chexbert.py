@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.errors import ErrorCode, InputError
+from radfact.languages import Language
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.records import TextPair
+from radfact.statistics.bootstrap import CountsFunction
 
 CLASSES = (
     *("Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation"),
@@ -29,19 +31,21 @@ BATCH_SIZE = 32
 MAX_TOKENS = 512
 
 
-def confusion_counts(candidate: NDArray[np.int_], reference: NDArray[np.int_]) -> Counts:
-    """Count true positives, false positives, false negatives and true negatives; uncertain counts as negative.
+def confusion_counts(
+    candidate: NDArray[np.int_], reference: NDArray[np.int_], *, positive: Sequence[str] = ("positive",)
+) -> Counts:
+    """Count true positives, false positives, false negatives and true negatives.
 
     Args:
         candidate: (samples, 14), indices of `LABELS`.
         reference: (samples, 14), indices of `LABELS`.
+        positive: labels that count as positive; by default uncertain counts as negative (MAIRA-2, appendix D.1).
 
     Returns:
         (samples, 4 * 14), in the order above, each for all classes.
-
-    Source: MAIRA-2, appendix D.1.
     """
-    predicted, actual = candidate == LABELS.index("positive"), reference == LABELS.index("positive")
+    indices = list(map(LABELS.index, positive))
+    predicted, actual = np.isin(candidate, indices), np.isin(reference, indices)
     outcomes = [predicted & actual, predicted & ~actual, ~predicted & actual, ~predicted & ~actual]
     return np.concatenate(outcomes, axis=1).astype(np.float64)
 
@@ -56,6 +60,19 @@ def macro_f1(counts: Counts, classes: Sequence[int]) -> float:
     tp, fp, fn, _ = _select(counts, classes)
     total = 2 * tp + fp + fn
     return float(np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0).mean())
+
+
+def weighted_f1(counts: Counts, classes: Sequence[int]) -> float:
+    """Compute the mean F1 of classes, weighted by the references that have the finding; NaN without any.
+
+    Args:
+        counts: of all classes.
+        classes: indices of classes.
+    """
+    tp, fp, fn, _ = _select(counts, classes)
+    total, support = 2 * tp + fp + fn, tp + fn
+    f1 = np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0)
+    return _ratio(float((f1 * support).sum()), float(support.sum()))
 
 
 def micro_f1(counts: Counts, classes: Sequence[int]) -> float:
@@ -111,34 +128,53 @@ def _ratio(part: float, whole: float) -> float:
 
 
 _ALL, _FIVE = range(len(CLASSES)), tuple(map(CLASSES.index, FIVE))
-_POOLED = {
+_AVERAGES: Mapping[str, CountsFunction] = {
     "chexbert_macro_f1_14": partial(macro_f1, classes=_ALL),
     "chexbert_micro_f1_14": partial(micro_f1, classes=_ALL),
     "chexbert_macro_f1_5": partial(macro_f1, classes=_FIVE),
     "chexbert_micro_f1_5": partial(micro_f1, classes=_FIVE),
+}
+_PLUS = {f"{name}_plus": function for name, function in _AVERAGES.items()}
+"""F1 with uncertain as positive, F1-14+ and F1-5+ in papers."""
+
+_POOLED: Mapping[str, CountsFunction] = {
+    **_AVERAGES,
     **{
         f"chexbert_{kind}_{name.lower().replace(' ', '_')}": partial(function, index=index)
         for kind, function in (("f1", class_f1), ("recall", class_recall), ("specificity", class_specificity))
         for index, name in enumerate(CLASSES)
     },
+    **_PLUS,
+}
+
+_RRG: Mapping[str, CountsFunction] = {
+    **{f"{name}.rrg": function for name, function in _AVERAGES.items()},
+    "chexbert_weighted_f1_14.rrg": partial(weighted_f1, classes=_ALL),
+    "chexbert_weighted_f1_5.rrg": partial(weighted_f1, classes=_FIVE),
+    **{f"{name}.rrg": function for name, function in _POOLED.items() if name.startswith("chexbert_f1_")},
 }
 
 WEIGHTS = {"chexbert": ("chexbert.pth", "vocab.txt")}
 
 
 class CheXbert(Metric):
-    """F1 of 14 and of 5 findings, F1, recall and specificity of each, and the cosine of the reports' embeddings."""
+    """F1 of 14 and of 5 findings, F1, recall and specificity of each, and the cosine of the reports' embeddings.
+
+    Uncertain counts as negative, as in MAIRA-2, except in the scores that end in `_plus`, where it counts as positive.
+    """
 
     name = "chexbert"
     display_name = "CheXbert"
     measures = "agreement on 14 findings, and similarity of their embeddings"
     scores: Mapping[str, Score] = {
-        **{name: Score("higher", "agreement on findings") for name in _POOLED},
+        **{name: Score("higher", "agreement on findings") for name in _POOLED if name not in _PLUS},
+        **{name: Score("higher", "agreement on findings, uncertain as positive") for name in _PLUS},
         "chexbert_similarity": Score("higher", "cosine similarity of the embeddings"),
     }
     main_scores = ("chexbert_similarity",)
     requirements = Requirements(packages=("torch", "transformers"), weights=WEIGHTS)
     cost = "two passes of BERT"
+    language = Language.ENGLISH
     source = "MAIRA-2, appendix D.1, figures 3 and 5, table B.3"
     pooled = _POOLED
     dataset_scores = frozenset(_POOLED)
@@ -161,15 +197,41 @@ class CheXbert(Metric):
         candidate_labels, candidate_embeddings = self._labeler.label([pair.candidate for pair in pairs])
         reference_labels, reference_embeddings = self._labeler.label([pair.reference for pair in pairs])
         counts = confusion_counts(candidate_labels, reference_labels)
+        plus_counts = confusion_counts(candidate_labels, reference_labels, positive=("positive", "uncertain"))
         details = [
             {"candidate": _findings(candidate), "reference": _findings(reference)}
             for candidate, reference in zip(candidate_labels, reference_labels, strict=True)
         ]
         return MetricResult(
             {"chexbert_similarity": _cosines(candidate_embeddings, reference_embeddings)},
-            pooled={name: PooledScore(counts, value) for name, value in self.pooled.items()},
+            pooled={
+                name: PooledScore(plus_counts if name in _PLUS else counts, value) for name, value in _POOLED.items()
+            },
             details=details,
         )
+
+
+class RrgCheXbert(CheXbert):
+    """CheXbert F1 as in F1CheXbert and the RRG24 shared task: uncertain as positive, and No Finding as a class."""
+
+    variant = "rrg"
+    difference = "uncertain counts as positive; adds means weighted by the number of references with the finding"
+    source = "F1CheXbert 0.0.2, RadEval 2.2"
+    scores: Mapping[str, Score] = {name: Score("higher", "agreement on findings") for name in _RRG}
+    main_scores = ("chexbert_micro_f1_5.rrg",)
+    pooled = _RRG
+    dataset_scores = frozenset(_RRG)
+
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
+        """Score pairs, with the findings of both reports as details."""
+        result = super().score(pairs)
+        counts = result.pooled["chexbert_micro_f1_14_plus"].counts
+        return MetricResult(
+            {}, pooled={name: PooledScore(counts, value) for name, value in _RRG.items()}, details=result.details
+        )
+
+
+CheXbert.variants = {RrgCheXbert.variant: RrgCheXbert}
 
 
 def _cosines(left: NDArray[np.float64], right: NDArray[np.float64]) -> list[float]:

@@ -31,8 +31,8 @@ def count_scores(prefix: str) -> dict[str, Score]:
     kinds = ("significant", "insignificant")
     errors = [f"{prefix}_ec", *(f"{prefix}_{kind}" for kind in kinds)]
     errors += [f"{prefix}_{kind}_{letter}" for kind in kinds for letter in ERROR_CATEGORIES]
-    scores = {name: Score("lower", "number of errors") for name in errors}
-    return {**scores, f"{prefix}_matched": Score("higher", "number of matched findings")}
+    scores = {name: Score("lower", "number of errors", "errors") for name in errors}
+    return {**scores, f"{prefix}_matched": Score("higher", "number of matched findings", "findings")}
 
 
 def compute_counts(prefix: str, assessment: Assessment) -> dict[str, float]:

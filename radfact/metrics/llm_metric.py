@@ -6,12 +6,14 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest
+from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.metrics.protocol import Metric, MetricResult, Requirements
 from radfact.records import TextPair
 
@@ -72,8 +74,19 @@ class LLMMetric(Metric, Generic[ResponseT]):
         Raises:
             RunError: the server refuses the key or the model, cannot be reached, or refuses every request.
         """
-        requests = [self.request(pair.candidate, pair.reference) for pair in pairs]
-        return self.client.complete_all(requests)
+        return self.client.complete_all(self.requests(pairs))
+
+    def plan(self, pairs: Sequence[TextPair]) -> dict[str, RequestPlan]:
+        """Count the requests for pairs. See `Metric`."""
+        return {self.name: plan_requests(self.client, self.requests(pairs))[0]}
+
+    def requests(self, pairs: Sequence[TextPair]) -> list[ChatRequest[ResponseT]]:
+        """Build the requests for pairs, whose errors show no word of the reports and of the context."""
+        return [replace(self.pair_request(pair), reports=_private_texts(pair)) for pair in pairs]
+
+    def pair_request(self, pair: TextPair) -> ChatRequest[ResponseT]:
+        """Build the request for a pair; a metric that uses the context of the patient overrides it."""
+        return self.request(pair.candidate, pair.reference)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs; a pair without a valid response is NaN, with the reason.
@@ -93,3 +106,9 @@ class LLMMetric(Metric, Generic[ResponseT]):
             },
             usage=usage,
         )
+
+
+def _private_texts(pair: TextPair) -> tuple[str, ...]:
+    context = pair.context
+    age = "" if context.age is None else f"{context.age:g}"
+    return pair.candidate, pair.reference, context.indication or "", context.comparison or "", age

@@ -13,7 +13,9 @@ from pydantic import TypeAdapter
 
 from radfact.errors import Failure
 from radfact.io.jsonl import read_json
+from radfact.languages import Language
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
+from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
 from radfact.records import Pair, Record, Report, TextPair
@@ -49,6 +51,7 @@ class LateralMentions(Metric):
     # No mention spans two sentences.
     reads = "sentences"
     cost = "nothing"
+    language = Language.ENGLISH
     source = "MAIRA-2, appendix D.6.1 and listing 6"
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
@@ -99,7 +102,7 @@ class ComparisonMentions(Metric):
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score 1 if a report mentions an earlier examination, else 0; NaN without a valid response."""
-        texts = [text for pair in pairs for text in (pair.candidate, pair.reference)]
+        texts = _texts(pairs)
         before = self.client.usage_counter.as_dict()
         results = self.detect(texts)
         usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}
@@ -113,11 +116,21 @@ class ComparisonMentions(Metric):
 
     def detect(self, texts: Sequence[str]) -> list[bool | Failure]:
         """Detect for each text whether it mentions an earlier examination; the model does not see empty texts."""
-        distinct = list(dict.fromkeys(text for text in texts if text.strip()))
-        requests = [ChatRequest((("user", text),), _parse_yes_or_no, self._prefix) for text in distinct]
-        responses = self.client.complete_all(requests)
-        results = dict(zip(distinct, responses, strict=True))
+        requests = self._requests(texts)
+        responses = self.client.complete_all(list(requests.values()))
+        results = dict(zip(requests, responses, strict=True))
         return [results.get(text, False) for text in texts]
+
+    def plan(self, pairs: Sequence[TextPair]) -> dict[str, RequestPlan]:
+        """Count the requests for the reports of pairs. See `Metric`."""
+        return {self.name: plan_requests(self.client, list(self._requests(_texts(pairs)).values()))[0]}
+
+    def _requests(self, texts: Sequence[str]) -> dict[str, ChatRequest[bool]]:
+        return {text: ChatRequest((("user", text),), _parse_yes_or_no, self._prefix) for text in texts if text.strip()}
+
+
+def _texts(pairs: Sequence[TextPair]) -> list[str]:
+    return [text for pair in pairs for text in (pair.candidate, pair.reference)]
 
 
 _YES_OR_NO = r"\b(yes|no)\b(?=[^\w\s]|\s+[-–—(]|\s*$|\s*\n)"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from radfact.errors import ErrorCode, InputError
+from radfact.languages import Language
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
 from radfact.records import TextPair
 
@@ -22,6 +23,7 @@ class Meteor(Metric):
         packages=("nltk",), weights={"wordnet": ("lexnames", "data.noun", "index.noun", "noun.exc")}
     )
     cost = "nothing"
+    language = Language.ENGLISH
     source = "MAIRA-2, appendix D.1"
 
     def __init__(self, folder: Path) -> None:
@@ -55,11 +57,35 @@ class Meteor(Metric):
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs from 0 to 1."""
-        from nltk.tokenize import wordpunct_tokenize
         from nltk.translate.meteor_score import single_meteor_score
 
+        (name,) = self.scores
         values = []
         for pair in pairs:
-            reference, candidate = wordpunct_tokenize(pair.reference), wordpunct_tokenize(pair.candidate)
+            reference, candidate = self._tokenize(pair.reference), self._tokenize(pair.candidate)
             values.append(float(single_meteor_score(reference, candidate, wordnet=self._wordnet)))
-        return MetricResult({"meteor": values})
+        return MetricResult({name: values})
+
+    def _tokenize(self, text: str) -> list[str]:
+        from nltk.tokenize import wordpunct_tokenize
+
+        return list(wordpunct_tokenize(text))
+
+
+class HuggingFaceMeteor(Meteor):
+    """METEOR as in Hugging Face evaluate: the words of each sentence by the rules of `nltk.word_tokenize`."""
+
+    variant = "hf"
+    difference = "tokens of nltk.word_tokenize: T-spine is one token; sentences split by untrained Punkt"
+    source = "Hugging Face evaluate 0.4"
+    scores: Mapping[str, Score] = {"meteor.hf": Score("higher", "METEOR")}
+
+    def _tokenize(self, text: str) -> list[str]:
+        from nltk.tokenize import NLTKWordTokenizer
+        from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+        words = NLTKWordTokenizer()
+        return [word for sentence in PunktSentenceTokenizer().tokenize(text) for word in words.tokenize(sentence)]
+
+
+Meteor.variants = {HuggingFaceMeteor.variant: HuggingFaceMeteor}

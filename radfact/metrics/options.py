@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PositiveInt
 
 from radfact.errors import ErrorCode, InputError
 from radfact.options import Option, Options
@@ -62,19 +62,43 @@ class MetricOptions(Options):
         Mapping[str, Mapping[str, Any]],
         BeforeValidator(_nest_arguments),
         Option(
-            "Argument of a metric, such as fineradscore.zero_shot=true ('radfact metrics' lists them); repeatable.",
+            "Argument of a metric, such as fineradscore.examples=none ('radfact metrics' lists them); repeatable.",
             flag="--metric-arg",
             metavar="METRIC.KEY=VALUE",
         ),
     ] = Field(default_factory=dict)
+    compat: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_split_names),
+        Option(
+            "Published variant to compute instead of the default, such as exact for RadFact, or coco for BLEU and "
+            "ROUGE-L ('radfact metrics' lists them); repeatable. Applies to every selected metric that has it.",
+            metavar="NAME",
+        ),
+    ] = ()
     weights: Annotated[
         Mapping[str, Path] | tuple[Path, ...],
         BeforeValidator(_find_folders),
         Option(
             "Weights of metrics: a folder with subfolders named wordnet, bertscore, chexbert and radgraph, or "
-            "NAME=FOLDER for one of them; repeatable.",
+            "NAME=FOLDER for one of them; repeatable. Default: those of 'radfact weights fetch'.",
             metavar="[NAME=]FOLDER",
             panel="Input",
             cli_type=list[str],
         ),
     ] = ()
+
+
+class RepeatOptions(Options):
+    """Repeated queries to models."""
+
+    panel = "Scores"
+
+    repeat: Annotated[
+        PositiveInt,
+        Option(
+            "Number of times to query a model about the same reports, to measure how much its responses vary. Scores "
+            "are means over the repeats. Metrics without a model ignore this option.",
+            metavar="K",
+        ),
+    ] = 1

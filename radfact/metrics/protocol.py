@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -15,18 +16,21 @@ import numpy as np
 import numpy.typing as npt
 
 from radfact.errors import ErrorCode, InputError, RunError, brief
-from radfact.records import Pair, TextPair
+from radfact.languages import Language
+from radfact.records import Pair, TextPair, narrative
 from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, summarize, summarize_counts
+from radfact.statistics.clusters import Clusters
 
 if TYPE_CHECKING:
+    from radfact.llm.plan import RequestPlan
     from radfact.metrics.resources import MetricResources
 
 Counts = npt.NDArray[np.float64]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _COLUMNS = frozenset(
-    {"sample_id", "failure", "failures", "failed_sentences", "reports"}
-    | {f"{side}_{what}" for side in ("candidate", "reference") for what in ("sentences", "sentences_with_boxes")}
+    {"sample_id", "cluster", "failure", "failures", "failed_sentences", "reports"}
+    | {f"{side}_sentences{kind}" for side in ("candidate", "reference") for kind in ("", "_with_boxes", "_removed")}
 )
 """Columns of `samples.jsonl` other than scores."""
 
@@ -38,10 +42,12 @@ class Score:
     Attributes:
         direction: whether `higher` or `lower` is better, or `neutral`.
         measures: what it measures, in a few words.
+        unit: range or unit of its values, such as `0 to 100` or `errors`; empty for 0 to 1.
     """
 
     direction: Direction
     measures: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,22 @@ class PooledScore:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeats:
+    """Repeated queries behind a result, whose values are means over the repeats.
+
+    Attributes:
+        count: number of repeats.
+        repeat_sd: sample standard deviation of each dataset-level score over the repeats; None for fewer than two
+            values.
+        partly_failed: number of samples that some repeats scored and others did not.
+    """
+
+    count: int
+    repeat_sd: Mapping[str, float | None]
+    partly_failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MetricResult:
     """Sample-level scores of a set of pairs, in their order.
 
@@ -85,6 +107,7 @@ class MetricResult:
         usage: calls, tokens, repairs and failures of a model.
         usage_by_role: the same by model, if the metric queries more than one.
         counts: numbers of the whole set, such as judgments.
+        repeats: repeated queries; None for a single query.
     """
 
     values: Mapping[str, Sequence[float]]
@@ -94,6 +117,44 @@ class MetricResult:
     usage: Mapping[str, int] = field(default_factory=dict)
     usage_by_role: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    repeats: Repeats | None = None
+
+
+def _expand(result: MetricResult, places: Sequence[int], count: int, reason: str) -> MetricResult:
+    """Return the result of some of the pairs as the result of all.
+
+    Args:
+        result: of the pairs at `places`.
+        places: indices of the scored pairs.
+        count: number of all pairs.
+        reason: why the others are not scored.
+    """
+
+    def column(values: Sequence[float]) -> list[float]:
+        by_place = dict(zip(places, values, strict=True))
+        return [by_place.get(place, math.nan) for place in range(count)]
+
+    tables: dict[int, Counts] = {}
+    for pooled in result.pooled.values():
+        if id(pooled.counts) not in tables:
+            table = np.full((count, *pooled.counts.shape[1:]), math.nan)
+            table[list(places)] = pooled.counts
+            tables[id(pooled.counts)] = table
+    details: list[Mapping[str, Any]] = [{} for _ in range(count if result.details else 0)]
+    for place, detail in zip(places, result.details, strict=False):
+        details[place] = detail
+    failures = dict.fromkeys(range(count), reason)
+    for index, place in enumerate(places):
+        failures.pop(place)
+        if index in result.failures:
+            failures[place] = result.failures[index]
+    return replace(
+        result,
+        values={name: column(values) for name, values in result.values.items()},
+        pooled={name: PooledScore(tables[id(pooled.counts)], pooled.value) for name, pooled in result.pooled.items()},
+        details=details,
+        failures=dict(sorted(failures.items())),
+    )
 
 
 class Metric(ABC):
@@ -110,8 +171,13 @@ class Metric(ABC):
             by spaces; `sentences` gives the pairs as they are.
         requirements: packages, weights and models that it needs.
         cost: cost per report.
+        language: language that it reads; a pair with a text in another script is not scored, with the reason.
         source: where the metric is defined.
         is_variant: whether it is a variant of another built-in metric, which "all" does not select.
+        variants: published variants of the metric, which `--compat NAME` computes instead: subclasses by name, whose
+            scores end in `.NAME`, so that they are never taken for those of the metric.
+        variant: name of the variant that a subclass in `variants` computes.
+        difference: how this variant differs from the metric, in a few words.
         pooled: functions of pooled scores, so that `radfact compare` can compute them from the counts on disk.
         dataset_scores: scores without sample-level values.
         box_scores: scores that have no value for texts.
@@ -127,8 +193,12 @@ class Metric(ABC):
     reads: Literal["text", "sentences"] = "text"
     requirements: Requirements = Requirements()
     cost: str = "not stated"
+    language: Language = Language.ANY
     source: str = "custom metric"
     is_variant: bool = False
+    variants: Mapping[str, type[Metric]] = {}
+    variant: str = ""
+    difference: str = ""
     pooled: Mapping[str, CountsFunction] = {}
     dataset_scores: frozenset[str] = frozenset()
     box_scores: frozenset[str] = frozenset()
@@ -150,6 +220,18 @@ class Metric(ABC):
             return cls(resources.client(cls.parameters, cls.name), **arguments)  # type: ignore[call-arg]
         return cls(*resources.weights.find_all(cls.requirements), **arguments)
 
+    def plan(self, pairs: Sequence[Any]) -> dict[str, RequestPlan]:
+        """Count the requests to models that `score` would send, by role, without sending any.
+
+        Args:
+            pairs: as for `score`.
+        """
+        from radfact.llm.plan import RequestPlan
+
+        if self.requirements.judge is None:
+            return {}
+        return {self.name: RequestPlan("not known", len(pairs), characters=None, is_exact=False)}
+
     @abstractmethod
     def score(self, pairs: Sequence[Any]) -> MetricResult:
         """Compute the sample-level scores of pairs.
@@ -163,7 +245,13 @@ class Metric(ABC):
         """
 
     def aggregate(
-        self, result: MetricResult, names: Sequence[str], *, replicates: int, seed: int
+        self,
+        result: MetricResult,
+        names: Sequence[str],
+        *,
+        replicates: int,
+        seed: int,
+        clusters: Clusters | None = None,
     ) -> dict[str, Summary]:
         """Compute dataset-level scores: means of the samples that have a value, and pooled scores.
 
@@ -172,9 +260,11 @@ class Metric(ABC):
             names: scores to aggregate.
             replicates: of the bootstrap.
             seed: of the bootstrap.
+            clusters: of the samples, which the bootstrap draws as a whole; None draws samples.
         """
+        draws: dict[str, Any] = {"replicates": replicates, "seed": seed, "clusters": clusters}
         means = {name: result.values[name] for name in names if name not in result.pooled}
-        summaries = summarize(means, replicates=replicates, seed=seed) if means else {}
+        summaries = summarize(means, **draws) if means else {}
         by_counts: dict[int, dict[str, PooledScore]] = {}
         for name in names:
             if name in result.pooled:
@@ -182,7 +272,7 @@ class Metric(ABC):
         for group in by_counts.values():
             counts = next(iter(group.values())).counts
             functions = {name: pooled.value for name, pooled in group.items()}
-            summaries |= summarize_counts(counts, functions, replicates=replicates, seed=seed)
+            summaries |= summarize_counts(counts, functions, **draws)
         return summaries
 
     def describe(self) -> dict[str, Any] | None:
@@ -193,6 +283,18 @@ class Metric(ABC):
 def directions_of(metric: Metric | type[Metric]) -> dict[str, Direction]:
     """Return the direction of every score of a metric or of its class."""
     return {name: score.direction if isinstance(score, Score) else score for name, score in metric.scores.items()}
+
+
+def units_of(metric: Metric | type[Metric]) -> dict[str, str]:
+    """Return the unit of every score of a metric or of its class that is not a fraction."""
+    return {name: score.unit for name, score in metric.scores.items() if isinstance(score, Score) and score.unit}
+
+
+def describe_language(metric: Metric | type[Metric]) -> str:
+    """Return the language that a metric reads, for a table."""
+    if metric.requirements.judge is None:
+        return str(metric.language)
+    return "that of the judge (offline: English)" if metric.requirements.judge == "any" else "that of the model"
 
 
 def main_scores_of(metric: Metric | type[Metric]) -> list[str]:
@@ -229,6 +331,32 @@ class FunctionMetric(Metric):
         return MetricResult({name: [float(row[name]) for row in rows] for name in self.scores})
 
 
+def _readable_places(metric: Metric, pairs: Sequence[Pair]) -> list[int]:
+    """Return the places of the pairs whose texts a metric can read."""
+    language = metric.language
+    return [
+        place
+        for place, pair in enumerate(pairs)
+        # The texts of grounded reports are joined only where it matters.
+        if language is Language.ANY
+        or (language.matches(narrative(pair.candidate)) and language.matches(narrative(pair.reference)))
+    ]
+
+
+def _as_read(metric: Metric, pairs: Sequence[Pair], places: Sequence[int]) -> list[Pair]:
+    return [TextPair.of(pairs[place]) if metric.reads == "text" else pairs[place] for place in places]
+
+
+def plan_pairs(metric: Metric, pairs: Sequence[Pair]) -> dict[str, RequestPlan]:
+    """Count the requests to models that `score_pairs` would send, by role, without sending any.
+
+    Args:
+        metric: the metric.
+        pairs: of reports.
+    """
+    return metric.plan(_as_read(metric, pairs, _readable_places(metric, pairs)))
+
+
 def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
     """Score pairs by a metric, in the form that it reads, and validate its result.
 
@@ -237,12 +365,14 @@ def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
         pairs: of reports.
 
     Raises:
-        RunError: the metric fails, or its result does not match its declaration.
+        RunError: the metric fails, its result does not match its declaration, or it can read none of the pairs.
     """
-    if metric.reads == "text":
-        pairs = [TextPair.of(pair) for pair in pairs]
-    result = metric.score(pairs)
-    count = len(pairs)
+    language, places = metric.language, _readable_places(metric, pairs)
+    if pairs and not places:
+        raise RunError(f"no sample could be scored: {language.skip_reason}", code=ErrorCode.NOTHING_SCORED)
+    readable = _as_read(metric, pairs, places)
+    result = metric.score(readable)
+    count = len(readable)
 
     def fail(message: str) -> None:
         raise RunError(f"{metric.name}: {message}", code=ErrorCode.INVALID_PLUGIN)
@@ -258,7 +388,7 @@ def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
         lengths = {len(column) for column in (values, None if pooled is None else pooled.counts) if column is not None}
         if lengths - {count}:
             fail(f"expected {count} values of '{name}', one per pair, found {lengths.pop()}")
-    return result
+    return result if count == len(pairs) else _expand(result, places, len(pairs), language.skip_reason)
 
 
 def check_metric(metric: Any, label: str) -> None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from radfact.languages import Language
 from radfact.metrics import bertscore, chexbert, radgraph
-from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
+from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.records import TextPair
+from radfact.statistics.bootstrap import CountsFunction
 
 if TYPE_CHECKING:
     from radfact.metrics.resources import MetricResources
@@ -76,14 +78,15 @@ class RadCliQ(Metric):
     display_name = "RadCliQ"
     measures = "errors that radiologists would count, predicted from four metrics"
     scores: Mapping[str, Score] = {
-        "radcliq_v0": Score("lower", "version 0"),
-        "radcliq_v1": Score("lower", "version 1"),
+        "radcliq_v0": Score("lower", "version 0", "unbounded"),
+        "radcliq_v1": Score("lower", "version 1", "unbounded"),
     }
     requirements = Requirements(
         packages=("nltk", "radgraph", "bert_score", "torch", "transformers"),
         weights={**radgraph.WEIGHTS, **bertscore.WEIGHTS, **chexbert.WEIGHTS},
     )
     cost = "that of RadGraph, BERTScore and CheXbert, once"
+    language = Language.ENGLISH
     source = "MAIRA-2, appendix D.1"
 
     def __init__(self, radgraph: Metric, bertscore: Metric, chexbert: Metric) -> None:
@@ -114,3 +117,36 @@ class RadCliQ(Metric):
                 for row in features
             ],
         )
+
+
+def inverse_mean(counts: Counts) -> float:
+    """Compute the inverse of the mean from (number of samples, sum of values); NaN for a mean of 0."""
+    number, total = counts
+    return float(number / total) if total else float("nan")
+
+
+class InverseRadCliQ(RadCliQ):
+    """RadCliQ, version 1, of a dataset as the inverse of the mean: higher is better."""
+
+    variant = "inverse"
+    difference = "dataset-level score only: 1 / mean of RadCliQ-v1"
+    source = "RadEval 2.2, ReXrank"
+    scores: Mapping[str, Score] = {
+        "radcliq_v1.inverse": Score("higher", "inverse of the mean of version 1", "unbounded")
+    }
+    pooled: Mapping[str, CountsFunction] = {"radcliq_v1.inverse": inverse_mean}
+    dataset_scores = frozenset(scores)
+
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
+        """Score pairs; their own values are in the details."""
+        result = super().score(pairs)
+        values = np.array(result.values["radcliq_v1"], dtype=np.float64)
+        counts = np.stack([np.where(np.isnan(values), np.nan, 1.0), values], axis=1)
+        details = [
+            {**detail, "radcliq_v1": None if np.isnan(value) else float(value)}
+            for detail, value in zip(result.details, values, strict=True)
+        ]
+        return MetricResult({}, pooled={"radcliq_v1.inverse": PooledScore(counts, inverse_mean)}, details=details)
+
+
+RadCliQ.variants = {InverseRadCliQ.variant: InverseRadCliQ}

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from radfact.errors import ErrorCode, Failure, RunError
-from radfact.judges import Judge, Splitter, default_splitter
+from radfact.io.jsonl import CompressedRows
+from radfact.judges import Judge, Splitter, default_splitter, load_splitter
 from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.offline.judge import OfflineJudge, count_unread
-from radfact.judges.protocol import EntailmentQuery, query_judge
+from radfact.judges.positions import locate_removed
+from radfact.judges.protocol import (
+    EntailmentQuery,
+    ExplainingSplitter,
+    PlanningJudge,
+    PlanningSplitter,
+    Verdict,
+    flatten_split,
+    query_judge,
+)
+from radfact.llm.plan import RequestPlan
 from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.records import Pair, Report, Sentence, narratives
 from radfact.scoring.options import ScoringOptions
-from radfact.scoring.radfact import F1_PARTS, PARTS, SCORES, Side, SplitPair
+from radfact.scoring.radfact import F1_PARTS, PARTS, POLICY_F1_PARTS, POLICY_SCORES, SCORES, Side, SplitPair
 from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
+from radfact.statistics.clusters import Clusters
 from radfact.statistics.significance import f1_counts, f1_from_counts
 
 if TYPE_CHECKING:
@@ -28,6 +41,12 @@ _MEASURES = {
     "grounding": "sentences entailed logically and spatially among the entailed ones with boxes",
     "spatial": "sentences entailed logically and spatially among those with boxes",
 }
+_POLICIES = {
+    "positive": "entailed sentences among those with a finding",
+    "negative": "entailed sentences among denials and normal statements",
+    "implied": "entailed sentences and denials that the other report does not contradict, among all",
+}
+_F1_PARTS = {**F1_PARTS, **POLICY_F1_PARTS}
 
 SplitReports = Mapping[str, Sequence[str] | Failure]
 """Sentences of each distinct narrative."""
@@ -42,13 +61,16 @@ class RadFactMetric(Metric):
     name = "radfact"
     display_name = "RadFact"
     measures = "fraction of sentences entailed by the other report, and correctly grounded"
-    scores: Mapping[str, Score] = {name: Score("higher", _MEASURES[name.rpartition("_")[0]]) for name in SCORES}
+    scores: Mapping[str, Score] = {
+        **{name: Score("higher", _MEASURES[name.rpartition("_")[0]]) for name in SCORES},
+        **{name: Score("higher", _POLICIES[name.rpartition("_")[2]]) for name in POLICY_SCORES},
+    }
     main_scores = ("logical_f1",)
     reads = "sentences"
     requirements = Requirements(judge="any")
     cost = "one query per sentence, and two splits of a narrative"
     source = "MAIRA-2, appendix C"
-    pooled: Mapping[str, CountsFunction] = dict.fromkeys(F1_PARTS, f1_from_counts)
+    pooled: Mapping[str, CountsFunction] = dict.fromkeys(_F1_PARTS, f1_from_counts)
     box_scores = frozenset(name for name in SCORES if not name.startswith("logical"))
     worst_values: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
 
@@ -71,6 +93,7 @@ class RadFactMetric(Metric):
         self.judge = as_judge(judge)
         self.splitter = None if splitter is None else as_splitter(splitter)
         self.options = ScoringOptions(**options)
+        self._removed: dict[str, list[dict[str, Any]]] = {}
 
     @classmethod
     def create(cls, resources: MetricResources, **options: Any) -> Self:
@@ -81,6 +104,36 @@ class RadFactMetric(Metric):
         """Return everything that changes a score."""
         splitter = None if self.splitter is None else self.splitter.describe()
         return {"judge": self.judge.describe(), "splitter": splitter, "options": self.options.model_dump()}
+
+    def plan(self, pairs: Sequence[Pair]) -> dict[str, RequestPlan]:
+        """Count the requests to splitter and judge.
+
+        Narratives without a cached response of a splitter are split by the offline rules, to estimate the queries.
+
+        Args:
+            pairs: as for `score`.
+        """
+        plans: dict[str, RequestPlan] = {}
+        unsplit, offline = narratives(pairs), load_splitter("offline")
+        splits: list[list[str] | Failure | None] = [None] * len(unsplit)
+        if unsplit:
+            splitter = self.splitter or default_splitter(self.judge)
+            if splitter.name == offline.name:
+                splits = [*offline.split(unsplit)]
+            elif isinstance(splitter, PlanningSplitter):
+                plans["splitting"], cached = splitter.plan(unsplit)
+                splits = [*cached]
+            else:
+                plans["splitting"] = RequestPlan(splitter.name, len(unsplit), characters=None)
+        unknown = [report for report, split in zip(unsplit, splits, strict=True) if split is None]
+        reports = {report: split for report, split in zip(unsplit, splits, strict=True) if split is not None}
+        reports |= dict(zip(unknown, offline.split(unknown), strict=True))
+        queries = _collect_queries([_split_pair(pair, reports) for pair in pairs])
+        if isinstance(self.judge, PlanningJudge):
+            plans["judging"] = replace(self.judge.plan(queries), is_exact=not unknown)
+        elif self.judge.name != OfflineJudge.name:
+            plans["judging"] = RequestPlan(self.judge.name, len(queries), characters=None, is_exact=not unknown)
+        return plans
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
         """Split narratives, query the judge and score the pairs.
@@ -104,7 +157,20 @@ class RadFactMetric(Metric):
         responses = query_judge(self.judge, queries) if queries else []
         self._stop_at_failures(responses, "judgments")
         verdicts = dict(zip(queries, responses, strict=True))
-        scored = [pair.score(verdicts, self.options) for pair in split_pairs]
+        details, failures = CompressedRows(), {}
+        values: dict[str, list[float]] = {name: [] for name in self.scores}
+        unread = 0
+        for place, pair in enumerate(split_pairs):
+            scored = pair.score(verdicts, self.options)
+            for name, column in values.items():
+                column.append(scored.scores[name])
+            if scored.failure is not None:
+                failures[place] = scored.failure
+            unread += count_unread(row.why for row in scored.sentences)
+            sentences = [row.model_dump(mode="json") for row in scored.sentences]
+            removed = self._removed_texts(pairs[place])
+            counted = {f"{side}_sentences_removed": len(removed.get(side, ())) for side in PARTS}
+            details.append({"counts": {**scored.counts, **counted}, "sentences": sentences, "removed": removed})
 
         counts = {
             "judgments": len(verdicts),
@@ -112,34 +178,38 @@ class RadFactMetric(Metric):
             "narratives": len(reports),
             "failed_narratives": sum(isinstance(sentences, Failure) for sentences in reports.values()),
         }
+        relations = [_tells_relation(response) for response in responses]
+        if not all(relations):
+            counts["judgments_without_relation"] = relations.count(False)
         if self.judge.name == OfflineJudge.name:
-            counts["unread_sentences"] = count_unread(row.why for pair in scored for row in pair.sentences)
+            counts["unread_sentences"] = unread
         usages = {
             role: {name: count - usage_before[role].get(name, 0) for name, count in model.usage().items()}
             for role, model in roles.items()
         }
         names = dict.fromkeys(name for usage in usages.values() for name in usage)
         f1_tables = {
-            name: np.array([[pair.scores[precision], pair.scores[recall]] for pair in scored], dtype=np.float64)
-            for name, (precision, recall) in F1_PARTS.items()
+            name: np.array([values[precision], values[recall]], dtype=np.float64).T
+            for name, (precision, recall) in _F1_PARTS.items()
         }
         return MetricResult(
-            {name: [pair.scores[name] for pair in scored] for name in SCORES},
-            pooled={
-                name: PooledScore(f1_counts(table.reshape(-1, 2)), f1_from_counts) for name, table in f1_tables.items()
-            },
-            details=[
-                {"counts": dict(pair.counts), "sentences": [row.model_dump(mode="json") for row in pair.sentences]}
-                for pair in scored
-            ],
-            failures={place: pair.failure for place, pair in enumerate(scored) if pair.failure is not None},
+            values,
+            pooled={name: PooledScore(f1_counts(table), f1_from_counts) for name, table in f1_tables.items()},
+            details=details,
+            failures=failures,
             counts=counts,
             usage={name: sum(usage.get(name, 0) for usage in usages.values()) for name in names},
             usage_by_role=usages,
         )
 
     def aggregate(
-        self, result: MetricResult, names: Sequence[str], *, replicates: int, seed: int
+        self,
+        result: MetricResult,
+        names: Sequence[str],
+        *,
+        replicates: int,
+        seed: int,
+        clusters: Clusters | None = None,
     ) -> dict[str, Summary]:
         """Compute dataset-level scores; the bootstrap draws from samples with two reports to judge.
 
@@ -148,20 +218,31 @@ class RadFactMetric(Metric):
             names: scores to aggregate.
             replicates: of the bootstrap.
             seed: of the bootstrap.
+            clusters: of the samples, which the bootstrap draws as a whole; None draws samples.
         """
         judged = [
             place
-            for place, detail in enumerate(result.details)
-            if place not in result.failures or detail["counts"]["failed_sentences"] > 0
+            for place in range(len(result.details))
+            if place not in result.failures or result.details[place]["counts"]["failed_sentences"] > 0
         ]
         values = {
-            name: [column[place] for place in judged] for name, column in result.values.items() if name not in F1_PARTS
+            name: [column[place] for place in judged] for name, column in result.values.items() if name not in _F1_PARTS
         }
-        summaries = summarize(values, f1=F1_PARTS, replicates=replicates, seed=seed)
+        clusters = None if clusters is None else clusters.select(judged)
+        summaries = summarize(values, f1=_F1_PARTS, replicates=replicates, seed=seed, clusters=clusters)
         return {name: summaries[name] for name in names}
 
     def _split(self, unsplit: Sequence[str], splitter: Splitter) -> SplitReports:
-        reports = splitter.split(unsplit)
+        self._removed = {}
+        reports: list[list[str] | Failure]
+        if isinstance(splitter, ExplainingSplitter):
+            splits = splitter.explain(unsplit)
+            reports = [split if isinstance(split, Failure) else flatten_split(split) for split in splits]
+            for narrative, split in zip(unsplit, splits, strict=False):
+                if not isinstance(split, Failure):
+                    self._removed[narrative] = [asdict(text) for text in locate_removed(narrative, split)]
+        else:
+            reports = splitter.split(unsplit)
         if len(reports) != len(unsplit):
             raise RunError(
                 f"splitter '{splitter.name}' gave {len(reports)} answers to {len(unsplit)} narratives",
@@ -170,6 +251,15 @@ class RadFactMetric(Metric):
         self._stop_at_failures(reports, "narratives")
         return dict(zip(unsplit, reports, strict=True))
 
+    def _removed_texts(self, pair: Pair) -> dict[str, list[dict[str, Any]]]:
+        """Return what the splitter removed from the narratives of a pair, by side."""
+        reports = {"candidate": pair.candidate, "reference": pair.reference}
+        return {
+            side: self._removed[report]
+            for side, report in reports.items()
+            if isinstance(report, str) and self._removed.get(report)
+        }
+
     def _stop_at_failures(self, responses: Sequence[object], noun: str) -> None:
         failures = [response for response in responses if isinstance(response, Failure)]
         if failures and self.options.on_failure == "stop":
@@ -177,6 +267,26 @@ class RadFactMetric(Metric):
                 f"{len(failures)} of {len(responses)} {noun} have no valid answer (first: {failures[0].reason})",
                 code=ErrorCode.JUDGE_FAILED,
             )
+
+
+class ExactRadFact(RadFactMetric):
+    """RadFact with exact regions. Its scores keep their names; the settings of the run state the variant."""
+
+    variant = "exact"
+    difference = "regions compared without the 224-pixel grid; the scores keep their names"
+    source = "maira-radfact"
+
+    @classmethod
+    def create(cls, resources: MetricResources, **options: Any) -> Self:
+        """Create the metric with the judge and the splitter of a run, and further scoring options."""
+        return super().create(resources, **{**options, "compat": cls.variant})
+
+
+RadFactMetric.variants = {ExactRadFact.variant: ExactRadFact}
+
+
+def _tells_relation(response: Verdict | Failure) -> bool:
+    return isinstance(response, Failure) or response.status == "entailment" or response.relation is not None
 
 
 def _collect_queries(pairs: Sequence[SplitPair]) -> list[EntailmentQuery]:

@@ -9,12 +9,16 @@ import tempfile
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
+from radfact.languages import Language
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
 from radfact.records import TextPair
+
+if TYPE_CHECKING:
+    from radfact.metrics.resources import MetricResources
 
 Graph = Mapping[str, Any]
 """Annotations of a report: `entities` by id, each with `tokens`, `label` and `relations`, a list of (kind, id)."""
@@ -119,25 +123,17 @@ class RadGraph(Metric):
     main_scores = ("radgraph_f1",)
     requirements = Requirements(packages=("radgraph", "torch", "transformers"), weights=WEIGHTS)
     cost = "two passes of PubMedBERT"
+    language = Language.ENGLISH
     source = "MAIRA-2, appendix D.1"
 
-    def __init__(self, folder: Path | None = None, *, annotate: Annotate | None = None) -> None:
-        """Load the model, or take a function that annotates reports instead.
+    def __init__(self, annotate: Annotate) -> None:
+        """Take the function that annotates reports: the model, see `load_radgraph`, or another one."""
+        self._annotate = annotate
 
-        Args:
-            folder: the published model `radgraph`: `config.json`, `weights.th`, `vocabulary/`, and `encoder/` with the
-                BERT that its configuration names, as transformers writes it.
-            annotate: function from texts to their graphs.
-
-        Raises:
-            InputError: not exactly one argument is given, or the folder holds another model.
-            ModuleNotFoundError: radgraph is not installed.
-        """
-        if (folder is None) == (annotate is None):
-            raise InputError(
-                "expected either a folder or a function that annotates reports", code=ErrorCode.CONFLICTING_OPTIONS
-            )
-        self._annotate = annotate if annotate is not None else _load_model(Path(str(folder)))
+    @classmethod
+    def create(cls, resources: MetricResources) -> Self:  # type: ignore[override]
+        """Create the metric with the model in the folder of weights."""
+        return cls(load_radgraph(*resources.weights.find_all(cls.requirements)))
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs from 0 to 1, with both graphs as details."""
@@ -165,8 +161,17 @@ def _describe(graph: Graph) -> list[str]:
     return lines
 
 
-def _load_model(folder: Path) -> Annotate:
-    """Load the model with the files of the folder alone; by itself radgraph downloads what its configuration names."""
+def load_radgraph(folder: Path) -> Annotate:
+    """Load the model with the files of a folder alone; by itself radgraph downloads what its configuration names.
+
+    Args:
+        folder: the published model `radgraph`: `config.json`, `weights.th`, `vocabulary/`, and `encoder/` with the BERT
+            that its configuration names, as transformers writes it.
+
+    Raises:
+        InputError: the folder holds another model.
+        ModuleNotFoundError: radgraph is not installed.
+    """
     import radgraph
 
     config = read_json(folder / "config.json")

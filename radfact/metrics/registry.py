@@ -20,6 +20,7 @@ from typing import Any
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.judges.callables import add_working_directory_to_path
 from radfact.metrics.protocol import Metric, Requirements, check_metric, directions_of, main_scores_of
+from radfact.metrics.weights import catalog
 from radfact.statistics.bootstrap import Direction
 
 GROUP = "radfact.metrics"
@@ -27,6 +28,8 @@ GROUP = "radfact.metrics"
 
 _BUILTIN = {
     "radfact": "radfact.metrics.radfact_metric:RadFactMetric",
+    "findings": "radfact.metrics.findings:Findings",
+    "findings_llm": "radfact.metrics.findings:FindingsLLM",
     "rouge_l": "radfact.metrics.rouge:RougeL",
     "bleu": "radfact.metrics.bleu:Bleu",
     "meteor": "radfact.metrics.meteor:Meteor",
@@ -42,6 +45,8 @@ _BUILTIN = {
     "vert_tuned": "radfact.metrics.vert:VertTuned",
     "fineradscore": "radfact.metrics.fineradscore:FineRadScore",
     "chexprompt": "radfact.metrics.chexprompt:CheXprompt",
+    "chexprompt_json": "radfact.metrics.chexprompt:CheXpromptJson",
+    "crimson": "radfact.metrics.crimson:Crimson",
     "comparison_mentions": "radfact.metrics.mentions:ComparisonMentions",
 }
 
@@ -197,7 +202,7 @@ class MetricEntry:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Folders of weights: `named` ones, and `roots` that hold a folder for each name."""
+    """Folders of weights: `named` ones, and `roots` that hold a folder for each name, of which the first counts."""
 
     named: Mapping[str, Path] = field(default_factory=dict)
     roots: Sequence[Path] = ()
@@ -229,10 +234,11 @@ class Weights:
             MissingRequirementError: the folder or a file is missing.
         """
         folders = [self.named[name]] if name in self.named else [root / name for root in self.roots]
-        if not folders:
+        folder = next((folder for folder in folders if folder.is_dir()), None)
+        if folder is None:
+            fetch = f"radfact weights fetch {name}, or " if name in catalog() else ""
             required = ", ".join(files).replace("|", " or ")
-            raise MissingRequirementError("needs weights", f"--weights {name}=FOLDER with {required}")
-        folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+            raise MissingRequirementError("needs weights", f"{fetch}--weights {name}=FOLDER with {required}")
         for alternatives in files:
             if not any((folder / file).exists() for file in alternatives.split("|")):
                 raise MissingRequirementError("needs weights", f"{folder} has no {alternatives.replace('|', ' or ')}")
@@ -291,14 +297,77 @@ class MetricSelection:
 
     def select(self, metric: Metric) -> dict[str, Direction]:
         """Return the selected scores of a metric and their directions, in its order."""
+        suffix = f".{metric.variant}"
         return {
-            name: direction for name, direction in directions_of(metric).items() if self.is_whole or name in self.scores
+            name: direction
+            for name, direction in directions_of(metric).items()
+            if self.is_whole or name.removesuffix(suffix) in self.scores
         }
 
     def main_scores(self, metric: Metric) -> list[str]:
         """Return the selected scores where the metric is one row, test or reward: by its name the main scores."""
         selected = {*self.scores, *(main_scores_of(metric) if self.is_whole else ())}
         return [name for name in metric.scores if name in selected]
+
+
+def select_variant(factory: Any, names: Sequence[str]) -> Any:
+    """Return the variant of a metric that is among the names of variants; without one, the metric.
+
+    Args:
+        factory: the object that `MetricEntry.load` returned.
+        names: of variants, of this metric or of others.
+
+    Raises:
+        InputError: several names are variants of the metric.
+    """
+    variants = getattr(factory, "variants", {})
+    chosen = [name for name in dict.fromkeys(names) if name in variants]
+    if len(chosen) > 1:
+        raise InputError(
+            f"expected one variant of {factory.name}, found {', '.join(chosen)}; score them in separate runs",
+            code=ErrorCode.CONFLICTING_OPTIONS,
+            field="compat",
+        )
+    return variants[chosen[0]] if chosen else factory
+
+
+def check_variants(names: Sequence[str], selections: Sequence[MetricSelection]) -> None:
+    """Check that each name is a variant of a selected metric, and that no metric has several of them.
+
+    Args:
+        names: of variants.
+        selections: the selected metrics.
+
+    Raises:
+        InputError: a name is unknown, no selected metric has the variant, or a metric has several of the variants.
+    """
+    selected = _metrics_by_variant([item.entry for item in selections if item.metric is None])
+    known = {**_metrics_by_variant(list(entries().values())), **selected}
+    for name in names:
+        if name not in known:
+            hint = suggest_name(name, known, f"variants are {', '.join(known)}")
+            raise InputError(f"unknown variant '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME, field="compat")
+        if name not in selected:
+            raise InputError(
+                f"expected a variant of a selected metric, found '{name}' of {', '.join(known[name])}; use "
+                f"'radfact evaluate --metrics {known[name][0]}'",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field="compat",
+            )
+    with_variants = {metric for metrics in selected.values() for metric in metrics}
+    for item in selections:
+        if item.entry.name in with_variants:
+            select_variant(item.entry.declared, names)
+
+
+def _metrics_by_variant(metrics: Sequence[MetricEntry]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for entry in metrics:
+        # A metric that cannot be loaded is reported when it is created.
+        with suppress(InputError):
+            for variant in entry.declared.variants if entry.declared is not None else ():
+                names.setdefault(variant, []).append(entry.name)
+    return names
 
 
 def select_metrics(metrics: str | Sequence[str | Metric]) -> list[MetricSelection]:

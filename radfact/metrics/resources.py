@@ -9,10 +9,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from radfact.cache_folders import weights_folder
 from radfact.errors import ErrorCode, InputError
 from radfact.judges import Judge
 from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.options import JudgeOptions
+from radfact.metrics.options import RepeatOptions
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, check_metric, report_errors
 from radfact.metrics.registry import (
     MetricEntry,
@@ -21,8 +23,11 @@ from radfact.metrics.registry import (
     Weights,
     check_packages,
     entries,
+    select_variant,
 )
+from radfact.options import rename_fields
 from radfact.statistics.bootstrap import Summary
+from radfact.statistics.clusters import Clusters
 
 if TYPE_CHECKING:
     from radfact.judges import Splitter
@@ -44,7 +49,9 @@ class MetricResources:
         cache: Path | None = None,
         weights: Mapping[str, Path] | Sequence[Path] = (),
         metric_args: Mapping[str, Mapping[str, Any]] | None = None,
+        compat: str | Sequence[str] = (),
         radfact: Mapping[str, Any] | None = None,
+        repeat: int = 1,
         **judge_options: Any,
     ) -> None:
         """Set the resources; nothing is loaded yet.
@@ -57,9 +64,11 @@ class MetricResources:
                 warning is given if a metric asks for others.
             cache: folder of the response cache of a model; a client has its own.
             weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
-                folders of these names.
-            metric_args: arguments of the metrics by their names, such as `zero_shot` of fineradscore.
+                folders of these names; other weights come from the folder of `radfact weights fetch`.
+            metric_args: arguments of the metrics by their names, such as `examples` of fineradscore.
+            compat: names of published variants; each replaces the metrics that declare it (`Metric.variants`).
             radfact: fields of `radfact.scoring.options.ScoringOptions`.
+            repeat: number of times to query a model about the same pairs (`radfact.metrics.options.RepeatOptions`).
             judge_options: further fields of `radfact.judges.options.JudgeOptions`, such as `base_url`.
 
         Raises:
@@ -78,29 +87,37 @@ class MetricResources:
         self.model = judge_name if model is None else model
         # The address of a model that is named in addition is not that of a judge without one.
         if model is not None and judge_name is not None and not _is_model(judge_name):
-            self._own_options = self._judge_options.model_copy(update={"base_url": None, "concurrency": None})
+            self._own_options = self._judge_options.model_copy(
+                update={"base_url": None, "concurrency": None, "max_invalid": None}
+            )
         else:
             self._own_options = self._judge_options
         self.radfact = dict(radfact or {})
+        self.repeat = RepeatOptions(repeat=repeat).repeat
         self.metric_args = {name: dict(arguments) for name, arguments in (metric_args or {}).items()}
+        self.compat = (compat,) if isinstance(compat, str) else tuple(compat)
         self.weights = _weights(weights)
         self.needs_splitter = True
         self._clients: list[ChatClient] = []
-        self._metrics: dict[str, Metric] = {}
+        self._metrics: dict[tuple[str, str], Metric] = {}
         self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
         if self.model is not None and not isinstance(self.model, str) and judge_name is None:
             self._check_no_model_options()
 
     def metric(self, entry: MetricEntry) -> Metric:
-        """Return the metric of an entry, the same object on every call.
+        """Return the metric of an entry or its variant in `compat`, the same object on every call.
 
         Raises:
             MissingRequirementError: a requirement is missing.
             InputError: a requirement is not valid, the arguments do not fit, or the entry is not a metric.
         """
-        if entry.name in self._metrics:
-            return self._metrics[entry.name]
-        factory, arguments = entry.load(), self.metric_args.get(entry.name, {})
+        return self._create(entry, self.compat)
+
+    def _create(self, entry: MetricEntry, compat: Sequence[str]) -> Metric:
+        factory, arguments = select_variant(entry.load(), compat), self.metric_args.get(entry.name, {})
+        key = entry.name, getattr(factory, "variant", "")
+        if key in self._metrics:
+            return self._metrics[key]
         is_class = isinstance(factory, type) and issubclass(factory, Metric)
         requirements = factory.requirements if is_class or isinstance(factory, Metric) else Requirements()
         check_packages(requirements)
@@ -111,17 +128,18 @@ class MetricResources:
             metric: Any = factory
         else:
             entry.check_arguments(factory, arguments)
-            with report_errors(entry.home, InputError):
+            fields = {name: f"metric_args.{entry.name}.{name}" for name in arguments}
+            with rename_fields(fields), report_errors(entry.home, InputError):
                 metric = factory.create(self, **arguments) if is_class else factory(**arguments)
         check_metric(metric, entry.home)
         if requirements.weights and requirements.judge is None:
             metric = SharedMetric(metric)
-        self._metrics[entry.name] = metric
-        return self._metrics[entry.name]
+        self._metrics[key] = metric
+        return self._metrics[key]
 
     def shared(self, name: str) -> Metric:
-        """Return a built-in metric by name, for metrics that combine it."""
-        return self.metric(entries()[name])
+        """Return a built-in metric by name, for metrics that combine it; never a variant."""
+        return self._create(entries()[name], ())
 
     def identity(self, selection: MetricSelection, metric: Metric) -> dict[str, Any] | None:
         """Return everything that determines the result of a metric for given pairs; None if that is not known.
@@ -143,11 +161,12 @@ class MetricResources:
         requirements = entry.requirements
         files = [file for folder in self.weights.find_all(requirements) for file in _files_below(folder)]
         return {
-            "home": entry.home,
+            "home": f"{entry.home} {metric.variant}".strip(),
             "arguments": self.metric_args.get(entry.name, {}),
             "versions": {name: _version(name) for name in ("maira-radfact", *requirements.packages)},
             "weights": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
             "settings": settings,
+            **({"repeat": self.repeat} if self.repeat > 1 and metric.requirements.judge is not None else {}),
         }
 
     def find_fault(self, entry: MetricEntry) -> InputError | None:
@@ -192,6 +211,7 @@ class MetricResources:
             parameters=parameters,
             base_url=options.base_url,
             concurrency=options.concurrency,
+            max_invalid=options.max_invalid,
             cache=self._cache,
         )
         self._clients.append(client)
@@ -223,8 +243,8 @@ class MetricResources:
 
     def _check_no_model_options(self) -> None:
         """Refuse options of a model that would have no effect on a client."""
-        for name in ("judge_args", "base_url", "concurrency"):
-            if getattr(self._judge_options, name):
+        for name in ("judge_args", "base_url", "concurrency", "max_invalid"):
+            if getattr(self._judge_options, name) not in (None, {}):
                 raise InputError(
                     "a client has its own; give the model's name instead of the client",
                     code=ErrorCode.CONFLICTING_OPTIONS,
@@ -253,10 +273,16 @@ class SharedMetric(Metric):
         return self._last[1]
 
     def aggregate(
-        self, result: MetricResult, names: Sequence[str], *, replicates: int, seed: int
+        self,
+        result: MetricResult,
+        names: Sequence[str],
+        *,
+        replicates: int,
+        seed: int,
+        clusters: Clusters | None = None,
     ) -> dict[str, Summary]:
         """Aggregate as the wrapped metric does. See `Metric`."""
-        return self._metric.aggregate(result, names, replicates=replicates, seed=seed)
+        return self._metric.aggregate(result, names, replicates=replicates, seed=seed, clusters=clusters)
 
     def describe(self) -> dict[str, Any] | None:
         """Describe the metric."""
@@ -269,7 +295,7 @@ def _is_model(name: str) -> bool:
 
 def _weights(folders: Mapping[str, Path] | Sequence[Path]) -> Weights:
     if not isinstance(folders, Mapping):
-        return Weights(roots=tuple(map(Path, folders)))
+        return Weights(roots=(*map(Path, folders), weights_folder()))
     known = sorted({name for entry in entries().values() for name in entry.requirements.weights})
     for name in folders:
         if name not in known:
@@ -278,7 +304,7 @@ def _weights(folders: Mapping[str, Path] | Sequence[Path]) -> Weights:
                 code=ErrorCode.UNKNOWN_NAME,
                 field=f"weights.{name}",
             )
-    return Weights({name: Path(folder) for name, folder in folders.items()})
+    return Weights({name: Path(folder) for name, folder in folders.items()}, roots=(weights_folder(),))
 
 
 def _files_below(folder: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from radfact.metrics.vert_shots import FewShot, Style, draw_shots, load_shots
 if TYPE_CHECKING:
     from radfact.metrics.resources import MetricResources
 
-Variant = Literal["vert", "vert_formula", "vert_rubric"]
+PromptName = Literal["vert", "vert_formula", "vert_rubric"]
 
 _PREVIOUS_CRITERION = "    The count of clinically insignificant errors.\n"
 _CRITERION = (
@@ -36,16 +36,16 @@ _REPORTS_HEADER = "    2. Reference Report:\n"
 
 
 @cache
-def vert_prompt(variant: Variant = "vert") -> str:
+def vert_prompt(name: PromptName = "vert") -> str:
     """Return the prompt of a variant, with the slots `{reference}` and `{candidate}`.
 
     Source: VERT, appendices D.2 to D.4.
     """
     green = load_prompt("green").removesuffix(_CLOSING_FENCE)
     vert = green.replace(_PREVIOUS_CRITERION, _PREVIOUS_CRITERION + _CRITERION) + _SCORE_SECTION + _CLOSING_FENCE
-    if variant == "vert":
+    if name == "vert":
         return vert
-    before = fill_prompt(load_prompt(variant), steps=load_prompt("vert_steps"))
+    before = fill_prompt(load_prompt(name), steps=load_prompt("vert_steps"))
     return before + dedent(vert[vert.index(_REPORTS_HEADER) :])
 
 
@@ -59,7 +59,7 @@ class Vert(LLMMetric[Assessment]):
     cost = "a response"
     source = "VERT, appendix D.2"
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 2048}
-    variant: Variant = "vert"
+    prompt_name: PromptName = "vert"
 
     def __init__(self, client: ChatClient, *, few_shot: FewShot | None = None) -> None:
         """Take the client of the model, and few-shot examples (none: zero-shot)."""
@@ -98,7 +98,8 @@ class Vert(LLMMetric[Assessment]):
     def request(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
         """Build the prompt and the examples after it as the only message. See `LLMMetric`."""
         content = (
-            fill_prompt(vert_prompt(self.variant), reference=reference, candidate=candidate) + self._few_shot_section
+            fill_prompt(vert_prompt(self.prompt_name), reference=reference, candidate=candidate)
+            + self._few_shot_section
         )
         return ChatRequest((("user", content),), partial(parse_assessment, requires_score=True))
 
@@ -121,7 +122,7 @@ class VertFormula(Vert):
     cost = "a response"
     source = "VERT, appendix D.3"
     is_variant = True
-    variant: Variant = "vert_formula"
+    prompt_name: PromptName = "vert_formula"
 
 
 class VertRubric(Vert):
@@ -134,7 +135,7 @@ class VertRubric(Vert):
     cost = "a response"
     source = "VERT, appendix D.4"
     is_variant = True
-    variant: Variant = "vert_rubric"
+    prompt_name: PromptName = "vert_rubric"
 
 
 class VertTuned(LLMMetric[float]):

@@ -243,7 +243,7 @@ def _parse_errors(body: Any, title: str, complete: bool) -> CategoryErrors:
         if any(_contains_category(text, letters) for text in texts if isinstance(text, str)):
             raise ValueError(f"{title} has several categories in one line; give each its own")
         try:
-            counted = parse_count(value, name=ERROR_CATEGORIES[letter])
+            counted = parse_count(value, name=ERROR_CATEGORIES[letter], may_be_empty=isinstance(body, str))
         except ValueError as error:
             raise ValueError(f"({letter}) of {title} {error}") from None
         if errors.setdefault(letter, counted) != counted:
@@ -343,7 +343,7 @@ def _is_error(letter: str, item: Any) -> bool:
 
 def _has_count(text: str, name: str) -> bool:
     try:
-        parse_count(text, name=name)
+        parse_count(text, name=name, may_be_empty=True)
     except ValueError:
         return False
     return True

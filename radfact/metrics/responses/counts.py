@@ -60,6 +60,8 @@ _NONE = re.compile(
     r"\W*",
     re.IGNORECASE,
 )
+_NUMBERED_NAME = re.compile(rf"no\.\s*(?:[a-z]?[0-9]|[ivx]{{2,}}\b|(?:{_ANY_NUMBER_WORD})\b)", re.IGNORECASE)
+"""A name such as "No. 2 rib", in which "No." means number."""
 _BULLET = re.compile(r"^\s*(?:[-•–—]\s+|\(?[0-9]{1,2}[.)]\s+)")
 _LIST_ITEM = re.compile(r"(?P<indent>[ \t]*)[-•]\s+(?P<text>\S.*)")
 _STEP_AFTER_STOP = r"(?:^|[.;]\s+|\n[-•\s]*)"
@@ -89,43 +91,45 @@ def strip_markup(line: str) -> str:
 
 def states_none(text: str) -> bool:
     """Return whether the first sentence of a text states that there is nothing, and nothing else."""
-    return _NONE.fullmatch(re.split(r"[.;\n]", text.strip(), maxsplit=1)[0].strip()) is not None
+    text = text.strip()
+    sentence = re.split(r"[.;\n]", text, maxsplit=1)[0].strip()
+    return _NUMBERED_NAME.match(text) is None and _NONE.fullmatch(sentence) is not None
 
 
-def parse_count(value: Any, *, name: str | None = None) -> CountedItems:
+def parse_count(value: Any, *, name: str | None = None, may_be_empty: bool = False) -> CountedItems:
     """Parse how many errors or findings a response states.
 
     Args:
         value: text such as "NAME: 2. This; that", or a JSON number, list or object with a count.
-        name: name that may stand before the number. Without one, the value must not be empty.
+        name: name that may stand before the number.
+        may_be_empty: whether an empty text, or only the name, counts as 0, as in GREEN's notation. In JSON, an empty
+            value is a missing count.
 
     Raises:
         ValueError: there is no number, or a number that may be something else, such as a size.
     """
-    required = name is None
+    required = not may_be_empty
     if not isinstance(value, str):
-        counted = _parse_json(value, required)
+        counted = _parse_json(value)
     else:
         text = "\n".join(line for line in value.splitlines() if not re.fullmatch(r"\s*[-=_:.]{3,}\s*", line))
-        counted = _parse_text(text, required=True) if name is None else _parse_named_text(text, name)
+        counted = _parse_text(text, required) if name is None else _parse_named_text(text, name, required)
     if counted is None:
         raise ValueError(f"has no number; write it first, as in '{'' if name is None else f'{name}: '}1. ...'")
     return counted
 
 
-def _parse_json(value: Any, required: bool) -> CountedItems | None:
-    if value is None:
-        return None if required else ZERO
+def _parse_json(value: Any) -> CountedItems | None:
     if isinstance(value, list):
         return _parse_json_list(value)
     if isinstance(value, Mapping):
         fields = {str(key).lower(): item for key, item in value.items()}
         lists = [item for item in fields.values() if isinstance(item, list)]
         listed = _parse_json_list(lists[0]) if len(lists) == 1 else None
-        count = next((fields[key] for key in COUNT_KEYS if key in fields), None)
-        if count is None:
+        if fields.keys().isdisjoint(COUNT_KEYS):
             return listed
-        counted = _parse_text(count, required=True) if isinstance(count, str) else _parse_json(count, required=True)
+        count = next(fields[key] for key in COUNT_KEYS if key in fields)
+        counted = _parse_text(count, required=True) if isinstance(count, str) else _parse_json(count)
         return counted and CountedItems(counted.count, listed.items if listed else counted.items)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT:
         return CountedItems(value)
@@ -133,37 +137,41 @@ def _parse_json(value: Any, required: bool) -> CountedItems | None:
 
 
 def _parse_json_list(items: Sequence[Any]) -> CountedItems | None:
-    """Count the items of a JSON list; None if they are counts or the fields of a single item."""
+    """Count the items of a JSON list; None if one is empty or a number, or if they are the fields of a single item."""
     if any(str(key).lower() in COUNT_KEYS for item in items if isinstance(item, Mapping) for key in item):
         return None
-    texts = [_first_text(item) if isinstance(item, Mapping) else str(item) for item in items if item]
+    texts = [_first_text(item) if isinstance(item, Mapping) else item for item in items]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        return None
     return None if any(_KNOWN_FIELD.match(_BULLET.sub("", text)) for text in texts) else _count_items(texts)
 
 
 def _first_text(item: Mapping[str, Any]) -> str:
-    return next((text for text in item.values() if isinstance(text, str)), str(dict(item)))
+    """Return the first text of an object, or the object as text if it has other values; empty without a value."""
+    values = [value for value in item.values() if value not in (None, "")]
+    return next((value for value in values if isinstance(value, str)), str(dict(item)) if values else "")
 
 
-def _parse_named_text(text: str, name: str) -> CountedItems | None:
-    """Parse "NAME: COUNT. ITEMS" where the name may be missing."""
+def _parse_named_text(text: str, name: str, required: bool) -> CountedItems | None:
+    """Parse "NAME: COUNT. ITEMS" where the name may be missing, and the count too if it is not required."""
     text = text.strip()
     first_word = name.split()[0].lower()
     first_line, newline, rest = text.partition("\n")
     bullet = _LIST_ITEM.match(first_line)
     if text[:1].isdigit() or (bullet and not bullet["text"].lower().startswith(first_word)):
-        return _parse_text(text)
+        return _parse_text(text, required)
     before, colon, after = first_line.partition(":")
     if not colon:
         # The name alone, or the name and the count with nothing between them.
         has_name = before.lower().startswith(first_word)
         after = re.sub(r"^[^0-9:]*?(?=$|[\s(\[]*[0-9])", "", before) if has_name else before
-    counted = _parse_text(after + newline + rest)
+    counted = _parse_text(after + newline + rest, required)
     if counted is None and (match := _PUBLISHED_COUNT.search(first_line)):
         return CountedItems(int(match[1]), _split_items(match[2] + newline + rest))
     return counted
 
 
-def _parse_text(text: str, *, required: bool = False) -> CountedItems | None:
+def _parse_text(text: str, required: bool) -> CountedItems | None:
     """Parse the count at the beginning of a text, or the length of the list that the text is."""
     depth_known = re.match(r"[ \t]*\n", text) is not None
     text = re.sub(r"\A(?:[ \t]*\n)+", "", text).rstrip()
@@ -231,6 +239,8 @@ def _parse_bullets(lines: Sequence[str], *, may_have_names: bool, depth_known: b
         return None
     if any(_COUNT_FIELD.match(item) for item in items):
         return _parse_fields(items, [text for _, text in bullets])
+    if any("count".startswith(item.lower()) for item in items):  # A response may end within "Count: 0".
+        return None
     field = _KNOWN_FIELD if may_have_names else _ANY_FIELD
     return None if any(field.match(item) for item in items) else _count_items(items)
 

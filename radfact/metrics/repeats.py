@@ -1,0 +1,109 @@
+"""Repeated scoring: query a model several times about the same pairs to measure how much its responses vary."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radfact.llm.repeat import use_repeat
+from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Repeats, score_pairs
+from radfact.records import Pair
+
+
+def score_repeatedly(metric: Metric, pairs: Sequence[Pair], repeat: int) -> MetricResult:
+    """Score pairs several times, and average each sample over the repeats that scored it.
+
+    A metric that does not query a model is computed once.
+
+    Args:
+        metric: the metric.
+        pairs: pairs of reports.
+        repeat: number of repeats.
+
+    Raises:
+        RunError: as in `score_pairs`.
+    """
+    results = [score_pairs(metric, pairs)]
+    if repeat == 1 or not queries_model(results[0]):
+        return results[0]
+    for number in range(1, repeat):
+        with use_repeat(number):
+            results.append(score_pairs(metric, pairs))
+    return _combine(metric, results)
+
+
+def queries_model(result: MetricResult) -> bool:
+    """Return whether a result depends on responses of a model."""
+    return bool(result.usage.get("calls") or result.usage.get("cached"))
+
+
+def _combine(metric: Metric, results: Sequence[MetricResult]) -> MetricResult:
+    first = results[0]
+    stacked = {name: np.array([result.values[name] for result in results], dtype=np.float64) for name in first.values}
+    pooled: dict[str, PooledScore] = {}
+    tables: dict[int, NDArray[np.float64]] = {}
+    for name, score in first.pooled.items():
+        # Scores of the same counts stay together, so that they are resampled at once.
+        counts = tables.setdefault(
+            id(score.counts), _mean(np.stack([result.pooled[name].counts for result in results]))
+        )
+        pooled[name] = PooledScore(counts, score.value)
+    columns = [np.asarray(column) for column in first.values.values()] or [
+        score.counts for score in first.pooled.values()
+    ]
+    failed = np.zeros(len(columns[0]), dtype=np.int64)
+    for result in results:
+        failed[list(result.failures)] += 1
+    names = list(metric.scores)
+    points = [metric.aggregate(result, names, replicates=0, seed=0) for result in results]
+    return MetricResult(
+        {name: _mean(values).tolist() for name, values in stacked.items()},
+        pooled=pooled,
+        details=[_details(results, stacked, index) for index in range(len(failed))],
+        failures={index: reason for index, reason in first.failures.items() if failed[index] == len(results)},
+        usage=_sum([result.usage for result in results]),
+        usage_by_role={
+            role: _sum([result.usage_by_role.get(role, {}) for result in results]) for role in first.usage_by_role
+        },
+        counts=_sum([result.counts for result in results]),
+        repeats=Repeats(
+            len(results),
+            {name: _deviation([summaries[name].point for summaries in points]) for name in names},
+            int(((failed > 0) & (failed < len(results))).sum()),
+        ),
+    )
+
+
+def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean over the first axis, ignoring NaN."""
+    known = ~np.isnan(values)
+    sums, counts = np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0)
+    means: NDArray[np.float64] = np.divide(sums, counts, out=np.full(sums.shape, math.nan), where=counts > 0)
+    return means
+
+
+def _deviation(values: Sequence[float | None]) -> float | None:
+    """Return the sample standard deviation, ignoring None and NaN; None for fewer than two values."""
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return statistics.stdev(known) if len(known) > 1 else None
+
+
+def _details(results: Sequence[MetricResult], stacked: Mapping[str, NDArray[np.float64]], index: int) -> dict[str, Any]:
+    """Return the details of the first repeat that scored a sample, and the standard deviation of its scores."""
+    scored = next((result for result in results if index not in result.failures), results[0])
+    deviations = {name: _deviation(values[:, index].tolist()) for name, values in stacked.items()}
+    return {
+        **(scored.details[index] if scored.details else {}),
+        "repeat_sd": {name: value for name, value in deviations.items() if value is not None},
+        "failed_repeats": sum(index in result.failures for result in results),
+    }
+
+
+def _sum(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    names = dict.fromkeys(name for mapping in counts for name in mapping)
+    return {name: sum(mapping.get(name, 0) for mapping in counts) for name in names}

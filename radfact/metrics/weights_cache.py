@@ -1,0 +1,274 @@
+"""The folder of downloaded weights: fetch, list and verify what the catalog names.
+
+`FOLDER/NAME` holds complete weights with a record of their checksums. `FOLDER/downloads/NAME` holds files of the
+catalog that are not complete, or that the user has put there; they are checked and used instead of a download.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from radfact.errors import ErrorCode, InputError, RunError, suggest_name
+from radfact.io.download import OnProgress, download, file_sha256
+from radfact.io.jsonl import read_json, write_json
+from radfact.io.outputs import Output, lock_output, replace_folder
+from radfact.metrics.registry import MissingRequirementError, Weights, entries
+from radfact.metrics.weights import WeightsEntry, WeightsFile, catalog
+
+RECORD = ".weights.json"
+DOWNLOADS = "downloads"
+Status = Literal["ready", "incomplete", "partly downloaded", "without record", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """The check of one file.
+
+    Attributes:
+        path: of the file.
+        is_valid: whether it has the expected checksum; None if no checksum is known.
+        message: what was found.
+    """
+
+    path: Path
+    is_valid: bool | None
+    message: str
+
+
+def select_entries(names: Sequence[str]) -> list[WeightsEntry]:
+    """Return the weights of the given names, each once.
+
+    Args:
+        names: of weights, or of metrics for all weights that they need.
+
+    Raises:
+        InputError: a name is unknown, or the metric needs no weights of the catalog.
+    """
+    selected: dict[str, WeightsEntry] = {}
+    known, metrics = catalog(), entries()
+    for name in names:
+        needed = [name] if name in known else []
+        if not needed and name in metrics:
+            needed = [weights for weights in metrics[name].requirements.weights if weights in known]
+        if not needed:
+            users = [metric for weights in known for metric in metrics_with(weights)]
+            hint = suggest_name(name, [*known, *users], f"names are {', '.join(known)}")
+            raise InputError(f"no weights to fetch are known for '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME)
+        selected |= {weights: known[weights] for weights in needed}
+    return list(selected.values())
+
+
+def metrics_with(weights: str) -> list[str]:
+    """Return the names of the metrics that need weights."""
+    names = []
+    for name, entry in entries().items():
+        with suppress(InputError):  # a package's metric that cannot be loaded
+            if weights in entry.requirements.weights:
+                names.append(name)
+    return names
+
+
+def fetch(
+    entry: WeightsEntry, root: Path, on_progress: Callable[[WeightsFile], OnProgress], *, command: str = ""
+) -> bool:
+    """Download weights, check them, and put them in their folder; False if they are there already.
+
+    Args:
+        entry: of the catalog.
+        root: folder of weights.
+        on_progress: returns what receives the progress of a file.
+        command: name of the command, for the error of a second run.
+
+    Raises:
+        InputError: the folder holds files of another origin, or another process fetches the same weights.
+        RunError: a file cannot be downloaded or unpacked, or has another checksum.
+    """
+    folder, downloads = root / entry.name, root / DOWNLOADS / entry.name
+    with lock_output(downloads, Output("folder", resumes=True, is_private=False), command=command):
+        if _is_complete(entry, folder):
+            return False
+        if _has_other_files(folder):
+            raise InputError(
+                "holds files that this command has not fetched; use or move them, or set RADFACT_WEIGHTS to another "
+                "folder",
+                code=ErrorCode.OUTPUT_CONFLICT,
+                file=folder,
+            )
+        digests = {}
+        for file in entry.files:
+            progress = on_progress(file)
+            try:
+                digests[file.path] = download(
+                    file.url, downloads / file.path, size=file.bytes, sha256=file.sha256, on_progress=progress
+                )
+            except RunError as error:
+                if error.code is ErrorCode.SERVER_UNAVAILABLE:
+                    hint = f"or put the file at {downloads / file.path} and repeat the command"
+                    raise RunError(f"{error}; {hint}", code=error.code) from None
+                raise
+        with replace_folder(folder) as new:
+            _install(entry, downloads, new, digests)
+        shutil.rmtree(downloads)
+    with suppress(OSError):  # other weights are not complete
+        downloads.parent.rmdir()
+    return True
+
+
+def status(entry: WeightsEntry, root: Path) -> Status:
+    """Return whether weights are in their folder; nothing is read but their record.
+
+    Args:
+        entry: of the catalog.
+        root: folder of weights.
+    """
+    folder, downloads = root / entry.name, root / DOWNLOADS / entry.name
+    if (folder / RECORD).exists():
+        return "ready" if _is_complete(entry, folder) else "incomplete"
+    if _has_other_files(folder):
+        return "without record"
+    has_files = downloads.is_dir() and any(path.is_file() for path in downloads.rglob("[!.]*"))
+    return "partly downloaded" if has_files else "missing"
+
+
+def verify(entry: WeightsEntry, root: Path) -> list[FileCheck]:
+    """Check the files of weights against published checksums, or those that were recorded when they were fetched.
+
+    Args:
+        entry: of the catalog.
+        root: folder of weights.
+
+    Raises:
+        InputError: the folder does not exist, or its record is invalid.
+    """
+    folder = root / entry.name
+    if not folder.is_dir():
+        raise InputError(
+            f"no such folder; run 'radfact weights fetch {entry.name}'", code=ErrorCode.FILE_NOT_FOUND, file=folder
+        )
+    published = {file.path: file.sha256 for file in entry.files if file.sha256 and file.unpack is None}
+    recorded = _read_record(folder)["files"]
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    checks = []
+    for name in sorted({*published, *recorded, *found} - {RECORD}):
+        path, expected = folder / name, published.get(name) or recorded.get(name)
+        if name not in found:
+            checks.append(FileCheck(path, False, "missing"))
+        elif expected is None:
+            checks.append(FileCheck(path, None, "neither a published nor a recorded checksum is known"))
+        elif (digest := file_sha256(path)) != expected:
+            checks.append(FileCheck(path, False, f"expected the SHA-256 {expected}, found {digest}"))
+        else:
+            checks.append(FileCheck(path, True, "published checksum" if name in published else "recorded checksum"))
+    return checks
+
+
+def describe(entry: WeightsEntry, root: Path) -> dict[str, Any]:
+    """Return everything that is known about weights, in JSON types.
+
+    Args:
+        entry: of the catalog.
+        root: folder of weights.
+    """
+    downloads = root / DOWNLOADS / entry.name
+    files = [
+        {
+            "url": file.url,
+            "bytes": file.bytes,
+            "sha256": file.sha256,
+            "is_archive": file.unpack is not None,
+            "download_to": str(downloads / file.path),
+        }
+        for file in entry.files
+    ]
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "metrics": metrics_with(entry.name),
+        "license": entry.license,
+        "license_url": entry.license_url,
+        "note": entry.note,
+        "folder": str(root / entry.name),
+        "status": status(entry, root),
+        "files": files,
+    }
+
+
+def _install(entry: WeightsEntry, downloads: Path, folder: Path, digests: Mapping[str, str]) -> None:
+    """Put downloaded files in a new folder, and record the checksums of all of them."""
+    for file in entry.files:
+        if file.unpack is not None:
+            _unpack(downloads / file.path, file.unpack, folder)
+    recorded = {path.relative_to(folder).as_posix(): file_sha256(path) for path in _files(folder)}
+    for file in entry.files:
+        if file.unpack is None:
+            (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
+            (downloads / file.path).rename(folder / file.path)
+            recorded[file.path] = digests[file.path]
+    sources = {file.url: digests[file.path] for file in entry.files}
+    write_json(folder / RECORD, {"sources": sources, "files": recorded})
+    for metric in metrics_with(entry.name):
+        required = entries()[metric].requirements.weights[entry.name]
+        try:
+            Weights({entry.name: folder}).find(entry.name, required)
+        except MissingRequirementError as error:
+            raise RunError(f"{entry.name}: the source has other files than expected: {error.remedy}") from None
+
+
+def _unpack(archive: Path, inner: str, folder: Path) -> None:
+    """Move the content of a folder in an archive to another folder; no member is written outside of it."""
+    content = folder / f".{archive.name}"
+    try:
+        # Members of a ZIP file that lead out of the folder are skipped by default.
+        shutil.unpack_archive(archive, content, filter="data" if tarfile.is_tarfile(archive) else None)
+        for path in sorted((content / inner).iterdir()):
+            path.rename(folder / path.name)
+    except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, FileNotFoundError) as error:
+        raise RunError(
+            f"{archive}: cannot be unpacked: {error!s:.200}; remove the file", code=ErrorCode.INVALID_FORMAT
+        ) from None
+    shutil.rmtree(content)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _has_other_files(folder: Path) -> bool:
+    """Return whether a folder has files, but no record of fetched weights."""
+    return folder.is_dir() and any(folder.iterdir()) and not (folder / RECORD).exists()
+
+
+def _read_record(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the record of fetched weights, checksums by source address and by file; both empty without a record.
+
+    Raises:
+        InputError: the record is invalid.
+    """
+    path = folder / RECORD
+    if not path.exists():
+        return {"sources": {}, "files": {}}
+    record = read_json(path)
+    if not isinstance(record, dict):
+        raise InputError("expected an object", code=ErrorCode.INVALID_FORMAT, file=path)
+    for name in ("sources", "files"):
+        if not isinstance(record.get(name), dict) or not all(isinstance(item, str) for item in record[name].values()):
+            raise InputError("expected checksums by name", code=ErrorCode.INVALID_FORMAT, file=path, field=name)
+    return record
+
+
+def _is_complete(entry: WeightsEntry, folder: Path) -> bool:
+    """Return whether a folder has all files of its record, fetched from the addresses of the catalog."""
+    try:
+        record = _read_record(folder)
+    except InputError:
+        return False
+    has_sources = list(record["sources"]) == [file.url for file in entry.files]
+    return has_sources and all((folder / name).is_file() for name in record["files"])
