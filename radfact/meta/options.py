@@ -7,6 +7,9 @@ from typing import Annotated, Literal
 
 from radfact.options import Option, Options
 
+RULES = "rules"
+"""What changes reports if no language model does: rules of this project, with the ontology of the offline judge."""
+
 
 class RatingOptions(Options):
     """The ratings to read, and how to interpret them."""

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radfact.errors import ErrorCode, InputError, list_some
+from radfact.meta.options import RULES
 from radfact.records import Pair, digest
-from radfact.results.reader import read_digests, read_sample_scores
+from radfact.results.reader import read_digests, read_sample_scores, read_scores
+from radfact.results.schema import describe_models, rule_based_metrics
 from radfact.statistics.bootstrap import Direction
 
 if TYPE_CHECKING:
@@ -52,12 +54,36 @@ class ScoreColumns:
         directions: which values are better; neutral scores are not compared with experts.
         unavailable: metrics without a result, and the reason.
         matches: comparison of the samples with those of each results folder that was read.
+        models: judge or language model behind the scores, by metric, or by FOLDER/METRIC where folders differ.
+        rule_based: metrics that read reports with the ontology of this project, labeled likewise.
     """
 
     values: Mapping[str, Sequence[float]]
     directions: Mapping[str, Direction]
     unavailable: Mapping[str, str] = field(default_factory=dict)
     matches: Sequence[SampleMatch] = ()
+    models: Mapping[str, str] = field(default_factory=dict)
+    rule_based: Sequence[str] = ()
+
+    def model_notes(self) -> list[str]:
+        """Return a sentence with the judge or model of each metric that has one."""
+        if not self.models:
+            return []
+        return [f"Judges and models: {'; '.join(f'{name}: {model}' for name, model in self.models.items())}."]
+
+    def circular_notes(self, *authors: str) -> list[str]:
+        """Return a warning if reports are judged by the ontology with which they were changed.
+
+        Args:
+            authors: what changed the reports: `rules`, or the name of a model.
+        """
+        if not self.rule_based or RULES not in authors:
+            return []
+        return [
+            f"Circular result for {', '.join(self.rule_based)}: rules changed the reports with the same ontology that "
+            "judges them, so that what the one writes the other can read. These scores do not carry over to errors "
+            "that others make, nor to another judge."
+        ]
 
     def oriented(self, name: str) -> list[float] | None:
         """Return the values of a score, oriented as by `orient`."""
@@ -128,7 +154,21 @@ def load_scores(folders: Sequence[Path], pairs: Sequence[Pair]) -> ScoreColumns:
         for name, column in scores.values.items():
             label = name if names.count(name) == 1 else f"{folder.name}/{name}"
             values[label], directions[label] = column, scores.directions[name]
-    return ScoreColumns(values, directions, matches=[match_samples(folder, digests) for folder in tables])
+    models, rule_based = _judges_of(list(tables))
+    matches = [match_samples(folder, digests) for folder in tables]
+    return ScoreColumns(values, directions, matches=matches, models=models, rule_based=rule_based)
+
+
+def _judges_of(folders: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
+    """Return the judges and models of results folders, and their metrics that use the ontology, by label."""
+    models: dict[str, str] = {}
+    rule_based: list[str] = []
+    for folder in folders:
+        scores = read_scores(folder)
+        prefix = f"{folder.name}/" if len(folders) > 1 else ""
+        models |= {f"{prefix}{metric}": model for metric, model in describe_models(scores).items()}
+        rule_based += [f"{prefix}{metric}" for metric in rule_based_metrics(scores)]
+    return models, rule_based
 
 
 def _load_folder(folder: Path, sample_ids: Sequence[str]) -> ScoreColumns:
@@ -177,4 +217,6 @@ def compute_scores(
         for name in (run.selection.main_scores(run.metric) if main_only else run.directions)
     }
     values = {name: column for name, column in evaluation.values.items() if name in directions}
-    return replace(_without_empty(values, directions), unavailable=dict(evaluation.unavailable))
+    models, rule_based = _judges_of([folder])
+    columns = _without_empty(values, directions)
+    return replace(columns, unavailable=dict(evaluation.unavailable), models=models, rule_based=rule_based)

@@ -99,14 +99,16 @@ def correlate_with_experts(
     Source: GREEN, ReXamine-Global and VERT.
     """
     expert = orient(ratings.means(ratings.target), ratings.better[ratings.target]) or []
-    results = []
+    results, clusters = [], ratings.clusters
     for name in scores.values:
         column = scores.oriented(name)
         if column is None:
             continue
         for label, indices in ratings.indices_by_group(group or ratings.group).items():
             ours, theirs = ([values[index] for index in indices] for values in (column, expert))
-            results.append(MetricAgreement(name, label, correlate(theirs, ours, replicates=replicates, seed=seed)))
+            part = None if clusters is None else clusters.select(indices)
+            estimates = correlate(theirs, ours, replicates=replicates, seed=seed, clusters=part)
+            results.append(MetricAgreement(name, label, estimates))
     return results
 
 
@@ -120,14 +122,15 @@ def compare_raters(ratings: RatingSet, *, replicates: int = REPLICATES, seed: in
 
     Source: GREEN, figure 5.
     """
-    results = []
+    results, clusters = [], ratings.candidate_clusters
     for quantity in dict.fromkeys((ratings.target, *(name for name in ratings.better if not is_category_count(name)))):
         raters = ratings.raters(quantity)
         columns = {rater: np.array(ratings.values_by_candidate(quantity, rater)) for rater in raters}
         if len(columns) > 2:
             columns = {MEAN_RATER: _row_means(list(columns.values())), **columns}
         for (first, left), (second, right) in combinations(columns.items(), 2):
-            kendall = correlate(left.tolist(), right.tolist(), replicates=replicates, seed=seed)["kendall"]
+            estimates = correlate(left.tolist(), right.tolist(), replicates=replicates, seed=seed, clusters=clusters)
+            kendall = estimates["kendall"]
             difference = Mean.of(np.abs(left - right).tolist()).value
             results.append(RaterAgreement(quantity, first, second, kendall, difference))
     return results

@@ -49,7 +49,12 @@ def evaluate_scores(
         if column is not None:
             preferred = prefer_by_score(column[:half], column[half:], direction="lower")
             table[name] = accuracy_by_confidence(
-                preferences.expert, preferred, preferences.confidence, replicates=replicates, seed=seed
+                preferences.expert,
+                preferred,
+                preferences.confidence,
+                replicates=replicates,
+                seed=seed,
+                clusters=preferences.clusters,
             )
     return table
 
@@ -93,7 +98,12 @@ def evaluate_judge(client: ChatClient, preferences: PreferenceSet, *, replicates
         else:
             preferred[index] = response
     accuracies = accuracy_by_confidence(
-        preferences.expert, preferred, preferences.confidence, replicates=replicates, seed=seed
+        preferences.expert,
+        preferred,
+        preferences.confidence,
+        replicates=replicates,
+        seed=seed,
+        clusters=preferences.clusters,
     )
     return JudgePreferences(accuracies, failures)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ from radfact.html.markup import words
 from radfact.html.meta_page import PlotFolder, Section, Table, format_cell, write_page
 from radfact.io.jsonl import write_json
 from radfact.meta.agreement.analysis import CountAgreement, CountError, MetricAgreement, RaterAgreement
+from radfact.meta.agreement.contrasts import LISTED, Disagreement, MetricContrast, WrongPreference
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.scores import ScoreColumns
+from radfact.records import narrative
+from radfact.statistics.clusters import resampling_of
 from radfact.statistics.correlation import COEFFICIENTS
 from radfact.statistics.rater_agreement import PreferenceAccuracy, round_half_up
 
@@ -34,13 +37,22 @@ Preferences = Mapping[str, Mapping[float, PreferenceAccuracy]]
 
 @dataclass(frozen=True, slots=True)
 class AgreementResult:
-    """Agreement of metrics with experts; `preferences` if the experts chose between two candidates."""
+    """Agreement of metrics with experts; `preferences` if the experts chose between two candidates.
+
+    Attributes:
+        contrasts: paired tests of scores against a baseline.
+        disagreements: reports that scores and experts rank differently.
+        wrong_preferences: rows in which scores and experts prefer different candidates.
+    """
 
     agreements: Sequence[MetricAgreement]
     raters: Sequence[RaterAgreement] = ()
     errors: Sequence[CountError] = ()
     counts: Sequence[CountAgreement] = ()
     preferences: Preferences = field(default_factory=dict)
+    contrasts: Sequence[MetricContrast] = ()
+    disagreements: Sequence[Disagreement] = ()
+    wrong_preferences: Sequence[WrongPreference] = ()
 
 
 def write_agreement(
@@ -67,17 +79,20 @@ def write_agreement(
     plotter = PlotFolder(folder)
     sections = [
         *_correlation_sections(result.agreements, ratings, scores, record, group or ratings.group, plotter),
+        *_contrast_sections(result.contrasts, record, folder),
         *_rating_sections(ratings, plotter),
         *_count_error_sections(result.errors, folder),
         *_count_sections(result.counts, plotter),
         *_preference_sections(result.preferences, plotter),
         *_rater_sections(result.raters, folder),
+        *_disagreement_sections(result, ratings, folder),
     ]
     matches = [asdict(match) for match in scores.matches]
-    write_json(folder / "agreement.json", {**record, "results_folders": matches, **_as_json(result)})
+    models = dict(scores.models)
+    write_json(folder / "agreement.json", {**record, "models": models, "results_folders": matches, **_as_json(result)})
     mismatches = [note for match in scores.matches for note in match.notes()]
     on_page = _missing_values(result, display_names=True)
-    notes = list(dict.fromkeys((*ratings.notes, *mismatches, *on_page, *plotter.notes)))
+    notes = list(dict.fromkeys((*scores.model_notes(), *ratings.notes, *mismatches, *on_page, *plotter.notes)))
     write_page(folder / "agreement.html", "Agreement of metrics with experts", notes, sections)
     return list(dict.fromkeys((*_missing_values(result, display_names=False), *plotter.notes)))
 
@@ -117,7 +132,8 @@ def _correlation_sections(
     text = (
         f"Experts: {ratings.target}. For coefficients, metrics and experts are oriented so that higher is worse: "
         "positive means that both rate the same reports as bad. Scatter plots show both on their own scales. "
-        f"Intervals: {record['bootstrap']} bootstrap replicates, seed {record['seed']}."
+        f"Intervals: {record['bootstrap']} bootstrap replicates, seed {record['seed']}, "
+        f"{resampling_of(ratings.clusters, len(ratings.samples)).describe()}."
     )
     kendall = {row.score: row.coefficients["kendall"].value for row in agreements if row.group == "all"}
     ranked = sorted((name for name, value in kendall.items() if value is not None), key=lambda n: -abs(kendall[n] or 0))
@@ -137,6 +153,57 @@ def _correlation_sections(
     within = [row for row in agreements if row.group != "all"]
     sections = [Section("Agreement with experts", [overview(overall), text, *images])]
     return [*sections, Section(f"By {group}", [overview(within)])] if within else sections
+
+
+def contrast_table(contrasts: Sequence[MetricContrast]) -> Table:
+    """Return Kendall's tau-b of each score and of the baseline over the same samples, with p of their difference."""
+    baseline = contrasts[0].baseline if contrasts else "baseline"
+    rows = []
+    for row in contrasts:
+        test, gap = row.kendall, row.kendall.difference
+        rows.append([row.score, gap.n, test.first, test.second, gap.value, gap.low, gap.high, test.p, row.p_holm])
+    return Table(["score", "n", baseline, "kendall", "difference", "low", "high", "p", "Holm"], rows)
+
+
+def _contrast_sections(contrasts: Sequence[MetricContrast], record: Mapping[str, Any], folder: Path) -> list[Section]:
+    if not contrasts:
+        return []
+    table, baseline = contrast_table(contrasts), words(contrasts[0].baseline)
+    table.write(folder / "metric_contrasts.csv")
+    text = (
+        f"Kendall's tau-b of each score minus that of {baseline}, over the n reports with both scores and a rating; "
+        f"interval from {record['bootstrap']} paired bootstrap replicates, p from {record['rounds']} permutations that "
+        f"swap the ranks of the two scores. Holm: p adjusted for all {len(contrasts)} tests of this table."
+    )
+    return [Section(f"Scores compared with {baseline}", [table, text])]
+
+
+def _disagreement_sections(result: AgreementResult, ratings: RatingSet, folder: Path) -> list[Section]:
+    """List the reports on which a score and the experts differ most, with their texts."""
+    if result.wrong_preferences:
+        headings = ["score", "row", "confidence", "experts prefer", "score prefers", "first", "second"]
+        rows = [list(astuple(row)) for row in result.wrong_preferences]
+        table = Table(headings, rows)
+        table.write(folder / "disagreements.csv")
+        text = (
+            f"Rows in which a score does not prefer the experts' candidate: up to {LISTED} of each, the surest first."
+        )
+        return [Section("Largest disagreements", [table, text])]
+    if not result.disagreements:
+        return []
+    pairs = {sample.pair.sample_id: sample.pair for sample in ratings.samples}
+    headings = ["score", "report", "experts", "value", "experts' rank", "rank by the score", "reference", "candidate"]
+    rows = []
+    for row in result.disagreements:
+        pair = pairs[row.sample_id]
+        rows.append([*astuple(row), narrative(pair.reference), narrative(pair.candidate)])
+    table = Table(headings, rows)
+    table.write(folder / "disagreements.csv")
+    text = (
+        f"Reports whose ranks by a score and by the experts differ most, up to {LISTED} of each score. Ranks run from "
+        "0 (best report) to 1 (worst)."
+    )
+    return [Section("Largest disagreements", [table, text])]
 
 
 def _rating_sections(ratings: RatingSet, plotter: PlotFolder) -> list[Section]:
@@ -252,6 +319,8 @@ def _rater_matrix(raters: Sequence[RaterAgreement]) -> Table:
 def _as_json(result: AgreementResult) -> dict[str, Any]:
     return {
         "agreement": [asdict(row) for row in result.agreements],
+        "metric_contrasts": [asdict(row) for row in result.contrasts],
+        "disagreements": [*map(asdict, result.disagreements), *map(asdict, result.wrong_preferences)],
         "inter_rater": [asdict(row) for row in result.raters],
         "count_errors": [asdict(row) for row in result.errors],
         "count_agreement": [

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, describe_choice, list_columns
 from radfact.io.csv_tables import read_csv
 
 
@@ -35,19 +35,19 @@ class CsvRow:
         return key
 
     def number(self, column: str) -> float:
-        """Return a cell as a finite number, or NaN for "nan".
+        """Return a cell as a finite number, or NaN for an empty cell and "nan".
 
         Raises:
-            InputError: the cell is no number.
+            InputError: the cell is something else.
         """
-        text = self.cells[column]
+        text = self.text(column) or "nan"
         try:
             # Python reads 1_0 as 10.
             value = math.inf if "_" in text else float(text)
         except ValueError:
             value = math.inf
         if math.isinf(value):
-            raise self.error(f"expected a number, found '{text}'", column)
+            raise self.error(f"expected a number, found {describe_choice(text)}", column)
         return value
 
     def whole_number(self, column: str, lowest: int, highest: int) -> int:
@@ -63,19 +63,19 @@ class CsvRow:
         """
         value = self.number(column)
         if not (value == value // 1 and lowest <= value <= highest):
-            message = f"expected a whole number from {lowest} to {highest}, found '{self.cells[column]}'"
+            message = f"expected a whole number from {lowest} to {highest}, found {describe_choice(self.cells[column])}"
             raise self.error(message, column)
         return int(value)
 
     def count(self, column: str) -> float:
-        """Return a cell as a whole number from 0, or NaN for "nan".
+        """Return a cell as a whole number from 0, or NaN for an empty cell and "nan".
 
         Raises:
-            InputError: the cell is no such number.
+            InputError: the cell is something else.
         """
         value = self.number(column)
         if not (math.isnan(value) or (value >= 0 and value == value // 1)):
-            raise self.error(f"expected a whole number from 0, found '{self.cells[column]}'", column)
+            raise self.error(f"expected a whole number from 0, found {describe_choice(self.cells[column])}", column)
         return value
 
     def error(self, message: str, column: str | None = None, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
@@ -106,7 +106,7 @@ def read_rows(path: Path, required: Sequence[str]) -> tuple[list[str], Iterator[
     for name in required:
         if name not in columns:
             raise InputError(
-                f"expected this column, found {', '.join(columns) or 'no header'}",
+                f"expected this column, found {list_columns(columns)}",
                 code=ErrorCode.MISSING_FIELD,
                 file=path,
                 line=1,

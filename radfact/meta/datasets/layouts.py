@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.errors import ErrorCode, InputError, check_unique_id, suggest_name
+from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice, list_columns, suggest_name
+from radfact.io.cluster_labels import choose_labels, read_labels
 from radfact.meta.datasets.csv_rows import CsvRow, read_rows
 from radfact.meta.datasets.radeval import read_radeval
-from radfact.meta.datasets.ratings import Better, RatedReport, RatingSet, count_directions, count_quantities
+from radfact.meta.datasets.ratings import COUNTS, Better, RatedReport, RatingSet, count_directions, count_quantities
 from radfact.meta.datasets.refisco import read_refisco_v0, read_refisco_v1
-from radfact.records import Pair
+from radfact.records import Pair, PatientContext
+from radfact.statistics.clusters import NO_CLUSTERS
 
 Layout = Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -29,6 +32,9 @@ _REXVAL_COLUMNS = (
     "clinically_significant",
     "num_errors",
 )
+_MAX_RATER = 99
+_REXVAL_OTHERS = ("study_id", "gt_report")
+"""Columns of the reports that hold no candidate."""
 _GROUPS = ("site", "modality", "anatomy", "group")
 
 
@@ -39,6 +45,8 @@ def read_ratings(
     experts: Sequence[str] = (),
     better: Better | None = None,
     target: str | None = None,
+    cluster: str | None = None,
+    texts_only: bool = False,
 ) -> RatingSet:
     """Read a set of expert ratings.
 
@@ -54,6 +62,11 @@ def read_ratings(
         experts: expert columns of a plain table; by default all columns with such names.
         better: which ratings of a plain table are better.
         target: quantity that metrics are correlated with; by default the set's own.
+        cluster: column of a plain table that is the same for samples that belong together, or "none"; by default
+            `patient_id`, or else `study_id`. Published sets have the clusters `study_id`, if several candidates of a
+            study are known.
+        texts_only: whether to read the reports alone, so that a plain table needs no experts and `rate-eval` no
+            `Score`.
 
     Raises:
         InputError: a file cannot be read, or a column, cell or option is missing or wrong.
@@ -64,29 +77,38 @@ def read_ratings(
         )
     path = Path(path)
     if layout == "plain":
-        ratings = _read_plain(path, experts, better)
+        ratings = _read_plain(path, experts, better, cluster, texts_only)
     else:
         readers: Mapping[str, Callable[[Path], RatingSet]] = {
             "rexval": _read_rexval,
             "refisco-v0": read_refisco_v0,
             "refisco-v1": read_refisco_v1,
-            "rate-eval": _read_rate_eval,
+            "rate-eval": partial(_read_rate_eval, texts_only=texts_only),
             "radeval": read_radeval,
         }
         ratings = readers[layout](path)
+        if cluster not in (None, NO_CLUSTERS, ratings.cluster_by):
+            known = ", ".join(filter(None, (ratings.cluster_by, NO_CLUSTERS)))
+            message = f"expected {known} with the layout {layout}, found '{cluster}'"
+            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="cluster")
+        ratings = replace(ratings, cluster_by=None) if cluster == NO_CLUSTERS else ratings
     if not ratings.samples:
         raise InputError("expected rated reports, found none", code=ErrorCode.EMPTY_INPUT, file=path)
     if target is not None and target not in ratings.better:
         hint = suggest_name(target, ratings.better, f"quantities are {', '.join(ratings.better)}")
         raise InputError(f"unknown quantity '{target}'; {hint}", code=ErrorCode.UNKNOWN_NAME, field="target")
-    return ratings if target is None else replace(ratings, target=target)
+    return replace(ratings, target=target or ratings.target, notes=[*ratings.missing_notes(), *ratings.notes])
 
 
-def _read_plain(path: Path, experts: Sequence[str], better: Better | None) -> RatingSet:
+def _read_plain(
+    path: Path, experts: Sequence[str], better: Better | None, cluster: str | None, texts_only: bool
+) -> RatingSet:
     columns, rows = read_rows(path, ("id", "reference", "candidate", *experts))
     selected = list(experts) or [name for name in columns if name.startswith("expert") or ":" in name]
-    if not selected:
-        message = f"expected an expert column (QUANTITY:RATER, expert or expert_RATER), found {', '.join(columns)}"
+    if texts_only:
+        selected, better = [], "higher"
+    elif not selected:
+        message = f"expected an expert column (QUANTITY:RATER, expert or expert_RATER), found {list_columns(columns)}"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1)
     if better is None:
         raise InputError(
@@ -95,21 +117,29 @@ def _read_plain(path: Path, experts: Sequence[str], better: Better | None) -> Ra
     quantities = _quantities(selected, path)
     groups = [name for name in _GROUPS if name in columns]
     samples, seen = [], dict[str, int]()
+    labels = []
     for row in rows:
         key = row.id("id")
         check_unique_id(seen, key, row.line, file=path, field="id")
         ratings: dict[str, dict[str, float]] = {}
         for name, (quantity, rater) in quantities.items():
-            if row.text(name):
-                ratings.setdefault(quantity, {})[rater] = row.number(name)
-        pair = Pair(key, row.text("candidate"), row.text("reference"))
+            ratings.setdefault(quantity, {})[rater] = row.number(name)
+        context = PatientContext.of(row.cells)
+        pair = Pair(key, row.text("candidate"), row.text("reference"), context=context)
         samples.append(RatedReport(pair, ratings, _groups(row, {name: name for name in groups})))
+        labels.append(read_labels(row.cells, cluster, file=path, line=row.line))
     names = list(dict.fromkeys(quantity for quantity, _ in quantities.values()))
-    return RatingSet(samples, dict.fromkeys(names, better), names[0], groups[0] if groups else None)
+    by, clusters = choose_labels(labels, cluster, file=path)
+    samples = [
+        replace(sample, pair=replace(sample.pair, cluster=label))
+        for sample, label in zip(samples, clusters, strict=True)
+    ]
+    group = groups[0] if groups else None
+    return RatingSet(samples, dict.fromkeys(names, better), names[0] if names else "", group, cluster_by=by)
 
 
 def _groups(row: CsvRow, kinds: Mapping[str, str]) -> dict[str, str]:
-    return {kind: row.cells[column] for column, kind in kinds.items() if row.cells[column]}
+    return {kind: text for column, kind in kinds.items() if (text := row.text(column))}
 
 
 def _quantities(columns: Sequence[str], path: Path) -> dict[str, tuple[str, str]]:
@@ -140,46 +170,71 @@ def _read_rexval(path: Path) -> RatingSet:
     letters = list(ERROR_CATEGORIES)
     for row in rating_rows:
         study = row.whole_number("study_number", 0, len(reports) - 1)
-        method = row.cells["candidate_type"]
-        if method not in reports[study].cells:
-            message = f"unknown candidate '{method}', which is no column of {REXVAL_REPORTS}"
+        method = row.id("candidate_type")
+        if method not in reports[study].cells or method in _REXVAL_OTHERS:
+            message = f"unknown candidate '{method}', which is no column of candidates in {REXVAL_REPORTS}"
             raise row.error(message, "candidate_type", ErrorCode.UNKNOWN_NAME)
         category = row.whole_number("error_category", 1, len(letters))
         kind = "significant" if _boolean(row, "clinically_significant") else "insignificant"
-        rater = row.text("rater_index")
+        rater = str(row.whole_number("rater_index", 0, _MAX_RATER))
         first = lines.setdefault((study, method, kind, category, rater), row.line)
         if first != row.line:
             message = f"duplicate count of {kind} errors of a category by this rater, first at line {first}"
             raise row.error(message, code=ErrorCode.DUPLICATE)
         by_rater = counts.setdefault((study, method), {}).setdefault(kind, {}).setdefault(letters[category - 1], {})
         by_rater[rater] = row.count("num_errors")
+    notes = _add_missing_counts(counts)
     samples = [
         RatedReport(
-            Pair(f"{study}_{method}", reports[study].text(method), reports[study].text("gt_report")),
+            Pair(f"{study}_{method}", reports[study].text(method), reports[study].text("gt_report"), str(study)),
             count_quantities(kinds),
             {"candidate_type": method},
         )
         for (study, method), kinds in sorted(counts.items())
     ]
-    return RatingSet(samples, count_directions(), "errors", "candidate_type")
+    return RatingSet(samples, count_directions(), "errors", "candidate_type", notes, "study_id")
+
+
+def _add_missing_counts(counts: Mapping[tuple[int, str], dict[str, dict[str, dict[str, float]]]]) -> list[str]:
+    """Add NaN for each count that a rater of a candidate does not have, unless the file lists no zero at all.
+
+    Returns:
+        A note on the meaning of counts that are not in the file, if there are any.
+    """
+    absent: list[tuple[dict[str, float], str]] = []
+    numbers: list[float] = []
+    for kinds in counts.values():
+        cells = [
+            kinds.setdefault(kind, {}).setdefault(letter, {}) for kind in COUNTS[1:] for letter in ERROR_CATEGORIES
+        ]
+        raters = {rater for cell in cells for rater in cell}
+        absent += [(cell, rater) for cell in cells for rater in raters - cell.keys()]
+        numbers += [number for cell in cells for number in cell.values()]
+    if not absent:
+        return []
+    if 0 not in numbers:
+        return [f"{len(absent)} counts are not in {REXVAL_RATINGS}, which lists no count of 0: they are read as 0."]
+    for cell, rater in absent:
+        cell[rater] = math.nan
+    return [f"{len(absent)} counts are not in {REXVAL_RATINGS}, which lists counts of 0: they are missing."]
 
 
 def _boolean(row: CsvRow, column: str) -> bool:
     text = row.text(column).lower()
     if text not in ("true", "false", "1", "0", "1.0", "0.0"):
-        raise row.error(f"expected True or False, found '{text}'", column)
+        raise row.error(f"expected True or False, found {describe_choice(text)}", column)
     return text in ("true", "1", "1.0")
 
 
-def _read_rate_eval(path: Path) -> RatingSet:
+def _read_rate_eval(path: Path, *, texts_only: bool) -> RatingSet:
     """Read paragraphs (or sentences) with a similarity score."""
-    columns, rows = read_rows(
-        path / "rate_test.csv" if path.is_dir() else path, ("gt_report", "similar_report", "Score")
-    )
+    required = ("gt_report", "similar_report", *(() if texts_only else ("Score",)))
+    columns, rows = read_rows(path / "rate_test.csv" if path.is_dir() else path, required)
     kinds = {name: name.lower() for name in columns if name.lower() in ("modality", "anatomy")}
     samples: list[RatedReport] = []
     for row in rows:
-        score = row.number("Score") if row.text("Score") else math.nan
         pair = Pair(str(len(samples)), row.text("similar_report"), row.text("gt_report"))
-        samples.append(RatedReport(pair, {"score": {"1": score}}, _groups(row, kinds)))
+        samples.append(
+            RatedReport(pair, {} if texts_only else {"score": {"1": row.number("Score")}}, _groups(row, kinds))
+        )
     return RatingSet(samples, {"score": "higher"}, "score", "modality" if "modality" in kinds.values() else None)

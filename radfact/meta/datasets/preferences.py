@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from radfact.errors import ErrorCode, InputError, check_unique_id
+from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice
+from radfact.io.cluster_labels import choose_labels, read_labels
 from radfact.meta.datasets.csv_rows import CsvRow, read_rows
 from radfact.records import Pair
+from radfact.statistics.clusters import Clusters, clusters_of
 from radfact.statistics.rater_agreement import Preference
 
 _LABELS: dict[str, Preference] = {
@@ -19,6 +23,10 @@ _LABELS: dict[str, Preference] = {
 }
 
 
+Consensus = Literal["unanimous", "majority"]
+"""Which experts of a row must prefer the same candidate: all of them, or more than half of those with a label."""
+
+
 @dataclass(frozen=True, slots=True)
 class PreferenceSet:
     """Pairs of candidates with the preference of experts.
@@ -26,14 +34,19 @@ class PreferenceSet:
     Attributes:
         first: first candidates with their references.
         second: second candidates with the same references.
-        expert: preference of all experts of a row; None if they differ or prefer neither, which excludes the row.
-        confidence: confidence of the experts.
+        expert: preference of the experts of a row; None without consensus, or if they prefer neither, which excludes
+            the row.
+        confidence: confidence of the experts; 0 in all rows of a file without this column.
+        clusters: of the rows; None if rows are resampled.
+        notes: sentences about excluded rows and missing columns.
     """
 
     first: Sequence[Pair]
     second: Sequence[Pair]
     expert: Sequence[Preference | None]
     confidence: Sequence[float]
+    clusters: Clusters | None = None
+    notes: Sequence[str] = ()
 
     @property
     def pairs(self) -> list[Pair]:
@@ -41,41 +54,81 @@ class PreferenceSet:
         return [*self.first, *self.second]
 
 
-def read_preferences(path: Path) -> PreferenceSet:
-    """Read a CSV with `id`, `reference`, `candidate_1`, `candidate_2`, `confidence` and columns `expert...`.
+def read_preferences(
+    path: Path, *, consensus: Consensus = "unanimous", cluster: str | None = None, texts_only: bool = False
+) -> PreferenceSet:
+    """Read a CSV with `id`, `reference`, `candidate_1`, `candidate_2`, columns `expert...`, optionally `confidence`.
 
-    A cell of an expert is first, second or equal; `confidence` is one number per row, such as the mean of the experts.
+    A cell of an expert is first, second, equal or empty; `confidence` is one number per row, such as the mean of the
+    experts.
+
+    Args:
+        path: the file.
+        consensus: which experts decide a row.
+        cluster: as in `radfact.meta.datasets.layouts.read_ratings` for a plain table.
+        texts_only: whether to read the candidates and references alone, so that the file needs no experts.
 
     Raises:
         InputError: the file cannot be read or a cell is wrong.
 
     Source: GREEN, section 3.4.2.
     """
-    columns, rows = read_rows(path, ("id", "reference", "candidate_1", "candidate_2", "confidence"))
-    experts = [name for name in columns if name.startswith("expert")]
-    if not experts:
+    columns, rows = read_rows(path, ("id", "reference", "candidate_1", "candidate_2"))
+    experts = [] if texts_only else [name for name in columns if name.startswith("expert")]
+    has_confidence = "confidence" in columns and not texts_only
+    if not experts and not texts_only:
         raise InputError(
             "expected a column with a name that begins with 'expert'", code=ErrorCode.MISSING_FIELD, file=path, line=1
         )
-    first, second, expert, confidences = [], [], [], []
+    first, second, votes, confidences, cluster_labels = [], [], [], [], []
     seen = dict[str, int]()
     for row in rows:
         key = row.id("id")
         check_unique_id(seen, key, row.line, file=path, field="id")
-        labels = {_preference(row, name) for name in experts if row.text(name)}
-        consensus = labels.pop() if len(labels) == 1 else None
         first.append(Pair(f"{key}_1", row.text("candidate_1"), row.text("reference")))
         second.append(Pair(f"{key}_2", row.text("candidate_2"), row.text("reference")))
-        expert.append(None if consensus == "equal" else consensus)
-        confidence = row.number("confidence")
+        votes.append(Counter(_preference(row, name) for name in experts if row.text(name)))
+        confidence = row.number("confidence") if has_confidence else 0.0
         if math.isnan(confidence):
-            raise row.error(f"expected a number, found '{row.text('confidence')}'", "confidence")
+            raise row.error(f"expected a number, found {describe_choice(row.text('confidence'))}", "confidence")
         confidences.append(confidence)
-    return PreferenceSet(first, second, expert, confidences)
+        cluster_labels.append(read_labels(row.cells, cluster, file=path, line=row.line))
+    by, clusters = choose_labels(cluster_labels, cluster, file=path)
+    notes = [] if texts_only else _notes(votes, consensus, has_confidence)
+    expert = [_decide(row, consensus) for row in votes]
+    return PreferenceSet(first, second, expert, confidences, clusters_of(by, clusters), notes)
+
+
+def _decide(votes: Counter[Preference], consensus: Consensus) -> Preference | None:
+    """Return the candidate that the experts prefer, if they prefer one."""
+    if not votes:
+        return None
+    label, count = votes.most_common(1)[0]
+    needed = votes.total() if consensus == "unanimous" else votes.total() // 2 + 1
+    return label if count >= needed and label != "equal" else None
+
+
+def _notes(votes: Sequence[Counter[Preference]], consensus: Consensus, has_confidence: bool) -> list[str]:
+    excluded = [row for row in votes if _decide(row, consensus) is None]
+    kinds = {
+        "without a label": sum(not row for row in excluded),
+        "the experts prefer neither": sum(bool(row) and set(row) == {"equal"} for row in excluded),
+        "the experts differ": sum(len(row) > 1 for row in excluded),
+    }
+    reasons = "; ".join(f"{kind}: {count}" for kind, count in kinds.items() if count)
+    notes = [
+        f"{len(excluded)} of {len(votes)} rows are excluded{f' ({reasons})' if reasons else ''}. Consensus: "
+        + ("all experts of a row agree." if consensus == "unanimous" else "more than half of the experts of a row.")
+    ]
+    if more := sum(_decide(row, "majority") is not None for row in excluded):
+        notes.append(f"A majority decides {more} of the excluded rows: --consensus majority includes them.")
+    if not has_confidence:
+        notes.append("The file has no confidence: the table shows all rows at a minimum confidence of 0.")
+    return notes
 
 
 def _preference(row: CsvRow, column: str) -> Preference:
     preference = _LABELS.get(row.text(column).lower())
     if preference is None:
-        raise row.error(f"expected first, second or equal, found '{row.text(column)}'", column)
+        raise row.error(f"expected first, second or equal, found {describe_choice(row.text(column))}", column)
     return preference

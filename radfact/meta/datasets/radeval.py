@@ -1,6 +1,7 @@
 """Reader of RadEval's expert set, and of its cells with error counts.
 
-The files were not seen: an annotation is read as an object by significance, or as lines of text under headings.
+We had no access to the file. Public code that reads it describes an annotation as a heading for significant and one for
+insignificant errors, each with seven numbered lines `CATEGORY: n`, and reports two lines with a malformed number.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from radfact.error_categories import ERROR_CATEGORIES
+from radfact.errors import ErrorCode
 from radfact.llm.response_text import read_data
 from radfact.meta.datasets.csv_rows import read_rows
-from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
+from radfact.meta.datasets.ratings import COUNTS, RatedReport, RatingSet, count_directions, count_quantities
 from radfact.records import Pair
 
 _GRAMMAR = "g"
@@ -31,7 +33,9 @@ _CATEGORY_PATTERNS = {
     "f": r"omi(?:ssion of|tting|tted) (?:a )?(?:comparison|change)",
     _GRAMMAR: r"grammar|inarticulate|readab",
 }
-_LINE = re.compile(r"^[\s\-*•(]*(?:\(?[a-g1-7]\)?[.):]\s*)?(?P<name>[^:=]+?)\s*[:=]\s*(?P<count>\S+).*$", re.IGNORECASE)
+_CATEGORIES = (*ERROR_CATEGORIES, _GRAMMAR)
+_LINE = re.compile(r"^[\s\-*•(]*(?:\(?[a-g1-7]\)?[.):]\s*)?(?P<name>[^:=]+?)\s*[:=]\s*(?P<count>.*)$", re.IGNORECASE)
+_COUNT = re.compile(r"([0-9]+)(?:\.0*)?[,;]?")
 
 _AMBIGUOUS = "ambiguous"
 _SIGNIFICANCE = re.compile(r"signific(?:ant|ance)")
@@ -47,42 +51,53 @@ _DOUBT = re.compile(
 
 
 def read_radeval(path: Path) -> RatingSet:
-    """Read three annotated candidates per row; an unreadable annotation leaves its candidate unrated.
+    """Read three annotated candidates per row; NaN for each missing count, and for all counts of an invalid annotation.
 
     Raises:
-        InputError: the file cannot be read or a column is missing.
+        InputError: the file cannot be read, or a column or an annotator is missing.
     """
     texts = [f"{kind}{number}" for kind in ("prediction", "annotation") for number in (1, 2, 3)]
     _, rows = read_rows(path, ("annotator", "type", "ground_truth", *texts))
     samples: list[RatedReport] = []
     notes: list[str] = []
     for index, row in enumerate(rows):
+        rater = row.id("annotator")
         for number in (1, 2, 3):
             candidate = row.text(f"prediction{number}")
             if not candidate:
+                error = row.error(
+                    "expected a report, found an empty cell", f"prediction{number}", ErrorCode.MISSING_FIELD
+                )
+                notes.append(f"{error}; the candidate is skipped.")
                 continue
             try:
                 counts = parse_annotation(row.cells[f"annotation{number}"])
-            except ValueError as error:
-                notes.append(f"{row.error(str(error), f'annotation{number}')}; left without a rating")
-                counts = {}
-            rater = row.cells["annotator"] or "1"
+                missing = [
+                    f"{kind} ({letter})" for kind in counts for letter, n in counts[kind].items() if math.isnan(n)
+                ]
+                problem = f"expected the number of errors: {', '.join(missing)}" if missing else ""
+            except ValueError as invalid:
+                problem = str(invalid)
+                counts = {kind: dict.fromkeys(_CATEGORIES, math.nan) for kind in COUNTS[1:]}
+            if problem:
+                notes.append(f"{row.error(problem, f'annotation{number}')}; these counts are missing.")
             by_rater = {
                 kind: {letter: {rater: value} for letter, value in letters.items()} for kind, letters in counts.items()
             }
-            pair = Pair(f"{index}_{number}", candidate, row.text("ground_truth"))
-            samples.append(RatedReport(pair, count_quantities(by_rater), {"type": row.cells["type"]}))
-    return RatingSet(samples, count_directions(), "significant", "type", notes)
+            pair = Pair(f"{index}_{number}", candidate, row.text("ground_truth"), str(index))
+            samples.append(RatedReport(pair, count_quantities(by_rater), {"type": row.text("type")}))
+    return RatingSet(samples, count_directions(), "significant", "type", notes, "study_id")
 
 
 def parse_annotation(text: str) -> dict[str, dict[str, float]]:
-    """Parse error counts by significance and letter: GREEN's six categories and `g` for grammar.
+    """Parse error counts by significance and letter: GREEN's six categories and `g` for grammar; NaN if missing.
 
     An object `{significant: {CATEGORY: n}, insignificant: {CATEGORY: n}}` in JSON, YAML or Python syntax, or lines
-    `CATEGORY: n` under headings such as "significant", "not significant", "without clinical significance".
+    `CATEGORY: n` under headings such as "significant", "not significant", "without clinical significance". A count is
+    missing if its category is, or if it is anything but a whole number.
 
     Raises:
-        ValueError: no counts of significant errors, a count that is no whole number, or an ambiguous heading.
+        ValueError: no count at all, an unknown or duplicate category, or an ambiguous heading.
     """
     counts: dict[str, dict[str, float]] = {}
     for kind, name, count in _entries(text):
@@ -92,15 +107,15 @@ def parse_annotation(text: str) -> dict[str, dict[str, float]]:
         letter = next((letter for letter, pattern in patterns if re.search(pattern, name, re.IGNORECASE)), None)
         if letter is None:
             letter = name.strip("() ").lower()
-            if letter not in (*ERROR_CATEGORIES, _GRAMMAR):
+            if letter not in _CATEGORIES:
                 raise ValueError(f"expected a category of errors, found '{name}'")
         of_kind = counts.setdefault(kind, {})
         if letter in of_kind:
             raise ValueError(f"duplicate category '{name}'")
-        of_kind[letter] = _count(count, name)
-    if not counts.get("significant"):
-        raise ValueError("expected counts of significant errors by category")
-    return counts
+        of_kind[letter] = _count(count)
+    if all(math.isnan(number) for of_kind in counts.values() for number in of_kind.values()):
+        raise ValueError("expected counts of errors by significance and category")
+    return {kind: dict.fromkeys(_CATEGORIES, math.nan) | counts.get(kind, {}) for kind in COUNTS[1:]}
 
 
 def _entries(text: str) -> Iterator[tuple[str, str, Any]]:
@@ -144,11 +159,6 @@ def _significance(heading: str) -> str | None:
     return "insignificant" if negated else "significant"
 
 
-def _count(count: Any, name: str) -> float:
-    try:
-        value = float(str(count).rstrip(".,;"))
-    except ValueError:
-        value = math.nan
-    if isinstance(count, bool) or not (value >= 0 and value == value // 1):
-        raise ValueError(f"expected a whole number of '{name}', found '{count}'")
-    return value
+def _count(count: Any) -> float:
+    match = None if isinstance(count, bool) else _COUNT.fullmatch(str(count).strip())
+    return float(match[1]) if match else math.nan

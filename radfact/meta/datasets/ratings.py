@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from typing import Literal
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
 from radfact.metrics.responses.corrections import Corrections
 from radfact.records import Pair
+from radfact.statistics.clusters import Clusters, clusters_of
 
 Better = Literal["higher", "lower"]
 
@@ -61,7 +63,9 @@ class RatingSet:
         better: which values are better, by quantity.
         target: quantity that metrics are correlated with.
         group: default kind of group for correlations within groups.
-        notes: sentences about skipped ratings.
+        notes: sentences about missing ratings.
+        cluster_by: what the samples with the same `pair.cluster` share, such as `study_id`; None if samples are
+            resampled.
     """
 
     samples: Sequence[RatedReport]
@@ -69,6 +73,21 @@ class RatingSet:
     target: str
     group: str | None = None
     notes: Sequence[str] = ()
+    cluster_by: str | None = None
+
+    @property
+    def clusters(self) -> Clusters | None:
+        """Clusters of the samples, which the bootstrap draws as a whole."""
+        return clusters_of(self.cluster_by, [self._cluster(sample) for sample in self.samples])
+
+    @property
+    def candidate_clusters(self) -> Clusters | None:
+        """Clusters of the candidates, in the order of `values_by_candidate`."""
+        labels = {sample.candidate_id or sample.pair.sample_id: self._cluster(sample) for sample in self.samples}
+        return clusters_of(self.cluster_by, list(labels.values()))
+
+    def _cluster(self, sample: RatedReport) -> str | None:
+        return None if self.cluster_by is None else sample.pair.cluster
 
     @property
     def pairs(self) -> list[Pair]:
@@ -123,6 +142,15 @@ class RatingSet:
             values[key] = sample.ratings.get(quantity, {}).get(rater, values.get(key, math.nan))
         return list(values.values())
 
+    def missing_notes(self) -> list[str]:
+        """Return a sentence for each quantity with missing ratings, except counts of single categories."""
+        notes = []
+        for quantity in filterfalse(is_category_count, self.better):
+            values = [value for sample in self.samples for value in sample.ratings.get(quantity, {}).values()]
+            if missing := sum(map(math.isnan, values)):
+                notes.append(f"{missing} of {len(values)} ratings of '{quantity}' are missing and excluded.")
+        return notes
+
     def indices_by_group(self, kind: str | None) -> dict[str, list[int]]:
         """Return the indices of all samples as `all`, then those of each group, sorted by name.
 
@@ -143,10 +171,10 @@ def _id_prefixes(sample_id: str) -> set[str]:
 def count_quantities(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
     """Convert error counts, kind -> letter -> rater -> number, to quantities, quantity -> rater -> number.
 
-    A rater's total is NaN if one of its counts is unknown; an absent category has no errors.
+    A rater's total is NaN if one of its counts is NaN; an absent category has no errors.
 
     Args:
-        counts: counts of `significant` and `insignificant` errors.
+        counts: counts of `significant` and `insignificant` errors; NaN is a missing count.
     """
     quantities: dict[str, dict[str, float]] = {}
     raters = {rater for kind in counts.values() for letter in kind.values() for rater in letter}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.meta.datasets.csv_rows import CsvRow, read_rows
 from radfact.meta.datasets.ratings import SEVERITY_MAX, Better, RatedReport, RatingSet
 from radfact.metrics.responses.corrections import SEVERITIES, Correction, Corrections, is_deletion, is_unchanged
@@ -21,7 +21,10 @@ _MAX_SEVERITY = max(SEVERITIES.values())
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Columns of a version; `candidate` identifies a candidate, and together with `annotator` an annotation."""
+    """Columns of a version; `candidate` identifies a candidate, and together with `annotator` an annotation.
+
+    A version that `has_edit_marks` writes [no edit] for an unchanged line, so that an empty correction is an error.
+    """
 
     candidate: tuple[str, ...]
     original: str
@@ -30,9 +33,10 @@ class _Columns:
     annotator: str
     source: str
     comment: str | None
+    has_edit_marks: bool
 
 
-_V0 = _Columns(("id", "source"), "impression_original", "impression_edited", "score", "annotator", "source", None)
+_V0 = _Columns(("id", "source"), "impression_original", "impression_edited", "score", "annotator", "source", None, True)
 _V1 = _Columns(
     ("data_id", "report_type"),
     "original_line",
@@ -41,6 +45,7 @@ _V1 = _Columns(
     "annotator_id",
     "report_type",
     "comments",
+    False,
 )
 
 
@@ -67,12 +72,11 @@ def _read(path: Path, columns: _Columns) -> RatingSet:
     _, rows = read_rows(path, (*columns.candidate, *names))
     reports: dict[tuple[str, ...], list[CsvRow]] = {}
     for row in rows:
-        id_column, *others = columns.candidate
-        key = (row.id(id_column), *(row.text(name) for name in (*others, columns.annotator)))
+        key = tuple(row.id(name) for name in (*columns.candidate, columns.annotator))
         reports.setdefault(key, []).append(row)
     samples = [_report(key, lines, columns) for key, lines in reports.items()]
     better: dict[str, Better] = dict.fromkeys(("severity_sum", SEVERITY_MAX, "problem_lines"), "lower")
-    return RatingSet(samples, better, "severity_sum", "source")
+    return RatingSet(samples, better, "severity_sum", "source", cluster_by="study_id")
 
 
 def _report(key: Sequence[str], rows: Sequence[CsvRow], columns: _Columns) -> RatedReport:
@@ -82,6 +86,9 @@ def _report(key: Sequence[str], rows: Sequence[CsvRow], columns: _Columns) -> Ra
     severities: list[int] = []
     for row in rows:
         original, edited = row.text(columns.original), row.text(columns.edited)
+        if original and not edited and columns.has_edit_marks:
+            message = "expected [no edit], [delete] or a line, found an empty cell"
+            raise row.error(message, columns.edited, ErrorCode.MISSING_FIELD)
         is_unedited = edited in ("", original) or is_unchanged(edited)
         text = original if is_unedited else None if is_deletion(edited) else edited
         if original:
@@ -102,7 +109,7 @@ def _report(key: Sequence[str], rows: Sequence[CsvRow], columns: _Columns) -> Ra
     }
     rater = key[-1]
     return RatedReport(
-        Pair("_".join(key), " ".join(lines), " ".join(corrected)),
+        Pair("_".join(key), " ".join(lines), " ".join(corrected), key[0]),
         {name: {rater: value} for name, value in values.items()},
         {"source": rows[0].text(columns.source)},
         Corrections(tuple(lines), tuple(items)),
@@ -111,7 +118,7 @@ def _report(key: Sequence[str], rows: Sequence[CsvRow], columns: _Columns) -> Ra
 
 
 def _severity(row: CsvRow, column: str, is_unedited: bool) -> int:
-    """Read 0 to 4, as a number or in words; an unedited line may have none."""
+    """Read 0 to 4, as a number or in words; an unedited line without one has no error."""
     words = " ".join(row.text(column).lower().replace("-", " ").split())
     if words in SEVERITIES:
         return SEVERITIES[words]
@@ -123,5 +130,5 @@ def _severity(row: CsvRow, column: str, is_unedited: bool) -> int:
         value = math.nan
     if value not in range(_MAX_SEVERITY + 1):
         expected = f"0 to {_MAX_SEVERITY} or one of {', '.join(SEVERITIES)}"
-        raise row.error(f"expected {expected}, found '{row.text(column)}'", column)
+        raise row.error(f"expected {expected}, found {describe_choice(row.text(column))}", column)
     return int(value)

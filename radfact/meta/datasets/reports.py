@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, InputError, brief, check_unique_id
+from radfact.errors import ErrorCode, InputError, check_unique_id, describe, describe_choice
 from radfact.io.jsonl import read_jsonl, read_text
 from radfact.meta.datasets.csv_rows import read_rows
 
@@ -58,7 +58,7 @@ def _first_text(
     for name in names:
         value = row.get(name)
         if not isinstance(value, str | None):
-            raise InputError(f"expected text, found {brief(value)}", file=path, line=line, field=name)
+            raise InputError(f"expected text, found {describe(value)}", file=path, line=line, field=name)
         if value and value.strip():
             return name, value.strip()
     if default is None:
@@ -92,9 +92,9 @@ def read_counts(path: Path | str) -> dict[str, float]:
     counts: dict[str, list[float]] = {}
     for row in rows:
         sample_id = row.id("id")
-        count = row.number("errors") if row.text("errors") else math.nan
+        count = row.number("errors")
         if count < 0:
-            raise row.error(f"expected a number from 0, found '{row.text('errors')}'", "errors")
+            raise row.error(f"expected a number from 0, found {describe_choice(row.text('errors'))}", "errors")
         if not math.isnan(count):
             counts.setdefault(sample_id, []).append(count)
     return {sample_id: sum(values) / len(values) for sample_id, values in counts.items()}

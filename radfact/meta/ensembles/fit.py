@@ -35,6 +35,7 @@ from radfact.results.reader import read_digests, read_scores
 from radfact.results.schema import metric_of_scores
 from radfact.results.systems import metric_settings
 from radfact.statistics.bootstrap import Direction
+from radfact.statistics.clusters import Clusters, clusters_of
 from radfact.statistics.correlation import COEFFICIENTS, REPLICATES, SEED, correlate
 
 NAME = "ensemble"
@@ -50,12 +51,14 @@ class FittedEnsemble:
         held_out: score of every sample by an ensemble that was fitted without it.
         experts: expert score of every sample.
         features: features of every sample.
+        clusters: of the samples; None if samples are resampled.
     """
 
     ensemble: Ensemble
     held_out: Sequence[float]
     experts: Sequence[float]
     features: Features
+    clusters: Clusters | None = None
 
     def table(self, *, replicates: int = REPLICATES, seed: int = SEED) -> Table:
         """Return correlations with the experts, of the cross-validated ensemble and of each feature.
@@ -66,7 +69,7 @@ class FittedEnsemble:
         """
         rows = []
         for name, column in {"cross-validated": self.held_out, **self.features}.items():
-            estimates = correlate(self.experts, column, replicates=replicates, seed=seed)
+            estimates = correlate(self.experts, column, replicates=replicates, seed=seed, clusters=self.clusters)
             first, *others = (estimates[coefficient] for coefficient in COEFFICIENTS)
             rows.append([name, first.n, first.value, first.low, first.high, *(e.value for e in others)])
         return Table(["scores", "n", COEFFICIENTS[0], "low", "high", *COEFFICIENTS[1:]], rows)
@@ -116,9 +119,12 @@ def fit_on_ratings(
                 field="features",
             )
         direction = next(iter(judge_scores.directions.values()))
-    held_out = cross_validate(features, experts, method=method, folds=folds, seed=seed)
     ensemble = fit_ensemble(features, experts, method=method, target_name=ratings.target, direction=direction)
-    return FittedEnsemble(ensemble, held_out, experts, features)
+    labels = {sample.pair.sample_id: sample.pair.cluster for sample in ratings.samples}
+    by = ratings.cluster_by
+    clusters = None if by is None else clusters_of(by, [labels[judge_scores.sample_ids[index]] for index in indices])
+    held_out = cross_validate(features, experts, method=method, folds=folds, seed=seed, clusters=clusters)
+    return FittedEnsemble(ensemble, held_out, experts, features, clusters)
 
 
 class EnsembleMetric(Metric):
@@ -213,5 +219,6 @@ def _read_pairs(folder: Path, sample_ids: Sequence[str]) -> list[Pair]:
             )
         texts.setdefault((sample_id, str(side)), []).append(text)
     return [
-        Pair(key, *(" ".join(texts.get((key, side), ())) for side in ("candidate", "reference"))) for key in sample_ids
+        Pair(key, " ".join(texts.get((key, "candidate"), ())), " ".join(texts.get((key, "reference"), ())))
+        for key in sample_ids
     ]

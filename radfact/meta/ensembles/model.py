@@ -20,6 +20,7 @@ from radfact.io.jsonl import read_json, write_json
 from radfact.records import Record, validate_model
 from radfact.results.reader import read_sample_scores
 from radfact.statistics.bootstrap import Direction
+from radfact.statistics.clusters import Clusters
 
 Method = Literal["average", "linear_regression"]
 
@@ -131,6 +132,7 @@ def cross_validate(
     method: Method = "linear_regression",
     folds: int = FOLDS,
     seed: int = 42,
+    clusters: Clusters | None = None,
 ) -> list[float]:
     """Return every sample's score by an ensemble fitted on the other folds; NaN for incomplete samples.
 
@@ -138,8 +140,9 @@ def cross_validate(
         features: as in `fit_ensemble`.
         target: expert scores.
         method: as in `fit_ensemble`.
-        folds: number of folds, at most the number of samples.
+        folds: number of folds, at most the number of samples, or of clusters.
         seed: seed of the folds.
+        clusters: of the samples, which are in one fold as a whole; None = each sample is drawn by itself.
 
     Raises:
         InputError: as for `fit_ensemble`, or an invalid number of folds.
@@ -148,13 +151,16 @@ def cross_validate(
     if len(indices) < 2:
         message = f"expected at least 2 samples with a target and all of {', '.join(features)}, found {len(indices)}"
         raise InputError(message, code=ErrorCode.EMPTY_INPUT, field="features")
-    if not 2 <= folds <= len(indices):
-        message = f"expected a number from 2 to {len(indices)}, found {folds}"
+    codes = np.arange(len(table)) if clusters is None else clusters.codes
+    groups = np.unique(codes[indices])
+    if not 2 <= folds <= len(groups):
+        message = f"expected a number from 2 to {len(groups)}, found {folds}"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="folds")
-    np.random.default_rng(seed).shuffle(indices)
+    np.random.default_rng(seed).shuffle(groups)
     scores = np.full(len(table), math.nan)
-    for held_out in np.array_split(indices, folds):
-        train = np.setdiff1d(indices, held_out)
+    for fold in np.array_split(groups, folds):
+        is_held_out = np.isin(codes[indices], fold)
+        train, held_out = indices[~is_held_out], indices[is_held_out]
         ensemble = fit_ensemble(_select(features, train), expert[train].tolist(), method=method)
         scores[held_out] = ensemble.apply(_select(features, held_out))
     return [float(score) for score in scores]

@@ -67,8 +67,8 @@ def write_injected(path: Path | str, reports: Iterable[InjectedReport]) -> int:
     """Write JSON Lines and return the number of reports.
 
     Args:
-        path: of the file.
-        reports: with injected errors.
+        path: file to write.
+        reports: reports with injected errors.
     """
     return write_jsonl(path, (report.model_dump() for report in reports))
 

@@ -15,8 +15,10 @@ from radfact.judges.offline.judge import UNREAD_SHARE
 from radfact.judges.offline.ontology_file import default_ontology
 from radfact.judges.offline.splitter import split_narrative
 from radfact.meta.datasets.reports import SiteReport
+from radfact.meta.injection.comparisons import remove_comparison
 from radfact.meta.injection.records import InjectedError, InjectedReport
 from radfact.meta.injection.sentences import ReportSentences, parse_facts
+from radfact.meta.options import RULES
 
 Operation = Literal[
     "finding added",
@@ -60,25 +62,14 @@ _NOT_INCREASED = re.compile(
     r"\b(?:normal|clear|intact|unremarkable|midline|patent|well|low|lower|decreased)\b", re.IGNORECASE
 )
 _STATIC = ("device", "postoperative_change", "surgical_clips", "sternotomy", "normal_lung_volumes")
-"""Concepts of the ontology that do not grow."""
-_CHANGED = (
-    r"stable|unchanged|new|persistent|residual|increased|increasing|decreased|decreasing|worsened|worsening|improved|"
-    r"improving|progressive"
+"""Concepts of the ontology that cannot increase."""
+_IMPOSSIBLE = re.compile(
+    r"\bleft\b.*\b(?:middle lobe|minor fissure|horizontal fissure|azygos|cholecystectomy|gallbladder|liver)\b"
+    r"|\b(?:middle lobe|azygos fissure)\b.*\bleft\b|\bright\b.*\b(?:lingula\w*|gastric bubble|spleen|stomach)\b"
+    r"|\blingula\w*\b.*\bright\b|\b(?:left|right) (?:lower|upper) (?:mediastinum|heart)\b",
+    re.IGNORECASE,
 )
-_PRIOR = (
-    r"(?:the |a |an )?(?:prior|previous|earlier|last)?\s*(?:exam\w*|stud\w+|radiograph\w*|film\w*|imag\w+|prior|XXXX)?"
-)
-_WITHOUT_COMPARISON: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), by)
-    for pattern, by in (
-        (rf"^(?:in comparison (?:to|with)|(?:when )?compared (?:to|with)|since) {_PRIOR}\s*,\s*", ""),
-        (rf",? (?:in comparison (?:to|with)|(?:when |as )?compared (?:to|with)|since|from) {_PRIOR}$", ""),
-        (rf",? (?:(?:which |that )?(?:is|are) )?(?:{_CHANGED})(?: (?:compared (?:to|with)|from|since) {_PRIOR})?$", ""),
-        (r"\b(?:interval|again)\s+(?=\w)", ""),
-        (rf"\b(?:{_CHANGED})\s+(?=[a-z]{{3,}})(?!(?:in|from|since|compared|and|or|with|to|at|on)\b)", ""),
-        (rf"\b(is|are|appears?|remains?) (?:\w+ly )?(?:{_CHANGED})\b.*$", r"\1 present"),
-    )
-)
+"""Structures combined with a side or zone where they do not exist."""
 
 
 MAX_ERRORS = 5
@@ -107,7 +98,7 @@ class RuleInjector:
     unchanged, and so do reports for which `is_readable` is false.
     """
 
-    name = "rules"
+    name = RULES
 
     def __init__(self, *, seed: int = 42) -> None:
         """Create an injector; its choices depend on the seed, and on the id and text of each report."""
@@ -136,9 +127,9 @@ class RuleInjector:
         """Return a candidate with up to `count` errors of any categories.
 
         Args:
-            source_id: of the report; part of the random seed.
-            report: without errors.
-            count: of errors.
+            source_id: id of the report; part of the random seed.
+            report: report without errors.
+            count: maximum number of errors.
         """
         document = ReportSentences.of(report)
         generator = random.Random(f"{self.seed}/{source_id}/mixed")
@@ -167,9 +158,9 @@ class RuleInjector:
         """Return all errors of a category that fit into the report together, in the order in which they are used.
 
         Args:
-            source_id: of the report; part of the random seed.
+            source_id: id of the report; part of the random seed.
             document: sentences of the report.
-            category: of the errors.
+            category: category of the errors.
         """
         if not is_readable(document):
             return []
@@ -184,7 +175,7 @@ class RuleInjector:
 
 
 def is_readable(document: ReportSentences) -> bool:
-    """Return whether the ontology reads enough sentences, unlike in other languages and for other images."""
+    """Return whether the ontology recognizes findings in enough sentences; False for other languages or modalities."""
     unread = sum(not parse_facts(sentence) for sentence in document.sentences)
     return unread < UNREAD_SHARE * len(document.sentences)
 
@@ -306,6 +297,8 @@ def _swaps(
                 if match[0][:1].isupper():
                     replacement = replacement.capitalize()
                 text = _fix_articles(sentence[: match.start()] + replacement + sentence[match.end() :])
+                if changed == "places" and _IMPOSSIBLE.search(text) and not _IMPOSSIBLE.search(sentence):
+                    continue
                 if _differ_only_in(changed, parse_facts(sentence), parse_facts(text)):
                     yield Edit(category, operation, index, f"{text}.")
                     break
@@ -330,7 +323,7 @@ def _added_comparisons(document: ReportSentences, generator: random.Random) -> I
 
 
 def _can_increase(sentence: str, facts: Sequence[Fact]) -> bool:
-    """Return whether all facts are findings that can grow, which tubes and normal structures do not."""
+    """Return whether all facts are findings that can increase, unlike devices and normal structures."""
     ontology = default_ontology()
     can_grow = all(fact.present and not any(ontology.is_a(fact.concept, name) for name in _STATIC) for fact in facts)
     return can_grow and not _NOT_INCREASED.search(sentence)
@@ -342,15 +335,16 @@ def _removed_comparisons(document: ReportSentences, generator: random.Random) ->
         before = parse_facts(sentence)
         if not any(fact.change for fact in before):
             continue
-        text = sentence
-        for pattern, replacement in _WITHOUT_COMPARISON:
-            text = _fix_articles(pattern.sub(replacement, text)).strip(" ,")
+        text = remove_comparison(sentence)
+        if text is None:
+            continue
+        text = _fix_articles(text)
         after = parse_facts(text)
-        if text != sentence and not any(fact.change for fact in after) and _differ_only_in("change", before, after):
+        if not any(fact.change for fact in after) and _differ_only_in("change", before, after):
             yield Edit("f", "comparison removed", index, f"{text[:1].upper()}{text[1:]}.")
 
 
-_PROPERTIES = ("concept", "present", "places", "severity", "change")
+_PROPERTIES = ("concept", "present", "places", "severity", "change", "details", "measures", "doubt")
 
 
 def _differ_only_in(name: str, before: Sequence[Fact], after: Sequence[Fact]) -> bool:

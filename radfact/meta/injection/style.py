@@ -11,6 +11,7 @@ from radfact.judges.offline.facts import Fact
 from radfact.judges.offline.splitter import split_narrative
 from radfact.judges.offline.vocabulary import is_plural
 from radfact.meta.injection.sentences import ReportSentences, parse_facts
+from radfact.meta.options import RULES
 
 _ABBREVIATIONS = {
     r"\b[Rr]t\.?(?=\s)": "right",
@@ -90,7 +91,7 @@ class RuleStyler:
     stays unchanged if the ontology would read other facts in the rewritten one.
     """
 
-    name = "rules"
+    name = RULES
 
     def describe(self) -> dict[str, Any]:
         """Return the name; the rules depend on the version of this package only."""

@@ -1,1 +1,1 @@
-"""ReXamine-Global: how metrics respond to reporting style."""
+"""Robustness of metrics to reporting style (ReXamine-Global), and of judges to rewritten sentences."""

@@ -16,6 +16,7 @@ from radfact.html import plots
 from radfact.html.meta_page import PlotFolder, Section, Table, write_page
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
+from radfact.io.outputs import replace_files
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.records import InjectedReport, read_injected, write_injected
 from radfact.meta.robustness.style_effects import (
@@ -143,10 +144,18 @@ def rexamine(
         "uncounted": [] if counts is None else [key for key in ids if key not in counts],
         "unknown_counts": [key for key in counts or () if key not in ids],
     }
-    all_notes = [*notes, *_notes(len(ids), source, unmatched, styler.name, injector.name)]
+    models, circular = scores["Original"].models, scores["Original"].circular_notes(styler.name, injector.name)
+    all_notes = [
+        *notes,
+        *_notes(len(ids), source, unmatched, styler.name, injector.name),
+        *scores["Original"].model_notes(),
+        *circular,
+    ]
     result = RexamineResult(tests, ranked, source, all_notes, excluded)
     per_site_drawn = {site: sites.count(site) for site in sorted(set(sites))}
-    _write(result, folder, {"seed": seed, "per_site": per_site, "sites": per_site_drawn, **unmatched})
+    with replace_files(folder) as new:
+        record = {"seed": seed, "per_site": per_site, "sites": per_site_drawn, **unmatched}
+        _write(result, new, {**record, "models": models, "circular": bool(circular)})
     return result
 
 
