@@ -14,6 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from radfact.statistics.clusters import Clusters
+
 Direction = Literal["higher", "lower", "neutral"]
 """Which values of a score are better; `neutral` is for rates that are neither good nor bad."""
 
@@ -79,18 +81,22 @@ def summarize(
     f1: Mapping[str, tuple[str, str]] | None = None,
     replicates: int = 500,
     seed: int = 42,
+    clusters: Clusters | None = None,
 ) -> dict[str, Summary]:
     """Summarize per-sample scores as dataset-level scores with bootstrap percentiles.
 
     A dataset-level score is the mean over the samples with a value. An F1 is the harmonic mean of dataset-level
     precision and recall, recomputed in every replicate. Replicates are drawn in sequence from one generator by
-    `numpy.random.default_rng(seed).choice(n, n, replace=True)`, where n counts all samples, with and without a value.
+    `numpy.random.default_rng(seed).choice(n, n, replace=True)`, where n counts all samples, with and without a value,
+    or all clusters of samples.
 
     Args:
         values: score name -> one value per sample, NaN = not scored; all of the same length.
         f1: name of an F1 -> names of its precision and its recall in `values`.
         replicates: number of bootstrap replicates; 0 returns point estimates only.
         seed: seed of the generator.
+        clusters: of the samples, which are drawn as a whole; a score with values in fewer than two clusters has no
+            interval. None draws samples.
 
     Source: RadFact (MAIRA-2, appendix C).
     """
@@ -101,7 +107,7 @@ def summarize(
     for name, (precision, recall) in (f1 or {}).items():
         points[name] = harmonic_mean(points[precision], points[recall])
         counts[name] = int((known[names.index(precision)] & known[names.index(recall)]).sum())
-    samples = bootstrap(values, f1=f1, replicates=replicates, seed=seed)
+    samples = bootstrap(values, f1=f1, replicates=replicates, seed=seed, clusters=clusters)
     return {name: to_summary(point, samples[name], counts[name]) for name, point in points.items()}
 
 
@@ -118,6 +124,7 @@ def summarize_counts(
     has_value: RowFilter = scored_rows,
     replicates: int = 500,
     seed: int = 42,
+    clusters: Clusters | None = None,
 ) -> dict[str, Summary]:
     """Summarize scores that are functions of counts summed over samples, such as corpus BLEU or a macro F1.
 
@@ -129,18 +136,24 @@ def summarize_counts(
         has_value: selects the samples that `n` counts.
         replicates: as in `summarize`.
         seed: as in `summarize`.
+        clusters: as in `summarize`.
     """
     known = scored_rows(counts)
     if not known.any():
         return {name: Summary(None) for name in functions}
     n = int(has_value(counts).sum())
     points = {name: function(counts[known].sum(axis=0)) for name, function in functions.items()}
-    samples = bootstrap_counts(counts, functions, replicates=replicates, seed=seed)
+    samples = bootstrap_counts(counts, functions, replicates=replicates, seed=seed, clusters=clusters)
     return {name: to_summary(point, samples[name], n) for name, point in points.items()}
 
 
 def bootstrap_counts(
-    counts: NDArray[np.float64], functions: Mapping[str, CountsFunction], *, replicates: int = 500, seed: int = 42
+    counts: NDArray[np.float64],
+    functions: Mapping[str, CountsFunction],
+    *,
+    replicates: int = 500,
+    seed: int = 42,
+    clusters: Clusters | None = None,
 ) -> dict[str, NDArray[np.float64]]:
     """Compute the scores of `summarize_counts` on every bootstrap replicate.
 
@@ -149,6 +162,7 @@ def bootstrap_counts(
         functions: as in `summarize_counts`.
         replicates: number of replicates.
         seed: seed of the generator.
+        clusters: as in `summarize`.
 
     Returns:
         Arrays of shape (replicates,) by score name; NaN in replicates without a scored sample.
@@ -157,9 +171,13 @@ def bootstrap_counts(
     filled = np.where(known[:, None], counts, 0.0)
     generator = np.random.default_rng(seed)
     samples = {name: np.full(replicates, math.nan) for name in functions}
+    if clusters is not None:
+        filled, known = clusters.sum(filled), clusters.sum(known.astype(np.float64)) > 0
+        if known.sum() < 2:
+            return samples
     for index in range(replicates):
-        drawn = generator.choice(len(counts), len(counts), replace=True)
-        times = np.bincount(drawn, minlength=len(counts)).astype(np.float64)
+        drawn = generator.choice(len(filled), len(filled), replace=True)
+        times = np.bincount(drawn, minlength=len(filled)).astype(np.float64)
         if times[known].any():
             sums = times @ filled
             for name, function in functions.items():
@@ -173,6 +191,7 @@ def bootstrap(
     f1: Mapping[str, tuple[str, str]] | None = None,
     replicates: int = 500,
     seed: int = 42,
+    clusters: Clusters | None = None,
 ) -> dict[str, NDArray[np.float64]]:
     """Compute the dataset-level scores of `summarize` on every bootstrap replicate.
 
@@ -181,6 +200,7 @@ def bootstrap(
         f1: as in `summarize`.
         replicates: number of replicates.
         seed: seed of the generator.
+        clusters: as in `summarize`.
 
     Returns:
         Arrays of shape (replicates,) by score name; NaN in replicates without a value.
@@ -188,7 +208,7 @@ def bootstrap(
     table = _to_table(values)
     known = ~np.isnan(table)
     if table.shape[1]:
-        means = _resample(np.where(known, table, 0.0), known, replicates, seed)
+        means = _resample(np.where(known, table, 0.0), known, replicates, seed, clusters)
     else:
         means = np.full((len(values), replicates), math.nan)
     samples = dict(zip(values, means, strict=True))
@@ -225,13 +245,20 @@ def _divide(sums: NDArray[np.float64], counts: NDArray[np.int_]) -> NDArray[np.f
     return means
 
 
-def _resample(filled: NDArray[np.float64], known: NDArray[np.bool_], replicates: int, seed: int) -> NDArray[np.float64]:
+def _resample(
+    filled: NDArray[np.float64], known: NDArray[np.bool_], replicates: int, seed: int, clusters: Clusters | None
+) -> NDArray[np.float64]:
     """Return the means of every score on every replicate, (scores, replicates)."""
     generator = np.random.default_rng(seed)
-    scores, samples = filled.shape
+    scores = len(filled)
     stacked = np.concatenate([filled, known.astype(np.float64)])  # (2 * scores, samples): values, then 1 where known
+    if clusters is not None:
+        stacked = np.ascontiguousarray(clusters.sum(stacked.T).T)  # (2 * scores, clusters)
+        has_interval = (stacked[scores:] > 0).sum(axis=1) > 1
+        stacked[np.tile(~has_interval, 2)] = 0.0
+    units = stacked.shape[1]
     sums = np.empty((replicates, 2 * scores))
     for row in sums:
-        drawn = generator.choice(samples, samples, replace=True)
+        drawn = generator.choice(units, units, replace=True)
         stacked.take(drawn, axis=1).sum(axis=1, out=row)
     return _divide(sums[:, :scores], sums[:, scores:].astype(np.int_)).T

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from radfact.optional import load_stats
 from radfact.statistics.bootstrap import round_noise
+from radfact.statistics.clusters import Clusters, draw_weights
 
 _Values = NDArray[np.float64]
 _Weights = NDArray[np.float64]
 """(replicates, samples), how often each sample was drawn."""
 
 REPLICATES = 1000
+ROUNDS = 1000
 SEED = 42
 _MIN_SAMPLES = 3
 _BLOCK = 512
@@ -37,7 +39,12 @@ class Estimate:
 
 
 def correlate(
-    expert: Sequence[float], scores: Sequence[float], *, replicates: int = REPLICATES, seed: int = SEED
+    expert: Sequence[float],
+    scores: Sequence[float],
+    *,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
+    clusters: Clusters | None = None,
 ) -> dict[str, Estimate]:
     """Return Kendall's tau-b, Spearman's rho and Pearson's r of scores with experts.
 
@@ -47,9 +54,12 @@ def correlate(
         replicates: number of bootstrap replicates, each drawn by `numpy.random.default_rng(seed).choice(n, n)`; 0 for
             no intervals.
         seed: seed of the bootstrap.
+        clusters: of the samples, such as the candidates of a study, which are drawn as a whole (n is then the number
+            of clusters); None draws samples.
 
     Returns:
-        Estimates by name; without a value for fewer than three samples or if all values are the same.
+        Estimates by name; without a value for fewer than three samples or if all values are the same, and without an
+        interval for samples of one cluster.
     """
     x, y = np.asarray(expert, dtype=np.float64), np.asarray(scores, dtype=np.float64)
     known = ~np.isnan(x) & ~np.isnan(y)
@@ -59,13 +69,104 @@ def correlate(
         return {name: Estimate(None, n=n) for name in COEFFICIENTS}
     stats = load_stats()
     points = {"kendall": stats.kendalltau, "spearman": stats.spearmanr, "pearson": stats.pearsonr}
-    generator = np.random.default_rng(seed)
-    draws = (np.bincount(generator.choice(n, n, replace=True), minlength=n) for _ in range(replicates))
-    weights = np.array(list(draws), dtype=np.float64).reshape(replicates, n)
+    if clusters is not None:
+        clusters = clusters.select(np.flatnonzero(known))
+        replicates = replicates if clusters.count > 1 else 0
+    weights = draw_weights(np.random.default_rng(seed), n, replicates, clusters)
     return {
         name: _estimate(float(points[name](x, y).statistic), resample(x, y, weights), n)
         for name, resample in _RESAMPLE.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class KendallDifference:
+    """Kendall's tau-b of two scores with the same experts over the same samples, and the difference of the two.
+
+    Attributes:
+        first: tau-b of the first score; None without a value.
+        second: tau-b of the second score.
+        difference: `second` minus `first`, with its bootstrap interval and the number of samples.
+        p: two-sided p-value of the permutation test; None without a value, or with a single cluster.
+    """
+
+    first: float | None
+    second: float | None
+    difference: Estimate
+    p: float | None
+
+
+def compare_kendall(
+    expert: Sequence[float],
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    replicates: int = REPLICATES,
+    rounds: int = ROUNDS,
+    seed: int = SEED,
+    clusters: Clusters | None = None,
+) -> KendallDifference:
+    """Test whether one score agrees better with experts than another: paired bootstrap and permutation test.
+
+    Every bootstrap replicate draws the same samples for both scores. In every round of the permutation test, the ranks
+    of the two scores are swapped with probability 0.5 for each sample, or for all samples of a cluster together; ranks,
+    because the scores have different scales. p = (k + 1) / (rounds + 1), where k rounds have a difference at least as
+    large as the observed one.
+
+    Args:
+        expert: one value per sample, NaN = not rated.
+        first: values of the first score, NaN = not scored, oriented as `second`. Only samples with all three values
+            count.
+        second: values of the second score.
+        replicates: number of bootstrap replicates; 0 for no interval.
+        rounds: number of rounds of the permutation test.
+        seed: of both.
+        clusters: of the samples.
+
+    Source: Deutsch, Dror and Roth, "A Statistical Analysis of Summarization Evaluation Metrics Using Resampling
+        Methods", 2021 (there with standardized values in place of ranks).
+    """
+    columns = np.array([expert, first, second], dtype=np.float64)
+    known = ~np.isnan(columns).any(axis=0)
+    n = int(known.sum())
+    x, a, b = (round_noise(column) for column in columns[:, known])
+    if n < _MIN_SAMPLES or 0 in (np.ptp(x), np.ptp(a), np.ptp(b)):
+        return KendallDifference(None, None, Estimate(None, n=n), None)
+    stats = load_stats()
+    units = n
+    if clusters is not None:
+        clusters = clusters.select(np.flatnonzero(known))
+        units = clusters.count
+        replicates = replicates if units > 1 else 0
+    weights = draw_weights(np.random.default_rng(seed), n, replicates, clusters)
+    left, right = (_kendall(x, column, np.ones((1, n)))[0].item() for column in (a, b))
+    difference = _estimate(right - left, _kendall(x, b, weights) - _kendall(x, a, weights), n)
+    if units < 2:
+        return KendallDifference(left, right, difference, None)
+    swaps = np.random.default_rng(seed).integers(0, 2, (rounds, units)).astype(np.float64)
+    swaps = swaps if clusters is None else swaps[:, clusters.codes]
+    a, b = stats.rankdata(a), stats.rankdata(b)
+    gaps = _kendall_of_swaps(x, a, b, 1 - swaps) - _kendall_of_swaps(x, a, b, swaps)
+    # Sums in another order may differ in the last digit. No comparison with NaN is true, so that it counts.
+    extreme = int((~(np.abs(gaps) < abs(right - left) - 1e-12)).sum())
+    return KendallDifference(left, right, difference, (extreme + 1) / (rounds + 1))
+
+
+def _kendall_of_swaps(expert: _Values, first: _Values, second: _Values, swaps: _Weights) -> _Values:
+    """Return tau-b of every round with the values of `second` where `swaps` (rounds, samples) is 1, else `first`."""
+    concordant, untied = np.zeros(len(swaps)), np.zeros(len(swaps))
+    parts = ((first, 1 - swaps), (second, swaps))
+    untied_expert = 0.0
+    for start in range(0, len(expert), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        expert_signs = np.sign(expert[block, None] - expert[None, :])  # (block, samples)
+        untied_expert += np.abs(expert_signs).sum()
+        for left, left_chosen in parts:
+            for right, right_chosen in parts:
+                signs = np.sign(left[block, None] - right[None, :])
+                for total, product in ((concordant, expert_signs * signs), (untied, np.abs(signs))):
+                    total += np.einsum("rs,rs->r", left_chosen[:, block], right_chosen @ product.T)
+    return _divide(concordant, np.sqrt(untied * untied_expert))
 
 
 def _estimate(point: float, samples: _Values, n: int) -> Estimate:

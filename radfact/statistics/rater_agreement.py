@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from radfact.statistics.bootstrap import round_noise
+from radfact.statistics.clusters import Clusters, draw_weights
 from radfact.statistics.correlation import Estimate
 
 Counts = Mapping[str, float]
@@ -249,6 +250,7 @@ def preference_accuracy(
     *,
     replicates: int = 1000,
     seed: int = 42,
+    clusters: Clusters | None = None,
 ) -> PreferenceAccuracy:
     """Return how often the preferred candidate is the experts' one; "equal" never is.
 
@@ -257,17 +259,23 @@ def preference_accuracy(
         preferred: preferences by a score or a judge; None excludes the pair.
         replicates: number of bootstrap replicates; 0 for no interval.
         seed: seed of the bootstrap.
+        clusters: of the pairs, which are drawn as a whole; without an interval for pairs of one cluster. None draws
+            pairs.
 
     Source: GREEN, section 4.3.2 and table 6.
     """
-    pairs = [pair for pair in zip(expert, preferred, strict=True) if None not in pair]
+    rows = list(zip(expert, preferred, strict=True))
+    places = [index for index, pair in enumerate(rows) if None not in pair]
+    pairs = [rows[index] for index in places]
     if not pairs:
         return PreferenceAccuracy(None)
     met = [ours == theirs for theirs, ours in pairs]
     n, ties = len(pairs), sum(ours == "equal" for _, ours in pairs) / len(pairs)
-    if not replicates:
+    clusters = None if clusters is None else clusters.select(places)
+    if not replicates or (clusters is not None and clusters.count < 2):
         return PreferenceAccuracy(sum(met) / n, n=n, ties=ties)
-    drawn = np.random.default_rng(seed).choice(np.array(met, dtype=np.float64), (replicates, n)).mean(axis=1)
+    weights = draw_weights(np.random.default_rng(seed), n, replicates, clusters)
+    drawn = weights @ np.array(met, dtype=np.float64) / weights.sum(axis=1)
     low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
     return PreferenceAccuracy(sum(met) / n, low, high, n, ties)
 
@@ -279,6 +287,7 @@ def accuracy_by_confidence(
     *,
     replicates: int = 1000,
     seed: int = 42,
+    clusters: Clusters | None = None,
 ) -> dict[float, PreferenceAccuracy]:
     """Return `preference_accuracy` over the pairs of at least each confidence that occurs.
 
@@ -288,15 +297,20 @@ def accuracy_by_confidence(
         confidence: confidence of the experts, 1 to 10.
         replicates: number of bootstrap replicates; 0 for no intervals.
         seed: seed of the bootstrap.
+        clusters: as in `preference_accuracy`.
 
     Source: GREEN, figure 6.
     """
     rows = list(zip(expert, preferred, confidence, strict=True))
     table = {}
     for level in sorted({sure for theirs, _, sure in rows if theirs is not None}):
-        selected = [(theirs, ours) for theirs, ours, sure in rows if sure >= level]
+        places = [index for index, (_, _, sure) in enumerate(rows) if sure >= level]
         table[level] = preference_accuracy(
-            [theirs for theirs, _ in selected], [ours for _, ours in selected], replicates=replicates, seed=seed
+            [rows[index][0] for index in places],
+            [rows[index][1] for index in places],
+            replicates=replicates,
+            seed=seed,
+            clusters=None if clusters is None else clusters.select(places),
         )
     if all(accuracy.ties in (None, 1) for accuracy in table.values()):
         return {level: replace(accuracy, value=None, low=None, high=None) for level, accuracy in table.items()}

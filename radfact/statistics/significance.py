@@ -22,21 +22,22 @@ from radfact.statistics.bootstrap import (
     scored_rows,
     to_summary,
 )
+from radfact.statistics.clusters import Clusters
 
 _Counts = NDArray[np.float64]
 Pairing = Callable[[_Counts, _Counts], tuple[_Counts, _Counts]]
-"""Reduces the counts of two systems to what can be compared, (samples, k) of each -> (common samples, k) of each."""
+"""Blanks what cannot be compared in the counts of two systems, (samples, k) of each; a row of NaN = not scored."""
 
 
 def common_rows(left: _Counts, right: _Counts) -> tuple[_Counts, _Counts]:
-    """Keep the samples that are scored in both systems.
+    """Blank the samples that are not scored in both systems.
 
     Args:
         left: counts of one system, a row per sample.
         right: counts of the other system.
     """
-    both = scored_rows(left) & scored_rows(right)
-    return left[both], right[both]
+    both = (scored_rows(left) & scored_rows(right))[:, None]
+    return np.where(both, left, math.nan), np.where(both, right, math.nan)
 
 
 def common_parts(left: _Counts, right: _Counts) -> tuple[_Counts, _Counts]:
@@ -47,8 +48,8 @@ def common_parts(left: _Counts, right: _Counts) -> tuple[_Counts, _Counts]:
         right: counts of the other system.
     """
     left, right = common_rows(left, right)
-    both = np.repeat((left[:, 1::2] > 0) & (right[:, 1::2] > 0), 2, axis=1)
-    return np.where(both, left, 0.0), np.where(both, right, 0.0)
+    is_missing = np.repeat((left[:, 1::2] == 0) | (right[:, 1::2] == 0), 2, axis=1)
+    return np.where(is_missing, 0.0, left), np.where(is_missing, 0.0, right)
 
 
 def randomization_test(
@@ -59,12 +60,14 @@ def randomization_test(
     pairing: Pairing = common_rows,
     rounds: int = 1000,
     seed: int = 42,
+    clusters: Clusters | None = None,
 ) -> dict[str, float | None]:
     """Test whether the scores of two systems on the same samples differ: paired approximate randomization, two-sided.
 
-    In every round the two results of each sample are swapped with probability 0.5. p = (k + 1) / (n + 1), where k of
-    the n rounds have a difference at least as large as the observed one. A round in which a system has no value counts
-    towards k, so that p may be too large where few samples have a value, but never too small.
+    In every round the two results of each sample, or of all samples of a cluster together, are swapped with
+    probability 0.5. p = (k + 1) / (n + 1), where k of the n rounds have a difference at least as large as the observed
+    one. A round in which a system has no value counts toward k, so that p may be too large where few samples have a
+    value, but never too small.
 
     Args:
         left: (samples, k), counts of one system, as in `summarize_counts`.
@@ -73,12 +76,15 @@ def randomization_test(
         pairing: selects what can be compared.
         rounds: number of rounds.
         seed: seed of the swaps.
+        clusters: of the samples, which are swapped as a whole; None swaps samples.
 
     Returns:
-        p by score name; None where a score has no value for either system.
+        p by score name; None where a score has no value for either system, or only in one cluster.
     """
-    left, right = pairing(left, right)
-    if not len(left):
+    left, right, clusters = _comparable(left, right, pairing, clusters)
+    if clusters is not None:
+        left, right = clusters.sum(left), clusters.sum(right)
+    if len(left) < (1 if clusters is None else 2):
         return dict.fromkeys(functions)
     left_sum, right_sum = left.sum(axis=0), right.sum(axis=0)
     total, gap = left_sum + right_sum, right - left
@@ -102,6 +108,7 @@ def paired_difference(
     pairing: Pairing = common_rows,
     replicates: int = 500,
     seed: int = 42,
+    clusters: Clusters | None = None,
 ) -> dict[str, Summary]:
     """Summarize the difference `left` minus `right` of scores; both systems are resampled alike.
 
@@ -113,13 +120,15 @@ def paired_difference(
         pairing: selects what can be compared.
         replicates: number of bootstrap replicates.
         seed: seed of the bootstrap.
+        clusters: of the samples, which are drawn as a whole; None draws samples.
     """
-    left, right = pairing(left, right)
+    left, right, clusters = _comparable(left, right, pairing, clusters)
     if not len(left):
         return {name: Summary(None) for name in functions}
     n = int((has_value(left) & has_value(right)).sum())
     left_samples, right_samples = (
-        bootstrap_counts(counts, functions, replicates=replicates, seed=seed) for counts in (left, right)
+        bootstrap_counts(counts, functions, replicates=replicates, seed=seed, clusters=clusters)
+        for counts in (left, right)
     )
     return {
         name: to_summary(
@@ -127,6 +136,34 @@ def paired_difference(
         )
         for name, function in functions.items()
     }
+
+
+def _comparable(
+    left: _Counts, right: _Counts, pairing: Pairing, clusters: Clusters | None
+) -> tuple[_Counts, _Counts, Clusters | None]:
+    """Return the counts of the samples that can be compared, (common samples, k) of each, and their clusters."""
+    left, right = pairing(left, right)
+    rows = np.flatnonzero(scored_rows(left))
+    return left[rows], right[rows], None if clusters is None else clusters.select(rows)
+
+
+def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return p-values adjusted by Holm's method, which controls the family-wise error rate.
+
+    The i-th smallest of m values is multiplied by m - i + 1, and is at least as large as the one before it.
+
+    Args:
+        p_values: of one family of tests; None is no test.
+
+    Source: Holm, "A simple sequentially rejective multiple test procedure", 1979.
+    """
+    tests = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, index) in enumerate(tests):
+        largest = max(largest, min(1.0, (len(tests) - rank) * p))
+        adjusted[index] = largest
+    return adjusted
 
 
 def mean_counts(values: Sequence[float]) -> NDArray[np.float64]:
