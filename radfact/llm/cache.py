@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sqlite3
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.jsonl import create_folder, open_private
 from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, messages_json
 
 LAYOUT = 1
@@ -28,21 +30,28 @@ _ROWS = 1000  # of five values each; SQLite accepts 32,766 values in one stateme
 
 
 def response_key(
-    identity: bytes, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None = None
+    identity: bytes,
+    prefix: PromptPrefix,
+    messages: Sequence[Message],
+    schema: Mapping[str, Any] | None = None,
+    repeat: int = 0,
 ) -> str:
-    """Return the SHA-256 of everything that changes a response: conversation, schema and identity.
+    """Return the SHA-256 of everything that changes a response: conversation, schema, identity and repeat.
 
     Args:
         identity: the model and its parameters as canonical JSON.
         prefix: beginning of the conversation; where it ends does not change the key.
         messages: rest of the conversation.
         schema: JSON schema of the response.
+        repeat: index of the repeat; 0 does not change the key.
     """
     digest = prefix.begin_hash()
     digest.update(messages_json(messages))
     digest.update(b"\n" + identity)
     if schema is not None:
         digest.update(b"\n" + canonical_json(schema))
+    if repeat:
+        digest.update(b"\nrepeat %d" % repeat)
     return digest.hexdigest()
 
 
@@ -64,7 +73,9 @@ class ResponseCache:
         """
         self.path = Path(folder) / self.FILE
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            create_folder(self.path.parent)
+            # SQLite gives its other files the permissions of this one.
+            os.close(open_private(self.path, os.O_RDWR | os.O_CREAT))
             # Two connections, so that reads never wait for a commit.
             self._writer, self._reader = self._connect(), self._connect()
             layout = self._initialize()

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
+from radfact.errors import ErrorCode, InputError
+
 CallErrorKind = Literal["unreachable", "busy", "broken", "slow", "refused", "stopped"]
 """unreachable: no connection; busy: the server asks to wait; broken: a server error or half a response; slow: timeout;
 refused: this request is refused; stopped: every request is refused."""
@@ -52,7 +54,13 @@ _WITHHELD = frozenset(
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _WINDOW = 3
+# From the first mark to the last: an apostrophe ends no quote.
+_QUOTES = re.compile(r"""(['"]).*\1""", re.DOTALL)
 _SHOWN = 200
+_LETTERS = re.compile(r"[^\W_]+")
+_MASK = "[...]"
+_MASKS = re.compile(r"\[\.\.\.\](?:[\W_]*\[\.\.\.\])+")
+"""Masked words in a row, with what is between them."""
 
 
 class CallError(Exception):
@@ -163,6 +171,21 @@ def retry_after(value: str | None) -> float | None:
     return min(max(seconds, 0.0), MAX_WAIT) if seconds == seconds else None
 
 
+def check_key(name: str, key: str) -> None:
+    """Check that a key can be sent in a header.
+
+    Args:
+        name: environment variable of the key.
+        key: its value, which the error does not quote.
+
+    Raises:
+        InputError: the key has a line break, another control character, or a letter that is not ASCII.
+    """
+    if not (key.isascii() and key.isprintable()):
+        message = "expected one line of ASCII letters, digits and signs, found other characters; set the key again"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field=name)
+
+
 def redact(text: str) -> str:
     """Return `text` with the values of all keys, tokens, secrets and passwords of the environment masked."""
     for name, value in os.environ.items():
@@ -184,6 +207,25 @@ def safe_message(server_message: str, contents: Iterable[str] = ()) -> str:
     if windows and any(not windows.isdisjoint(_windows(content)) for content in contents):
         return ""
     return line
+
+
+def without_quotes(problem: str) -> str:
+    """Return a problem of a response without quotes of three words or more, which may repeat a report."""
+    return _QUOTES.sub(lambda quoted: "'...'" if len(_WORD.findall(quoted[0])) >= _WINDOW else quoted[0], problem)
+
+
+def excerpt(response: str, private: Iterable[str]) -> str:
+    """Return the beginning of a response in one line, without keys and without any word of private texts.
+
+    Args:
+        response: of a model, which may repeat a report.
+        private: reports, and other texts of patients.
+    """
+    words = {word.casefold() for text in private for word in _LETTERS.findall(text)}
+    line = " ".join(redact(response).split())
+    line = _LETTERS.sub(lambda word: _MASK if word[0].casefold() in words else word[0], line)
+    line = _MASKS.sub(_MASK, line)
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
 
 
 def _windows(text: str) -> set[tuple[str, ...]]:

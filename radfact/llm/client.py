@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from radfact.errors import ErrorCode, Failure, InputError, RunError
 from radfact.llm.cache import GroupCommit, ResponseCache, canonical_json, response_key
@@ -20,11 +21,15 @@ from radfact.llm.call_errors import (
     MAX_ATTEMPTS,
     CallError,
     CallErrorKind,
+    excerpt,
     option_without_parameter,
     redact,
     safe_message,
+    without_quotes,
 )
-from radfact.llm.protocol import CachedResponse, ChatBackend, ChatRequest, Message
+from radfact.llm.protocol import CachedResponse, ChatBackend, ChatRequest, IncompleteResponseError, Message
+from radfact.llm.repeat import current_repeat
+from radfact.progress import ServerActivity
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -38,6 +43,9 @@ FIRST_CONNECTION_SECONDS = 5.0
 # A request that failed for another reason was retried for minutes.
 MAX_FAILED_REQUESTS: Mapping[CallErrorKind, int] = {"refused": 256, "busy": 16, "broken": 16, "slow": 16}
 """Failed requests of one kind, without any response, after which the run stops."""
+
+MAX_INVALID = 10
+"""Invalid responses, without any valid one, after which the run stops."""
 
 _CLOSING_SECONDS = 5.0
 _INHERITED: list[tuple[ChatBackend, GroupCommit | None]] = []
@@ -93,6 +101,7 @@ class ChatClient:
         concurrency: int = 16,
         cache: ResponseCache | None = None,
         attempts: Mapping[CallErrorKind, int] = MAX_ATTEMPTS,
+        max_invalid: int = MAX_INVALID,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Create a client.
@@ -105,18 +114,22 @@ class ChatClient:
             concurrency: maximum number of calls in flight, over all threads.
             cache: cache on disk, closed with the client; None caches in memory for the life of the client.
             attempts: maximum attempts of one call by kind of error; other kinds are not retried.
+            max_invalid: requests with an invalid response, without any valid one, after which the run stops; cached
+                responses count as well. 0 for no limit.
             sleep: waits a number of seconds between two attempts.
         """
         self.backend, self.identity, self.concurrency = backend, dict(identity), concurrency
-        self.attempts, self.sleep = attempts, sleep
+        self.attempts, self.sleep, self.max_invalid = attempts, sleep, max_invalid
         self.usage_counter = UsageCounter()
         own_server = self.identity.get("base_url") is not None
         self._key_identity = canonical_json({**self.identity, "base_url": own_server})
         self._disk = None if cache is None else GroupCommit(cache)
         self._responses: dict[str, asyncio.Future[CachedResponse | Failure]] = {}
         self._slots = asyncio.Semaphore(concurrency)
-        self._reached = self._responded = self._schema_refused = False
+        self._reached = self._responded = self._schema_refused = self._has_valid = False
+        self._invalid, self._first_problem = 0, ""
         self._failed: dict[CallErrorKind, tuple[int, str]] = {}
+        self._activity = ServerActivity(_server_name(self.identity))
         self._closer = weakref.finalize(self, _close, backend, self._disk, os.getpid())
 
     def complete_all(self, requests: Sequence[ChatRequest[T]]) -> list[T | Failure]:
@@ -125,8 +138,8 @@ class ChatClient:
         Works from any thread, also inside a running event loop (of a notebook), which it blocks.
 
         Raises:
-            RunError: the server refuses the key or the model, cannot be reached, or refuses every request; completed
-                responses are in the cache.
+            RunError: the server refuses the key or the model, cannot be reached, or refuses every request, or the first
+                responses are all invalid; completed responses are in the cache.
         """
         # An event loop in its own thread works inside a notebook's loop, and connections live across calls.
         future = asyncio.run_coroutine_threadsafe(self._complete_all(requests), _event_loop())
@@ -135,6 +148,16 @@ class ChatClient:
         except BaseException:
             future.cancel()
             raise
+
+    def cached_response(self, request: ChatRequest[Any]) -> CachedResponse | None:
+        """Return the response to a request on disk, with or without its schema; nothing is sent."""
+        if self._disk is None:
+            return None
+        for schema in (request.schema,) if request.schema_required else (request.schema, None):
+            key = response_key(self._key_identity, request.prefix, request.messages, schema, current_repeat())
+            if (cached := self._disk.cache.get(key)) is not None:
+                return cached
+        return None
 
     def close(self) -> None:
         """Close the backend and the cache; also happens on garbage collection and at exit."""
@@ -163,6 +186,7 @@ class ChatClient:
                 # Only after the calls in flight have ended: one response shows that others are possible.
                 if reason := self._stop_reason():
                     self._failed.clear()
+                    self._invalid = 0
                     raise RunError(reason, code=ErrorCode.JUDGE_FAILED)
         finally:
             if self._disk is not None:
@@ -172,7 +196,7 @@ class ChatClient:
     async def _complete(self, request: ChatRequest[T]) -> T | Failure:
         """Send a request until its response is valid or its repairs are used up."""
         messages = request.messages
-        problem = ""
+        text = problem = ""
         for turn in range(request.repairs + 1):
             if not request.schema_required and self._schema_refused:
                 request = replace(request, schema=None)
@@ -182,23 +206,32 @@ class ChatClient:
                 response = await self._respond(request, messages)
                 self._schema_refused = self._schema_refused or isinstance(response, CachedResponse)
             if isinstance(response, Failure):
-                self.usage_counter.failures += 1
-                return response
+                return self._fail(response.reason)
             try:
                 value = _parse(response, request.parse)
             except ValueError as error:
-                problem = " ".join(str(error).split())[:_MAX_PROBLEM_CHARACTERS]
+                text, problem = response.text, " ".join(str(error).split())[:_MAX_PROBLEM_CHARACTERS]
+                self._has_valid = self._has_valid or isinstance(error, IncompleteResponseError)
             else:
+                self._has_valid = True
                 self.usage_counter.repairs += turn > 0
                 return value
             # Some chat templates refuse an empty turn, and most require the roles to alternate.
-            messages = (*messages, ("assistant", response.text.strip() or "..."), ("user", _repair_request(problem)))
+            messages = (*messages, ("assistant", text.strip() or "..."), ("user", _repair_request(problem)))
+        shown = excerpt(text, request.private_texts)
+        problem = redact(without_quotes(problem)) + (f"; the response: {shown}" if shown else "")
+        self._invalid += 1
+        self._first_problem = self._first_problem or problem
+        return self._fail(f"no valid answer after {request.repairs} repairs: {problem}")
+
+    def _fail(self, reason: str) -> Failure:
         self.usage_counter.failures += 1
-        return Failure(f"no valid answer after {request.repairs} repairs: {redact(problem)}")
+        self._activity.fail(reason)
+        return Failure(reason)
 
     async def _respond(self, request: ChatRequest[T], messages: tuple[Message, ...]) -> CachedResponse | Failure:
         """Return the response to a conversation from an equal request, the cache or the model, in this order."""
-        key = response_key(self._key_identity, request.prefix, messages, request.schema)
+        key = response_key(self._key_identity, request.prefix, messages, request.schema, current_repeat())
         while (shared := self._responses.get(key)) is not None:
             response = await asyncio.shield(shared)
             if response is not _CANCELED:
@@ -233,12 +266,14 @@ class ChatClient:
 
         async def attempt() -> CachedResponse:
             try:
-                response = await self.backend.complete(request.prefix, messages, request.schema)
+                with self._activity.calling():
+                    response = await self.backend.complete(request.prefix, messages, request.schema)
             except CallError as error:
                 errors[error.kind] += 1
                 self._reached = self._reached or error.kind != "unreachable"
                 raise
             self._reached = True
+            self._activity.respond()
             # JSON can hold half a surrogate pair, which cannot be written to disk.
             text = response.text.encode(errors="replace").decode()
             return replace(response, text=text)
@@ -272,8 +307,11 @@ class ChatClient:
             return waited >= FIRST_CONNECTION_SECONDS
         return errors[error.kind] >= self.attempts[error.kind]
 
-    def _count_retry(self, _: RetryCallState) -> None:
+    def _count_retry(self, state: RetryCallState) -> None:
         self.usage_counter.retries += 1
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, CallError) and state.next_action is not None:
+            self._activity.wait(error.reason, state.next_action.sleep)
 
     def _give_up(self, error: CallError, request: ChatRequest[T], messages: tuple[Message, ...]) -> Failure:
         """Return the failure of a request.
@@ -305,7 +343,12 @@ class ChatClient:
         return Failure(reason)
 
     def _stop_reason(self) -> str:
-        """Return why further requests are pointless; empty if there was a response or too few failures."""
+        """Return why further requests are pointless; empty if there was a valid response or too few failures."""
+        if 0 < self.max_invalid <= self._invalid and not self._has_valid:
+            return (
+                f"{self.identity.get('model', 'the model')}: the first {self._invalid} responses are all invalid "
+                f"(first: {self._first_problem}); --max-invalid 0 disables this check (in Python max_invalid=0)"
+            )
         if not self._responded:
             for kind, (count, reason) in self._failed.items():
                 if count >= MAX_FAILED_REQUESTS[kind]:
@@ -356,6 +399,11 @@ def _seconds_to_wait(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     requested = (error.retry_after or 0.0) if isinstance(error, CallError) else 0.0
     return requested + float(wait_random_exponential(multiplier=1, max=60)(state))
+
+
+def _server_name(identity: Mapping[str, Any]) -> str:
+    """Return the host of a server, or the name of a model without an address."""
+    return urlsplit(str(identity.get("base_url") or "")).netloc or str(identity.get("model", "the model"))
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:

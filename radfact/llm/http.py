@@ -10,13 +10,24 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from radfact.errors import ErrorCode, InputError
-from radfact.llm.call_errors import CallError, check_withheld, error_message, is_page, page_error, status_error
+from radfact.llm.call_errors import (
+    CallError,
+    check_key,
+    check_withheld,
+    error_message,
+    is_page,
+    page_error,
+    status_error,
+)
 from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, messages_json
 
 if TYPE_CHECKING:
     import aiohttp
 
 CONNECT_SECONDS = 5.0
+MAX_RESPONSE_BYTES = 16 << 20
+"""Maximum size of a response: a report and its reasoning have a few thousand tokens."""
+_PIECE_BYTES = 1 << 16
 # Set by the client; a stream or several choices could not be read.
 _RESERVED = ("model", "messages", "n", "stream", "response_format", "max_retries")
 
@@ -48,8 +59,10 @@ class HttpBackend:
                 raise _invalid_option(f"expected a JSON value, found '{value}'", f"judge_args.{name}")
         tail = json.dumps({"model": model, "stream": False, **fields})
         self._head, self._tail = b'{"messages":[', b"]," + tail[1:].encode()
-        self._headers = {"Content-Type": "application/json"}
+        # A body that is not compressed cannot be larger than what is received.
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if key := os.environ.get("OPENAI_API_KEY", "").strip():
+            check_key("OPENAI_API_KEY", key)
             self._headers["Authorization"] = f"Bearer {key}"
         self._proxy = _proxy(base_url)
         self._timeout = timeout
@@ -75,7 +88,7 @@ class HttpBackend:
             async with session.post(
                 self._url, data=body, headers=self._headers, proxy=self._proxy, allow_redirects=False
             ) as reply:
-                raw = await reply.read()
+                raw = await _read_limited(reply)
                 if reply.status != 200:
                     raise status_error(reply.status, _server_message(raw), reply.headers.get("Retry-After"))
         except aiohttp.ClientConnectorCertificateError:
@@ -103,6 +116,20 @@ class HttpBackend:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
+
+
+async def _read_limited(reply: aiohttp.ClientResponse) -> bytes:
+    """Return the body of a reply, decompressed piece by piece.
+
+    Raises:
+        CallError: the body is larger than any response; a few kilobytes can decompress to gigabytes.
+    """
+    body = bytearray()
+    async for piece in reply.content.iter_chunked(_PIECE_BYTES):
+        body += piece
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise CallError("stopped", f"a response of more than {MAX_RESPONSE_BYTES >> 20} MB")
+    return bytes(body)
 
 
 def _checked_address(base_url: str) -> str:

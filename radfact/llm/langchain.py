@@ -10,7 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from radfact.errors import ErrorCode, InputError
-from radfact.llm.call_errors import CallError, check_withheld, error_message, is_page, page_error, redact, status_error
+from radfact.llm.call_errors import (
+    CallError,
+    check_key,
+    check_withheld,
+    error_message,
+    is_page,
+    page_error,
+    redact,
+    status_error,
+)
 from radfact.llm.protocol import CachedResponse, Message, PromptPrefix
 
 if TYPE_CHECKING:
@@ -72,6 +81,9 @@ def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
             code=ErrorCode.MISSING_REQUIREMENT,
             field="judge",
         )
+    for variable, key in os.environ.items():
+        if variable.endswith("_API_KEY") and variable.startswith(provider.split("_")[0].upper()):
+            check_key(variable, key)
     arguments: dict[str, Any] = {"model": model, **parameters}
     if provider == "ollama":
         if "max_tokens" in arguments:

@@ -8,7 +8,7 @@ from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.llm.cache import ResponseCache
-from radfact.llm.client import ChatClient
+from radfact.llm.client import MAX_INVALID, ChatClient
 from radfact.llm.protocol import ChatBackend
 
 CONCURRENCY_OWN_SERVER = 64
@@ -29,6 +29,7 @@ def load_chat_client(
     base_url: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     concurrency: int | None = None,
+    max_invalid: int | None = None,
     cache: Path | None = None,
 ) -> ChatClient:
     """Create the client of a model; imports only what this model needs.
@@ -41,6 +42,7 @@ def load_chat_client(
             cache key; and `timeout`, the seconds for one call (600), which is not. A value of None omits a parameter
             (some models accept no temperature, others not together with top_p). A mock model takes `responses`.
         concurrency: calls in flight; by default 64 to the user's own server and in process, 16 to a provider.
+        max_invalid: as in `ChatClient`; 10 by default.
         cache: folder of the response cache.
 
     Raises:
@@ -78,7 +80,8 @@ def load_chat_client(
         # A function is no JSON value.
         identity["parameters"] = {key: value if key != "responses" else str(value) for key, value in parameters.items()}
     responses = None if cache is None else ResponseCache(cache)
-    return ChatClient(backend, identity, concurrency=concurrency, cache=responses)
+    limit = MAX_INVALID if max_invalid is None else max_invalid
+    return ChatClient(backend, identity, concurrency=concurrency, cache=responses, max_invalid=limit)
 
 
 def _backend(
@@ -129,7 +132,7 @@ def parse_model_args(model_args: Mapping[str, Any] | None, *, field: str = "judg
     for name, value in (model_args or {}).items():
         try:
             values[name] = yaml.safe_load(value) if isinstance(value, str) else value
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             values[name] = value
         if any(map(_is_secret, _nested_names(name, values[name]))):
             raise InputError(

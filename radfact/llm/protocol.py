@@ -52,6 +52,10 @@ class PromptPrefix:
 NO_PREFIX = PromptPrefix()
 
 
+class IncompleteResponseError(ValueError):
+    """A response that is valid in part: it is returned to the model, but the model follows the format."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatRequest(Generic[T_co]):
     """A request to a language model.
@@ -64,6 +68,7 @@ class ChatRequest(Generic[T_co]):
         schema_required: whether a server or provider without JSON schemas is an error; otherwise the client repeats the
             request without the schema, and `parse` must read free text as well (see `structured_request`).
         repairs: how often an invalid response is returned to the model with the problem.
+        reports: texts of patients in the conversation, none of whose words an error shows; None for all of `messages`.
     """
 
     messages: tuple[Message, ...]
@@ -72,6 +77,12 @@ class ChatRequest(Generic[T_co]):
     schema: Mapping[str, Any] | None = None
     schema_required: bool = True
     repairs: int = REPAIRS
+    reports: tuple[str, ...] | None = None
+
+    @property
+    def private_texts(self) -> tuple[str, ...]:
+        """Texts whose words an error does not show."""
+        return tuple(content for _, content in self.messages) if self.reports is None else self.reports
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -15,7 +17,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode, Failure, InputError, RunError
+from radfact.llm.repeat import current_repeat, use_repeat
+from radfact.progress import ServerActivity
 
 CHUNKS_PER_WORKER = 4
 """Chunks per worker, so that all workers finish at about the same time."""
@@ -29,6 +33,9 @@ _OWN_CLUSTER = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
 _OBJECT_STORE_BYTES = 512 * 1024**2
+_DATA_THREAD = "StreamingExecutor"
+"""Beginning of the name of Ray Data's thread that uses the cluster."""
+_MAX_JOIN_SECONDS = 60.0
 
 
 @dataclass
@@ -64,6 +71,10 @@ class RayWorkers:
     planned: int = 0
     done: int = 0
     _usage_by_worker: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    _activity: ServerActivity = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._activity = ServerActivity(self.name)
 
     def run(self, items: Sequence[Any], group_key: Callable[[Any], Any]) -> list[Any]:
         """Return one result per item, in order. See `stream` for the arguments and errors."""
@@ -92,6 +103,8 @@ class RayWorkers:
             starts = [0, *accumulate(map(len, chunks))]
             for chunk, results in self._map(chunks, caches, workers, gpus):
                 self.done += len(results)
+                for failure in (result for result in results if isinstance(result, Failure)):
+                    self._activity.fail(failure.reason)
                 yield from enumerate(results, starts[chunk])
 
     def usage(self) -> dict[str, int]:
@@ -131,7 +144,16 @@ class RayWorkers:
         rows = [{"chunk": index, "items": pickle.dumps(list(chunk))} for index, chunk in enumerate(chunks)]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Worker,
-            fn_constructor_args=(self.load, self.method, self.name, dict(self.options), self.cache, caches, attempts),
+            fn_constructor_args=(
+                self.load,
+                self.method,
+                self.name,
+                dict(self.options),
+                self.cache,
+                caches,
+                attempts,
+                current_repeat(),
+            ),
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
             batch_size=1,
             num_cpus=1,
@@ -187,10 +209,12 @@ class _Worker:
         cache: Path | None,
         caches: Path | None,
         attempts: Any,
+        number: int,
     ) -> None:
         self.id = uuid.uuid4().hex
         self.load, self.method, self.name, self.options = load, method, name, options
         self.cache, self.caches, self.attempts = cache, caches, attempts
+        self.repeat = number
         self.loaded: Any = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +234,8 @@ class _Worker:
                 )
             if self.loaded is None:
                 self.loaded = self.load(self.name, **self.options, **self._own_cache())
-            results = getattr(self.loaded, self.method)(items)
+            with use_repeat(self.repeat):
+                results = getattr(self.loaded, self.method)(items)
         except (InputError, RunError) as error:
             return _Outcome(self.id, error=error)
         except Exception as error:
@@ -281,7 +306,19 @@ def connect_cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]
         yield resources()
     finally:
         if is_own:
+            _join_data_thread()
             ray.shutdown()
+
+
+def _join_data_thread() -> None:
+    """Wait for the threads of Ray Data: if one still uses the cluster, `ray.shutdown` ends the whole process.
+
+    Ray Data itself waits for two seconds, which is too short on a busy machine.
+    """
+    deadline = time.monotonic() + _MAX_JOIN_SECONDS
+    for thread in threading.enumerate():
+        if thread.name.startswith(_DATA_THREAD):
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _init_ray(workers: int | None) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from radfact.io.jsonl import create_folder
 from radfact.llm.cache import ResponseCache
 
 
@@ -31,7 +32,7 @@ def worker_caches(cache: Path) -> Iterator[Path]:
         RunError: responses cannot be written to the main cache.
     """
     folder = cache / "workers"
-    folder.mkdir(parents=True, exist_ok=True)
+    create_folder(folder)
     for previous in sorted(path for path in folder.iterdir() if path.is_dir()):
         with _try_lock(previous) as is_locked:
             if is_locked:
@@ -39,7 +40,7 @@ def worker_caches(cache: Path) -> Iterator[Path]:
     own = folder / uuid.uuid4().hex
     with _try_lock(own):
         # Locked first: a folder without a lock belongs to a dead run.
-        own.mkdir()
+        create_folder(own)
         try:
             yield own
         finally:
