@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from radfact.judges.options import JudgeOptions
     from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
     from radfact.pipeline import RadFact, evaluate
-    from radfact.records import Box, Mask, Pair, Pairs, Report, Sentence, TextPair
+    from radfact.records import Box, Mask, Pair, Pairs, PatientContext, Report, Sentence, TextPair
     from radfact.results.evaluation import EvaluationResult
     from radfact.results.writer import write_results
     from radfact.statistics.bootstrap import Summary
@@ -44,6 +44,7 @@ __all__ = [
     "MetricResult",
     "Pair",
     "Pairs",
+    "PatientContext",
     "PooledScore",
     "RadFact",
     "Report",
@@ -81,7 +82,7 @@ _EXPORTS = {
     "judges.options": ("JudgeOptions",),
     "metrics.protocol": ("Metric", "MetricResult", "PooledScore", "Requirements", "Score"),
     "pipeline": ("RadFact", "evaluate"),
-    "records": ("Box", "Mask", "Pair", "Pairs", "Report", "Sentence", "TextPair"),
+    "records": ("Box", "Mask", "Pair", "Pairs", "PatientContext", "Report", "Sentence", "TextPair"),
     "results.evaluation": ("EvaluationResult",),
     "results.writer": ("write_results",),
     "statistics.bootstrap": ("Summary",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
@@ -47,13 +47,18 @@ class ErrorCode(StrEnum):
     NOTHING_SCORED = "nothing-scored"
     JUDGE_FAILED = "judge-failed"
     SERVER_UNAVAILABLE = "server-unavailable"
+    CHECKSUM_MISMATCH = "checksum-mismatch"
     LOCKED = "locked"
     INTERRUPTED = "interrupted"
     OUT_OF_MEMORY = "out-of-memory"
     WRITE_FAILED = "write-failed"
 
 
+EMPTY_TEXT = "expected a text, found an empty one; a missing value is null"
+"""Message about an empty text in a manifest: a missing report is not an empty report."""
 _BRIEF = 80
+_SHORT, _COLUMN = 24, 40
+"""Characters of a number or name that is quoted, and of a column's name."""
 _SHOWN_IDS = 5
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 """Control characters except tabs and line ends, halves of surrogate pairs, and bidirectional controls."""
@@ -68,6 +73,43 @@ def brief(value: object) -> str:
     """Return the `repr` of a value, shortened in the middle to fit into one line of an error."""
     text = repr(value)
     return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 4]}...{text[-1]}"
+
+
+def describe(value: object) -> str:
+    """Return a value of an input file for an error: numbers as they are, the kind of everything else.
+
+    Texts of input files are patient data, which no error quotes.
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float) and len(text := str(value)) <= _SHORT:
+        return text
+    if isinstance(value, str):
+        return f"a text of {len(value)} characters" if value else "an empty text"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)} items"
+    return "an object" if isinstance(value, Mapping) else f"a value of type {type(value).__name__}"
+
+
+def describe_choice(value: object) -> str:
+    """Return a value where a name or a number is expected: quoted if it is one word, otherwise as `describe`."""
+    is_word = isinstance(value, str) and 0 < len(value) <= _SHORT and not re.search(r"\s", value)
+    return repr(value) if is_word else describe(value)
+
+
+def field_name(name: str) -> str:
+    """Return the name of a field or column of a file for an error; what reads as a sentence is not shown."""
+    is_sentence = len(name) > _COLUMN or name.endswith(".")
+    return f"(a name of {len(name)} characters)" if is_sentence else name
+
+
+def list_columns(names: Sequence[str]) -> str:
+    """Return the first columns of a table for an error; a table without a header may have reports in this place."""
+    if not names:
+        return "no header"
+    if any(field_name(name) != name for name in names):
+        return f"{len(names)} columns without names"
+    return ", ".join(f"'{name}'" for name in names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def list_some(ids: Sequence[str]) -> str:
@@ -120,7 +162,7 @@ _PlaceT = TypeVar("_PlaceT", int, str)
 
 
 def check_unique_id(
-    seen: dict[str, _PlaceT], key: str, place: _PlaceT, *, file: Path | str, field: str = "sample_id"
+    seen: dict[str, _PlaceT], key: str, place: _PlaceT, *, file: Path | str | None, field: str = "sample_id"
 ) -> None:
     """Record where an id occurs and refuse a duplicate.
 

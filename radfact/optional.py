@@ -17,6 +17,15 @@ def load_stats() -> Any:
     return _import("scipy.stats")
 
 
+def load_optimize() -> Any:
+    """Import `scipy.optimize`.
+
+    Raises:
+        InputError: scipy is not installed.
+    """
+    return _import("scipy.optimize")
+
+
 def load_pyplot() -> Any:
     """Import `matplotlib.pyplot` with a backend that draws into files.
 

@@ -209,7 +209,7 @@ def parse_key_values(items: Sequence[str], flag: str) -> dict[str, str]:
 
 
 def _as_input_error(error: ValidationError, model: type[Options]) -> InputError:
-    first = as_input_error(error, kind=model)
+    first = as_input_error(error, kind=model, quote=True)
     for fault in error.errors(include_url=False):
         # An error of our own validators has its own code, and sometimes a field.
         if isinstance(original := fault.get("ctx", {}).get("error"), InputError):

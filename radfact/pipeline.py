@@ -9,30 +9,38 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from radfact.errors import ErrorCode, InputError, RunError, brief
-from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
+from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.in_memory import PairLike, ReportLike, as_pairs
+from radfact.io.outputs import RESULTS_FOLDER, lock_output
+from radfact.judges.options import JudgeOptions
+from radfact.llm.repeat import use_repeat
+from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors
 from radfact.metrics.radfact_metric import RadFactMetric
-from radfact.metrics.registry import MetricSelection, MissingRequirementError, select_metrics
+from radfact.metrics.registry import MetricSelection, MissingRequirementError, check_variants, select_metrics
+from radfact.metrics.repeats import score_repeatedly
 from radfact.metrics.resources import MetricResources
-from radfact.records import Pair, Pairs, Report, Sentence, narratives
+from radfact.records import Pair, Pairs, narratives
 from radfact.results.evaluation import EvaluationResult, MetricRun
 from radfact.results.metric_cache import MetricCache
 from radfact.results.options import PageOptions
-from radfact.results.writer import write_results
+from radfact.results.writer import replace_results
 from radfact.scoring.options import Compat, OnFailure
+from radfact.statistics.clusters import Clusters, clusters_of
 
 if TYPE_CHECKING:
     from radfact.judges import Judge, Splitter
     from radfact.judges.callables import JudgeFunction
+    from radfact.llm.plan import RequestPlan
 
 
 def evaluate(
-    pairs: Pairs | Iterable[Pair],
+    pairs: Iterable[PairLike],
     metrics: str | Sequence[str | Metric] = ("radfact",),
     *,
     bootstrap: int = 500,
@@ -40,6 +48,7 @@ def evaluate(
     out: Path | str | None = None,
     run: Mapping[str, Any] | None = None,
     page: PageOptions | None = None,
+    overwrite: bool = False,
     **options: Any,
 ) -> EvaluationResult:
     """Score pairs by one or more metrics, and write a results folder with a page.
@@ -47,34 +56,41 @@ def evaluate(
     A metric that lacks weights, a key or a package is skipped and named in `unavailable`; the others continue.
 
     Args:
-        pairs: from `read_pairs` or `read_candidates_and_references`, or any pairs.
+        pairs: from `read_pairs` or `read_candidates_and_references`, any pairs, or objects `{example_id, prediction,
+            target}`. The bootstrap draws their clusters as a whole, where they have them.
         metrics: names of metrics or of single scores, `module:object` of a custom metric, "all", or metrics themselves.
         bootstrap: replicates for the intervals; 0 for none.
         seed: of the bootstrap.
         out: results folder; a metric with a cached result for the same input is not computed again.
         run: further fields of `run.json`, JSON values only.
         page: images and notes of `report.html`.
-        options: judge, model, weights and arguments of the metrics, as in
+        overwrite: whether `out` may hold files of another origin; those with the names of results are replaced.
+        options: judge, model, weights, variants (`compat`) and arguments of the metrics, as in
             `radfact.metrics.resources.MetricResources`. The `cache` is by default in `out`.
 
     Raises:
-        InputError: a name is not a metric, an option is not valid, or no metric can be created.
+        InputError: a name is not a metric, an option is not valid, no metric can be created, or `out` cannot be used.
         RunError: no metric could score anything.
     """
     started = time.monotonic()
     folder = None if out is None else Path(out)
-    pairs = pairs if isinstance(pairs, Pairs) else list(pairs)
+    pairs = as_pairs(pairs)
     options["cache"] = options.get("cache") or (folder and folder / "cache")
-    resources = MetricResources(**options)
-    resources.needs_splitter = bool(narratives(pairs))
-    try:
-        runner = MetricRunner(select_metrics(metrics), resources)
-        result = runner.run(pairs, bootstrap=bootstrap, seed=seed, folder=folder)
-    finally:
-        resources.close()
-    if folder is not None:
-        record = {**run_record(pairs, started=started), **(run or {})}
-        write_results_and_page(result, folder, record, page)
+    with (
+        nullcontext()
+        if folder is None
+        else lock_output(folder, RESULTS_FOLDER, inputs=pairs.files, overwrite=overwrite)
+    ):
+        resources = MetricResources(**options)
+        resources.needs_splitter = bool(narratives(pairs))
+        try:
+            runner = MetricRunner(select_metrics(metrics), resources)
+            result = runner.run(pairs, bootstrap=bootstrap, seed=seed, folder=folder)
+        finally:
+            resources.close()
+        if folder is not None:
+            record = {**run_record(pairs, started=started), **(run or {})}
+            write_results_and_page(result, folder, record, page)
     return result
 
 
@@ -95,28 +111,29 @@ def write_results_and_page(
     from radfact.html.page import page_record, write_page
 
     record = page_record(page or PageOptions(), folder).model_dump(mode="json")
-    write_results(result, folder, {**(run or {}), "page": record})
-    return write_page(folder)
+    with replace_results(result, folder, {**(run or {}), "page": record}) as new:
+        write_page(new, base=folder)
+    return folder / "report.html"
 
 
-def run_record(pairs: Pairs | Sequence[Pair], *, started: float) -> dict[str, Any]:
+def run_record(pairs: Pairs, *, started: float) -> dict[str, Any]:
     """Return versions, input and duration of a run for `run.json`.
 
     Args:
         pairs: the input.
         started: `time.monotonic()` at the start of the run.
     """
-    record: dict[str, Any] = {"versions": versions()}
-    if isinstance(pairs, Pairs):
-        record["input"] = {
+    return {
+        "versions": versions(),
+        "input": {
             "files": list(map(str, pairs.files)),
             "read": pairs.read,
             "skipped": pairs.skipped,
             "empty_candidates": len(pairs.empty_candidates),
             "without_reference": len(pairs.without_reference),
-        }
-    record["seconds"] = round(time.monotonic() - started, 3)
-    return record
+        },
+        "seconds": round(time.monotonic() - started, 3),
+    }
 
 
 def versions() -> dict[str, str]:
@@ -132,14 +149,15 @@ class MetricRunner:
         """Create the metrics.
 
         Raises:
-            InputError: none can be created, two have the same name or give a score of the same name, or arguments do
-                not fit their metric.
+            InputError: none can be created, two have the same name or give a score of the same name, arguments do not
+                fit their metric, or a variant is none of a selected metric or lacks a selected score.
         """
         self.resources, self.selections, self.started = resources, selections, time.monotonic()
         self.metrics: dict[str, tuple[MetricSelection, Metric]] = {}
         self.unavailable: dict[str, str] = {}
         errors: list[InputError] = []
         metric_of_score: dict[str, str] = {}
+        check_variants(resources.compat, selections)
         for name in resources.metric_args:
             if name not in {selection.entry.name for selection in selections}:
                 raise InputError(
@@ -158,6 +176,12 @@ class MetricRunner:
             except ModuleNotFoundError as error:
                 self.unavailable[selection.entry.name] = f"needs the package {error.name}"
                 continue
+            if not selection.select(metric):
+                raise InputError(
+                    f"the variant '{metric.variant}' of {metric.name} has no score {', '.join(selection.scores)}",
+                    code=ErrorCode.CONFLICTING_OPTIONS,
+                    field="compat",
+                )
             if metric.name in self.metrics:
                 raise InputError(
                     f"two metrics have the name '{metric.name}'; rename one", code=ErrorCode.DUPLICATE, field="metrics"
@@ -181,7 +205,7 @@ class MetricRunner:
             )
 
     def run(
-        self, pairs: Pairs | Iterable[Pair], *, bootstrap: int, seed: int, folder: Path | None = None
+        self, pairs: Iterable[PairLike], *, bootstrap: int, seed: int, folder: Path | None = None
     ) -> EvaluationResult:
         """Score pairs by each metric.
 
@@ -195,11 +219,52 @@ class MetricRunner:
             InputError: two pairs have the same id, or there are no pairs.
             RunError: no metric could score anything.
         """
-        scored_pairs = as_pairs(pairs)
-        if not scored_pairs:
+        pairs = as_pairs(pairs)
+        if not pairs:
             raise InputError("no pairs to score", code=ErrorCode.EMPTY_INPUT)
-        cache = None if folder is None else MetricCache(folder, scored_pairs)
         draws = {"bootstrap": bootstrap, "seed": seed}
+        clusters = _clusters(pairs)
+        with nullcontext() if folder is None else lock_output(folder, RESULTS_FOLDER):
+            cache = None if folder is None else MetricCache(folder, pairs)
+            runs, unavailable = self._run(pairs, draws, clusters, cache)
+        if not runs:
+            raise RunError(
+                "; ".join(f"{name}: {why}" for name, why in unavailable.items()), code=ErrorCode.NOTHING_SCORED
+            )
+        return EvaluationResult(
+            pairs,
+            runs,
+            self.selections,
+            unavailable,
+            pairs.without_candidate,
+            draws,
+            clusters=clusters,
+            repeat=self.resources.repeat,
+            drawn_from=pairs.drawn_from,
+        )
+
+    def plan(self, pairs: Pairs, folder: Path | None = None) -> dict[str, RequestPlan]:
+        """Count the requests to models that `run` would send, by role, without sending any.
+
+        Args:
+            pairs: as for `run`.
+            folder: results folder; a metric with cached results there sends no requests.
+        """
+        cache = None if folder is None else MetricCache(folder, pairs)
+        plans: dict[str, RequestPlan] = {}
+        for selection, metric in self.metrics.values():
+            if cache is not None and cache.read(metric, self.resources.identity(selection, metric)) is not None:
+                continue
+            for number in range(self.resources.repeat):
+                with use_repeat(number):
+                    for role, plan in plan_pairs(metric, pairs).items():
+                        plans[role] = plans[role] + plan if role in plans else plan
+        return plans
+
+    def _run(
+        self, pairs: Sequence[Pair], draws: Mapping[str, int], clusters: Clusters | None, cache: MetricCache | None
+    ) -> tuple[dict[str, MetricRun], dict[str, str]]:
+        """Return the runs of the metrics by name, and why others are unavailable."""
         runs: dict[str, MetricRun] = {}
         unavailable = dict(self.unavailable)
         for name, (selection, metric) in self.metrics.items():
@@ -209,15 +274,17 @@ class MetricRunner:
                     if cache is not None:
                         identity = self.resources.identity(selection, metric)
                         cached = cache.read(metric, identity)
-                    result = cached or score_pairs(metric, scored_pairs)
-                    result = _check_values(result, selection, len(scored_pairs))
-                    if cache is not None and cached is None:
-                        cache.write(metric, identity, result)
+                    result = cached or score_repeatedly(metric, pairs, self.resources.repeat)
+                    result = _check_values(result, selection, len(pairs))
+                if cache is not None and cached is None:
+                    cache.write(metric, identity, result)
+                with report_errors(name, RunError):
                     runs[name] = MetricRun.of(
                         metric,
                         selection,
                         result,
                         draws,
+                        clusters=clusters,
                         seconds=round(time.monotonic() - started, 3),
                         arguments=self.resources.metric_args.get(selection.entry.name, {}),
                         reused=cached is not None,
@@ -226,12 +293,7 @@ class MetricRunner:
                 if len(self.selections) == 1:
                     raise
                 unavailable[selection.entry.name] = str(error)
-        if not runs:
-            raise RunError(
-                "; ".join(f"{name}: {why}" for name, why in unavailable.items()), code=ErrorCode.NOTHING_SCORED
-            )
-        without_candidate = pairs.without_candidate if isinstance(pairs, Pairs) else ()
-        return EvaluationResult(scored_pairs, runs, self.selections, unavailable, without_candidate, draws)
+        return runs, unavailable
 
 
 class RadFact:
@@ -242,44 +304,59 @@ class RadFact:
 
     def __init__(
         self,
-        judge: Judge | JudgeFunction,
+        judge: str | Judge | JudgeFunction | JudgeOptions,
         *,
         compat: Compat = "paper",
         threshold: float = 0.5,
         on_failure: OnFailure = "drop",
         bootstrap: int = 500,
         seed: int = 42,
-        splitter: Splitter | Callable[[str], Sequence[str]] | None = None,
+        splitter: str | Splitter | Callable[[str], Sequence[str]] | None = None,
+        cache: Path | str | None = None,
+        **judge_options: Any,
     ) -> None:
         """Set the judge and the options.
 
         Args:
-            judge: decides the entailment queries, or a function of (premises, hypothesis), see
-                `radfact.judges.callables.CallableJudge`.
+            judge: decides the entailment queries: a name as in `JudgeOptions`, all options of a judge, a judge, or a
+                function of (premises, hypothesis), see `radfact.judges.callables.CallableJudge`.
             compat: as in `radfact.scoring.options.ScoringOptions`.
             threshold: likewise.
             on_failure: likewise.
             bootstrap: number of replicates for the intervals; 0 for none.
             seed: of the bootstrap.
-            splitter: splits narratives into sentences, or a function of one narrative; by default the judge's model
-                does, or the offline rules if it has none.
+            splitter: splits narratives into sentences: a name, a splitter, or a function of one narrative; by default
+                the judge's model does, or the offline rules if it has none.
+            cache: folder of the response cache of a model that is named.
+            judge_options: further fields of `radfact.judges.options.JudgeOptions`, such as `base_url`.
 
         Raises:
-            InputError: an option, the judge or the splitter is not valid.
+            InputError: an option, the judge or the splitter is not valid, or a package or key is missing.
         """
         for name, number in (("bootstrap", bootstrap), ("seed", seed)):
             if number < 0:
                 raise InputError(f"expected 0 or more, found {number!r}", code=ErrorCode.INVALID_OPTION, field=name)
-        self.metric = RadFactMetric(judge, splitter, compat=compat, threshold=threshold, on_failure=on_failure)
+        if judge_options and not isinstance(judge, str):
+            raise InputError(
+                "a judge has its own options; give the judge's name instead of the judge",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field=next(iter(judge_options)),
+            )
+        folder = None if cache is None else Path(cache)
+        resources = MetricResources(judge=judge, splitter=splitter, cache=folder, **judge_options)
+        resources.needs_splitter = splitter is not None or isinstance(judge, str | JudgeOptions)
+        options: dict[str, Any] = {"compat": compat, "threshold": threshold, "on_failure": on_failure}
+        self.metric = RadFactMetric(*resources.entailment(), **options)
         self.bootstrap, self.seed = bootstrap, seed
 
     def score(
-        self, candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None
+        self, candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None
     ) -> EvaluationResult:
         """Score pairs, or a list of candidates against the list of their references (numbered from 0 then).
 
         Args:
-            candidates: pairs, or reports.
+            candidates: pairs, objects `{example_id, prediction, target}`, or reports: narratives, or lists of sentences
+                or of objects `{text, boxes}`.
             references: reports, if the candidates are reports.
 
         Raises:
@@ -289,12 +366,21 @@ class RadFact:
         pairs = as_pairs(candidates, references)
         draws = {"bootstrap": self.bootstrap, "seed": self.seed}
         (selection,) = select_metrics(self.metric.name)
-        run = MetricRun.of(self.metric, selection, self.metric.score(pairs), draws)
-        without_candidate = candidates.without_candidate if isinstance(candidates, Pairs) else ()
-        return EvaluationResult(pairs, {run.metric.name: run}, [selection], {}, without_candidate, draws)
+        clusters = _clusters(pairs)
+        run = MetricRun.of(self.metric, selection, self.metric.score(pairs), draws, clusters=clusters)
+        return EvaluationResult(
+            pairs,
+            {run.metric.name: run},
+            [selection],
+            {},
+            pairs.without_candidate,
+            draws,
+            clusters=clusters,
+            drawn_from=pairs.drawn_from,
+        )
 
     async def ascore(
-        self, candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None
+        self, candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None
     ) -> EvaluationResult:
         """Score as `score` does, in a thread, so that the event loop stays free.
 
@@ -324,46 +410,8 @@ class RadFact:
         return await asyncio.wrap_future(outcome)
 
 
-def as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None) -> list[Pair]:
-    """Return a list of valid pairs.
-
-    Args:
-        candidates: pairs, or reports.
-        references: reports, if the candidates are reports.
-
-    Raises:
-        InputError: the two lists differ in length or hold something else than reports, or an id is a duplicate.
-    """
-    if isinstance(candidates, str) or isinstance(references, str):
-        raise InputError("expected a list of reports, found one text")
-    items = list(candidates)
-    if references is None:
-        pairs = [item for item in items if isinstance(item, Pair)]
-        if len(pairs) != len(items):
-            raise InputError("expected pairs, or a list of candidates and the list of their references")
-    else:
-        reports = [item for item in items if not isinstance(item, Pair)]
-        if len(reports) != len(references):
-            raise InputError(
-                f"expected as many references as candidates, found {len(reports)} candidates and "
-                f"{len(references)} references",
-                code=ErrorCode.MISMATCH,
-            )
-        pairs = [Pair(str(i), *both) for i, both in enumerate(zip(reports, references, strict=True))]
-    seen: set[str] = set()
-    for pair in pairs:
-        if pair.sample_id in seen:
-            raise InputError(f"duplicate id '{pair.sample_id}'", code=ErrorCode.DUPLICATE, field="sample_id")
-        seen.add(pair.sample_id)
-        for side, report in (("candidate", pair.candidate), ("reference", pair.reference)):
-            # A list of reports and a list of sentences are easily confused.
-            is_sentences = isinstance(report, list | tuple) and all(isinstance(item, Sentence) for item in report)
-            if not (isinstance(report, str) or is_sentences):
-                raise InputError(
-                    f"expected a list of Sentence or one narrative, found {brief(report)}",
-                    field=f"{pair.sample_id}.{side}",
-                )
-    return pairs
+def _clusters(pairs: Pairs) -> Clusters | None:
+    return clusters_of(pairs.cluster_by, [pair.cluster for pair in pairs])
 
 
 def _check_values(result: MetricResult, selection: MetricSelection, count: int) -> MetricResult:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from radfact.errors import ErrorCode, InputError
 
@@ -26,36 +29,127 @@ STUCK_SECONDS = 5.0
 """Seconds with retries only, after which the display says that the server does not respond."""
 TERMINAL_INTERVAL, LINE_INTERVAL = 0.25, 30.0
 """Seconds between updates on a terminal, and between lines elsewhere."""
+MAX_FAILURES = 3
+"""Failures of each model that are shown during a run; results list all."""
+POLL_INTERVAL = 1.0
+"""Seconds between checks whether a server has become silent, where lines are written."""
+
+
+SILENT_SECONDS = 5.0
+"""Seconds without any response, after which the display says what a run waits for."""
+_RATE_LIMITED = "HTTP 429"
+
+
+class ServerActivity:
+    """Whether a server answers; the display shows the servers that have been silent for some seconds.
+
+    Args:
+        name: host of the server, or name of the model.
+        clock: returns seconds.
+    """
+
+    _all: ClassVar[weakref.WeakSet[ServerActivity]] = weakref.WeakSet()
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name, self._clock = name, clock
+        self._calls = 0
+        self._silent_since = self._next_attempt = clock()
+        self._problem = ""
+        self._failures: list[str] = []
+        self._all.add(self)
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Count a call in flight."""
+        if not self._calls and not self._problem:
+            self._silent_since = self._clock()
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+    def respond(self) -> None:
+        """Record a response."""
+        self._silent_since, self._problem = self._clock(), ""
+
+    def wait(self, problem: str, seconds: float) -> None:
+        """Record that a failed call is repeated.
+
+        Args:
+            problem: why it failed, such as "HTTP 503".
+            seconds: until the next attempt.
+        """
+        self._problem = "rate limited" if problem == _RATE_LIMITED else problem
+        self._next_attempt = self._clock() + seconds
+
+    def fail(self, reason: str) -> None:
+        """Record that a request has no valid response; the first of them are shown."""
+        if len(self._failures) < MAX_FAILURES:
+            self._failures.append(reason)
+
+    def status(self) -> str:
+        """Return what a run waits for; empty if there was a response in the last seconds, or nothing is sent."""
+        now = self._clock()
+        if now - self._silent_since < SILENT_SECONDS:
+            return ""
+        if self._problem and self._next_attempt > now:
+            return f"{self.name}: {self._problem}, next try in {self._next_attempt - now:.0f} s"
+        return f"waiting for {self.name}: no answer for {now - self._silent_since:.0f} s" if self._calls else ""
+
+    @classmethod
+    def statuses(cls) -> list[str]:
+        """Return what the run waits for, one line for each server."""
+        return sorted({status for activity in [*cls._all] if (status := activity.status())})
+
+    @classmethod
+    def failures(cls) -> list[str]:
+        """Return the first failures of every model, one line each."""
+        return [f"{activity.name}: {reason}" for activity in [*cls._all] for reason in activity._failures]
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price of a million tokens in and out, in any currency."""
+    """Price of a million tokens in and out.
+
+    Attributes:
+        tokens_in: price of a million tokens of prompts.
+        tokens_out: price of a million tokens of responses.
+        currency: code such as EUR; empty if not given.
+    """
 
     tokens_in: float
     tokens_out: float
+    currency: str = ""
 
     def cost(self, usage: UsageCounts) -> float:
         """Compute what the tokens of a usage cost."""
         tokens_in, tokens_out = usage.get("tokens_in", 0), usage.get("tokens_out", 0)
         return (tokens_in * self.tokens_in + tokens_out * self.tokens_out) / 1e6
 
+    def format_cost(self, usage: UsageCounts) -> str:
+        """Format what the tokens of a usage cost, with the currency."""
+        return f"{self.cost(usage):,.2f} {self.currency}".strip()
+
 
 def parse_price(text: str | None) -> Price | None:
-    """Parse the option `--price IN,OUT`.
+    """Parse the option `--price IN,OUT[,CURRENCY]`.
 
     Raises:
-        InputError: the text is not two numbers from 0.
+        InputError: the text is not two numbers from 0, and three capital letters if there is a third part.
     """
     if text is None:
         return None
+    tokens_in, tokens_out, currency = (*(part.strip() for part in text.split(",")), "", "")[:3]
     try:
-        price = Price(*map(float, text.split(",")))
-    except (TypeError, ValueError):
+        price = Price(float(tokens_in), float(tokens_out), currency)
+    except ValueError:
         price = Price(-1, -1)
-    if not all(math.isfinite(value) and value >= 0 for value in (price.tokens_in, price.tokens_out)):
+    is_number = all(math.isfinite(value) and value >= 0 for value in (price.tokens_in, price.tokens_out))
+    if not (is_number and text.count(",") < 3 and re.fullmatch("[A-Z]{3}|", currency)):
         raise InputError(
-            f"expected IN,OUT, the price of a million tokens each, found '{text}'",
+            "expected IN,OUT or IN,OUT,CURRENCY, the price of a million tokens each and a code such as EUR, "
+            f"found '{text}'",
             code=ErrorCode.INVALID_OPTION,
             field="--price",
         )
@@ -121,7 +215,7 @@ class Meter:
         if usage.get("tokens_in", 0):
             parts.append(f"tokens {format_count(usage['tokens_in'])} in {format_count(usage.get('tokens_out', 0))} out")
         if self.price is not None:
-            parts.append(f"cost {self.price.cost(usage):.2f}")
+            parts.append(f"cost {self.price.format_cost(usage)}")
         if usage.get("failures", 0):
             parts.append(f"{usage['failures']} failed")
         if usage.get("retries", 0) and not is_stuck:
@@ -159,7 +253,7 @@ class ProgressDisplay:
     """Context manager that displays progress from its own thread, so that Ctrl-C reaches the block itself.
 
     On a terminal it draws bars that disappear at the end; elsewhere, and with NO_COLOR or TERM=dumb, it writes a line
-    every half minute.
+    every half minute. The first failures of each model stay.
     """
 
     def __init__(
@@ -179,6 +273,7 @@ class ProgressDisplay:
         """
         self.console, self.usage_by_role, self.price, self.window = console, usage_by_role, price, window
         self._stopped = threading.Event()
+        self._shown = set(ServerActivity.failures())
         self._thread = threading.Thread(target=self._watch, name="radfact-live", daemon=True)
 
     def __enter__(self) -> ProgressDisplay:
@@ -189,14 +284,26 @@ class ProgressDisplay:
         self._stopped.set()
         self._thread.join(2)
 
+    def _show_failures(self) -> None:
+        for line in ServerActivity.failures():
+            if line not in self._shown:
+                self._shown.add(line)
+                self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     def _watch(self) -> None:
         meters = {name: Meter(name, self.price, self.window) for name in self.usage_by_role}
         if self.console.is_interactive and not self.console.no_color:
             self._draw(meters)
             return
-        while not self._stopped.wait(LINE_INTERVAL):
-            for meter in self._read(meters):
-                self.console.print(meter.line(), highlight=False, markup=False, soft_wrap=True)
+        next_lines, was_silent = time.monotonic() + LINE_INTERVAL, False
+        while not self._stopped.wait(min(LINE_INTERVAL, POLL_INTERVAL)):
+            self._show_failures()
+            is_silent = bool(statuses := ServerActivity.statuses())
+            if time.monotonic() >= next_lines or (is_silent and not was_silent):
+                for line in (*(meter.line() for meter in self._read(meters)), *statuses):
+                    self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+                next_lines = time.monotonic() + LINE_INTERVAL
+            was_silent = is_silent
 
     def _read(self, meters: Mapping[str, Meter]) -> list[Meter]:
         """Update all meters and return those in progress."""
@@ -211,13 +318,19 @@ class ProgressDisplay:
 
         with Live(console=self.console, transient=True, auto_refresh=False) as display:
             while True:
-                display.update(_render(self._read(meters)), refresh=True)
+                self._show_failures()
+                display.update(_render(self._read(meters), ServerActivity.statuses()), refresh=True)
                 if self._stopped.wait(TERMINAL_INTERVAL):
                     return
 
 
-def _render(meters: Sequence[Meter]) -> RenderableType:
-    """Return a bar with the pace of each meter, and its status below, where a narrow terminal does not cut it off."""
+def _render(meters: Sequence[Meter], notes: Sequence[str] = ()) -> RenderableType:
+    """Return a bar with the pace of each meter, and its status below, where a narrow terminal does not cut it off.
+
+    Args:
+        meters: in progress.
+        notes: further lines.
+    """
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -229,4 +342,4 @@ def _render(meters: Sequence[Meter]) -> RenderableType:
         bar = ProgressBar(meter.planned or None, meter.done, width=20)
         row.add_row(Text(meter.name), bar, Text(meter.pace))
         lines += [row, Text(meter.status)] if meter.status else [row]
-    return Group(*lines)
+    return Group(*lines, *map(Text, notes))

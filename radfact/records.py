@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from radfact.errors import ErrorCode, InputError, brief, suggest_name
+from radfact.errors import ErrorCode, InputError, brief, describe, describe_choice, field_name, suggest_name
 
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+# Strict, because true is not a coordinate.
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
@@ -52,7 +53,7 @@ class Box(Record):
 class Mask(Record):
     """A pixel mask in COCO run-length encoding: `size` is (height, width) in pixels of its own grid."""
 
-    size: tuple[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)]]
+    size: tuple[Annotated[int, Field(gt=0, strict=True)], Annotated[int, Field(gt=0, strict=True)]]
     counts: str | list[int]
 
 
@@ -86,12 +87,66 @@ _sentences = TypeAdapter(list[Sentence])
 
 
 @dataclass(frozen=True, slots=True)
+class PatientContext:
+    """What is known of a patient apart from the reports; metrics that use it say so.
+
+    Attributes:
+        age: in years; None = unknown.
+        indication: reason for the examination.
+        comparison: earlier examinations that the image was compared with.
+    """
+
+    age: float | None = None
+    indication: str | None = None
+    comparison: str | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> PatientContext:
+        """Return the context in a row of a table or an object from JSON, with fields of the same names.
+
+        An age is a number of years or a text such as "67", "067Y" (DICOM) or "6 months"; what is neither is unknown.
+
+        Args:
+            row: values by field; other fields are ignored.
+        """
+        texts = [
+            value.strip() if isinstance(value := row.get(name), str) else "" for name in ("indication", "comparison")
+        ]
+        return cls(_years(row.get("age")), *(text or None for text in texts))
+
+
+_AGE = re.compile(r"\s*(\d+(?:\.\d+)?)[\s-]*([a-z]?)", re.IGNORECASE)
+_UNITS_PER_YEAR = {"m": 12.0, "w": 52.0, "d": 365.0}
+
+
+def _years(age: object) -> float | None:
+    """Return an age in years; None if it is not readable."""
+    if isinstance(age, str) and (match := _AGE.match(age)):
+        return float(match[1]) / _UNITS_PER_YEAR.get(match[2].lower(), 1.0)
+    return float(age) if isinstance(age, int | float) and not isinstance(age, bool) and age >= 0 else None
+
+
+NO_CONTEXT = PatientContext()
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
-    """A candidate report and the reference report that it is compared with."""
+    """A candidate report and the reference report that it is compared with.
+
+    Attributes:
+        sample_id: unique id.
+        candidate: report.
+        reference: report.
+        cluster: label that is the same for samples that belong together, such as the studies of a patient; None = the
+            sample is its own cluster.
+        context: of the patient.
+    """
 
     sample_id: str
     candidate: Report
     reference: Report
+    cluster: str | None = None
+    context: PatientContext = NO_CONTEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +159,7 @@ class TextPair(Pair):
     @classmethod
     def of(cls, pair: Pair) -> TextPair:
         """Return a pair with its reports as texts."""
-        return cls(pair.sample_id, narrative(pair.candidate), narrative(pair.reference))
+        return cls(pair.sample_id, narrative(pair.candidate), narrative(pair.reference), context=pair.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +170,21 @@ class Pairs(Sequence[Pair]):
         pairs: the pairs.
         read: number of records that were read.
         skipped: number of records that make no pair.
-        without_candidate: references without a candidate that make no pair.
-        empty_candidates: references without a candidate that are paired with an empty report.
+        without_candidate: references without a candidate that make no pair, and the reason.
         without_reference: candidates whose record has no report.
         files: that the pairs were read from.
+        cluster_by: what the samples of a cluster share, such as `patient_id`; None if there are no clusters.
+        drawn_from: number of samples that these were drawn from; None if they are all.
     """
 
     pairs: tuple[Pair, ...]
     read: int
     skipped: int = 0
-    without_candidate: tuple[str, ...] = ()
-    empty_candidates: tuple[str, ...] = ()
+    without_candidate: Mapping[str, str] = field(default_factory=dict)
     without_reference: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    cluster_by: str | None = None
+    drawn_from: int | None = None
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -137,6 +194,34 @@ class Pairs(Sequence[Pair]):
 
     def __getitem__(self, index: Any) -> Any:
         return self.pairs[index]
+
+    def sample(self, count: int, seed: int = 42) -> Pairs:
+        """Draw a random sample, in input order.
+
+        A sample is drawn by its id alone: the same ids and seed give the same samples in every file, so that systems
+        can be compared, and a larger count adds to those of a smaller one.
+
+        Args:
+            count: number of samples, references without a candidate included; all if there are no more.
+            seed: of the draw.
+        """
+        ids = [*(pair.sample_id for pair in self.pairs), *self.without_candidate]
+        if count >= len(ids):
+            return self
+        drawn = set(
+            sorted(ids, key=lambda key: hashlib.sha256(f"{seed} {key}".encode(errors="replace")).digest())[:count]
+        )
+        return replace(
+            self,
+            pairs=tuple(pair for pair in self.pairs if pair.sample_id in drawn),
+            without_candidate={key: why for key, why in self.without_candidate.items() if key in drawn},
+            drawn_from=len(ids),
+        )
+
+    @property
+    def empty_candidates(self) -> tuple[str, ...]:
+        """Ids of the pairs whose candidate has no text."""
+        return tuple(pair.sample_id for pair in self.pairs if not narrative(pair.candidate).strip())
 
 
 def narratives(pairs: Iterable[Pair]) -> list[str]:
@@ -191,6 +276,9 @@ _EXPECTED = {
     "missing": "expected a value, found none",
 }
 
+
+_CHOICES = frozenset({"literal_error", "enum", "float_parsing", "int_parsing", "bool_parsing"})
+"""Types of errors about values that are names or numbers, not texts."""
 
 # Hyphens, dashes and the minus sign. Between digits they tell 1-2 mm from 12 mm.
 _DASH = "[-\u2010-\u2015\u2212]"
@@ -261,6 +349,7 @@ def as_input_error(
     file: Path | str | None = None,
     line: int | None = None,
     field: str = "",
+    quote: bool = False,
 ) -> InputError:
     """Return the first error of a Pydantic validation as an error of one line with the path of the field.
 
@@ -270,6 +359,7 @@ def as_input_error(
         file: for error messages.
         line: for error messages.
         field: path of the value in the file.
+        quote: whether the error may quote texts: those of options, not of files.
     """
     faults = error.errors(include_url=False)
     # A missing field may be present under a misspelled name.
@@ -281,14 +371,15 @@ def as_input_error(
     for step in first["loc"]:
         if step == "[key]":  # pydantic's mark of a name that is wrong itself
             continue
-        path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
+        path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{field_name(step)}"
     if first["type"] == "extra_forbidden":
         *above, name = first["loc"]
         hint = suggest_name(str(name), _fields(kind, above), "remove it or correct its name")
         return InputError(f"unknown field; {hint}", code=ErrorCode.UNKNOWN_FIELD, file=file, line=line, field=path)
     message = _message(first["type"], first.get("ctx", {})) or first["msg"].removeprefix("Value error, ")
     value = first.get("input")
-    shown = "" if first["type"] == "missing" or isinstance(value, dict) else f", found {brief(value)}"
+    show = brief if quote else describe_choice if first["type"] in _CHOICES else describe
+    shown = "" if first["type"] == "missing" or isinstance(value, dict) else f", found {show(value)}"
     code = ErrorCode.MISSING_FIELD if first["type"] == "missing" else ErrorCode.INVALID_VALUE
     return InputError(f"{message[0].lower()}{message[1:]}{shown}", code=code, file=file, line=line, field=path or None)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError, list_columns
 from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
 from radfact.metrics.registry import select_metrics
 from radfact.metrics.resources import MetricResources
@@ -90,7 +90,7 @@ class _Reward:
         references = columns.get(self._column)
         if references is None:
             raise InputError(
-                f"expected a column '{self._column}' with references, found {', '.join(columns) or 'none'}",
+                f"expected a column '{self._column}' with references, found {list_columns([*columns])}",
                 code=ErrorCode.MISSING_FIELD,
                 field="column",
             )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from enum import Enum, StrEnum
 from functools import wraps
 from inspect import Parameter, signature
@@ -14,6 +17,7 @@ from pydantic.fields import FieldInfo
 from typer.models import OptionInfo
 
 from radfact.cli.config import read_config
+from radfact.io.outputs import Output, lock_output
 from radfact.options import Options, Subset, flag_of, option_of, parse_key_values, rename_fields, value_type
 
 
@@ -24,18 +28,24 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
     `Annotated[Model, only("field", other=1)]` takes only some fields, or other defaults. An `InputError` that
     names an option of the command by its Python name is raised again under the name of its flag.
 
+    A parameter annotated with an `Output` is locked while the command runs; all other paths are inputs. Unless the
+    command resumes its output, `--overwrite` is added. Of the processes of a launcher, only rank 0 locks the output.
+
     Args:
         command: function that runs the command.
-        fixed: values of parameters that are no options of this command.
+        fixed: values of parameters that are no options of this command; for an option model, a `Subset` (`only`)
+            replaces that of the annotation.
     """
     own = signature(command, eval_str=True).parameters.values()
     parameters: list[Parameter] = []
     models: dict[str, tuple[type[Options], list[str], Mapping[str, Any]]] = {}
     flags: dict[str, str] = {}
     for parameter in own:
-        if parameter.name in fixed:
-            continue
         model, subset = _model_of(parameter.annotation)
+        if isinstance(fixed.get(parameter.name), Subset):
+            subset = fixed.pop(parameter.name)
+        elif parameter.name in fixed:
+            continue
         if model is None:
             parameters.append(parameter)
             flags[parameter.name] = _own_flag(parameter)
@@ -46,17 +56,33 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
         parameters += [_typer_parameter(model, name, defaults) for name in names]
         flags |= {name: flag_of(model, name).partition("/")[0] for name in names}
     parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=_config_option(parameters)))
+    outputs = {parameter.name: output for parameter in own if (output := _output_of(parameter.annotation)) is not None}
+    if any(not output.resumes and output.kind != "new folder" for output in outputs.values()):
+        panel = next(_option_info(item).rich_help_panel for item in parameters if item.name in outputs)
+        parameters.append(_overwrite_option(panel))
+    if outputs:
+        parameters.append(Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
     @wraps(command)
     def run(**values: Any) -> None:
-        del values["config"]
-        with rename_fields(flags, separator=" "):
+        config, overwrite = values.pop("config"), values.pop("overwrite", False)
+        context: Any = values.pop("context") if outputs else None
+        with rename_fields(flags, separator=" "), ExitStack() as stack:
             instances: dict[str, Options] = {}
             for parameter, (model, names, defaults) in models.items():
                 # None and () are options that are not set.
                 own_values = {name: value for name in names if (value := values.pop(name)) not in (None, ())}
                 fields = {name: _value(model, name, value) for name, value in own_values.items()}
                 instances[parameter] = model(**{**defaults, **fields})
+            if os.environ.get("RANK", "0") == "0":
+                read = {name: value for name, value in values.items() if name not in outputs}
+                inputs = [*_paths([config, read, *map(dict, instances.values())])]
+                for name, output in outputs.items():
+                    if values[name] is not None:
+                        output = replace(output, content=output.content or _command_name(context))
+                        command_path = context.command_path
+                        arguments = {"command": command_path, "inputs": inputs, "overwrite": overwrite}
+                        stack.enter_context(lock_output(values[name], output, **arguments))
             command(**values, **instances, **fixed)
 
     parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -72,6 +98,51 @@ def _model_of(annotation: Any) -> tuple[type[Options] | None, Subset]:
         subset = next((item for item in metadata if isinstance(item, Subset)), subset)
     is_model = isinstance(annotation, type) and issubclass(annotation, Options)
     return (annotation if is_model else None), subset
+
+
+def _output_of(annotation: Any) -> Output | None:
+    return next((item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, Output)), None)
+
+
+def _command_name(context: Any) -> str:
+    """Return the name of a command without the program, whose name depends on how it is started."""
+    names = []
+    while context.parent is not None:
+        names.append(str(context.info_name))
+        context = context.parent
+    return " ".join(reversed(names))
+
+
+def _option_info(parameter: Parameter) -> OptionInfo:
+    return next(item for item in parameter.annotation.__metadata__ if isinstance(item, OptionInfo))
+
+
+def _overwrite_option(panel: Any) -> Parameter:
+    help = "Write to an existing file or a folder with other files, and replace files of the same name."
+    option = typer.Option("--overwrite", help=help, rich_help_panel=panel)
+    return Parameter("overwrite", Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+
+
+def _paths(value: Any, key: str = "") -> Iterator[Path]:
+    """Yield the files and folders among the values of options, which are text in NAME=FOLDER and similar.
+
+    Args:
+        value: of an option, or of several by name.
+        key: name of the option. A cache is read and written.
+    """
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _paths(item, name)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _paths(item, key)
+    elif isinstance(value, Path) and key != "cache":
+        yield value
+    elif isinstance(value, str):
+        _, equals, text = value.rpartition("=")
+        # Path.is_file raises for text that is too long for a path.
+        if os.path.isfile(text) or (equals and os.path.isdir(text)):  # noqa: PTH112, PTH113
+            yield Path(text)
 
 
 def _own_flag(parameter: Parameter) -> str:

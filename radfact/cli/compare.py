@@ -8,19 +8,25 @@ from typing import Annotated
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.inputs import check_folder
 from radfact.cli.options import OUTPUT, SCORES
-from radfact.cli.tables import MARKS, new_console, number, say
-from radfact.scoring.options import BootstrapOptions
+from radfact.cli.tables import new_console, say, show_table
+from radfact.io.outputs import Output, replace_files
+from radfact.options import Option
+from radfact.scoring.options import MAX_REPLICATES, BootstrapOptions
+
+_LISTED = 10
+"""Number of findings that are printed, of those that are better and of those that are worse."""
 
 MANUAL = "\n".join(
     (
-        "Compare results folders on their common samples: the scores of each system, and its differences to the first "
-        "one.",
+        "Compare results folders on their common samples: the scores of each system and of the first one, and their "
+        "differences, each over the n samples that both have scored.",
         "",
         "Differences have paired bootstrap intervals and a p-value from approximate randomization: each round swaps "
         "the results of samples between the two systems at random, and p = (k + 1) / (n + 1), where k of n rounds have "
-        "a difference at least as large as the observed one.",
+        "a difference at least as large as the observed one. 'Holm' is p adjusted by Holm's method for all scores and "
+        "all systems of the comparison. Clusters of samples, such as the studies of a patient, are resampled "
+        "and swapped as a whole, if the folders have them.",
         "",
         "[bold]Examples[/bold]",
         "  radfact compare results/base results/tuned results/other",
@@ -29,10 +35,24 @@ MANUAL = "\n".join(
 )
 
 
+class ComparisonOptions(BootstrapOptions):
+    """Bootstrap intervals, the random seed, and which clusters of the results folders are resampled."""
+
+    cluster: Annotated[
+        str | None,
+        Option(
+            "Clusters to resample and swap as a whole: the --cluster that the folders were scored with. 'none': single "
+            "samples. Default: the clusters of the first folder that has them.",
+            metavar="COLUMN",
+            show_default=False,
+        ),
+    ] = None
+
+
 @with_options
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Results folders, the baseline first.")],
-    draws: BootstrapOptions,
+    draws: ComparisonOptions,
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,7 +63,13 @@ def compare(
     ] = None,
     rounds: Annotated[
         int,
-        typer.Option(min=1, metavar="N", help="Number of rounds of approximate randomization.", rich_help_panel=SCORES),
+        typer.Option(
+            min=1,
+            max=MAX_REPLICATES,
+            metavar="N",
+            help="Number of rounds of approximate randomization.",
+            rich_help_panel=SCORES,
+        ),
     ] = 1000,
     out: Annotated[
         Path | None,
@@ -52,34 +78,42 @@ def compare(
             help="Also write comparison.json, comparison.csv and an HTML page to this folder.",
             rich_help_panel=OUTPUT,
         ),
+        Output("folder"),
     ] = None,
 ) -> None:
     """Compare results folders on their common samples."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from radfact.html.comparison_page import format_difference, write_comparison
+    from radfact.html.comparison_page import difference_table, finding_table, systems_table, write_comparison
     from radfact.results.compare import compare as compare_folders
 
     console = new_console()
-    if out is not None:
-        check_folder(out)
     comparison = compare_folders(
-        folders, metrics=metric or (), replicates=draws.bootstrap, rounds=rounds, seed=draws.seed
+        folders,
+        metrics=metric or (),
+        replicates=draws.bootstrap,
+        rounds=rounds,
+        seed=draws.seed,
+        cluster=draws.cluster,
     )
-    table = Table()
-    for heading in ("score", *comparison.systems):
-        table.add_column(escape(heading), justify="left" if heading == "score" else "right")
-    for name, contrasts in comparison.scores.items():
-        lead = f"{escape(name)} {MARKS[contrasts[0].summary.direction]}".strip()
-        cells = (
-            f"{number(contrast.summary.point)} {format_difference(contrast, rounds)}".rstrip() for contrast in contrasts
-        )
-        table.add_row(lead, *map(escape, cells))
-    console.print(table)
-    for name, count in zip(comparison.systems, comparison.own, strict=True):
-        say(console, f"{name}: {count} samples, {comparison.shared} shared")
+    for index in range(1, len(comparison.systems)):
+        table = difference_table(comparison, index)
+        # Without the verdict, which is for the page: a terminal has no space for it.
+        show_table(console, table.select(table.headings[:-1]))
+    say(console, "↑ higher is better, ↓ lower is better. Each row is computed over the same n samples.")
+    for index, contrasts in enumerate(comparison.findings):
+        if contrasts:
+            first, system = comparison.systems[0], comparison.systems[index]
+            table = finding_table(comparison, index, most=_LISTED)
+            show_table(console, table.select([table.headings[0], *table.headings[2:]]))
+            say(
+                console,
+                f"Numbers of samples; improved and worse: the verdict of {system} is better or worse than that of "
+                f"{first}. Up to {_LISTED} findings are listed in which {system} is better on balance, and as many in "
+                "which it is worse.",
+            )
+    show_table(console, systems_table(comparison))
     for note in comparison.notes:
         say(console, note)
     if out is not None:
-        say(console, f"Read the comparison in {write_comparison(comparison, out)}", wrap=False)
+        with replace_files(out) as new:
+            write_comparison(comparison, new)
+        say(console, f"Read the comparison in {out / 'comparison.html'}", wrap=False)

@@ -10,7 +10,6 @@ from typing import Any
 import typer
 
 from radfact.errors import ErrorCode, InputError, suggest_name
-from radfact.io.jsonl import read_text
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -47,13 +46,9 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import yaml
+    from radfact.io.yaml_files import read_yaml
 
-    try:
-        values = yaml.safe_load(read_text(path))
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise InputError(f"not YAML: {error.problem}", code=ErrorCode.INVALID_FORMAT, file=path, line=line) from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise InputError(
             "expected one option per line, such as 'judge: offline'", code=ErrorCode.INVALID_FORMAT, file=path

@@ -8,22 +8,21 @@ from typing import Annotated
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.green_summary import EmbeddingsOption, check_embeddings, summarize_if_possible
 from radfact.cli.inputs import (
     check_files,
-    check_folder,
     check_images,
     describe_difference,
     fill_page_options,
     read_reports,
 )
 from radfact.cli.library_output import quiet_libraries
-from radfact.cli.options import CacheFolder, Out, PairsArgument, PriceOption
+from radfact.cli.options import CacheFolder, DryRunOption, Out, PairsArgument, PriceOption
+from radfact.cli.plan import show_plan
 from radfact.cli.tables import describe_input, new_console, say, show_results
 from radfact.errors import ExitCode
 from radfact.io.options import InputOptions
 from radfact.judges.options import JudgeOptions
-from radfact.metrics.options import MetricOptions
+from radfact.metrics.options import MetricOptions, RepeatOptions
 from radfact.options import only, record_options
 from radfact.progress import ProgressDisplay, parse_price
 from radfact.results.options import PageOptions
@@ -48,7 +47,7 @@ EVALUATE_MANUAL = "\n".join(
         "  radfact evaluate --candidates drafts.jsonl --references manifest.jsonl \\",
         "      --metrics all --judge openai:MODEL --weights WEIGHTS",
         "  radfact evaluate pairs.csv --metrics vert,fineradscore \\",
-        "      --judge openai:MODEL --metric-arg fineradscore.zero_shot=true \\",
+        "      --judge openai:MODEL --metric-arg fineradscore.examples=none \\",
         "      --metric-arg vert.shots=shots.json --metric-arg vert.style=rate-err",
         "",
         "[bold]Exit codes[/bold]",
@@ -68,7 +67,8 @@ SCORE_MANUAL = "\n".join(
         "[bold]Examples[/bold]",
         "  radfact score pairs.json --judge offline",
         "  radfact score pairs.csv --judge openai:MODEL --splitter offline \\",
-        "      --price 0.5,1.5 --out results/model",
+        "      --price 0.5,1.5,EUR --limit 20 --out results/model",
+        "  radfact score pairs.csv --judge openai:MODEL --price 0.5,1.5,EUR --dry-run",
         "  radfact score --candidates drafts.jsonl --references manifest.jsonl \\",
         "      --judge openai:MODEL --base-url http://127.0.0.1:8000/v1",
         "  radfact score --config llama.yaml --compat exact",
@@ -80,7 +80,7 @@ SCORE_MANUAL = "\n".join(
 )
 
 
-_COMPARED = ("missing", "narrative", "metrics", "engine", "bootstrap", "seed")
+_COMPARED = ("missing", "limit", "narrative", "metrics", "variants", "repeat", "engine", "bootstrap", "seed", "cluster")
 """Options that tell whether finished results are those of another run."""
 PAGE = only("manifest", "notes", "unscored", "images")
 
@@ -88,13 +88,14 @@ PAGE = only("manifest", "notes", "unscored", "images")
 def _evaluate(
     inputs: InputOptions,
     metrics: MetricOptions,
+    repeats: RepeatOptions,
     judge: JudgeOptions,
-    scoring: ScoringOptions,
+    scoring: Annotated[ScoringOptions, only("threshold", "on_failure")],
     bootstrap: BootstrapOptions,
     page: Annotated[PageOptions, PAGE],
     pairs: PairsArgument = None,
     price: PriceOption = None,
-    embeddings: EmbeddingsOption = None,
+    dry_run: DryRunOption = False,
     out: Out = Path("results"),
     cache: CacheFolder = None,
 ) -> None:
@@ -104,43 +105,49 @@ def _evaluate(
     from radfact.pipeline import MetricRunner, run_record, write_results_and_page
     from radfact.records import narratives
 
-    if embeddings is not None:
-        check_embeddings(embeddings)
     console, rate, judge = new_console(), parse_price(price), judge.or_environment()
     check_files(page.manifest, page.unscored)
-    read = read_reports(pairs, inputs)
+    read = read_reports(pairs, inputs, bootstrap)
     if page.manifest is not None:
         check_images(page.manifest, page.unscored, read)
-    check_folder(out)
     selections = select_metrics(metrics.metrics)
     if [selection.entry.name for selection in selections] == ["radfact"]:
         judge.required_judge  # noqa: B018 - raises an error before anything is loaded
+    cache = cache or out / "cache"
+    if dry_run:
+        # No worker is started, and no cache is created.
+        judge = judge.model_copy(update={"engine": "local", "workers": None})
     resources = MetricResources(
         judge=judge,
-        cache=cache or out / "cache",
+        cache=None if dry_run and not cache.is_dir() else cache,
         weights=metrics.weights,
         metric_args=metrics.metric_args,
+        compat=metrics.compat,
         radfact=scoring.record(),
+        repeat=repeats.repeat,
     )
     resources.needs_splitter = bool(narratives(read))
     try:
         with quiet_libraries():
             runner = MetricRunner(selections, resources)
         say(console, describe_input(read))
-        options = record_options(inputs, metrics, judge, scoring, bootstrap)
+        if dry_run:
+            with quiet_libraries():
+                plans = runner.plan(read, out)
+            show_plan(console, plans, runner.unavailable, rate)
+            return
+        options = record_options(inputs, metrics, repeats, judge, scoring, bootstrap)
+        # `compat` in the record of a run is that of RadFact.
+        options["variants"] = list(metrics.compat) or None
         if difference := describe_difference(out, read, runner, {name: options[name] for name in _COMPARED}):
             say(console, f"{out} holds scores {difference}; they are replaced at the end of this run", style="yellow")
         with quiet_libraries(), ProgressDisplay(new_console(stderr=True), resources.usage_by_role, rate):
-            result = runner.run(read, folder=out, **bootstrap.record())
+            result = runner.run(read, folder=out, bootstrap=bootstrap.bootstrap, seed=bootstrap.seed)
     finally:
         resources.close()
     record = {**run_record(read, started=runner.started), "options": options}
     report = write_results_and_page(result, out, record, fill_page_options(page, read))
     show_results(console, result, rate)
-    if "green" in result.runs and summarize_if_possible(console, out, embeddings):
-        from radfact.html.page import write_page
-
-        report = write_page(out)
     say(console, f"Read the studies in {report}", wrap=False)
     named = {selection.entry.name for selection in result.selections if selection.is_named}
     if result.counts["excluded"] > 0 or not named.isdisjoint(result.unavailable):
@@ -148,4 +155,4 @@ def _evaluate(
 
 
 evaluate = with_options(_evaluate)
-score = with_options(_evaluate, metrics=MetricOptions(metrics=("radfact",)), embeddings=None)
+score = with_options(_evaluate, metrics=only("compat", metrics=("radfact",)))

@@ -9,6 +9,20 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "radfact metrics",
         "radfact metrics --judge openai:MODEL --weights WEIGHTS",
     ),
+    "weights": (
+        "radfact weights list",
+        "radfact weights fetch wordnet chexbert",
+        "radfact weights verify",
+    ),
+    "weights list": ("radfact weights list --json",),
+    "weights fetch": (
+        "radfact weights fetch meteor",
+        "RADFACT_WEIGHTS=WEIGHTS radfact weights fetch radcliq",
+    ),
+    "weights verify": (
+        "radfact weights verify",
+        "radfact weights verify chexbert",
+    ),
     "page": (
         "radfact page results",
         "radfact page results --manifest manifest.jsonl --note 'Drafts of June.'",
@@ -26,6 +40,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "radfact meta inject reports.csv --out injected.jsonl",
         "radfact meta detect injected.jsonl --metrics rouge_l --out detection",
         "radfact meta rexamine reports.csv --metrics rouge_l --out rexamine",
+    ),
+    "meta examples": (
+        "radfact meta examples --out examples",
+        "radfact meta agreement examples/plain.csv --better lower --metrics rouge_l",
     ),
     "meta pairs": ("radfact meta pairs rexval --layout rexval --out pairs.csv",),
     "meta ensemble": (

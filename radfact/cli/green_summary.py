@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from radfact.cli.command import with_options
 from radfact.cli.library_output import quiet_libraries
-from radfact.cli.options import OUTPUT
+from radfact.cli.options import OUTPUT, UPDATED_RESULTS
 from radfact.cli.tables import new_console, say
-from radfact.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 MANUAL = "\n".join(
     (
@@ -22,7 +18,7 @@ MANUAL = "\n".join(
         "and typical explanations (nearest to the center of the largest cluster of their sentence embeddings).",
         "",
         "No model is queried. The summary is printed, written to green_summary.json in the folder, and shown on its "
-        "page; 'radfact evaluate' does this automatically if the required packages are installed.",
+        "page. A new 'radfact evaluate' into the folder removes it.",
         "",
         "[bold]Examples[/bold]",
         "  radfact green-summary results/model",
@@ -43,7 +39,9 @@ EmbeddingsOption = Annotated[
 
 @with_options
 def green_summary(
-    results: Annotated[Path, typer.Argument(help="Results folder of 'radfact evaluate' with GREEN scores.")],
+    results: Annotated[
+        Path, typer.Argument(help="Results folder of 'radfact evaluate' with GREEN scores."), UPDATED_RESULTS
+    ],
     embeddings: EmbeddingsOption = None,
 ) -> None:
     """Summarize the GREEN assessments in a results folder."""
@@ -55,35 +53,3 @@ def green_summary(
         summary = write_summary(results, SentenceEmbedder(embeddings))
     say(console, format_summary(summary))
     say(console, f"Read the studies in {write_page(results)}", wrap=False)
-
-
-def check_embeddings(folder: Path | None) -> None:
-    """Check that a folder of embeddings can be used, before the run begins.
-
-    Raises:
-        InputError: the folder has no embeddings, or a package is not installed.
-    """
-    if folder is not None:
-        from radfact.results.green_summary import SentenceEmbedder
-
-        SentenceEmbedder(folder)
-
-
-def summarize_if_possible(console: Console, results: Path, embeddings: Path | None) -> bool:
-    """Write and print the summary of a run that has GREEN; return whether that was possible.
-
-    Args:
-        console: console to print to.
-        results: folder with the results of a run.
-        embeddings: folder of the model that embeds sentences; None for the default.
-    """
-    from radfact.results.green_summary import SentenceEmbedder, format_summary, write_summary
-
-    try:
-        with quiet_libraries():
-            summary = write_summary(results, SentenceEmbedder(embeddings))
-    except InputError as error:
-        say(console, f"without GREEN's summary: {error}", style="yellow")
-        return False
-    say(console, format_summary(summary))
-    return True

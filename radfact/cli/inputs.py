@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +14,16 @@ if TYPE_CHECKING:
     from radfact.pipeline import MetricRunner
     from radfact.records import Pairs
     from radfact.results.options import PageOptions
+    from radfact.scoring.options import BootstrapOptions
 
 
-def read_reports(pairs: Path | None, options: InputOptions) -> Pairs:
-    """Read pairs as they are in the files, as narratives, or only if grounded.
+def read_reports(pairs: Path | None, options: InputOptions, draws: BootstrapOptions) -> Pairs:
+    """Read pairs, or a sample of them, as they are in the files, as narratives, or only if grounded.
 
     Args:
         pairs: file of pairs, if candidates and references are in one file.
         options: candidates and references otherwise, and what happens to missing candidates and narratives.
+        draws: column of the clusters, and seed of the sample.
 
     Raises:
         InputError: files that do not fit together or cannot be read, no pairs, or a narrative where none is allowed.
@@ -31,9 +32,9 @@ def read_reports(pairs: Path | None, options: InputOptions) -> Pairs:
 
     candidates, references = options.candidates, options.references
     if pairs is not None and candidates is None and references is None:
-        read = read_pairs(pairs)
+        read = read_pairs(pairs, cluster=draws.cluster)
     elif pairs is None and candidates is not None and references is not None:
-        read = read_candidates_and_references(candidates, references, missing=options.missing)
+        read = read_candidates_and_references(candidates, references, missing=options.missing, cluster=draws.cluster)
     else:
         raise InputError(
             "expected either a file of pairs, or both --candidates and --references", code=ErrorCode.CONFLICTING_OPTIONS
@@ -41,7 +42,8 @@ def read_reports(pairs: Path | None, options: InputOptions) -> Pairs:
     if not (len(read) or read.without_candidate):
         why = "; none of these drafts has a reference report" if read.without_reference else ""
         raise InputError(f"no pairs to score{why}", code=ErrorCode.EMPTY_INPUT, file=pairs or candidates)
-    return _as_requested(read, options.narrative)
+    read = _as_requested(read, options.narrative)
+    return read if options.limit is None else read.sample(options.limit, draws.seed)
 
 
 def fill_page_options(options: PageOptions, pairs: Pairs) -> PageOptions:
@@ -93,21 +95,6 @@ def check_images(manifest: Path, unscored: Path | None, read: Pairs) -> None:
     check_manifest(manifest, [*(pair.sample_id for pair in read), *read.without_candidate, *drafts])
 
 
-def check_folder(folder: Path) -> None:
-    """Check that results can be written into a folder, which need not exist yet.
-
-    Raises:
-        InputError: the folder or a parent is a file, or is not writable.
-    """
-    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    if not existing.is_dir():
-        raise InputError(
-            "expected a folder for the results, found a file", code=ErrorCode.OUTPUT_CONFLICT, file=existing
-        )
-    if not os.access(existing, os.W_OK):
-        raise InputError("expected a writable folder for the results", code=ErrorCode.WRITE_FAILED, file=existing)
-
-
 def describe_difference(folder: Path, pairs: Pairs, runner: MetricRunner, options: Mapping[str, Any]) -> str:
     """Return how finished results in a folder differ from those of a coming run; empty if they do not, or if none.
 
@@ -137,9 +124,11 @@ def describe_difference(folder: Path, pairs: Pairs, runner: MetricRunner, option
                 return f"of the {role} {before.get('name')}" if before else f"without a {role}"
             if before != now:
                 return f"of the same {role} with other settings"
-    differing = [
-        f"{name} {earlier.options.get(name)}" for name, value in options.items() if earlier.options.get(name) != value
-    ]
+    differing = []
+    for name, value in options.items():
+        before = earlier.options.get(name)
+        if before != value:
+            differing.append(f"{name} {'default' if before is None else before}")
     return f"with {', '.join(differing)}" if differing else ""
 
 

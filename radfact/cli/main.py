@@ -20,6 +20,9 @@ from radfact.cli.meta.app import app as meta
 from radfact.cli.metrics import metrics
 from radfact.cli.page import page
 from radfact.cli.program import Version, add_examples, run_command
+from radfact.cli.split import MANUAL as SPLIT_MANUAL
+from radfact.cli.split import split
+from radfact.cli.weights import app as weights
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
 MANUAL = "\n".join(
@@ -38,10 +41,12 @@ MANUAL = "\n".join(
         "      --judge openai:MODEL --out results",
         "  radfact evaluate pairs.json --metrics all --judge offline --out results",
         "  radfact metrics",
+        "  radfact weights fetch wordnet",
         "  radfact compare results/base results/tuned",
         "  radfact meta agreement ratings.csv --better lower --metrics rouge_l",
         "  radfact page results --manifest manifest.jsonl",
         "  radfact judge-check --judge offline",
+        "  radfact split pairs.csv --judge offline --out sentences.json",
         "  radfact export results --out radfact_scores.json",
         "  radfact doctor",
         "",
@@ -92,10 +97,12 @@ def _common(version: Version = False) -> None:
 app.command("score", help=SCORE_MANUAL)(score)
 app.command("evaluate", help=EVALUATE_MANUAL)(evaluate)
 app.command()(metrics)
+app.add_typer(weights, name="weights")
 app.command(help=COMPARE_MANUAL)(compare)
 app.command("green-summary", help=SUMMARY_MANUAL)(green_summary)
 app.command()(page)
 app.command("judge-check", help=CHECK_MANUAL)(judge_check)
+app.command(help=SPLIT_MANUAL)(split)
 app.command()(export)
 app.add_typer(meta, name="meta")
 app.command()(doctor)

@@ -43,6 +43,8 @@ def metrics(
 
 
 def _show(console: Console, entry: MetricEntry) -> None:
+    from radfact.metrics.protocol import describe_language
+
     metric = entry.declared
     if metric is None:
         say(console, "  scores known only after loading")
@@ -53,7 +55,9 @@ def _show(console: Console, entry: MetricEntry) -> None:
     if metric.measures:
         say(console, f"  measures {metric.measures}")
     say(console, f"  scores {shown}{more}")
-    say(console, f"  source {entry.source}; cost per report: {metric.cost}")
+    say(console, f"  source {entry.source}; cost per report: {metric.cost}; language: {describe_language(metric)}")
     if arguments := entry.arguments:
         named = ", ".join(f"{entry.name}.{name} ({default})" for name, default in arguments.items())
         say(console, f"  arguments --metric-arg {named}")
+    for name, variant in metric.variants.items():
+        say(console, f"  variant --compat {name}: {variant.difference} (source: {variant.source})")

@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from radfact.io.outputs import RESULTS_FOLDER, Output
+
 INPUT, JUDGE, SCORES, OUTPUT = "Input", "Judge", "Scores", "Output"
 """Panels of the help."""
 
 PairsArgument = Annotated[
     Path | None, typer.Argument(help="Pairs of candidate and reference: grounded (.json) or narrative (.csv).")
 ]
-Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Results folder.", rich_help_panel=OUTPUT)]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Results folder.", rich_help_panel=OUTPUT), RESULTS_FOLDER]
+UPDATED_RESULTS = Output("folder", resumes=True)
+"""A results folder to which a command adds files."""
 CacheFolder = Annotated[
     Path | None,
     typer.Option(
@@ -27,8 +31,16 @@ PriceOption = Annotated[
     str | None,
     typer.Option(
         "--price",
-        metavar="IN,OUT",
-        help="Price per million input and output tokens; prints the running cost.",
+        metavar="IN,OUT[,CURRENCY]",
+        help="Price per million input and output tokens, such as 0.5,1.5,EUR; prints the running cost.",
+        rich_help_panel=JUDGE,
+    ),
+]
+DryRunOption = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Print the queries, tokens and cost of the run, and exit before anything is sent or written.",
         rich_help_panel=JUDGE,
     ),
 ]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from radfact.cli.command import with_options
+from radfact.cli.options import UPDATED_RESULTS
 from radfact.cli.tables import new_console, say
 from radfact.options import only
 from radfact.results.options import PageOptions
@@ -15,7 +16,7 @@ from radfact.results.options import PageOptions
 
 @with_options
 def page(
-    folder: Annotated[Path, typer.Argument(help="Results folder.")],
+    folder: Annotated[Path, typer.Argument(help="Results folder."), UPDATED_RESULTS],
     options: Annotated[PageOptions, only("manifest", "notes", "unscored", "images")],
 ) -> None:
     """Regenerate the HTML page of a results folder.

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from textwrap import wrap
 from typing import Annotated, Any
 
@@ -14,12 +17,14 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_name
 
 from radfact.errors import ErrorCode, ExitCode, InputError, RunError, escape_for_terminal
+from radfact.io.jsonl import WRITE_ERRORS
 
 _WIDTH = 76
 """Columns of an example: a help page has 80, with its margins."""
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _INTERRUPTED = 130
 """Exit code of Typer after Ctrl-C."""
+_INTERRUPTION = f"interrupted; completed work is kept, and the same command resumes [{ErrorCode.INTERRUPTED}]"
 
 
 def run_command(app: Callable[[], Any], name: str) -> None:
@@ -33,12 +38,14 @@ def run_command(app: Callable[[], Any], name: str) -> None:
         SystemExit: with the exit code, if the command does not succeed.
     """
     try:
-        app()
+        with _sigterm_as_interrupt():
+            app()
     except SystemExit as stop:
         if stop.code != _INTERRUPTED:
             raise
-        message = f"interrupted; completed work is kept, and the same command resumes [{ErrorCode.INTERRUPTED}]"
-        _exit(name, message, ExitCode.FAILURE)
+        _exit(name, _INTERRUPTION, ExitCode.FAILURE)
+    except KeyboardInterrupt:
+        _exit(name, _INTERRUPTION, ExitCode.FAILURE)
     except InputError as error:
         _exit(name, f"{error} [{error.code}]", ExitCode.INVALID_INPUT)
     except RunError as error:
@@ -50,7 +57,21 @@ def run_command(app: Callable[[], Any], name: str) -> None:
         _exit(name, f"{message} [{ErrorCode.MISSING_REQUIREMENT}]", ExitCode.FAILURE)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        _exit(name, f"{place}{error.strerror or error} [{ErrorCode.FILE_UNREADABLE}]", ExitCode.FAILURE)
+        code = ErrorCode.WRITE_FAILED if error.errno in WRITE_ERRORS else ErrorCode.FILE_UNREADABLE
+        _exit(name, f"{place}{error.strerror or error} [{code}]", ExitCode.FAILURE)
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does: its default would neither clean up nor print a line."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _show_version(is_requested: bool) -> None:

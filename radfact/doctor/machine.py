@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from radfact.cache_folders import user_cache, weights_folder
 from radfact.doctor.results import CheckResult
 
 _GIB = 1 << 30
@@ -48,12 +49,8 @@ def check_caches() -> Sequence[CheckResult]:
     return [
         _check_cache("maira's cache", user_cache() / "maira", "XDG_CACHE_HOME"),
         _check_cache("Hugging Face's cache", hugging_face_cache(), variable),
+        _check_cache("weights of metrics", weights_folder(), "RADFACT_WEIGHTS"),
     ]
-
-
-def user_cache() -> Path:
-    """Return the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def hugging_face_cache() -> Path:

@@ -25,36 +25,41 @@ _DIGITS = 24
 _NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.jpg")
 
 
-def load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
+def load_images(studies: Sequence[dict[str, Any]], folder: Path | None, prefix: str = "") -> None:
     """Replace the paths in `images` of each study by records for the viewer: `src`, `width`, `height` or a `message`.
 
     Args:
         studies: may have `images`, paths or None by kind.
         folder: folder of the image files; None embeds the images in the page.
+        prefix: path from the folder of the page to the parent of `folder`, with a slash at its end.
     """
     paths = {path for study in studies for path in study.get("images", {}).values() if path is not None}
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        loaded = dict(zip(paths, pool.map(lambda path: _load_image(path, folder), paths), strict=True))
+        loaded = dict(zip(paths, pool.map(lambda path: _load_image(path, folder, prefix), paths), strict=True))
     for study in studies:
         if "images" in study:
             study["images"] = {kind: path and loaded[path] for kind, path in study["images"].items()}
 
 
-def remove_unused_images(studies: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Remove image files that the page does not show, and the folder if it is empty then.
-
-    Args:
-        studies: after `load_images`.
-        folder: folder of the image files; it may be missing, and other files in it stay.
-    """
-    if not folder.is_dir():
-        return
-    shown = {
+def image_names(studies: Sequence[dict[str, Any]]) -> set[str]:
+    """Return the names of the image files that studies show, after `load_images`."""
+    return {
         Path(image["src"]).name
         for study in studies
         for image in study.get("images", {}).values()
         if image and not image.get("src", "data:").startswith("data:")
     }
+
+
+def remove_unused_images(shown: set[str], folder: Path) -> None:
+    """Remove image files that the page does not show, and the folder if it is empty then.
+
+    Args:
+        shown: names of the image files of the page.
+        folder: folder of the image files; it may be missing, and other files in it stay.
+    """
+    if not folder.is_dir():
+        return
     for path in folder.iterdir():
         if path.name not in shown and _NAME.fullmatch(path.name):
             path.unlink()
@@ -62,7 +67,7 @@ def remove_unused_images(studies: Sequence[dict[str, Any]], folder: Path) -> Non
         folder.rmdir()
 
 
-def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
+def _load_image(path: Path, folder: Path | None, prefix: str) -> dict[str, Any]:
     from PIL import Image
 
     if not path.is_file():
@@ -77,7 +82,7 @@ def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
     else:
         # Named by content, so that an earlier page never shows an image of another study while this one is written.
         name = f"{hashlib.sha256(jpeg).hexdigest()[:_DIGITS]}.jpg"
-        src = f"{quote(folder.name)}/{name}"
+        src = f"{prefix}{quote(folder.name)}/{name}"
         if not (folder / name).exists():
             with open_atomic(folder / name, "wb") as handle:
                 handle.write(jpeg)

@@ -1,4 +1,4 @@
-"""HTML of the results page; its script draws the studies from JSON."""
+"""HTML of the results page; its script renders the studies from JSON."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import islice
 from string import Template
 from typing import Any
 
-from radfact.results.schema import RADFACT, ScoreRecord, ScoresFile, metric_of_scores
-from radfact.scoring.radfact import F1_PARTS, SCORES
-from radfact.statistics.bootstrap import Direction
+from radfact.html.studies import StudyList
+from radfact.results.display import score_label
+from radfact.results.findings import FindingTable
+from radfact.results.schema import RADFACT, ScoreRecord, ScoresFile, describe_models, metric_of_scores
+from radfact.scoring.radfact import F1_PARTS, POLICY_SCORES, SCORES
 
 STATIC = resources.files("radfact.html") / "static"
 """Templates, styles and scripts of pages."""
@@ -23,26 +27,101 @@ STATIC = resources.files("radfact.html") / "static"
 _MAX_FAILURES = 100
 
 
-def render(
-    title: str,
-    scores: ScoresFile,
-    run: Mapping[str, Any],
-    studies: Sequence[dict[str, Any]],
-    drafts: Sequence[dict[str, Any]],
-    notes: Sequence[str],
-    sections: str = "",
-) -> str:
-    """Return the whole page as HTML; every text is escaped or part of a block of JSON data.
+@dataclass(frozen=True, slots=True)
+class PageHead:
+    """Content above the studies on the page of a results folder.
+
+    Attributes:
+        title: title and heading.
+        scores: dataset-level scores with a value.
+        run: `run.json`, or an empty mapping.
+        notes: sentences for the banner.
+        without_value: names of the other scores.
+        finding_tables: counts by finding of each metric that compares findings, filled while studies are read.
+    """
+
+    title: str
+    scores: ScoresFile
+    run: Mapping[str, Any]
+    notes: Sequence[str]
+    without_value: Sequence[str] = ()
+    finding_tables: Mapping[str, FindingTable] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A separate page with some of the studies: its number, its first and last study (all from 1), and their total."""
+
+    number: int
+    first: int
+    last: int
+    total: int
+
+
+def part_name(number: int) -> str:
+    """Return the file name of a separate page."""
+    return f"{number:04d}.html"
+
+
+def render(head: PageHead, studies: Sequence[dict[str, Any]], drafts: Sequence[dict[str, Any]], sections: str) -> str:
+    """Return the page of a results folder as HTML; every text is escaped or part of a block of JSON data.
 
     Args:
-        title: title and heading.
-        scores: dataset-level scores.
-        run: `run.json`, or an empty mapping.
+        head: content above the studies.
         studies: scored studies in the form of the page's script.
         drafts: studies without a reference.
-        notes: sentences of the banner.
         sections: HTML below the dataset-level scores.
     """
+    failures = {study["sample_id"]: study["failure"] for study in studies if study["failure"]}
+    summary = _summary(head, len(studies), failures) + sections
+    return _render(head, {"studies": studies, "unscored": drafts}, summary=summary, has_drafts=bool(drafts))
+
+
+def render_list(
+    head: PageHead, studies: StudyList, drafts: Sequence[dict[str, Any]], sections: str, folder: str, size: int
+) -> str:
+    """Return the main page of a results folder whose studies are on separate pages, as HTML.
+
+    Args:
+        head: as in `render`.
+        studies: all studies.
+        drafts: as in `render`.
+        sections: as in `render`.
+        folder: folder of the separate pages, with a trailing slash.
+        size: number of studies on each separate page.
+    """
+    failures = {studies.ids[place]: failure for place, failure in studies.failures.items()}
+    summary = _summary(head, len(studies.ids), failures) + sections
+    names = [part_name(place // size + 1) for place in range(0, len(studies.ids), size)]
+    columns = {**vars(studies), "parts": [folder + name for name in names], "size": size}
+    return _render(head, {"list": columns, "unscored": drafts}, summary=summary, has_drafts=bool(drafts))
+
+
+def render_part(head: PageHead, studies: Sequence[dict[str, Any]], part: Part) -> str:
+    """Return a page with some of the studies as HTML.
+
+    Args:
+        head: head of the main page.
+        studies: studies of this page.
+        part: number and range of this page.
+    """
+    links = [
+        f'<a rel="{relation}" href="{part_name(number)}">{label}</a>'
+        for relation, label, number, exists in (
+            ("prev", "Previous", part.number - 1, part.number > 1),
+            ("next", "Next", part.number + 1, part.last < part.total),
+        )
+        if exists
+    ]
+    summary = (
+        f'<nav class="parts" aria-label="Pages"><a href="../report.html">Scores and all {part.total} studies</a>'
+        f"<span>Studies {part.first} to {part.last}</span>{''.join(links)}</nav>"
+    )
+    return _render(head, {"studies": studies, "unscored": [], "isPart": True}, summary=summary, has_drafts=False)
+
+
+def _render(head: PageHead, data: Mapping[str, Any], *, summary: str, has_drafts: bool) -> str:
+    scores = head.scores
     data = {
         "metrics": scores.metrics.keys() != {RADFACT},
         # Without RadFact there are reports and no verdicts.
@@ -52,20 +131,27 @@ def render(
             key: words(key) for name in scores.scores for key in (name, re.sub("_(precision|recall|f1)$", "", name))
         },
         "directions": {name: score.direction for name, score in scores.scores.items()},
-        "studies": studies,
-        "unscored": drafts,
+        "findings": {concept: name for table in head.finding_tables.values() for concept, name in table.names.items()},
+        **data,
     }
-    banner = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    banner = "".join(f"<p>{escape(note)}</p>" for note in head.notes)
     return assemble(
         STATIC / "page.html",
         [STATIC / "viewer.css", STATIC / "page.css"],
-        [STATIC / "viewer.js", STATIC / "cards.js", STATIC / "study.js", STATIC / "page.js", STATIC / "frame.js"],
+        [
+            STATIC / "viewer.js",
+            STATIC / "cards.js",
+            STATIC / "findings.js",
+            STATIC / "study.js",
+            STATIC / "page.js",
+            STATIC / "frame.js",
+        ],
         data,
-        title=escape(title),
-        judge=_judge(scores, run),
+        title=escape(head.title),
+        judge=_judge(scores, head.run),
         notes=f'<div class="notes" role="note">{banner}</div>' if banner else "",
-        summary=_summary(scores, run, studies) + sections,
-        unscored=_UNSCORED if drafts else "",
+        summary=summary,
+        unscored=_UNSCORED if has_drafts else "",
     )
 
 
@@ -102,7 +188,7 @@ def assemble(
 # The same as in `visibleText` of viewer.js.
 _BIDIRECTIONAL = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
-_UNSCORED = """<section class="apart" id="unscored" aria-labelledby="unscored-title">
+_UNSCORED = """<section class="unscored" id="unscored" aria-labelledby="unscored-title">
 <h2 id="unscored-title">Drafts without a reference: shown, not scored</h2>
 <p>There is no reference report for these studies. Nothing here is in any score of this page.</p>
 <div id="unscored-list"></div>
@@ -110,76 +196,111 @@ _UNSCORED = """<section class="apart" id="unscored" aria-labelledby="unscored-ti
 
 
 def _judge(scores: ScoresFile, run: Mapping[str, Any]) -> str:
+    """Return the judge of RadFact with its note, and the language model of each other metric."""
     records = [judge for judge in (scores.judge, run.get("judge")) if isinstance(judge, dict)]
     name = scores.judge if isinstance(scores.judge, str) else next((j["name"] for j in records if "name" in j), None)
+    models = "".join(
+        f" {escape(words(metric))}: <strong>{escape(model)}</strong>."
+        for metric, model in describe_models(scores).items()
+        if metric != RADFACT
+    )
     if name is None and RADFACT not in scores.metrics:
-        return ""
+        return f'<p class="judge">{models.strip()}</p>' if models else ""
     note = next((f" {escape(str(judge['note']))}" for judge in records if judge.get("note")), "")
     splitter = (scores.splitter or {}).get("name")
     split = f" Narratives split by <strong>{escape(str(splitter))}</strong>." if splitter else ""
-    return f'<p class="judge">Judge: <strong>{escape(str(name or "not named"))}</strong>.{note}{split}</p>'
+    return f'<p class="judge">Judge: <strong>{escape(str(name or "not named"))}</strong>.{note}{split}{models}</p>'
 
 
-def _summary(scores: ScoresFile, run: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> str:
+def _summary(head: PageHead, count: int, failures: Mapping[str, str]) -> str:
     """Return the table of scores, the unavailable metrics, counts, failures and run details."""
+    scores, run = head.scores, head.run
     unavailable = "".join(
         f"<li><strong>{escape(name)}</strong>: {escape(why)}</li>" for name, why in scores.unavailable.items()
     )
     if unavailable:
         summary = f"Metrics not computed: {len(scores.unavailable)}"
         unavailable = f"<details><summary>{summary}</summary><ul>{unavailable}</ul></details>"
+    table = _score_table(scores, run)
+    if head.without_value:
+        table += f"<p>No study has a value of {escape(', '.join(map(words, head.without_value)))}.</p>"
     counts = scores.counts
     if len(scores.metrics) > 1:
         names = {"scored": "scored by every metric", "excluded": "not scored by every metric"}
         counts = {names.get(name, name): count for name, count in counts.items()}
         counts |= {f"not scored by {name}": metric.failed for name, metric in scores.metrics.items() if metric.failed}
     details = {name: value for name, value in run.items() if name != "page"}
-    made = f"<details><summary>Run details</summary>{_pairs(details)}</details>"
+    run_details = f"<details><summary>Run details</summary>{_pairs(details)}</details>"
     meaning = _MEANING if any(name in SCORES for name in scores.scores) else ""
     return (
         '<section aria-labelledby="scores-title"><h2 id="scores-title">Scores</h2><div class="summary">'
-        f'<div class="panel">{_score_table(scores)}{unavailable}{meaning}</div>'
-        f'<div class="panel"><h3>Counts</h3>{_pairs(counts or {"studies": len(studies)})}'
-        f"{_failures([study for study in studies if study['failure']])}</div>"
-        f'{f"""<div class="panel made">{made}</div>""" if details else ""}</div></section>'
+        f'<div class="panel">{table}{unavailable}{meaning}</div>'
+        f'<div class="panel"><h3>Counts</h3>{_pairs(counts or {"studies": count})}'
+        f"{_failures(failures)}</div>"
+        f'{f"""<div class="panel run-details">{run_details}</div>""" if details else ""}</div></section>'
     )
 
 
-def _score_table(scores: ScoresFile) -> str:
+def _score_table(scores: ScoresFile, run: Mapping[str, Any]) -> str:
     has_other_metrics = scores.metrics.keys() != {RADFACT}
     metric_of = metric_of_scores(scores) if has_other_metrics else {}
     bars = {name: _bar(score) for name, score in scores.scores.items()}
+    is_repeated = any(metric.repeats for metric in scores.metrics.values())
     rows, previous = [], None
     for name, score in scores.scores.items():
-        group = metric_of.get(name, "").replace(RADFACT, "") or name.rsplit("_", 1)[0]
+        group = metric_of.get(name, "").replace(RADFACT, "") or name.rsplit("_", 1)[name in POLICY_SCORES]
         css = ' class="group"' if previous not in (None, group) else ""
         previous = group
         interval = "–" if score.low is None or score.high is None else f"{score.low:.3f} – {score.high:.3f}"
-        median = f'<td class="spare">{_number(score.median)}</td>'
-        cells = f"<td>{_number(score.point)}</td>{median}<td>{interval}</td>"
-        last = f'<td class="chart spare">{bars[name]}</td><td>{"–" if score.n is None else score.n}</td>'
+        median = f'<td class="optional">{_number(score.median)}</td>'
+        deviation = f"<td>{_number(score.repeat_sd)}</td>" if is_repeated else ""
+        cells = f"<td>{_number(score.point)}</td>{median}<td>{interval}</td>{deviation}"
+        last = f'<td class="chart optional">{bars[name]}</td><td>{"–" if score.n is None else score.n}</td>'
         failed = f"<td>{scores.metrics[metric_of[name]].failed}</td>" if name in metric_of else ""
-        label = f"{escape(words(name))}{ARROWS[score.direction]}"
+        label = escape(score_label(words(name), score.direction, score.unit))
         rows.append(f'<tr{css}><th scope="row">{label}</th>{cells}{last}{failed}</tr>')
     pooled = " or, as corpus BLEU and F1 of findings, computed from all of them" if has_other_metrics else ""
     has_f1 = any(name in F1_PARTS for name in scores.scores)
     f1 = "; RadFact's F1: the harmonic mean of the dataset-level precision and recall" if has_f1 else ""
+    is_drawn = scores.resampling is not None and run.get("options", {}).get("bootstrap") != 0
+    drawn = f" Intervals: {escape(scores.resampling.describe())}." if is_drawn and scores.resampling else ""
+    bar = _BAR if any(bars.values()) else ""
     caption = (
         f"↑ higher is better, ↓ lower is better. Mean over the studies that have a value{pooled}{f1}, with its "
-        f'bootstrapped 95 % interval<span class="spare"> and median{_BAR if any(bars.values()) else ""}</span>.'
+        f'bootstrapped 95 % interval<span class="optional"> and the median of the bootstrap{bar}</span>.{drawn}'
     )
     return (
-        f'<table class="score-table"><caption>{caption}</caption><thead><tr>'
-        '<th scope="col">Score</th><th scope="col">Point</th><th scope="col" class="spare">Median</th>'
-        '<th scope="col">95 % interval</th>'
-        '<th scope="col" class="chart spare"><span class="unseen">Interval bar</span></th>'
+        f'<table class="score-table"><caption>{caption}{_repeats(scores)}</caption><thead><tr>'
+        '<th scope="col">Score</th><th scope="col">Point</th><th scope="col" class="optional">Bootstrap<br>median</th>'
+        f'<th scope="col">95 % interval</th>{_REPEAT_SD if is_repeated else ""}'
+        '<th scope="col" class="chart optional"><span class="visually-hidden">Interval bar</span></th>'
         f'<th scope="col">n</th>{_FAILED if metric_of else ""}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
 
 
 _BAR = ". The bar runs from 0 to 1: 95 % interval (light), middle half (dark), point (line)"
+_REPEAT_SD = '<th scope="col">Repeat SD</th>'
 _FAILED = '<th scope="col">Failed</th>'
-ARROWS: Mapping[Direction, str] = {"higher": " ↑", "lower": " ↓", "neutral": ""}
+
+
+def _repeats(scores: ScoresFile) -> str:
+    """Return the sentences of the caption about repeats."""
+    repeated = {name: metric for name, metric in scores.metrics.items() if metric.repeats}
+    if not repeated:
+        return ""
+    names = ", ".join(
+        f"{name} ({metric.repeats} repeats"
+        + (f", {metric.partly_failed} samples have fewer)" if metric.partly_failed else ")")
+        for name, metric in repeated.items()
+    )
+    text = (
+        " Repeat SD: standard deviation of the dataset-level score over the repeats; scores and intervals are those of "
+        f"the mean over repeats: {names}."
+    )
+    single = [name for name in scores.metrics if name not in repeated]
+    if single:
+        text += f" Computed once, without a model: {', '.join(single)}."
+    return escape(text)
 
 
 def _bar(score: ScoreRecord) -> str:
@@ -204,16 +325,18 @@ _MEANING = """<details><summary>What RadFact's scores mean</summary>
 candidate; F1 is the harmonic mean of the two. The F1 of the dataset is that of its precision and recall, not the mean
 of the studies' F1. <b>Logical</b>: entailed sentences among all. <b>Grounding</b>: logically and spatially entailed
 ones among the entailed that have boxes. <b>Spatial</b>: logically and spatially entailed ones among all that have
-boxes. A study without such sentences has no value and does not count in n; n of an F1 counts the studies that have
-both its precision and its recall.</p></details>"""
+boxes. <b>Positive</b>: logical, of sentences with a finding alone. <b>Negative</b>: logical, of denials and normal
+statements alone. <b>Implied</b>: logical, where a denial counts as entailed unless the other report contradicts it; it
+needs a judge that tells contradicted from neutral sentences. A study without such sentences has no value and does not
+count in n; n of an F1 counts the studies that have both its precision and its recall.</p></details>"""
 
 
-def _failures(failures: Sequence[Mapping[str, Any]]) -> str:
+def _failures(failures: Mapping[str, str]) -> str:
     if not failures:
         return "<p>Failures: none.</p>"
     items = "".join(
-        f"<li><strong>{escape(study['sample_id'])}</strong>: {escape(study['failure'])}</li>"
-        for study in failures[:_MAX_FAILURES]
+        f"<li><strong>{escape(sample_id)}</strong>: {escape(failure)}</li>"
+        for sample_id, failure in islice(failures.items(), _MAX_FAILURES)
     )
     left = len(failures) - _MAX_FAILURES
     more = f"<p>… and {left} more in samples.jsonl</p>" if left > 0 else ""
@@ -246,6 +369,8 @@ _DISPLAY_NAMES = {
     "bertscore": "BERTScore",
     "chexbert": "CheXbert",
     "chexprompt": "CheXprompt",
+    "crimson": "CRIMSON",
+    "json": "JSON",
     "radgraph": "RadGraph",
     "radcliq": "RadCliQ",
     "rg": "RG",

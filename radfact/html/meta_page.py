@@ -9,13 +9,26 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from radfact.errors import InputError
 from radfact.html.markup import STATIC, assemble, words
 from radfact.io.jsonl import open_atomic
 
 _SCORE_HEADINGS = ("score", "Metric")
+_LONG = 40
+"""Characters of a cell that is a text instead of a name or a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A cell that a page marks as good (`yes`) or bad (`no`)."""
+
+    text: str
+    kind: Literal["yes", "no"]
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +54,19 @@ class Table:
             writer.writerows([["" if cell is None else cell for cell in row] for row in self.rows])
 
     def as_html(self) -> str:
-        """Return markup."""
-        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.headings)
+        """Return markup; columns with a long text are aligned to the left and break lines."""
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.headings)
+        styles = [
+            ' class="text"' if any(isinstance(cell, str) and len(cell) > _LONG for cell in column) else ""
+            for column in columns
+        ]
+        head = "".join(
+            f'<th scope="col"{style}>{escape(name)}</th>' for name, style in zip(self.headings, styles, strict=True)
+        )
         display = words if self.headings[0] in _SCORE_HEADINGS else format_cell
         body = "".join(
             f'<tr><th scope="row">{escape(display(first))}</th>'
-            + "".join(f"<td>{escape(format_cell(cell, missing='–'))}</td>" for cell in cells)
+            + "".join(f"<td{style}>{_cell(cell)}</td>" for cell, style in zip(cells, styles[1:], strict=True))
             + "</tr>"
             for first, *cells in self.rows
         )
@@ -94,6 +114,11 @@ class PlotFolder:
         except InputError as error:
             self.notes.append(f"Without plots: {error}")
             return []
+
+
+def _cell(cell: Any) -> str:
+    text = escape(format_cell(cell, missing="–"))
+    return f'<span class="tag {cell.kind}">{text}</span>' if isinstance(cell, Tag) else text
 
 
 def format_cell(cell: Any, *, missing: str = "-") -> str:

@@ -3,48 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, InputError, check_unique_id
+from radfact.errors import ErrorCode, InputError
+from radfact.html.findings import findings_section
 from radfact.html.green_summary import green_section
-from radfact.html.images import MAX_EMBEDDED, load_images, remove_unused_images
-from radfact.html.markup import render
+from radfact.html.images import MAX_EMBEDDED, image_names, load_images, remove_unused_images
+from radfact.html.markup import PageHead, Part, part_name, render, render_list, render_part
+from radfact.html.studies import ManifestRow, StudyContext, StudyList, iter_studies, read_drafts
 from radfact.io.jsonl import open_atomic, read_jsonl
-from radfact.records import parse_sentences, validate_model
+from radfact.io.outputs import record_files, replace_folder
+from radfact.records import validate_model
+from radfact.results.findings import FindingTable, finding_metrics_of
 from radfact.results.options import ImagePlace, PageOptions
-from radfact.results.reader import read_run, read_samples, read_scores
-from radfact.results.schema import (
-    METRICS_FOLDER,
-    RADFACT,
-    MetricCacheRow,
-    PageRecord,
-    Row,
-    SentenceRow,
-)
+from radfact.results.reader import iter_samples, read_run, read_scores
+from radfact.results.schema import RADFACT, PageRecord, scores_with_value
 
+MAX_STUDIES = 20_000
+"""Maximum number of studies on one page: 45 MB, or 95 MB with reasons and findings, which a browser opens in seconds.
+More are on separate pages."""
+STUDIES_PER_PART = 1000
+"""Studies on each separate page."""
+
+_PART_FOLDER = "report_pages"
 _IMAGE_FOLDER = "report_images"
-_IMAGES = ("frontal", "lateral", "prior_frontal")
-_SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why"}
-_CONTEXT = ("indication", "technique", "comparison", "prior_report")
-
-
-class _Study(Row):
-    sample_id: str
-    frontal: str | None = None
-    lateral: str | None = None
-    prior_frontal: str | None = None
-    indication: str | None = None
-    technique: str | None = None
-    comparison: str | None = None
-    prior_report: str | None = None
-
-
-class _Draft(Row):
-    sample_id: str
-    report: Any
-    model: str | None = None
 
 
 def page_record(options: PageOptions, folder: Path) -> PageRecord:
@@ -70,8 +57,12 @@ def write_page(
     notes: Sequence[str] | None = None,
     unscored: Path | None = None,
     images: ImagePlace | None = None,
+    base: Path | None = None,
 ) -> Path:
     """Write `report.html` into a results folder: its scores, and each study as in MAIRA-2, figure E.1.
+
+    With more than `MAX_STUDIES` studies, `report.html` lists them, and `report_pages/` has a page for each
+    `STUDIES_PER_PART` of them.
 
     Images are inside the page or in `report_images/`, and are written before the page that shows them. An image that
     cannot be read is shown as missing. Text of reports is data and cannot become markup. Options that are not given
@@ -81,9 +72,10 @@ def write_page(
         folder: results folder.
         manifest: records by `sample_id` with images (paths relative to the manifest, or absolute) and context.
         notes: sentences for the banner, such as a limitation of the scores.
-        unscored: drafts without a reference, shown apart and not scored; their images come from the `manifest.jsonl`
-            in the same folder, or else from `manifest`.
+        unscored: drafts without a reference, shown separately and not scored; their images come from the
+            `manifest.jsonl` in the same folder, or else from `manifest`.
         images: where the images go; by default inside the page for up to `MAX_EMBEDDED` studies.
+        base: results folder that the files of `folder` will be moved to, to which recorded paths are relative.
 
     Returns:
         The path of the page.
@@ -93,39 +85,96 @@ def write_page(
             written then.
     """
     folder, given_manifest = Path(folder), manifest
+    base = folder if base is None else base
     scores, run = read_scores(folder), read_run(folder)
     record = run.page or PageRecord()
     shown_drafts = set(record.drafts if unscored is None else ())
-    manifest, notes, unscored = _sources(folder, record, manifest, notes, unscored)
-    studies = _read_studies(folder, list(scores.scores), [name for name in scores.metrics if name != RADFACT])
-    drafts = _read_drafts(Path(unscored)) if unscored else []
+    manifest, notes, unscored = _sources(base, record, manifest, notes, unscored)
+    sample_ids = [sample.sample_id for sample in iter_samples(folder, list(scores.scores))]
+    if (expected := scores.counts.get("samples", len(sample_ids))) != len(sample_ids):
+        message = f"expected {expected} samples as in scores.json, found {len(sample_ids)}"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=folder / "samples.jsonl")
+    drafts = read_drafts(Path(unscored)) if unscored else []
     drafts = [draft for draft in drafts if not shown_drafts or draft["sample_id"] in shown_drafts]
-    if given_manifest is not None and (studies or drafts):
-        check_manifest(Path(given_manifest), [study["sample_id"] for study in (*studies, *drafts)])
+    if given_manifest is not None and (sample_ids or drafts):
+        check_manifest(Path(given_manifest), [*sample_ids, *(draft["sample_id"] for draft in drafts)])
 
     sources = [] if manifest is None else [Path(manifest)]
     neighbor = Path(unscored).parent / "manifest.jsonl" if unscored else None
     own = [neighbor] if neighbor is not None and neighbor.exists() else []
-    _attach(studies, sources)
-    _attach(drafts, own + sources)
-    few = len(studies) + len(drafts) <= MAX_EMBEDDED
+    few = len(sample_ids) + len(drafts) <= MAX_EMBEDDED
     inside = (images or record.images or ("inside" if few else "beside")) == "inside"
-    load_images([*studies, *drafts], None if inside else folder / _IMAGE_FOLDER)
+    image_folder = None if inside else folder / _IMAGE_FOLDER
+    StudyContext(own + sources).add_to(drafts)
+    load_images(drafts, image_folder)
+    shown_images = image_names(drafts)
+    context = StudyContext(sources)
 
-    page = render(
-        f"{'RadFact results' if list(scores.metrics) == [RADFACT] else 'Results'}: {folder.resolve().name}",
-        scores,
+    if drawn_from := scores.counts.get("drawn_from"):
+        notes = [f"A random sample: {len(sample_ids)} of {drawn_from} studies.", *notes]
+    is_one_page = len(sample_ids) <= MAX_STUDIES
+    tables = {metric: FindingTable() for metric in finding_metrics_of(scores)}
+
+    def batches() -> Iterator[list[dict[str, Any]]]:
+        """Yield studies with context and images; one batch is in memory at a time."""
+        metrics = [name for name in scores.metrics if name != RADFACT]
+        studies = iter_studies(folder, list(head.scores.scores), metrics, sample_ids, tables)
+        while batch := list(islice(studies, None if is_one_page else STUDIES_PER_PART)):
+            context.add_to(batch)
+            load_images(batch, image_folder, "" if is_one_page else "../")
+            shown_images.update(image_names(batch))
+            yield batch
+
+    title = f"{'RadFact results' if list(scores.metrics) == [RADFACT] else 'Results'}: {base.resolve().name}"
+    with_value = scores_with_value(scores.scores)
+    head = PageHead(
+        title,
+        scores.model_copy(update={"scores": with_value}),
         run.model_dump(mode="json", exclude_unset=True),
-        studies,
-        drafts,
         notes,
-        green_section(folder),
+        [name for name in scores.scores if name not in with_value],
+        tables,
     )
-    with open_atomic(folder / "report.html", "wb") as handle:
-        # JSON can hold half a surrogate pair, which UTF-8 cannot.
-        handle.write(page.encode("utf-8", "replace"))
-    remove_unused_images([*studies, *drafts], folder / _IMAGE_FOLDER)
+    with nullcontext() if is_one_page else replace_folder(folder / _PART_FOLDER) as part_folder:
+        if part_folder:
+            studies = _write_parts(part_folder, head, batches(), len(sample_ids))
+            sections = findings_section(tables) + green_section(folder)
+            page = render_list(head, studies, drafts, sections, f"{_PART_FOLDER}/", STUDIES_PER_PART)
+        else:
+            shown = next(batches(), [])
+            page = render(head, shown, drafts, findings_section(tables) + green_section(folder))
+        with open_atomic(folder / "report.html", "wb") as handle:
+            handle.write(_encode(page))
+    if is_one_page:
+        shutil.rmtree(folder / _PART_FOLDER, ignore_errors=True)
+    remove_unused_images(shown_images, folder / _IMAGE_FOLDER)
+    parts = [path for name in (_IMAGE_FOLDER, _PART_FOLDER) for path in (folder / name).glob("*.*")]
+    record_files(folder, [folder / "report.html", *parts])
     return folder / "report.html"
+
+
+def _write_parts(folder: Path, head: PageHead, batches: Iterable[list[dict[str, Any]]], total: int) -> StudyList:
+    """Write one page per batch, and return the list of studies for the main page.
+
+    Args:
+        folder: folder of the pages.
+        head: head of the main page.
+        batches: studies of each page.
+        total: number of all studies.
+    """
+    study_list = StudyList(list(head.scores.scores))
+    for number, batch in enumerate(batches, start=1):
+        first = len(study_list.ids) + 1
+        study_list.add(batch)
+        part = Part(number, first, len(study_list.ids), total)
+        with open_atomic(folder / part_name(number), "wb") as handle:
+            handle.write(_encode(render_part(head, batch, part)))
+    return study_list
+
+
+def _encode(page: str) -> bytes:
+    # JSON can hold half a surrogate pair, which UTF-8 cannot.
+    return page.encode("utf-8", "replace")
 
 
 def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
@@ -138,7 +187,8 @@ def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
     Raises:
         InputError: the manifest has none of these studies, or cannot be read.
     """
-    known = (validate_model(_Study, row, file=manifest, line=line).sample_id for line, row in read_jsonl(manifest))
+    rows = read_jsonl(manifest)
+    known = (validate_model(ManifestRow, row, file=manifest, line=line).sample_id for line, row in rows)
     if set(sample_ids).isdisjoint(known):
         raise InputError(
             f"expected records of the studies of the page, such as '{sample_ids[0]}', found none",
@@ -168,93 +218,3 @@ def _sources(
             path = None
         paths.append(path)
     return paths[0], shown_notes, paths[1]
-
-
-def _read_studies(folder: Path, names: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the samples in input order, each with its scores, the sentences of both sides and details of metrics."""
-    studies: dict[str, dict[str, Any]] = {}
-    for sample in read_samples(folder, names):
-        columns = sample.model_extra or {}
-        studies[sample.sample_id] = {
-            "sample_id": sample.sample_id,
-            "scored": True,
-            "scores": {name: columns[name] for name in names if name in columns},
-            "failure": sample.reason,
-            "candidate": [],
-            "reference": [],
-        }
-    _add_sentences(studies, folder / "sentences.jsonl")
-    for metric in metrics:
-        path = folder / METRICS_FOLDER / f"{metric}.jsonl"
-        for line, row in read_jsonl(path) if path.is_file() else ():
-            detail = validate_model(MetricCacheRow, row, file=path, line=line)
-            if detail.details and detail.sample_id in studies:
-                studies[detail.sample_id].setdefault("details", {})[metric] = detail.details
-    return list(studies.values())
-
-
-def _add_sentences(studies: Mapping[str, dict[str, Any]], path: Path) -> None:
-    lines: dict[tuple[str, str, int], int] = {}
-    rows: dict[tuple[str, str, int], SentenceRow] = {}
-    for line, row in read_jsonl(path):
-        sentence = validate_model(SentenceRow, row, file=path, line=line)
-        key: tuple[str, str, int] = (sentence.sample_id, sentence.side, sentence.index)
-        if sentence.sample_id not in studies:
-            raise InputError(
-                f"expected a sample of samples.jsonl, found {key[0]!r}",
-                code=ErrorCode.MISMATCH,
-                file=path,
-                line=line,
-                field="sample_id",
-            )
-        if key in rows:
-            message = f"duplicate {key[1]} sentence {key[2]} of {key[0]!r}, first at line {lines[key]}"
-            raise InputError(message, code=ErrorCode.DUPLICATE, file=path, line=line, field="index")
-        rows[key], lines[key] = sentence, line
-    for key in sorted(rows):
-        sample_id, side, index = key
-        sentences = studies[sample_id][side]
-        if index != len(sentences):
-            message = f"expected {side} sentence {len(sentences)} of {sample_id!r}, found {index}"
-            raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=lines[key], field="index")
-        evidence = rows[key].evidence
-        other = "reference" if side == "candidate" else "candidate"
-        for at in evidence:
-            if (sample_id, other, at) not in rows:
-                message = f"expected a {other} sentence of {sample_id!r}, found index {at}"
-                raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=lines[key], field="evidence")
-        shown = rows[key].model_dump(include=_SHOWN, exclude_none=True)
-        sentences.append({**shown, "evidence": evidence})
-
-
-def _read_drafts(path: Path) -> list[dict[str, Any]]:
-    drafts: dict[str, dict[str, Any]] = {}
-    seen: dict[str, int] = {}
-    for line, row in read_jsonl(path):
-        draft = validate_model(_Draft, row, file=path, line=line)
-        check_unique_id(seen, draft.sample_id, line, file=path)
-        report = draft.report
-        if isinstance(report, str):
-            report = [{"text": report}] if report.strip() else []
-        sentences = parse_sentences(report, file=path, line=line)
-        drafts[draft.sample_id] = {
-            "sample_id": draft.sample_id,
-            "scored": False,
-            "model": draft.model,
-            "candidate": [{**s.model_dump(include=_SHOWN, exclude_none=True), "evidence": ()} for s in sentences],
-        }
-    return list(drafts.values())
-
-
-def _attach(studies: Sequence[dict[str, Any]], manifests: Iterable[Path]) -> None:
-    """Add context and image paths to each study, from the first manifest that has it."""
-    missing = {study["sample_id"]: study for study in studies}
-    for path in manifests:
-        for line, row in read_jsonl(path):
-            record = validate_model(_Study, row, file=path, line=line)
-            study = missing.pop(record.sample_id, None)
-            if study is None:
-                continue
-            study.update(record.model_dump(include=set(_CONTEXT)))
-            named = {kind: getattr(record, kind) for kind in _IMAGES}
-            study["images"] = {kind: path.parent / name if name else None for kind, name in named.items()}

@@ -29,8 +29,8 @@ def _id_text(value: object) -> object:
 Id = Annotated[str, BeforeValidator(_id_text), StringConstraints(strip_whitespace=True, min_length=1)]
 """A key as text; files have it as a number too."""
 
-_Pixels = Annotated[int, Field(gt=0)]
-_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Pixels = Annotated[int, Field(gt=0, strict=True)]
+_Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
 class _Image(BaseModel):

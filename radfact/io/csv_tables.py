@@ -8,13 +8,13 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, field_name, list_columns
 
 _MISSING = frozenset({"", "nan", "NaN"})
 _QUOTED = re.compile(r'"[^"]*"')
@@ -59,7 +59,10 @@ def stream_columns(
     for column in columns:
         if column not in header:
             raise InputError(
-                f"expected this column, found {_shown(header)}", code=ErrorCode.MISSING_FIELD, file=path, field=column
+                f"expected this column, found {list_columns(header)}",
+                code=ErrorCode.MISSING_FIELD,
+                file=path,
+                field=column,
             )
     # A missing column is read from an empty cell that is appended to every row.
     places = [header.index(name) if name in header else len(header) for name in (*columns, *optional)]
@@ -85,7 +88,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             header = handle.readline()
             _check_separator(header, path)
             # Strict, because a lenient reader swallows the rest of the file after a quote that is not closed.
-            reader = csv.reader(chain((header,), handle), strict=True)
+            reader = csv.reader(_refuse_nul(chain((header,), handle)), strict=True)
             for row in reader:
                 if row and width is None:
                     row, width = _header(row, path, begins), len(row)
@@ -102,7 +105,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except csv.Error as error:
         raise InputError(
-            f"not CSV: {error}; close the quote, or check whether the file is truncated",
+            f"not CSV: {error}; close the quote, or check whether the file is damaged",
             code=ErrorCode.INVALID_FORMAT,
             file=path,
             line=begins,
@@ -120,6 +123,13 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"cannot be read: {reason}", code=ErrorCode.FILE_UNREADABLE, file=path, line=begins) from None
 
 
+def _refuse_nul(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        if "\0" in line:
+            raise csv.Error("it has a NUL character")
+        yield line
+
+
 def _header(cells: Sequence[str], path: Path, line: int) -> list[str]:
     """Names of columns; those without one may be many, as spreadsheets leave them behind the last."""
     names = [name.strip() for name in cells]
@@ -130,7 +140,7 @@ def _header(cells: Sequence[str], path: Path, line: int) -> list[str]:
                 code=ErrorCode.DUPLICATE,
                 file=path,
                 line=line,
-                field=name,
+                field=field_name(name),
             )
     return names
 
@@ -164,9 +174,3 @@ def _open(path: Path) -> Iterator[IO[str]]:
     else:
         with path.open(encoding="utf-8-sig", newline="") as text:
             yield text
-
-
-def _shown(header: Sequence[str]) -> str:
-    if not header:
-        return "no header"
-    return ", ".join(f"'{name}'" for name in header[:8]) + (", ..." if len(header) > 8 else "")

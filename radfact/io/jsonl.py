@@ -5,16 +5,54 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, overload
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, field_name
 
-_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(?P<colon>\s*:)?|[{}]')
+"""A text, a key with its colon, or the begin or end of an object in valid JSON."""
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of writing to an open file, for which Python does not name the file."""
+
+command_inputs: ContextVar[tuple[Path, ...]] = ContextVar("command_inputs", default=())
+"""Files and folders that the running command reads; no file is written over them."""
+private_files: ContextVar[bool] = ContextVar("private_files", default=True)
+"""Whether new files and folders are readable by their owner only, because most hold reports of patients."""
+
+
+def is_same_file(path: Path, other: Path) -> bool:
+    """Return whether two paths lead to the same file or folder, also by symbolic or hard links.
+
+    Args:
+        path: may not exist.
+        other: likewise.
+    """
+    if path.resolve() == other.resolve():
+        return True
+    with suppress(OSError):
+        return path.samefile(other)
+    return False
+
+
+def check_not_input(path: Path) -> None:
+    """Check that a file to write is not an input of the running command.
+
+    Raises:
+        InputError: it is.
+    """
+    if any(is_same_file(path, item) for item in command_inputs.get()):
+        raise InputError(
+            "is an input of this command and cannot be its output; choose another output",
+            code=ErrorCode.OUTPUT_CONFLICT,
+            file=path,
+        )
 
 
 @contextmanager
@@ -32,11 +70,33 @@ def naming_file(path: Path, *others: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         is_temporary = (
-            error.errno in _WRITE_ERRORS if error.filename is None else str(error.filename) in map(str, others)
+            error.errno in WRITE_ERRORS if error.filename is None else str(error.filename) in map(str, others)
         )
         if not is_temporary:
             raise
         raise OSError(error.errno, f"cannot be written: {error.strerror}", str(path)) from error
+
+
+def create_folder(folder: Path) -> None:
+    """Create a folder and its parents if they are missing, for their owner only if `private_files` is set.
+
+    Raises:
+        OSError: the folder cannot be created; it names `folder`.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    with naming_file(folder, *missing):
+        for path in reversed(missing):
+            path.mkdir(mode=0o700 if private_files.get() else 0o777, exist_ok=True)
+
+
+def open_private(path: Path | str, flags: int) -> int:
+    """Open a file descriptor as `opener` of `open`; with `private_files`, only the owner can read a new file.
+
+    Args:
+        path: of the file.
+        flags: of `os.open`.
+    """
+    return os.open(path, flags, 0o600 if private_files.get() else 0o666)
 
 
 @contextmanager
@@ -48,16 +108,19 @@ def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
         mode: "w" for UTF-8 text, "wb" for bytes.
 
     Raises:
+        InputError: the file is an input of the running command.
         OSError: the file cannot be written; it names `path`.
     """
     path = Path(path)
+    check_not_input(path)
     with naming_file(path, *path.parents):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with naming_file(path, temporary):
-            # With the usual permissions, and never replacing an existing file.
-            with temporary.open(mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as handle:
+            # Never replaces an existing file.
+            encoding = None if "b" in mode else "utf-8"
+            with open(temporary, mode.replace("w", "x"), encoding=encoding, opener=open_private) as handle:
                 yield handle
                 handle.flush()
                 os.fsync(handle.fileno())
@@ -71,6 +134,39 @@ def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
 def dumps(row: Any) -> str:
     """Return one line of strict JSON; NaN and infinities raise ValueError."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False)
+
+
+class CompressedRows(Sequence[dict[str, Any]]):
+    """JSON objects in memory as compressed bytes; each is decoded when it is read.
+
+    The details of RadFact take 0.7 KiB per sample instead of 8.8 KiB (five sentences and four boxes per report).
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Compress rows one by one."""
+        self._rows: list[bytes] = []
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row; NaN and infinities raise ValueError."""
+        # JSON can hold half a surrogate pair, which UTF-8 cannot.
+        self._rows.append(zlib.compress(dumps(row).encode("utf-8", "surrogatepass"), 1))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, place: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """Decode a row, or the rows of a slice."""
+        if isinstance(place, slice):
+            return [self[index] for index in range(len(self))[place]]
+        row: dict[str, Any] = json.loads(zlib.decompress(self._rows[place]).decode("utf-8", "surrogatepass"))
+        return row
 
 
 def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> int:
@@ -98,7 +194,7 @@ def append_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     Raises:
         OSError: the rows cannot be written; the error has the file name `path`.
     """
-    with naming_file(path, path), path.open("a", encoding="utf-8") as handle:
+    with naming_file(path, path), open(path, "a", encoding="utf-8", opener=open_private) as handle:
         handle.writelines(dumps(row) + "\n" for row in rows)
         handle.flush()
         os.fsync(handle.fileno())
@@ -138,7 +234,7 @@ def read_json(path: Path | str) -> Any:
     Raises:
         InputError: the file cannot be read or is not JSON.
     """
-    return _parse(read_text(path), path)
+    return parse_json(read_text(path), path)
 
 
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -164,7 +260,7 @@ def parse_rows(lines: Iterable[str], path: Path | str, first_line: int = 1) -> I
     for number, line in enumerate(lines, start=first_line):
         if not line.strip():
             continue
-        row = _parse(line, path, first_line=number)
+        row = parse_json(line, path, first_line=number)
         if not isinstance(row, dict):
             raise InputError(
                 f"expected one JSON object per line, found {type(row).__name__}",
@@ -198,16 +294,65 @@ def read_lines(path: Path | str) -> Iterator[str]:
         raise InputError(f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
-def _parse(text: str, path: Path | str, first_line: int = 1) -> Any:
+def parse_json(text: str, path: Path | str, *, first_line: int = 1, field: str | None = None) -> Any:
+    """Parse one JSON document.
+
+    Args:
+        text: the document.
+        path: of its file, for errors.
+        first_line: number of its first line, for errors.
+        field: that holds the document, for errors.
+
+    Raises:
+        InputError: the text is not JSON, has NaN or an infinity, or an object has a key twice.
+    """
     try:
-        return json.loads(text)
+        return _decoder.decode(text)
     except json.JSONDecodeError as error:
-        line = first_line + error.lineno - 1
-        raise InputError(
-            f"not JSON: {error.msg} at column {error.colno}", code=ErrorCode.INVALID_FORMAT, file=path, line=line
-        ) from None
+        message, line = f"not JSON: {error.msg} at column {error.colno}", first_line + error.lineno - 1
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, line=line, field=field) from None
+    except _DuplicateKeyError:
+        key, offset = _find_duplicate_key(text)
+        line = first_line + text.count("\n", 0, offset)
+        message = "duplicate key of an object, expected one value"
+        path_of_key = f"{field}.{field_name(key)}" if field else field_name(key)
+        raise InputError(message, code=ErrorCode.DUPLICATE, file=path, line=line, field=path_of_key) from None
     except (ValueError, RecursionError) as error:
-        # Python refuses valid JSON with integers or nesting of thousands of digits or levels.
-        raise InputError(
-            f"not JSON that can be read: {error}", code=ErrorCode.INVALID_FORMAT, file=path, line=first_line
-        ) from None
+        # NaN, or integers of thousands of digits and nesting of thousands of levels, which Python refuses.
+        message = f"not JSON that can be read: {error}"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, line=first_line, field=field) from None
+
+
+class _DuplicateKeyError(Exception):
+    pass
+
+
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise _DuplicateKeyError
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"expected a finite number or null, found {name}")
+
+
+# Created once: json.loads would create one for each line, which takes half of its time.
+_decoder = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant=_refuse_constant)
+
+
+def _find_duplicate_key(text: str) -> tuple[str, int]:
+    """Return the first duplicate key of a valid document that has one, and its offset."""
+    objects: list[set[str]] = []
+    for token in _TOKEN.finditer(text):
+        if token[0] == "{":
+            objects.append(set())
+        elif token[0] == "}":
+            objects.pop()
+        elif token["colon"] is not None:
+            key = json.loads(token[0].removesuffix(token["colon"]))
+            if key in objects[-1]:
+                return key, token.start()
+            objects[-1].add(key)
+    raise AssertionError("no duplicate key")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pydantic import PositiveInt
+
 from radfact.options import Option, Options
 
 Missing = Literal["refuse", "skip", "empty"]
@@ -27,6 +29,15 @@ class InputOptions(Options):
             "What to do if a reference has no candidate: stop, skip and list the reference, or score an empty report."
         ),
     ] = "refuse"
+    limit: Annotated[
+        PositiveInt | None,
+        Option(
+            "Score a random subset of N samples, determined by the sample ids and --seed: the same for every system. "
+            "Default: all.",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None
     narrative: Annotated[
         bool | None,
         Option(

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from radfact.errors import ErrorCode, InputError
+from radfact.results.finding_changes import FindingContrast, contrast_findings, read_outcomes
 from radfact.results.systems import System, pooled_functions, read_system
 from radfact.statistics.bootstrap import Summary, summarize_counts
-from radfact.statistics.significance import paired_difference, randomization_test
+from radfact.statistics.clusters import NO_CLUSTERS, Clusters, Resampling, resampling_of
+from radfact.statistics.significance import adjust_holm, paired_difference, randomization_test
+
+SIGNIFICANT = 0.05
+"""Largest adjusted p-value of a significant difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One score of a system, and its difference to the first system.
+    """One score of a system, and its difference to the first system; `p` and what is above it are of the same samples.
 
     Attributes:
-        summary: of the system's own samples among the shared ones.
-        difference: to the first system, paired, over samples that both have scored; None for the first itself.
+        summary: of the system's own samples among the shared ones, which may be others than those of the difference.
+        baseline: score of the first system on the samples that both have scored; None for the first itself.
+        paired: score of this system on these samples.
+        difference: `paired` minus `baseline`, with its interval.
         p: p-value of the randomization test of that difference.
+        p_holm: p adjusted by Holm's method for all tests of the comparison: every score and every system.
     """
 
     summary: Summary
+    baseline: Summary | None = None
+    paired: Summary | None = None
     difference: Summary | None = None
     p: float | None = None
+    p_holm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +49,33 @@ class Comparison:
         systems: their names; the first is the one that the others are compared with.
         shared: number of samples that all systems have; only these count.
         own: number of samples of each system.
+        excluded: number of samples of each system without a candidate, or that some metric did not score; None =
+            unknown.
+        empty_candidates: number of samples of each system whose candidate has no text; None = unknown.
+        models: judge or language model by metric, of each system.
         scores: by name, one contrast per system.
+        units: range or unit of the scores that are not in 0 to 1.
         notes: limitations of the comparison.
         options: of the bootstrap and the test.
+        tests: number of p-values, which are adjusted as one family.
+        resampling: what the bootstrap draws and the test swaps.
+        findings: kinds of findings in which each system differs from the first one; of systems with a metric that
+            compares findings.
     """
 
     systems: Sequence[str]
     shared: int
     own: Sequence[int]
+    excluded: Sequence[int | None]
+    empty_candidates: Sequence[int | None]
+    models: Sequence[Mapping[str, str]]
     scores: Mapping[str, Sequence[Contrast]]
+    units: Mapping[str, str]
     notes: Sequence[str]
     options: Mapping[str, int]
+    tests: int
+    resampling: Resampling
+    findings: Sequence[Sequence[FindingContrast]] = ()
 
 
 def compare(
@@ -56,6 +85,7 @@ def compare(
     replicates: int = 500,
     rounds: int = 1000,
     seed: int = 42,
+    cluster: str | None = None,
 ) -> Comparison:
     """Compare the first of some results folders with the others, on the samples and scores that all have.
 
@@ -65,9 +95,12 @@ def compare(
         replicates: of the bootstrap, which resamples two systems in the same way.
         rounds: of approximate randomization, p = (k + 1) / (rounds + 1).
         seed: of both.
+        cluster: what the samples of a cluster must share in the folders; "none" resamples samples. By default the
+            clusters of the first folder that has them are resampled.
 
     Raises:
-        InputError: a folder is incomplete or a duplicate, or the folders have no sample or no score in common.
+        InputError: a folder is incomplete or a duplicate, the folders have no sample or no score in common, or no
+            folder has the named clusters.
     """
     if len(folders) < 2:
         raise InputError("expected two or more results folders to compare", code=ErrorCode.MISSING_OPTION)
@@ -85,45 +118,157 @@ def compare(
     common = [name for name in first.columns if all(name in system.columns for system in systems)]
     if not shared or not common:
         raise InputError(
-            f"expected a {'score' if shared else 'sample'} in common with {folders[0]}, found none",
+            f"expected a {'score' if shared else 'sample'} in common with {folders[0]}, found none"
+            + (_variants_hint(systems) if shared else ""),
             code=ErrorCode.MISMATCH,
             file=folders[1],
         )
-    scores = {
-        name: _contrasts(name, systems, shared, replicates=replicates, rounds=rounds, seed=seed) for name in common
+    clusters = _clusters(systems, shared, cluster)
+    contrasts_by_score = {
+        name: _contrasts(name, systems, shared, clusters, replicates=replicates, rounds=rounds, seed=seed)
+        for name in common
     }
+    scores = _adjust(
+        {
+            name: contrasts
+            for name, contrasts in contrasts_by_score.items()
+            if any(contrast.summary.point is not None for contrast in contrasts)
+        }
+    )
+    tests = sum(contrast.p is not None for contrasts in scores.values() for contrast in contrasts)
+    resampling = resampling_of(clusters, len(shared))
+    outcomes = [read_outcomes(Path(folder), shared) for folder in folders]
+    notes = [*_notes(systems, len(shared), common, scores, clusters), _describe_tests(tests, rounds)]
     return Comparison(
         names,
         len(shared),
         [len(system.sample_ids) for system in systems],
+        [system.counts.get("excluded") for system in systems],
+        [system.counts.get("empty_candidates") for system in systems],
+        [system.models for system in systems],
         scores,
-        _notes(systems, len(shared), common),
+        {name: unit for name, unit in systems[0].units.items() if name in scores},
+        notes,
         {"replicates": replicates, "seed": seed, "rounds": rounds},
+        tests,
+        resampling,
+        [[], *(contrast_findings(outcomes[0], other) for other in outcomes[1:])],
     )
 
 
+def _variants_hint(systems: Sequence[System]) -> str:
+    """Return a hint for an error if the systems have different variants of a metric, or an empty text."""
+    names = [name for name in systems[0].variants if len({system.variants.get(name) for system in systems}) > 1]
+    return (
+        f"; score them with the same --compat, because they have different variants of {', '.join(names)}"
+        if names
+        else ""
+    )
+
+
+def _clusters(systems: Sequence[System], shared: Sequence[str], cluster: str | None) -> Clusters | None:
+    """Return the clusters of the shared samples, from the first system that has them.
+
+    Raises:
+        InputError: no system has the named clusters.
+    """
+    if cluster == NO_CLUSTERS:
+        return None
+    clustered = [system for system in systems if system.cluster_by is not None]
+    if cluster is not None:
+        clustered = [system for system in clustered if system.cluster_by == cluster]
+        if not clustered:
+            in_folders = ", ".join(dict.fromkeys(system.cluster_by or NO_CLUSTERS for system in systems))
+            raise InputError(
+                f"expected the clusters of the folders ({in_folders}) or {NO_CLUSTERS}, found '{cluster}'; score the "
+                "pairs again with this --cluster",
+                code=ErrorCode.MISMATCH,
+                field="cluster",
+            )
+    if not clustered:
+        return None
+    return Clusters(clustered[0].cluster_by or "", [clustered[0].clusters[key] for key in shared])
+
+
+def _adjust(scores: Mapping[str, Sequence[Contrast]]) -> dict[str, list[Contrast]]:
+    """Return the contrasts of all scores with adjusted p-values, over all scores and systems."""
+    adjusted = iter(adjust_holm([contrast.p for contrasts in scores.values() for contrast in contrasts]))
+    return {
+        name: [replace(contrast, p_holm=next(adjusted)) for contrast in contrasts] for name, contrasts in scores.items()
+    }
+
+
+def _describe_tests(tests: int, rounds: int) -> str:
+    number = "1 test" if tests == 1 else f"{tests} tests"
+    note = (
+        "Each p is for one score of one system. 'Holm' is p adjusted by Holm's method for all tests of this comparison "
+        f"({number}): every score of every system against the first."
+    )
+    # The smallest p of a randomization test is 1 / (rounds + 1), and Holm's method multiplies it by the tests.
+    if tests / (rounds + 1) > SIGNIFICANT:
+        note += (
+            f" With {rounds} rounds, no adjusted p can be {SIGNIFICANT} or less: use --rounds "
+            f"{math.ceil(tests / SIGNIFICANT)} or more for {number}."
+        )
+    return note
+
+
 def _contrasts(
-    name: str, systems: Sequence[System], shared: Sequence[str], *, replicates: int, rounds: int, seed: int
+    name: str,
+    systems: Sequence[System],
+    shared: Sequence[str],
+    clusters: Clusters | None,
+    *,
+    replicates: int,
+    rounds: int,
+    seed: int,
 ) -> list[Contrast]:
     column, direction = systems[0].columns[name], systems[0].directions[name]
     functions, has_value, pairing = {name: column.value}, column.has_value, column.pairing
     tables = [system.columns[name].of(shared) for system in systems]
+    draws: dict[str, Any] = {"seed": seed, "clusters": clusters}
     points = [
-        summarize_counts(table, functions, has_value=has_value, replicates=replicates, seed=seed)[name]
+        summarize_counts(table, functions, has_value=has_value, replicates=replicates, **draws)[name]
         for table in tables
     ]
     contrasts = [Contrast(replace(points[0], direction=direction))]
     for table, point in zip(tables[1:], points[1:], strict=True):
+        paired, baseline = (
+            replace(summarize_counts(counts, functions, has_value=has_value, replicates=0)[name], direction=direction)
+            for counts in pairing(table, tables[0])
+        )
         difference = paired_difference(
-            table, tables[0], functions, has_value=has_value, pairing=pairing, replicates=replicates, seed=seed
+            table, tables[0], functions, has_value=has_value, pairing=pairing, replicates=replicates, **draws
         )[name]
-        p = randomization_test(table, tables[0], functions, pairing=pairing, rounds=rounds, seed=seed)[name]
-        contrasts.append(Contrast(replace(point, direction=direction), replace(difference, direction=direction), p))
+        p = randomization_test(table, tables[0], functions, pairing=pairing, rounds=rounds, **draws)[name]
+        own, difference = replace(point, direction=direction), replace(difference, direction=direction)
+        contrasts.append(Contrast(own, baseline, paired, difference, p))
     return contrasts
 
 
-def _notes(systems: Sequence[System], shared: int, names: Sequence[str]) -> list[str]:
+def _notes(
+    systems: Sequence[System],
+    shared: int,
+    common: Sequence[str],
+    scores: Mapping[str, Sequence[Contrast]],
+    clusters: Clusters | None,
+) -> list[str]:
+    names = list(scores)
     notes = [f"{shared} samples are in all of them; no others count here."]
+    differences = [contrast.difference for row in scores.values() for contrast in row if contrast.difference]
+    if any(difference.n < shared for difference in differences):
+        notes.append(
+            f"n: samples in which both systems have the score; fewer than {shared} where one of them has no value, as "
+            "the precision of an empty candidate. n of an F1 counts those with both precision and recall in both "
+            "systems; the F1 itself is that of the precision and the recall in its table, each over its own n."
+        )
+    notes.append(f"Intervals: {resampling_of(clusters, shared).describe()}.")
+    if clusters is not None:
+        notes += [
+            f"{system.name} was resampled by {system.cluster_by or 'sample'}."
+            for system in systems
+            if system.cluster_by != clusters.by
+        ]
     first = systems[0]
     for system in systems[1:]:
         different = sum(
@@ -137,13 +282,23 @@ def _notes(systems: Sequence[System], shared: int, names: Sequence[str]) -> list
         other_metric = [name for name in names if first.metric_of.get(name) != system.metric_of.get(name)]
         if other_metric:
             notes.append(f"{', '.join(other_metric)}: of another metric in {system.name} than in {first.name}.")
+        other_variant = [
+            name for name in system.variants if first.variants.get(name, system.variants[name]) != system.variants[name]
+        ]
+        notes += [
+            f"{name}: the variant {system.variants[name] or 'none'} in {system.name}, "
+            f"{first.variants[name] or 'none'} in {first.name}; their values are not comparable."
+            for name in other_variant
+        ]
         metrics = (first.metric_of[name] for name in names if name in first.metric_of and name not in other_metric)
         notes += [
             f"{metric}: another judge or model, or other settings, in {system.name} than in {first.name}."
             for metric in dict.fromkeys(metrics)
-            if system.settings.get(metric) != first.settings.get(metric)
+            if metric not in other_variant and system.settings.get(metric) != first.settings.get(metric)
         ]
-    dropped = sorted({score for system in systems for score in system.directions} - set(names))
+    if without := [name for name in common if name not in scores]:
+        notes.append(f"Without a value in any system: {', '.join(without)}.")
+    dropped = sorted({score for system in systems for score in system.directions} - set(common))
     in_all = [score for score in dropped if all(score in system.directions for system in systems)]
     if missing := [score for score in dropped if score not in in_all]:
         notes.append(f"Not compared, because not all systems have them: {', '.join(missing)}.")
@@ -152,5 +307,4 @@ def _notes(systems: Sequence[System], shared: int, names: Sequence[str]) -> list
             f"Not compared, because the metric that pools them is not known here: {', '.join(in_all)}; name it "
             "with --metric MODULE:OBJECT."
         )
-    notes.append("Each p is of one score by itself: of many scores some differ by chance.")
     return notes

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from radfact.metrics.protocol import Metric, MetricResult
+import numpy as np
+from numpy.typing import NDArray
+
+from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.registry import MetricSelection
-from radfact.records import Pair, digest, narratives
-from radfact.results.schema import RADFACT, SentenceRow
+from radfact.records import Pair, digest, narrative, narratives
+from radfact.results.findings import FINDING_COLUMNS, FindingTable, count_findings, finding_metrics, finding_rows
+from radfact.results.schema import RADFACT, NarrativeRow, RemovedRow, SentenceRow
 from radfact.scoring.radfact import PARTS
 from radfact.statistics.bootstrap import Direction, Summary
+from radfact.statistics.clusters import Clusters, Resampling, resampling_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class MetricRun:
         selection: how it was selected.
         directions: selected scores and their directions.
         result: sample-level result, including scores that were not selected.
-        scores: dataset-level values of the selected scores.
+        summaries: dataset-level values of the selected scores.
         seconds: time of the computation.
         arguments: arguments that the metric was created with.
         reused: whether the result comes from an earlier run in the same results folder.
@@ -36,7 +41,7 @@ class MetricRun:
     selection: MetricSelection
     directions: Mapping[str, Direction]
     result: MetricResult
-    scores: Mapping[str, Summary]
+    summaries: Mapping[str, Summary]
     seconds: float = 0.0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     reused: bool = False
@@ -49,6 +54,7 @@ class MetricRun:
         result: MetricResult,
         draws: Mapping[str, int],
         *,
+        clusters: Clusters | None = None,
         seconds: float = 0.0,
         arguments: Mapping[str, Any] | None = None,
         reused: bool = False,
@@ -60,14 +66,17 @@ class MetricRun:
             selection: how it was selected.
             result: sample-level result.
             draws: replicates (`bootstrap`) and `seed` of the bootstrap.
+            clusters: clusters of the samples; None to resample samples.
             seconds: time of the computation.
             arguments: arguments that the metric was created with.
             reused: whether the result comes from an earlier run.
         """
         directions = selection.select(metric)
-        summaries = metric.aggregate(result, list(directions), replicates=draws["bootstrap"], seed=draws["seed"])
-        scores = {name: replace(summaries[name], direction=direction) for name, direction in directions.items()}
-        return cls(metric, selection, directions, result, scores, seconds, arguments or {}, reused)
+        summaries = metric.aggregate(
+            result, list(directions), replicates=draws["bootstrap"], seed=draws["seed"], clusters=clusters
+        )
+        summaries = {name: replace(summaries[name], direction=direction) for name, direction in directions.items()}
+        return cls(metric, selection, directions, result, summaries, seconds, arguments or {}, reused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,7 @@ class SampleScore:
         failure: why the sample is excluded, or None.
         failures: the same by metric.
         reports: digest of both reports; None if there is no candidate.
+        cluster: label of the cluster; None if the sample forms its own cluster.
     """
 
     sample_id: str
@@ -88,6 +98,7 @@ class SampleScore:
     failure: str | None = None
     failures: Mapping[str, str] = field(default_factory=dict)
     reports: str | None = None
+    cluster: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,23 +110,83 @@ class EvaluationResult:
         runs: result of each metric by name.
         selections: the selected metrics.
         unavailable: metrics that could not be computed, with the reason.
-        without_candidate: references without a candidate, which no metric scores.
+        without_candidate: reason by id of each reference without a candidate, which no metric scores.
         draws: replicates and seed of the bootstrap.
         report_digests: digest of the reports by sample, where these are not the texts of the pairs.
+        clusters: clusters of the pairs; None if samples were resampled.
+        repeat: number of repeats of the queries to models.
+        drawn_from: number of samples that the scored ones were drawn from; None if they are all.
     """
 
     pairs: Sequence[Pair]
     runs: Mapping[str, MetricRun]
     selections: Sequence[MetricSelection] = ()
     unavailable: Mapping[str, str] = field(default_factory=dict)
-    without_candidate: Sequence[str] = ()
+    without_candidate: Mapping[str, str] = field(default_factory=dict)
     draws: Mapping[str, int] = field(default_factory=dict)
     report_digests: Mapping[str, str | None] = field(default_factory=dict)
+    clusters: Clusters | None = None
+    repeat: int = 1
+    drawn_from: int | None = None
 
     @property
-    def scores(self) -> dict[str, Summary]:
-        """Dataset-level scores by name."""
-        return {name: summary for run in self.runs.values() for name, summary in run.scores.items()}
+    def resampling(self) -> Resampling:
+        """Units that the bootstrap resamples."""
+        return resampling_of(self.clusters, len(self.pairs))
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Dataset-level scores by name; NaN = no value."""
+        return {name: math.nan if score.point is None else score.point for name, score in self.summaries.items()}
+
+    @property
+    def summaries(self) -> dict[str, Summary]:
+        """Dataset-level scores with their intervals, numbers of samples and directions, by name."""
+        return {name: summary for run in self.runs.values() for name, summary in run.summaries.items()}
+
+    def __repr__(self) -> str:
+        """Return one line with the numbers of samples and the main scores."""
+        from radfact.results.display import describe_result
+
+        return describe_result(self)
+
+    def _repr_html_(self) -> str:
+        """Return the scores as a table, which notebooks show."""
+        from radfact.results.display import scores_table
+
+        return scores_table(self)
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Range or unit of each score whose range is not 0 to 1."""
+        return {name: unit for run in self.runs.values() for name, unit in units_of(run.metric).items()}
+
+    @property
+    def repeat_sd(self) -> dict[str, float | None]:
+        """Standard deviation over the repeats of the dataset-level scores that depend on a model."""
+        return {
+            name: run.result.repeats.repeat_sd[name]
+            for run in self.runs.values()
+            if run.result.repeats is not None
+            for name in run.summaries
+        }
+
+    @property
+    def repeat_notes(self) -> list[str]:
+        """Sentences about the repeats of each metric; empty without repeats."""
+        if self.repeat == 1:
+            return []
+        notes = []
+        for name, run in self.runs.items():
+            repeats = run.result.repeats
+            if repeats is None:
+                notes.append(f"{name}: computed once, because it does not query a model.")
+                continue
+            note = f"{name}: mean over {repeats.count} repeats for each sample"
+            if repeats.partly_failed:
+                note += f"; {repeats.partly_failed} samples have fewer, because queries failed"
+            notes.append(f"{note}.")
+        return notes
 
     @property
     def values(self) -> dict[str, Sequence[float]]:
@@ -138,9 +209,11 @@ class EvaluationResult:
     @cached_property
     def samples(self) -> list[SampleScore]:
         """Scores of every sample; references without a candidate come last."""
+        return list(self.iter_samples())
+
+    def iter_samples(self) -> Iterator[SampleScore]:
+        """Yield the elements of `samples` one at a time."""
         values = self.values
-        details = self.runs[RADFACT].result.details if RADFACT in self.runs else ()
-        samples = []
         for place, (pair, failures) in enumerate(zip(self.pairs, self.failures, strict=True)):
             # Where RadFact was computed its failure counts alone, because `radfact export` selects samples by it.
             failure = failures.get(RADFACT) if RADFACT in self.runs else "; ".join(failures.values()) or None
@@ -148,32 +221,31 @@ class EvaluationResult:
                 reports = self.report_digests[pair.sample_id]
             else:
                 reports = digest(pair.candidate, pair.reference)
-            samples.append(
-                SampleScore(
-                    pair.sample_id,
-                    {name: column[place] for name, column in values.items()},
-                    details[place]["counts"] if details else {},
-                    failure,
-                    failures,
-                    reports,
-                )
+            yield SampleScore(
+                pair.sample_id,
+                {name: column[place] for name, column in values.items()},
+                dict(zip(_COUNTS, self._sentence_counts[place].tolist(), strict=True)) if RADFACT in self.runs else {},
+                failure,
+                failures,
+                reports,
+                pair.cluster,
             )
-        reason = "no candidate report"
         no_scores = dict.fromkeys(values, math.nan)
         no_counts = dict.fromkeys(_COUNTS, 0) if RADFACT in self.runs else {}
-        samples += [
-            SampleScore(key, no_scores, no_counts, reason, dict.fromkeys(self.runs, reason))
-            for key in self.without_candidate
-        ]
-        return samples
+        for key, reason in self.without_candidate.items():
+            yield SampleScore(key, no_scores, no_counts, reason, dict.fromkeys(self.runs, reason))
 
     @cached_property
     def sentences(self) -> list[SentenceRow]:
         """Sentences with the verdicts of RadFact; the sentences of the reports where it was not computed."""
+        return list(self.iter_sentences())
+
+    def iter_sentences(self) -> Iterator[SentenceRow]:
+        """Yield the elements of `sentences` one at a time."""
         if RADFACT in self.runs:
-            details = self.runs[RADFACT].result.details
-            return [SentenceRow.model_validate(row) for detail in details for row in detail["sentences"]]
-        rows = []
+            for detail in self.runs[RADFACT].result.details:
+                yield from map(SentenceRow.model_validate, detail["sentences"])
+            return
         for pair in self.pairs:
             for side in PARTS:
                 report = pair.candidate if side == "candidate" else pair.reference
@@ -181,28 +253,66 @@ class EvaluationResult:
                     fields: list[dict[str, Any]] = [{"text": report}] if report.strip() else []
                 else:
                     fields = [dict(sentence) for sentence in report]
-                rows += [
-                    SentenceRow(sample_id=pair.sample_id, side=side, index=index, **sentence)
-                    for index, sentence in enumerate(fields)
-                ]
-        return rows
+                for index, sentence in enumerate(fields):
+                    yield SentenceRow(sample_id=pair.sample_id, side=side, index=index, **sentence)
+
+    def iter_narratives(self) -> Iterator[NarrativeRow]:
+        """Yield the narratives that were split for RadFact, in input order."""
+        for pair in self.pairs if RADFACT in self.runs else ():
+            for side in PARTS:
+                report = pair.candidate if side == "candidate" else pair.reference
+                if isinstance(report, str) and report.strip():
+                    yield NarrativeRow(sample_id=pair.sample_id, side=side, text=report)
+
+    def iter_removed(self) -> Iterator[RemovedRow]:
+        """Yield the parts that the splitter removed from narratives, in input order."""
+        if RADFACT not in self.runs:
+            return
+        details = self.runs[RADFACT].result.details
+        columns = [place for place, name in enumerate(_COUNTS) if name.endswith("_removed")]
+        for place in np.flatnonzero(self._sentence_counts[:, columns].any(axis=1)).tolist():
+            for side, texts in details[place]["removed"].items():
+                for text in texts:
+                    yield RemovedRow(sample_id=self.pairs[place].sample_id, side=side, **text)
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Numbers of samples, and of the sentences and judgments of RadFact."""
+        """Number of samples, of sentences of RadFact, and further counts of metrics, such as judgments."""
         excluded = sum(bool(failures) for failures in self.failures)
         missing = len(self.without_candidate)
         counts = {
             "samples": len(self.pairs) + missing,
             "scored": len(self.pairs) - excluded,
             "excluded": excluded + missing,
+            "empty_candidates": sum(not narrative(pair.candidate).strip() for pair in self.pairs),
         }
+        if self.drawn_from is not None:
+            counts["drawn_from"] = self.drawn_from
         if RADFACT in self.runs:
             result = self.runs[RADFACT].result
-            for name in _COUNTS[:-1]:
-                counts[name] = sum(detail["counts"][name] for detail in result.details)
+            totals = dict(zip(_COUNTS, self._sentence_counts.sum(axis=0).tolist(), strict=True))
+            counts |= {name: totals[name] for name in _COUNTS[:-1]}
+            scored = [place for place in range(len(self.pairs)) if place not in result.failures]
+            for side in PARTS:
+                column = self._sentence_counts[scored, _COUNTS.index(f"{side}_sentences")]
+                counts[f"{side}s_without_sentences"] = int((column == 0).sum())
             counts |= result.counts
+        for run in self.runs.values():
+            for name, number in run.result.counts.items():
+                counts.setdefault(name, number)
         return counts
+
+    @cached_property
+    def _sentence_counts(self) -> NDArray[np.int64]:
+        """Numbers of `_COUNTS` of each sample; kept, because each row of the details is decoded when it is read."""
+        rows = [[detail["counts"][name] for name in _COUNTS] for detail in self.runs[RADFACT].result.details]
+        return np.array(rows, dtype=np.int64).reshape(-1, len(_COUNTS))
+
+    @cached_property
+    def findings(self) -> dict[str, FindingTable]:
+        """Counts by finding over the set, by metric; only of metrics that compare findings."""
+        settings = {name: run.metric.describe() for name, run in self.runs.items()}
+        return {name: count_findings(self.runs[name].result.details) for name in finding_metrics(settings)}
 
     @property
     def judge(self) -> Mapping[str, Any] | None:
@@ -234,12 +344,13 @@ class EvaluationResult:
         settings = None if run is None else run.metric.describe()
         return {**(settings or {}), **({} if narratives(self.pairs) else {"splitter": None})}
 
-    def to_dataframe(self, rows: Literal["samples", "sentences"] = "samples") -> Any:
-        """Return the samples or the sentences as a pandas DataFrame.
+    def to_dataframe(self, rows: Literal["samples", "sentences", "findings"] = "samples") -> Any:
+        """Return the samples, the sentences or the counts by finding as a pandas DataFrame.
 
         Args:
             rows: `samples` gives one row per sample, indexed by `sample_id`, NaN where a score has no value;
-                `sentences` one row per sentence, with the columns of `SentenceRow`.
+                `sentences` one row per sentence, with the columns of `SentenceRow`; `findings` one row per kind of
+                finding, with the columns of `findings.csv`.
 
         Raises:
             ImportError: pandas is not installed.
@@ -250,12 +361,14 @@ class EvaluationResult:
             raise ImportError("a DataFrame needs pandas: pip install pandas") from None
         if rows == "sentences":
             return pandas.DataFrame([dict(row) for row in self.sentences], columns=list(SentenceRow.model_fields))
+        if rows == "findings":
+            return pandas.DataFrame(finding_rows(self.findings), columns=FINDING_COLUMNS)
         records = [{**sample.scores, **sample.counts, "failure": sample.failure} for sample in self.samples]
         index = pandas.Index([sample.sample_id for sample in self.samples], name="sample_id")
         return pandas.DataFrame(records, index=index)
 
 
 _COUNTS = (
-    *(f"{side}_sentences{kind}" for side in PARTS for kind in ("", "_with_boxes")),
+    *(f"{side}_sentences{kind}" for side in PARTS for kind in ("", "_with_boxes", "_removed")),
     "failed_sentences",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,13 @@ from pydantic import BaseModel, NonNegativeInt
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
+from radfact.io.outputs import record_files
 from radfact.records import validate_model
-from radfact.results.reader import read_run, read_samples, read_scores
+from radfact.results.reader import iter_samples, read_run, read_scores
 from radfact.results.schema import RadFactSampleRow, ScoresFile
 from radfact.scoring.radfact import F1_PARTS, SCORES
 from radfact.statistics.bootstrap import bootstrap, summarize
+from radfact.statistics.clusters import clusters_of
 
 # The published names, in the published order, and the columns of samples.jsonl that hold their values.
 _MEANS = {
@@ -45,11 +48,11 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     """Write the scores of a results folder as the published command writes them: one object with flat keys.
 
     A score has the keys `SCORE/mean`, `/stderr`, `/p2.5th`, `/p25th`, `/median`, `/p75th` and `/p97.5th`, over the
-    bootstrap replicates of the run; keys without the name of a score are those of the logical F1. A run without
-    replicates has one key per score. Samples that are excluded for a failed judgment are the published
-    `num_invalid_processed_samples`, those without two reports to judge are not counted. Values are not rounded; where
-    the published command writes NaN, this one writes null. Counters of the published client alone (phrases that a model
-    rewrote, calls of its splitter) are absent.
+    bootstrap replicates of the run, which draw samples, as published, or the clusters of the run. Keys without the name
+    of a score are those of the logical F1. A run without replicates has one key per score. Samples that are excluded
+    for a failed judgment are the published `num_invalid_processed_samples`, those without two reports to judge are not
+    counted. Values are not rounded; where the published command writes NaN, this one writes null. Counters of the
+    published client alone (phrases that a model rewrote, calls of its splitter) are absent.
 
     Args:
         folder: a results folder with `scores.json`, `samples.jsonl` and `run.json`.
@@ -64,21 +67,25 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     folder = Path(folder)
     scores, run = read_scores(folder), read_run(folder)
     draws = validate_model(_Draws, run.options, file=folder / "run.json", field="options")
-    samples = [row for row in read_samples(folder, (), RadFactSampleRow) if row.is_judged]
+    samples = [row for row in iter_samples(folder, (), RadFactSampleRow) if row.is_judged]
     _check_consistency(scores, samples, draws, folder)
+    published = path is None
     if path is None:
         stem = Path(run.input.files[0]).stem if run.input.files else folder.resolve().name
         path = folder / f"radfact_scores_{stem}.json"
     # The published command writes zeros for scores of boxes in narratives.
     boxes = any(sample.candidate_sentences_with_boxes or sample.reference_sentences_with_boxes for sample in samples)
     write_json(path, _flat(samples, draws, zero_boxes=scores.splitter is not None and not boxes))
+    if published:
+        record_files(folder, [Path(path)])
     return Path(path)
 
 
 def _check_consistency(scores: ScoresFile, samples: Sequence[RadFactSampleRow], options: _Draws, folder: Path) -> None:
     """Check that the scores are those of these samples and options, or the export would have other numbers."""
     columns = {name: _column(samples, name) for name in _MEANS if name in SCORES}
-    again = summarize(columns, f1=_F1, replicates=options.bootstrap, seed=options.seed)
+    clusters = clusters_of(None, [sample.cluster for sample in samples])
+    again = summarize(columns, f1=_F1, replicates=options.bootstrap, seed=options.seed, clusters=clusters)
     for name, summary in again.items():
         for kind in ("point", "median"):
             actual, expected = getattr(scores.scores.get(name), kind, None), getattr(summary, kind)
@@ -94,7 +101,8 @@ def _check_consistency(scores: ScoresFile, samples: Sequence[RadFactSampleRow], 
 def _flat(samples: Sequence[RadFactSampleRow], options: _Draws, *, zero_boxes: bool) -> dict[str, float | None]:
     scored = [float(sample.failure is None) for sample in samples]
     values = {name: _column(samples, column) for name, column in _MEANS.items()}
-    settings = {"replicates": options.bootstrap, "seed": options.seed}
+    clusters = clusters_of(None, [sample.cluster for sample in samples])
+    settings: dict[str, Any] = {"replicates": options.bootstrap, "seed": options.seed, "clusters": clusters}
     if options.bootstrap:
         drawn = bootstrap({**values, "num_samples": scored}, f1=_F1, **settings)
     else:

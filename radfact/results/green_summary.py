@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl, write_json
+from radfact.io.outputs import record_files
 from radfact.metrics.green import green_score
 from radfact.metrics.responses.assessment import Assessment, CategoryErrors
 from radfact.records import normalize_text
@@ -68,7 +69,7 @@ def format_summary(summary: GreenSummaryFile) -> str:
     Source: GREEN, figure 4.
     """
     lines = ["[Summary]:", f"Green score: mean {summary.mean:.2f} std {summary.std:.2f}", ""]
-    lines.append("[Clinically Significant Errors]:")
+    lines.append("[Clinically Significant Errors]: share of reports without the error, typical explanations")
     for letter, category in summary.categories.items():
         lines.append(f"({letter}) {category.name}: {category.without:.2f} [{', '.join(category.typical)}]")
     return "\n".join(lines) + "\n"
@@ -118,6 +119,7 @@ def write_summary(results: Path, embed: Embed) -> GreenSummaryFile:
     """
     summary = summarize_green(read_assessments(results), embed)
     write_json(results / GREEN_SUMMARY_FILE, summary.model_dump())
+    record_files(results, [results / GREEN_SUMMARY_FILE])
     return summary
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from radfact.errors import ErrorCode, InputError, check_unique_id
+from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.records import digest, validate_model
 from radfact.results.schema import VERSION, RunFile, SampleRow, ScoresFile
@@ -51,11 +51,11 @@ def read_run(folder: Path | str) -> RunFile:
 
 
 @overload
-def read_samples(folder: Path | str, names: Sequence[str]) -> list[SampleRow]: ...
+def iter_samples(folder: Path | str, names: Sequence[str]) -> Iterator[SampleRow]: ...
 @overload
-def read_samples(folder: Path | str, names: Sequence[str], model: type[_RowT]) -> list[_RowT]: ...
-def read_samples(folder: Path | str, names: Sequence[str], model: type[SampleRow] = SampleRow) -> Sequence[SampleRow]:
-    """Read `samples.jsonl` of a results folder.
+def iter_samples(folder: Path | str, names: Sequence[str], model: type[_RowT]) -> Iterator[_RowT]: ...
+def iter_samples(folder: Path | str, names: Sequence[str], model: type[SampleRow] = SampleRow) -> Iterator[SampleRow]:
+    """Read the rows of `samples.jsonl` of a results folder one at a time.
 
     Args:
         folder: results folder.
@@ -67,7 +67,6 @@ def read_samples(folder: Path | str, names: Sequence[str], model: type[SampleRow
             finite number.
     """
     path = Path(folder) / "samples.jsonl"
-    rows: list[SampleRow] = []
     seen: dict[str, int] = {}
     for line, values in read_jsonl(path):
         row = validate_model(model, values, file=path, line=line)
@@ -76,9 +75,13 @@ def read_samples(folder: Path | str, names: Sequence[str], model: type[SampleRow
             value = values.get(name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if value is not None and not is_number:
-                raise InputError(f"expected a finite number or null, found {value!r}", file=path, line=line, field=name)
-        rows.append(row)
-    return rows
+                raise InputError(
+                    f"expected a finite number or null, found {describe_choice(value)}",
+                    file=path,
+                    line=line,
+                    field=name,
+                )
+        yield row
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +91,30 @@ class SampleScores:
     Attributes:
         rows: `sample_id` -> score -> value, NaN = no value, in the order of the file.
         directions: direction of every score, including those that exist only for the dataset.
+        clusters: label of the cluster of every sample; None if the sample forms its own cluster.
     """
 
     rows: Mapping[str, Mapping[str, float]]
     directions: Mapping[str, Direction]
+    clusters: Mapping[str, str | None]
 
 
 def read_sample_scores(folder: Path | str) -> SampleScores:
     """Read the sample-level scores of a finished results folder.
 
     Raises:
-        InputError: as `read_scores` and `read_samples`.
+        InputError: as `read_scores` and `iter_samples`.
     """
     directions = {name: score.direction for name, score in read_scores(folder).scores.items()}
-    rows = {}
-    for sample in read_samples(folder, list(directions)):
+    rows: dict[str, Mapping[str, float]] = {}
+    clusters: dict[str, str | None] = {}
+    for sample in iter_samples(folder, list(directions)):
+        clusters[sample.sample_id] = sample.cluster
         columns = sample.model_extra or {}
         rows[sample.sample_id] = {
             name: math.nan if columns[name] is None else float(columns[name]) for name in directions if name in columns
         }
-    return SampleScores(rows, directions)
+    return SampleScores(rows, directions, clusters)
 
 
 def read_digests(folder: Path | str) -> dict[str, str | None]:

@@ -5,6 +5,8 @@
 | `scores.json` | `ScoresFile` |
 | `samples.jsonl` | `SampleRow` per line |
 | `sentences.jsonl` | `SentenceRow` per line |
+| `narratives.jsonl` | `NarrativeRow` per line |
+| `removed.jsonl` | `RemovedRow` per line |
 | `run.json` | `RunFile` |
 | `metrics/NAME.json` | `MetricCacheFile` |
 | `metrics/NAME.jsonl` | `MetricCacheRow` per line |
@@ -14,17 +16,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
+from radfact.metrics.protocol import Repeats
 from radfact.results.options import ImagePlace
-from radfact.scoring.radfact import SentenceScore
+from radfact.scoring.radfact import SentenceScore, Side
 from radfact.statistics.bootstrap import Direction
+from radfact.statistics.clusters import Resampling
 
-VERSION = 2
+VERSION = 3
 """Version of the schema. Version 1, which has no `version` field, called the scores `figures` and usage
-`account`."""
+`account`; version 2 has no scores by absence policy, and no relation or polarity of sentences."""
+
+
+class _HasPoint(Protocol):
+    @property
+    def point(self) -> float | None: ...
+
+
+_Scored = TypeVar("_Scored", bound=_HasPoint)
 
 RADFACT = "radfact"
 GREEN_SUMMARY_FILE = "green_summary.json"
@@ -41,7 +53,12 @@ class Row(BaseModel):
 
 
 class ScoreRecord(Row):
-    """A dataset-level score; None means no value."""
+    """A dataset-level score; None means no value.
+
+    Attributes:
+        repeat_sd: standard deviation over repeats.
+        unit: range or unit; None for 0 to 1.
+    """
 
     point: FiniteFloat | None = None
     low: FiniteFloat | None = None
@@ -51,14 +68,19 @@ class ScoreRecord(Row):
     high: FiniteFloat | None = None
     n: NonNegativeInt | None = None
     direction: Direction = "higher"
+    repeat_sd: FiniteFloat | None = None
+    unit: str | None = None
 
 
 class MetricRecord(Row):
-    """A metric in `scores.json`: its scores, failed samples, and how it was computed."""
+    """A metric in `scores.json`: its scores, failed samples, repeats, and how it was computed."""
 
     scores: Annotated[tuple[str, ...], Scores]
     source: str | None = None
+    variant: str | None = None
     failed: NonNegativeInt = 0
+    repeats: NonNegativeInt | None = None
+    partly_failed: NonNegativeInt = 0
     model: dict[str, Any] | None = None
     settings: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
@@ -74,6 +96,7 @@ class ScoresFile(Row):
     counts: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, MetricRecord] = Field(default_factory=dict)
     unavailable: dict[str, str] = Field(default_factory=dict)
+    resampling: Resampling | None = None
 
     @model_validator(mode="after")
     def _upgrade(self) -> ScoresFile:
@@ -85,12 +108,48 @@ class ScoresFile(Row):
         return self
 
 
+class NarrativeRow(Row):
+    """A row of `narratives.jsonl`: the original text of a report that was split into sentences."""
+
+    sample_id: str
+    side: Side
+    text: str
+
+
+class RemovedRow(Row):
+    """A row of `removed.jsonl`: a part of a narrative that the splitter removed.
+
+    Attributes:
+        sample_id: id of the sample.
+        side: report that the part was removed from.
+        text: the part, as quoted by the splitter.
+        reason: reason for the removal; None if the splitter gives none.
+        start: position of the first character in the narrative; None if the part was not located.
+        end: position after the last character; None if the part was not located.
+    """
+
+    sample_id: str
+    side: Side
+    text: str
+    reason: str | None = None
+    start: NonNegativeInt | None = None
+    end: NonNegativeInt | None = None
+
+    @model_validator(mode="after")
+    def _check_positions(self) -> RemovedRow:
+        is_located = self.start is not None and self.end is not None and self.start < self.end
+        if not is_located and (self.start, self.end) != (None, None):
+            raise ValueError("expected a start before the end, or null for both")
+        return self
+
+
 class SampleRow(Row):
     """A row of `samples.jsonl`; its scores and counts of sentences are further columns."""
 
     model_config = ConfigDict(extra="allow")
 
     sample_id: str
+    cluster: str | None = None
     failure: str | None = None
     failures: dict[str, str] = Field(default_factory=dict)
     reports: str | None = None
@@ -165,6 +224,7 @@ class MetricCacheFile(Row):
     usage_by_role: dict[str, dict[str, int]] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
     has_details: bool
+    repeats: Repeats | None = None
 
 
 class MetricCacheRow(Row):
@@ -175,6 +235,47 @@ class MetricCacheRow(Row):
     counts: list[list[float | None]] = Field(default_factory=list)
     failure: str | None = None
     details: dict[str, Any] = Field(default_factory=dict)
+
+
+def scores_with_value(scores: Mapping[str, _Scored]) -> dict[str, _Scored]:
+    """Return the scores that have a value, or all scores if none has one."""
+    return {name: score for name, score in scores.items() if score.point is not None} or dict(scores)
+
+
+def describe_models(scores: ScoresFile) -> dict[str, str]:
+    """Return what reads the reports for each metric, as a person names it: a judge, an extractor or a language model.
+
+    Args:
+        scores: of a results folder.
+    """
+    models = {
+        name: str(metric.model["model"])
+        for name, metric in scores.metrics.items()
+        if metric.model and metric.model.get("model")
+    }
+    readers = {name: str(reader.get("name", "not named")) for name, reader in _readers(scores).items()}
+    if scores.splitter and RADFACT in readers:
+        readers[RADFACT] += f", narratives split by {scores.splitter.get('name')}"
+    return {**readers, **models}
+
+
+def rule_based_metrics(scores: ScoresFile) -> list[str]:
+    """Return the metrics for which the offline rules of this project read the reports.
+
+    Args:
+        scores: of a results folder.
+    """
+    return [name for name, reader in _readers(scores).items() if reader.get("name") == "offline"]
+
+
+def _readers(scores: ScoresFile) -> dict[str, Mapping[str, Any]]:
+    """Return the record of the judge of RadFact, and of the extractor of each metric that has one."""
+    extractors = {name: (metric.settings or {}).get("extractor") for name, metric in scores.metrics.items()}
+    readers = {name: record for name, record in extractors.items() if isinstance(record, Mapping)}
+    if RADFACT in scores.metrics:
+        judge = scores.judge
+        readers[RADFACT] = {"name": judge} if isinstance(judge, str) else judge or {}
+    return readers
 
 
 def metric_of_scores(scores: ScoresFile) -> Mapping[str, str]:

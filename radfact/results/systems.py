@@ -16,8 +16,8 @@ from radfact.metrics.registry import entries, select_metrics
 from radfact.records import normalize_text
 from radfact.results.metric_cache import read_metric_cache
 from radfact.results.reader import read_sample_scores, read_scores
-from radfact.results.schema import RADFACT, ScoresFile, metric_of_scores
-from radfact.scoring.radfact import F1_PARTS
+from radfact.results.schema import RADFACT, ScoresFile, describe_models, metric_of_scores
+from radfact.scoring.radfact import F1_PARTS, POLICY_F1_PARTS
 from radfact.statistics.bootstrap import CountsFunction, Direction, RowFilter, scored_rows
 from radfact.statistics.significance import (
     Pairing,
@@ -63,23 +63,35 @@ class System:
         name: of the folder.
         sample_ids: in the order of the folder.
         directions: of its scores.
+        units: range or unit of each score whose range is not 0 to 1.
         columns: by score; a pooled score without a known function has none.
         references: normalized text of each reference.
+        counts: `counts` of `scores.json`, such as `excluded` and `empty_candidates`.
+        models: readable name of the judge or language model of each metric that has one.
         settings: judge, model, settings and arguments by metric.
         metric_of: metric of each score.
+        variants: published variant by metric; None for the default.
+        clusters: label of the cluster of every sample; None if the sample forms its own cluster.
+        cluster_by: name of the cluster labels, such as `patient_id`; None if samples were resampled.
     """
 
     name: str
     sample_ids: Sequence[str]
     directions: Mapping[str, Direction]
+    units: Mapping[str, str]
     columns: Mapping[str, Column]
     references: Mapping[str, str]
+    counts: Mapping[str, Any]
+    models: Mapping[str, str]
     settings: Mapping[str, Any]
     metric_of: Mapping[str, str]
+    variants: Mapping[str, str | None]
+    clusters: Mapping[str, str | None]
+    cluster_by: str | None
 
 
 def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, CountsFunction]]:
-    """Return the functions of pooled scores, by metric and score.
+    """Return the functions of pooled scores, by metric and score, including those of its variants.
 
     Args:
         metrics: custom metrics, in addition to the built-in ones.
@@ -89,7 +101,15 @@ def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, Coun
     """
     declared = [(name, entry.declared) for name, entry in entries().items() if entry.is_builtin]
     declared += [(item.entry.name, item.entry.declared) for item in (select_metrics(metrics) if metrics else ())]
-    return {metric.name or name: metric.pooled for name, metric in declared if metric is not None}
+    return {
+        metric.name or name: {
+            score: function
+            for source in (metric, *metric.variants.values())
+            for score, function in source.pooled.items()
+        }
+        for name, metric in declared
+        if metric is not None
+    }
 
 
 def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, CountsFunction]]) -> System:
@@ -115,16 +135,29 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
             if cached is not None and any(name in known for name in names):
                 counts = dict(zip(cached.sample_ids, cached.counts(group), strict=True))
                 columns |= {name: Column(counts, known[name]) for name in names if name in known}
+    f1_parts = {**F1_PARTS, **POLICY_F1_PARTS}
     for score in directions:
-        if score in F1_PARTS and all(part in directions for part in F1_PARTS[score]):
-            parts = np.array([[row.get(part, math.nan) for part in F1_PARTS[score]] for row in rows.values()])
+        if score in f1_parts and all(part in directions for part in f1_parts[score]):
+            parts = np.array([[row.get(part, math.nan) for part in f1_parts[score]] for row in rows.values()])
             columns[score] = Column(dict(zip(rows, f1_counts(parts), strict=True)), f1_from_counts)
         elif score not in pooled and all(score in row for row in rows.values()):
             means = mean_counts([row[score] for row in rows.values()])
             columns[score] = Column(dict(zip(rows, means, strict=True)), mean_from_counts)
     ordered = {score: columns[score] for score in directions if score in columns}
     return System(
-        name, list(rows), directions, ordered, _references(folder), metric_settings(scores), metric_of_scores(scores)
+        name,
+        list(rows),
+        directions,
+        {score: record.unit for score, record in scores.scores.items() if record.unit},
+        ordered,
+        _references(folder),
+        scores.counts,
+        describe_models(scores),
+        metric_settings(scores),
+        metric_of_scores(scores),
+        {name: record.variant for name, record in scores.metrics.items()},
+        samples.clusters,
+        None if scores.resampling is None else scores.resampling.by,
     )
 
 

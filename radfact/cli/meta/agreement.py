@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
-from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes, show_table
-from radfact.cli.options import SCORES
-from radfact.cli.tables import new_console, say
+from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes
+from radfact.cli.options import INPUT, SCORES
+from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError, suggest_name
+from radfact.io.outputs import Output, replace_files
 from radfact.judges.options import JudgeOptions
 from radfact.meta.options import RatingOptions
 from radfact.metrics.options import MetricOptions
-from radfact.options import only
+from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
-from radfact.scoring.options import BootstrapOptions
+from radfact.scoring.options import MAX_REPLICATES, BootstrapOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 MANUAL = "\n".join(
     (
         "Measure the agreement of metrics with experts: Kendall's tau-b, Spearman and Pearson correlation with "
-        "bootstrap intervals, over all reports and by group; agreement between the experts; counts of errors; "
+        "bootstrap intervals, over all reports and by group; paired tests of each score against a baseline; the "
+        "reports on which scores and experts disagree most; agreement between the experts; counts of errors; "
         "preferences by confidence. Writes plots and an HTML page.",
         "",
         "[bold]Formats (--layout)[/bold]",
@@ -39,7 +41,8 @@ MANUAL = "\n".join(
         "               (QUANTITY:RATER, expert or expert_RATER), optionally",
         "               site, modality, anatomy or group",
         "  preferences  CSV: id, reference, candidate_1, candidate_2,",
-        "               confidence, expert columns (first, second, equal)",
+        "               expert columns (first, second, equal), optionally",
+        "               confidence (one number a row, higher is surer)",
         "  rexval       folder with the two CSV files",
         "  refisco-v0, refisco-v1   CSV of corrected lines",
         "  rate-eval    rate_test.csv of a task",
@@ -65,6 +68,25 @@ AskOption = Annotated[
         "--ask", help="Also ask the judge which candidate is better (--layout preferences).", rich_help_panel=SCORES
     ),
 ]
+BaselineOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SCORE",
+        help="Score that the others are tested against: which agrees better with the experts? Default: the first.",
+        show_default=False,
+        rich_help_panel=SCORES,
+    ),
+]
+RoundsOption = Annotated[
+    int,
+    typer.Option(min=1, max=MAX_REPLICATES, metavar="N", help="Number of permutations.", rich_help_panel=SCORES),
+]
+ConsensusOption = Annotated[
+    Literal["unanimous", "majority"],
+    typer.Option(
+        help="Which experts decide a row (--layout preferences): all of them, or more than half.", rich_help_panel=INPUT
+    ),
+]
 GroupOption = Annotated[
     str | None,
     typer.Option(
@@ -85,22 +107,25 @@ def agreement(
     group: GroupOption = None,
     scores: own.Scores = None,
     ask: AskOption = False,
+    consensus: ConsensusOption = "unanimous",
+    baseline: BaselineOption = None,
+    rounds: RoundsOption = 1000,
     out: own.Out = Path("agreement"),
     cache: own.Cache = None,
 ) -> None:
     """Measure the agreement of metrics with experts."""
     console = new_console()
-    check_folder(out)
     scoring = Scoring(metrics, judge.or_environment(), cache or out / "cache")
     ids = None if rating.ids is None else str(rating.ids)
     record = {"table": str(table), "ids": ids, "layout": rating.layout, "group": group, **draws.record()}
     if rating.layout == "preferences":
         _check_no_ids(rating)
-        notes = _preferences(table, scores, scoring, ask, record, out)
+        notes = _preferences(table, scores, scoring, ask, {**record, "consensus": consensus}, out)
     elif ask:
         raise InputError("expected --layout preferences", code=ErrorCode.CONFLICTING_OPTIONS, field="--ask")
     else:
-        notes = _correlations(read(table, rating), scores, scoring, record, out)
+        record |= {"baseline": baseline, "rounds": rounds}
+        notes = _correlations(read(table, rating, draws.cluster), scores, scoring, record, out)
     say_notes(console, notes)
     say(console, f"Read the agreement in {out / 'agreement.html'}", wrap=False)
     scoring.finish(console)
@@ -114,8 +139,9 @@ def _check_no_ids(rating: RatingOptions) -> None:
 def _correlations(
     ratings: RatingSet, folders: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
 ) -> list[str]:
-    from radfact.meta.agreement import analysis
-    from radfact.meta.agreement.report import AgreementResult, short_table, write_agreement
+    from radfact.meta.agreement import analysis, contrasts
+    from radfact.meta.agreement.report import AgreementResult, contrast_table, short_table, write_agreement
+    from radfact.statistics.clusters import resampling_of
 
     kinds = sorted({kind for sample in ratings.samples for kind in sample.groups})
     group = record["group"]
@@ -124,38 +150,59 @@ def _correlations(
         raise InputError(f"--group: unknown kind '{group}'; {hint}", code=ErrorCode.UNKNOWN_NAME)
     scores = collect_scores(ratings.pairs, folders, scoring, out)
     draws = {"replicates": record["bootstrap"], "seed": record["seed"]}
+    with rename_fields({"baseline": "--baseline"}):
+        tests = contrasts.compare_metrics(ratings, scores, record["baseline"], rounds=record["rounds"], **draws)
     result = AgreementResult(
         analysis.correlate_with_experts(ratings, scores, group=group, **draws),
         analysis.compare_raters(ratings, **draws),
         analysis.count_errors(ratings, scores),
         analysis.compare_counts(ratings, scores),
+        contrasts=tests,
+        disagreements=contrasts.find_disagreements(ratings, scores),
     )
+    drawn = resampling_of(ratings.clusters, len(ratings.samples))
+    record |= {"resampling": asdict(drawn)}
     show_table(new_console(), short_table(result.agreements))
-    missing = write_agreement(result, ratings, scores, out, {**record, "target": ratings.target}, group)
+    if tests:
+        say(new_console(), f"Compared with {tests[0].baseline}, over the reports with both scores:")
+        show_table(new_console(), contrast_table(tests))
+    for note in (f"Intervals: {drawn.describe()}.", *scores.model_notes()):
+        say(new_console(), note)
+    with replace_files(out) as new:
+        missing = write_agreement(result, ratings, scores, new, {**record, "target": ratings.target}, group)
     return [*ratings.notes, *missing]
 
 
 def _preferences(
     table: Path, folders: Sequence[Path] | None, scoring: Scoring, ask: bool, record: dict[str, Any], out: Path
 ) -> list[str]:
+    from radfact.meta.agreement.contrasts import find_wrong_preferences
     from radfact.meta.agreement.preferences import evaluate_scores
     from radfact.meta.agreement.report import AgreementResult, preference_table, write_agreement
     from radfact.meta.datasets.preferences import read_preferences
     from radfact.meta.datasets.ratings import RatingSet
     from radfact.meta.scores import ScoreColumns
+    from radfact.statistics.clusters import resampling_of
 
-    preferences = read_preferences(table)
+    preferences = read_preferences(table, consensus=record["consensus"], cluster=record["cluster"])
+    drawn = resampling_of(preferences.clusters, len(preferences.expert))
+    record |= {"resampling": asdict(drawn)}
     draws = {"replicates": record["bootstrap"], "seed": record["seed"]}
-    excluded = sum(expert is None for expert in preferences.expert)
-    notes = [f"{excluded} of {len(preferences.expert)} rows are excluded: the experts differ or have no preference."]
+    notes = [*preferences.notes, f"Intervals: {drawn.describe()}."]
     queried, failed = _query_judge(preferences, scoring, draws) if ask else ({}, [])
     needs_scores = bool(not ask or folders or scoring.names)
     scores = collect_scores(preferences.pairs, folders, scoring, out) if needs_scores else ScoreColumns({}, {})
+    if ask:
+        scores = replace(scores, models={**scores.models, "direct query": scoring.judge.required_judge})
+    notes += scores.model_notes()
     accuracies = {**evaluate_scores(preferences, scores, **draws), **queried}
     show_table(new_console(), preference_table(accuracies))
     notes += failed
-    result, ratings = AgreementResult([], preferences=accuracies), RatingSet([], {}, "", None, notes)
-    return [*notes, *write_agreement(result, ratings, scores, out, record, None)]
+    wrong = find_wrong_preferences(preferences, scores)
+    result = AgreementResult([], preferences=accuracies, wrong_preferences=wrong)
+    ratings = RatingSet([], {}, "", None, notes)
+    with replace_files(out) as new:
+        return [*notes, *write_agreement(result, ratings, scores, new, record, None)]
 
 
 def _query_judge(
@@ -178,12 +225,14 @@ def _query_judge(
     return accuracies, [f"{len(result.failures)} direct queries failed: {reason}."]
 
 
-def read(table: Path, options: RatingOptions) -> RatingSet:
+def read(table: Path, options: RatingOptions, cluster: str | None = None, *, texts_only: bool = False) -> RatingSet:
     """Read a set of ratings as the options describe it.
 
     Args:
         table: a file, or the folder of a dataset.
         options: layout, selection of samples, directions.
+        cluster: as in `radfact.meta.datasets.layouts.read_ratings`.
+        texts_only: likewise.
 
     Raises:
         InputError: the ratings cannot be read, or the layout has preferences instead of ratings.
@@ -195,17 +244,42 @@ def read(table: Path, options: RatingOptions) -> RatingSet:
     if layout == "preferences":
         message = f"expected ratings ({', '.join(LAYOUTS)}), found '{layout}'"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="--layout")
-    ratings = read_ratings(table, layout, experts=options.experts, better=options.better, target=options.target)
+    ratings = read_ratings(
+        table,
+        layout,
+        experts=options.experts,
+        better=options.better,
+        target=options.target,
+        cluster=cluster,
+        texts_only=texts_only,
+    )
     return ratings if options.ids is None else ratings.select(read_ids(options.ids))
+
+
+@with_options
+def examples(out: own.Out = Path("examples")) -> None:
+    """Write an example of every layout of rating sets: a few made-up reports with made-up ratings."""
+    from importlib.resources import as_file, files
+    from shutil import copytree
+
+    with as_file(files("radfact.meta.datasets") / "examples") as source, replace_files(out) as new:
+        copytree(source, new, dirs_exist_ok=True)
+        names = sorted(path.name for path in source.iterdir())
+    console = new_console()
+    for name in names:
+        layout = name.removesuffix(".csv")
+        more = " --better lower" if layout == "plain" else ""
+        command = f"radfact meta agreement {out / name} --layout {layout}{more} --metrics rouge_l"
+        say(console, command, wrap=False)
 
 
 @with_options
 def pairs(
     table: TableArgument,
-    rating: Annotated[RatingOptions, only("layout", "experts", "better", "ids")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="CSV file to write, for 'radfact evaluate'.")] = Path(
-        "pairs.csv"
-    ),
+    rating: Annotated[RatingOptions, only("layout", "ids")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="CSV file to write, for 'radfact evaluate'."), Output("file")
+    ] = Path("pairs.csv"),
 ) -> None:
     """Write the reports of a rated data set as pairs for 'radfact evaluate'."""
     from radfact.html.meta_page import Table
@@ -214,9 +288,13 @@ def pairs(
 
     if rating.layout == "preferences":
         _check_no_ids(rating)
-        reports = read_preferences(table).pairs
+        reports, by = read_preferences(table, texts_only=True).pairs, None
     else:
-        reports = read(table, rating).pairs
+        ratings = read(table, rating, texts_only=True)
+        reports, by = ratings.pairs, ratings.cluster_by
     rows = [[pair.sample_id, narrative(pair.candidate), narrative(pair.reference)] for pair in reports]
-    Table(["example_id", "prediction", "target"], rows).write(out)
+    headings = ["example_id", "prediction", "target"]
+    if by is not None:
+        headings, rows = [*headings, by], [[*row, pair.cluster or ""] for row, pair in zip(rows, reports, strict=True)]
+    Table(headings, rows).write(out)
     say(new_console(), f"{len(reports)} pairs written to {out}", wrap=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from radfact.cli.meta.agreement import MANUAL as AGREEMENT_MANUAL
-from radfact.cli.meta.agreement import agreement, pairs
+from radfact.cli.meta.agreement import agreement, examples, pairs
 from radfact.cli.meta.corrections import MANUAL as CORRECTIONS_MANUAL
 from radfact.cli.meta.corrections import corrections
 from radfact.cli.meta.ensemble import app as ensemble
@@ -20,6 +20,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command(help=AGREEMENT_MANUAL)(agreement)
+app.command()(examples)
 app.command()(pairs)
 app.command(help=CORRECTIONS_MANUAL)(corrections)
 app.command(help=INJECT_MANUAL)(inject)

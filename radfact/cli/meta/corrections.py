@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
-from radfact.cli.meta.options import Scoring, client_of, say_notes, show_table
+from radfact.cli.meta.options import Scoring, client_of, say_notes
 from radfact.cli.options import INPUT, JUDGE
-from radfact.cli.tables import new_console, say
+from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.io.outputs import replace_files
 from radfact.judges.options import JudgeOptions
 from radfact.meta.options import RatingOptions
 from radfact.metrics.options import MetricOptions
@@ -24,6 +24,7 @@ from radfact.progress import ProgressDisplay
 if TYPE_CHECKING:
     from radfact.meta.agreement.corrections import CorrectionResult, CorrectionRun, Setting
     from radfact.meta.datasets.ratings import RatingSet
+    from radfact.metrics.fineradscore import Examples
 
 MANUAL = "\n".join(
     (
@@ -58,8 +59,12 @@ SettingOption = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
-ZeroShotOption = Annotated[
-    bool, typer.Option("--zero-shot", help="Omit the published examples from the prompt.", rich_help_panel=JUDGE)
+ExamplesOption = Annotated[
+    Literal["turns", "prompt", "none"],
+    typer.Option(
+        help="Send the published examples as turns of the conversation, in the first message, or not at all.",
+        rich_help_panel=JUDGE,
+    ),
 ]
 ParaphraserOption = Annotated[
     str | None,
@@ -75,7 +80,7 @@ def corrections(
     judge: Annotated[JudgeOptions, own.MODEL],
     seed: own.Seed = 42,
     setting: SettingOption = "original",
-    zero_shot: ZeroShotOption = False,
+    examples: ExamplesOption = "turns",
     paraphrase_by: ParaphraserOption = None,
     out: own.Out = Path("corrections"),
     cache: own.Cache = None,
@@ -86,7 +91,6 @@ def corrections(
     from radfact.meta.agreement.corrections_report import write_corrections
     from radfact.metrics.registry import select_metrics
 
-    check_folder(out)
     ratings = read(table, rating)
     if not has_categories(ratings) and all(sample.corrections is None for sample in ratings.samples):
         message = f"--layout: expected corrected lines or errors by category, which '{rating.layout}' does not have"
@@ -96,14 +100,15 @@ def corrections(
     selected = metrics if metrics.metrics else metrics.model_copy(update={"metrics": _TEXT_METRICS})
     scoring = Scoring(selected, judge, cache)
     select_metrics(scoring.names)  # refuses unknown names before the model is queried
-    run = _correct(ratings, judge, cache, setting, zero_shot, paraphrase_by, seed)
+    run = _correct(ratings, judge, cache, setting, examples, paraphrase_by, seed)
     with scoring.scorer(main_only=True) as score:
         result = evaluate_corrections(run, ratings, score, out)
-    record = {"table": str(table), "layout": rating.layout, "judge": name, "zero_shot": zero_shot, "seed": seed}
-    examples = "without the published examples" if zero_shot else "with the published examples"
-    about = f"{len(run.reports)} of {len(ratings.samples)} reports, {setting}, corrected by {name} {examples}."
+    record = {"table": str(table), "layout": rating.layout, "judge": name, "examples": examples, "seed": seed}
+    shots = "without the published examples" if examples == "none" else "with the published examples"
+    about = f"{len(run.reports)} of {len(ratings.samples)} reports, {setting}, corrected by {name} {shots}."
     notes = [about, *ratings.notes, *(note or ())]
-    missing = write_corrections(result, run, out, record, setting=setting, notes=notes)
+    with replace_files(out) as new:
+        missing = write_corrections(result, run, new, record, setting=setting, notes=notes)
     console = new_console()
     _show(result)
     say_notes(console, [*ratings.notes, *missing])
@@ -120,7 +125,7 @@ def _correct(
     judge: JudgeOptions,
     cache: Path,
     setting: Setting,
-    zero_shot: bool,
+    examples: Examples,
     paraphrase_by: str | None,
     seed: int,
 ) -> CorrectionRun:
@@ -141,7 +146,7 @@ def _correct(
             )
             usage_by_role["paraphrases"] = paraphraser.usage_counter.as_dict
         stack.enter_context(ProgressDisplay(new_console(stderr=True), usage_by_role, None))
-        metric = FineRadScore(client, zero_shot=zero_shot)
+        metric = FineRadScore(client, examples=examples)
         return correct_reports(ratings, metric, setting=setting, paraphraser=paraphraser, seed=seed)
 
 

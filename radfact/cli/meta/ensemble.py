@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
-from radfact.cli.meta.options import say_matches, show_table
-from radfact.cli.options import INPUT, OUTPUT, SCORES
-from radfact.cli.tables import new_console, say
+from radfact.cli.meta.options import say_matches, say_notes
+from radfact.cli.options import INPUT, OUTPUT, SCORES, Out
+from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.io.outputs import Output
 from radfact.meta.options import RatingOptions
-from radfact.options import parse_key_values, rename_fields
+from radfact.options import only, parse_key_values, rename_fields
 from radfact.scoring.options import BootstrapOptions
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ def fit(
     folds: Annotated[
         int, typer.Option(min=2, metavar="N", help="Number of cross-validation folds.", rich_help_panel=SCORES)
     ] = 10,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", rich_help_panel=OUTPUT)] = Path(
-        "ensemble.json"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="JSON file to write.", rich_help_panel=OUTPUT), Output("file")
+    ] = Path("ensemble.json"),
 ) -> None:
     """Fit an ensemble of judges on expert ratings."""
     from radfact.meta.ensembles.fit import fit_on_ratings
@@ -105,8 +105,7 @@ def fit(
     from radfact.meta.scores import match_samples, pair_digests
 
     console = new_console()
-    check_folder(out.parent)
-    ratings = read(table, rating)
+    ratings = read(table, rating, draws.cluster)
     folders = _folders(judges)
     with rename_fields({"runs": "--judges", "features": "--judges"}):
         judge_scores = read_features(folders, _names(features))
@@ -116,6 +115,9 @@ def fit(
     show_table(console, fitted.table(replicates=draws.bootstrap, seed=draws.seed))
     direction = ratings.better[ratings.target]
     say(console, f"Correlations with '{ratings.target}' of the experts ({direction} is better), on their own scales.")
+    if fitted.clusters is not None:
+        say(console, f"Intervals: {fitted.clusters.resampling().describe()}.")
+    say_notes(console, ratings.notes)
     fitted.ensemble.save(out)
     say(console, f"Written to {out}", wrap=False)
 
@@ -125,8 +127,8 @@ def fit(
 def apply_ensemble(
     ensemble: Annotated[Path, typer.Argument(help="JSON file written by 'radfact meta ensemble fit'.")],
     judges: JudgesOption,
-    draws: BootstrapOptions,
-    out: own.Out = Path("ensemble"),
+    draws: Annotated[BootstrapOptions, only("bootstrap", "seed")],
+    out: Out = Path("ensemble"),
 ) -> None:
     """Score reports with an ensemble."""
     from radfact.meta.ensembles.fit import apply_to_folders
@@ -136,7 +138,6 @@ def apply_ensemble(
     from radfact.results.reader import read_digests
 
     loaded, folders = Ensemble.load(ensemble), _folders(judges)
-    check_folder(out)
     first, *others = folders.values()
     with rename_fields({"runs": "--judges", "features": "--judges"}):
         judge_scores = read_features(folders)
@@ -145,7 +146,9 @@ def apply_ensemble(
         files = {"files": [str(ensemble)], "judges": {name: str(folder) for name, folder in folders.items()}}
         counts = {"read": len(digests), "skipped": len(digests) - len(judge_scores.sample_ids)}
         record = {"versions": versions(), "input": {**files, **counts}}
-        result = apply_to_folders(loaded, judge_scores, folders, out, run=record, **draws.record())
+        result = apply_to_folders(
+            loaded, judge_scores, folders, out, run=record, bootstrap=draws.bootstrap, seed=draws.seed
+        )
     missing = sum(map(bool, result.failures))
     console = new_console()
     say(console, f"{len(result.pairs) - missing} of {len(result.pairs)} reports scored")

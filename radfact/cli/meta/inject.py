@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.inputs import check_folder
 from radfact.cli.meta import options as own
-from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes, show_table
-from radfact.cli.meta.rexamine import RULES
+from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes
 from radfact.cli.options import INPUT, JUDGE, OUTPUT
-from radfact.cli.tables import new_console, say
+from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError, RunError
+from radfact.io.outputs import Output, replace_files
 from radfact.judges.options import JudgeOptions
+from radfact.meta.options import RULES
 from radfact.metrics.options import MetricOptions
 from radfact.options import only
 from radfact.progress import ProgressDisplay
@@ -87,13 +87,15 @@ ModalityOption = Annotated[
 RegionOption = Annotated[
     str, typer.Option(metavar="TEXT", help="Body region, for the plausibility check.", rich_help_panel=INPUT)
 ]
-InjectedOption = Annotated[Path, typer.Option(metavar="FILE", help="JSON Lines file to write.", rich_help_panel=OUTPUT)]
+InjectedOption = Annotated[
+    Path, typer.Option(metavar="FILE", help="JSON Lines file to write.", rich_help_panel=OUTPUT), Output("file")
+]
 
 
 @with_options
 def inject(
     reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, report and, optionally, site.")],
-    model: Annotated[JudgeOptions, only("judge_args", "base_url", "concurrency")],
+    model: Annotated[JudgeOptions, only("judge_args", "base_url", "concurrency", "max_invalid")],
     by: ByOption = RULES,
     types: TypesOption = "a,b,c,d,e,f",
     errors: ErrorsOption = "1,2,3",
@@ -109,7 +111,6 @@ def inject(
     from radfact.meta.injection.records import write_injected
 
     console = new_console()
-    check_folder(out.parent)
     plan = _Plan(_parse_letters(types), _parse_numbers(errors), mixed, seed, modality, region)
     sources = read_reports(reports, default_site="")
     failed: dict[str, str] = {}
@@ -229,12 +230,17 @@ def detect(
     from radfact.meta.injection.records import read_injected
 
     console = new_console()
-    check_folder(out)
     rows = read_injected(injected)
     scoring = Scoring(metrics, judge.or_environment(), cache or out / "cache")
-    result = detection.detect(rows, collect_scores(detection.detection_pairs(rows), scores, scoring, out))
-    missing = detection.write_detection(result, rows, out, {"injected": str(injected)}, note or ())
+    columns = collect_scores(detection.detection_pairs(rows), scores, scoring, out)
+    result = detection.detect(rows, columns)
+    # Reports are always reworded by rules.
+    circular = columns.circular_notes(RULES)
+    notes = [*columns.model_notes(), *circular]
+    record = {"injected": str(injected), "models": columns.models, "circular": bool(circular)}
+    with replace_files(out) as new:
+        missing = detection.write_detection(result, rows, new, record, [*notes, *(note or ())])
     show_table(console, detection.detection_table(result))
-    say_notes(console, missing)
+    say_notes(console, [*notes, *missing])
     say(console, f"Read the curves in {out / 'detection.html'}", wrap=False)
     scoring.finish(console)

@@ -13,6 +13,7 @@ import typer
 from radfact.cli.options import INPUT, OUTPUT, SCORES
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.io.outputs import Output
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
 from radfact.options import only, rename_fields
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from radfact.html.meta_page import Table
     from radfact.llm import ChatClient
     from radfact.meta.scores import SampleMatch, ScoreColumns, ScoreFunction
     from radfact.records import Pair
 
-MODEL = only("judge", "judge_args", "base_url", "concurrency")
+MODEL = only("judge", "judge_args", "base_url", "concurrency", "max_invalid")
 """Options of a judge or another language model."""
 METRICS = only("metrics", "weights", metrics=())
 DRAWS = only(bootstrap=1000)
@@ -42,7 +42,7 @@ Scores = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.", rich_help_panel=SCORES)]
-Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.", rich_help_panel=OUTPUT)]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.", rich_help_panel=OUTPUT), Output("folder")]
 Notes = Annotated[
     list[str] | None,
     typer.Option(metavar="TEXT", help="Note shown at the top of the page; repeatable.", rich_help_panel=OUTPUT),
@@ -147,6 +147,7 @@ def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, param
             base_url=judge.base_url,
             parameters={**parameters, **parse_model_args(judge.judge_args)},
             concurrency=judge.concurrency,
+            max_invalid=judge.max_invalid,
             cache=cache,
         )
 
@@ -175,7 +176,13 @@ def collect_scores(pairs: Sequence[Pair], folders: Sequence[Path] | None, scorin
         with scoring.scorer() as score:
             computed = score(pairs, out / "evaluation")
         values, directions = {**scores.values, **computed.values}, {**scores.directions, **computed.directions}
-        scores = ScoreColumns(values, directions, matches=scores.matches)
+        scores = ScoreColumns(
+            values,
+            directions,
+            matches=scores.matches,
+            models={**scores.models, **computed.models},
+            rule_based=list(dict.fromkeys([*scores.rule_based, *computed.rule_based])),
+        )
     return scores
 
 
@@ -193,23 +200,3 @@ def say_notes(console: Console, notes: Sequence[str]) -> None:
     """
     for note in notes:
         say(console, note, style="yellow")
-
-
-def show_table(console: Console, table: Table) -> None:
-    """Print a table.
-
-    Args:
-        console: console to print to.
-        table: to print.
-    """
-    from rich.markup import escape
-    from rich.table import Table as RichTable
-
-    from radfact.html.meta_page import format_cell
-
-    drawn = RichTable()
-    for column, heading in enumerate(table.headings):
-        drawn.add_column(escape(heading), justify="right" if column else "left", overflow="fold")
-    for row in table.rows:
-        drawn.add_row(*(escape(format_cell(cell)) for cell in row))
-    console.print(drawn)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.inputs import check_files, check_folder
+from radfact.cli.inputs import check_files
 from radfact.cli.meta import options as own
-from radfact.cli.meta.options import Scoring, client_of, show_table
+from radfact.cli.meta.options import Scoring, client_of
 from radfact.cli.options import INPUT, SCORES
-from radfact.cli.tables import new_console, say
+from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.judges.options import JudgeOptions
+from radfact.meta.options import RULES
 from radfact.metrics.options import MetricOptions
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ MANUAL = "\n".join(
         "  3 done, with reports excluded and listed",
     )
 )
-RULES = "rules"
 
 
 StylerOption = Annotated[
@@ -87,7 +87,6 @@ def rexamine(
     from radfact.meta.robustness.rexamine import rexamine as run
     from radfact.meta.robustness.style_effects import short_table_c, table_2
 
-    check_folder(out)
     check_files(counts)
     judge, cache = judge.or_environment(), cache or out / "cache"
     site_reports = read_reports(reports)

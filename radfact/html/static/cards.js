@@ -7,6 +7,8 @@ const Cards = (() => {
   /** Maximum number of rendered cards; the oldest are removed first. */
   const KEPT = 20;
   const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
+  /** First letter of the numbers of sentences, by report. */
+  const LETTER = { candidate: "C", reference: "R" };
   /** Attributes that hold text for the reader. */
   const SAID = ["aria-label", "title"];
 
@@ -135,6 +137,6 @@ const Cards = (() => {
     if (event.target === dialog) dialog.close();
   });
 
-  return { IMAGES, element, titleCase, openLarge, describedImage, connect, listStudies };
+  return { IMAGES, LETTER, element, titleCase, openLarge, describedImage, connect, listStudies };
 })();
 

@@ -3,6 +3,8 @@
   const { element } = Cards;
   const { scoreName } = Study;
   const ROWS = 50;
+  // A browser draws some thousand points without delay.
+  const MOST_POINTS = 5000;
   const WIDTH = 640;
   const HEIGHT = 400;
   const MARGIN = { left: 64, right: 16, top: 16, bottom: 40 };
@@ -12,7 +14,7 @@
   const data = Results;
   const names = Object.keys(data.directions).filter((name) =>
     data.studies.some((study) => (study.scores[name] ?? null) !== null));
-  if (!data.metrics || !names.length) return;
+  if (!data.metrics || !names.length || data.isPart) return;
   section.hidden = false;
 
   const valueOf = (study, name) => study.scores[name] ?? null;
@@ -120,14 +122,16 @@
       draw("text", { x: left - 6, y: bottom, "text-anchor": "end" }, y.low.toFixed(2)),
       draw("text", { x: left - 6, y: MARGIN.top + 8, "text-anchor": "end" }, y.high.toFixed(2)),
     );
-    for (const [across, up, study] of points) {
+    const step = Math.ceil(points.length / MOST_POINTS);
+    for (const [across, up, study] of points.filter((_, place) => place % step === 0)) {
       const dot = draw("circle", { cx: x.at(across), cy: y.at(up), r: 4 });
       dot.append(draw("title", {}, `${study.sample_id}: ${shown(across)}, ${shown(up)}`));
       dot.addEventListener("click", () => show(study));
       picture.append(dot);
     }
     const r = correlation(points);
-    said.textContent = `${points.length} studies; Pearson's r ${r === null ? "has no value" : r.toFixed(2)}. Choose a point to see its study.`;
+    const every = step > 1 ? `, one in ${step} of them drawn` : "";
+    said.textContent = `${points.length} studies${every}; Pearson's r ${r === null ? "has no value" : r.toFixed(2)}. Choose a point to see its study.`;
   }
 
   function plot() {

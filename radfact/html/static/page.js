@@ -1,11 +1,16 @@
 (() => {
   const { element, listStudies } = Cards;
-  const { studyCard, scoreName } = Study;
+  const { studyCard, linkCard, scoreName } = Study;
   const BINS = 20;
   // With fewer studies, the list is more useful than a histogram.
   const FEWEST_DRAWN = 10;
 
+  // More elements would make the page of a large set slow; order and filter lead to the others.
+  const MOST_LISTED = 500;
+
   const data = Results;
+  /** Whether the studies are on other pages, and this one only lists them. */
+  const isList = Boolean(data.list);
 
   function fillOrders(select) {
     const names = Object.keys(data.directions).filter((name) => data.studies.some((study) => name in study.scores));
@@ -27,9 +32,8 @@
     const [key, name] = order.split(/:(.*)/s);
     const sign = key !== "greatest" && (data.directions[name] === "lower") === (key === "best") ? 1 : -1;
     // An empty report is the worst, although it has no precision and F1.
-    const silent = (study) => !study.failure && study.candidate.length === 0 && study.reference.length > 0;
     const least = key === "worst" ? -sign * Infinity : null;
-    const value = (study) => study.scores[name] ?? (silent(study) ? least : null);
+    const value = (study) => study.scores[name] ?? (study.kinds.includes("empty") ? least : null);
     // Other studies without a value come last.
     return [...studies].sort((a, b) => {
       const [left, right] = [value(a), value(b)];
@@ -38,23 +42,19 @@
     });
   }
 
+  /** Kinds by which studies are selected; each study names its own. */
   const KINDS = {
-    all: ["All", () => true],
-    unsupported: ["With a candidate sentence that is not entailed", (study) => has(study.candidate, "status", "not_entailment")],
-    missed: ["With a reference sentence that is missed", (study) => has(study.reference, "status", "not_entailment")],
-    misplaced: ["Entailed, but elsewhere in the image", (study) => [...study.candidate, ...study.reference]
-      .some((sentence) => sentence.status === "entailment" && sentence.spatial === "not_entailed")],
-    failed: [data.metrics ? "Not scored by every metric" : "Excluded from the scores", (study) => Boolean(study.failure)],
+    unsupported: "With a candidate sentence that is not entailed",
+    missed: "With a reference sentence that is missed",
+    misplaced: "Entailed, but elsewhere in the image",
+    failed: data.metrics ? "Not scored by every metric" : "Excluded from the scores",
   };
-
-  function has(sentences, field, value) {
-    return sentences.some((sentence) => sentence[field] === value);
-  }
 
   /** Kinds of studies that exist, with their numbers. */
   function fillKinds(select) {
-    for (const [key, [label, test]] of Object.entries(KINDS)) {
-      const count = data.studies.filter(test).length;
+    select.append(element("option", { value: "all", text: `All (${data.studies.length})` }));
+    for (const [key, label] of Object.entries(KINDS)) {
+      const count = data.studies.filter((study) => study.kinds.includes(key)).length;
       if (count) select.append(element("option", { value: key, text: `${label} (${count})` }));
     }
   }
@@ -68,7 +68,7 @@
       chosen?.setAttribute("aria-pressed", "true");
       choose(chosen && range);
     };
-    for (const name of Object.keys(data.directions)) {
+    for (const name of data.isPart ? [] : Object.keys(data.directions)) {
       const values = data.studies.map((study) => study.scores[name] ?? null).filter((value) => value !== null);
       if (values.length >= FEWEST_DRAWN) container.append(histogram(name, values, pick));
     }
@@ -116,7 +116,7 @@
 
   function searchText(study) {
     study.search ??= [study.sample_id, study.indication, study.comparison, study.technique, study.prior_report, study.failure,
-      ...study.candidate.map((sentence) => sentence.text), ...study.reference.map((sentence) => sentence.text)]
+      ...[...(study.candidate ?? []), ...(study.reference ?? [])].map((sentence) => sentence.text)]
       .filter(Boolean).join("\n").toLowerCase();
     return study.search;
   }
@@ -130,29 +130,42 @@
     let range = null;
     fillOrders(order);
     fillKinds(kind);
+    if (isList) filter.placeholder = "an id, or a reason of a failure";
     const redraw = () => {
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const choice = chosenFindings();
       const inRange = (value) => value !== null && range.holds(value);
-      const found = data.studies.filter((study) => KINDS[kind.value][1](study)
+      const found = data.studies.filter((study) => (kind.value === "all" || study.kinds.includes(kind.value))
         && (range === null || inRange(study.scores[range.name] ?? null))
+        && (choice === null || Findings.keysOf(study).some((key) => Findings.fits(key, choice)))
         && (!words.length || words.every((word) => searchText(study).includes(word))));
-      document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies`;
-      listStudies(list, ordered(found, order.value), studyCard);
+      const listed = ordered(found, order.value).slice(0, isList ? MOST_LISTED : found.length);
+      const first = listed.length < found.length ? `, the first ${listed.length} are listed` : "";
+      document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies${first}`;
+      listStudies(list, listed, isList ? linkCard : (study) => studyCard(study, choice));
     };
+    const chosenFindings = Findings.filters(data.studies, data.findings, redraw);
     const letGo = drawHistograms(document.getElementById("histograms"), (chosen) => {
       range = chosen;
       chip.hidden = range === null;
       if (range) chip.textContent = `${scoreName(range.name)} ${shortNumber(range.low)} to ${shortNumber(range.high)} ✕`;
       redraw();
     });
+    const showLinked = () => {
+      if (!data.isPart || location.hash.length < 2) return;
+      filter.value = decodeURIComponent(location.hash.slice(1));
+      redraw();
+    };
+    window.addEventListener("hashchange", showLinked);
     document.getElementById("spread").hidden = !document.querySelector(".histogram");
     chip.addEventListener("click", letGo);
     order.addEventListener("change", redraw);
     kind.addEventListener("change", redraw);
     filter.addEventListener("input", redraw);
     redraw();
-    const apart = document.getElementById("unscored-list");
-    if (apart) listStudies(apart, data.unscored, studyCard);
+    showLinked();
+    const unscored = document.getElementById("unscored-list");
+    if (unscored) listStudies(unscored, data.unscored, (study) => studyCard(study));
   }
 
   start();

@@ -4,18 +4,31 @@ const Results = (() => {
   const data = JSON.parse(source.textContent);
   // For 15,000 studies, the text takes as much memory as the parsed data.
   source.remove();
+  if (data.list) data.studies = listedStudies(data.list);
   return data;
+
+  /** Studies of a page that only lists them, from columns. */
+  function listedStudies({ ids, scores, failures, kinds, findings, parts, size }) {
+    const studies = ids.map((id, place) => ({ sample_id: id, scored: true, failure: failures[place] ?? null, kinds: [], keys: [],
+      scores: Object.fromEntries(Object.entries(scores).map(([name, column]) => [name, column[place]])),
+      part: parts[Math.floor(place / size)] }));
+    for (const [kind, places] of Object.entries(kinds)) for (const place of places) studies[place].kinds.push(kind);
+    for (const [text, places] of Object.entries(findings)) {
+      const key = text.split("\t");
+      for (const place of places) studies[place].keys.push(key);
+    }
+    return studies;
+  }
 })();
 
 /** The card of a study, as in MAIRA-2, figure E.1: inputs of the model, both reports, their boxes side by side. */
 const Study = (() => {
-  const { IMAGES, element, titleCase, openLarge, describedImage, connect } = Cards;
+  const { IMAGES, LETTER, element, titleCase, openLarge, describedImage, connect } = Cards;
   // Longer text would push the reports out of view.
   const MOST_GROUPS = 8;
   // Colors of viewer.css.
   const TINTS = 8;
   const SHORT = { precision: "P", recall: "R", f1: "F1" };
-  const LETTER = { candidate: "C", reference: "R" };
   const OTHER = { candidate: "reference", reference: "candidate" };
   const SECTIONS = ["indication", "technique", "comparison", "prior_report"];
   const STATUS = {
@@ -23,6 +36,10 @@ const Study = (() => {
     not_entailment: ["no", "✗ not entailed"],
   };
   // The third item is for screen readers.
+  const RELATION = {
+    contradiction: ["no", "✗ contradicted"],
+    neutral: ["open", "○ neutral", ", not entailed"],
+  };
   const SPATIAL = {
     entailed: ["yes", "✓ boxes", " entailed"],
     not_entailed: ["no", "✗ boxes", " not entailed"],
@@ -34,7 +51,8 @@ const Study = (() => {
   const sidesOf = (study) => (study.scored ? ["candidate", "reference"] : ["candidate"]);
   // Narratives have no boxes.
   const located = [...data.studies, ...(data.unscored ?? [])].some((study) =>
-    sidesOf(study).some((side) => study[side].some(isLocated)));
+    sidesOf(study).some((side) => study[side]?.some(isLocated)));
+  const failureLabel = data.metrics ? "Not scored by every metric" : "Excluded from the scores";
   let count = 0;
 
   /** Readable name of a score or of a group of scores. */
@@ -45,8 +63,8 @@ const Study = (() => {
   function scoreGroups(scores) {
     const groups = new Map();
     for (const [name, value] of Object.entries(scores)) {
-      const match = /^(.+)_(precision|recall|f1)$/.exec(name);
-      const [group, part] = match ? [match[1], SHORT[match[2]]] : [name, ""];
+      const match = /^(.+)_(precision|recall|f1)(_(?:positive|negative|implied))?$/.exec(name);
+      const [group, part] = match ? [match[1] + (match[3] ?? ""), SHORT[match[2]]] : [name, ""];
       groups.set(group, [...(groups.get(group) ?? []), [part, value]]);
     }
     const rows = [];
@@ -84,9 +102,11 @@ const Study = (() => {
     return Object.keys(SHORT).find((name) => SHORT[name] === part) ?? "";
   }
 
-  /** Ids of the evidence of a sentence. */
+  /** Ids of the evidence of a sentence, or of what belongs to a finding. */
   function evidenceIn(study) {
+    const byFinding = Findings.evidenceByFinding(study);
     return (id) => {
+      if (byFinding.has(id)) return byFinding.get(id);
       const [side, index] = id.split("-");
       return study[side][Number(index)].evidence.map((at) => `${OTHER[side]}-${at}`);
     };
@@ -195,8 +215,8 @@ const Study = (() => {
     return { figure: element("div", { class: "pictures" }, row, enlarge), viewers: drawn.map(({ viewer }) => viewer) };
   }
 
-  function tag([kind, words, unseen], name) {
-    return element("span", { class: `tag ${kind} ${name}`, text: words }, unseen ? element("span", { class: "unseen", text: unseen }) : null);
+  function tag([kind, words, hidden], name) {
+    return element("span", { class: `tag ${kind} ${name}`, text: words }, hidden ? element("span", { class: "visually-hidden", text: hidden }) : null);
   }
 
   function sentenceItem(sentence, side, index, tint, judged) {
@@ -207,7 +227,7 @@ const Study = (() => {
     const item = element("li", { class: "sentence", "data-id": `${side}-${index}` }, button);
     if (!judged) return item;
     const verdict = element("p", { class: "verdict", id: verdictId },
-      tag(STATUS[sentence.status] ?? ["none", "not judged"], "status"));
+      tag(RELATION[sentence.relation] ?? STATUS[sentence.status] ?? ["none", "not judged"], "status"));
     if (sentence.spatial && located) verdict.append(tag(SPATIAL[sentence.spatial] ?? ["none", sentence.spatial], "spatial"));
     if (sentence.evidence.length) {
       const names = sentence.evidence.map((at) => LETTER[OTHER[side]] + (at + 1)).join(", ");
@@ -227,10 +247,29 @@ const Study = (() => {
       ? element("ol", {}, ...study[side].map((sentence, index) =>
         sentenceItem(sentence, side, index, tints.get(`${side}-${index}`), judged)))
       : element("p", { class: "empty", text: `The ${side} report has no sentences.` });
-    return element("div", { class: `report ${side}` }, element("h4", { text: titleCase(side) }), body);
+    return element("div", { class: `report ${side}` }, element("h4", { text: titleCase(side) }), body,
+      ...(study.removed?.[side] ? removedParts(study.removed[side], side) : []));
   }
 
-  function studyCard(study) {
+  /** What the splitter removed from a report: struck through in the narrative, or listed if it was not located there. */
+  function removedParts({ narrative, unlocated }, side) {
+    const spelled = ({ text, reason, removed = true }) => (removed
+      ? [element("del", { text }), element("span", { class: "reason", text: ` [removed${reason ? `: ${reason}` : ""}]` })]
+      : [element("span", { text })]);
+    const blocks = [];
+    if (narrative.length) {
+      blocks.push(element("h5", { text: "Original narrative" }), element("p", { class: "narrative" },
+        ...narrative.flatMap((part) => spelled({ removed: false, ...part }))));
+    }
+    if (unlocated.length) {
+      blocks.push(element("ul", { class: "removed", "aria-label": `Removed from the ${side}` },
+        ...unlocated.map((part) => element("li", {}, ...spelled(part)))));
+    }
+    return blocks;
+  }
+
+  /** The card of a study; `choice` marks findings (`Findings.filters`). */
+  function studyCard(study, choice = null) {
     const tints = tintsOf(study);
     const { figure, viewers } = pictures(study, tints);
     const lists = sidesOf(study).map((side) => sentenceList(study, side, tints));
@@ -238,13 +277,23 @@ const Study = (() => {
     const head = element("div", { class: "card-head" }, element("h3", { text: study.sample_id }),
       study.scored ? scoreGroups(study.scores) : element("span", { class: "tag unscored", text: "not scored" }));
     const card = element("article", { class: "card", "data-sample": study.sample_id, "aria-label": `Study ${study.sample_id}` }, head);
-    if (study.failure) card.append(element("p", { class: "failure", text: `${data.metrics ? "Not scored by every metric" : "Excluded from the scores"}: ${study.failure}` }));
+    if (study.failure) card.append(element("p", { class: "failure", text: `${failureLabel}: ${study.failure}` }));
     const given = inputs(study, tints);
     if (given) card.append(given);
-    card.append(element("div", { class: layout }, ...(figure ? [figure] : []), ...lists), ...detailList(study));
+    card.append(element("div", { class: layout }, ...(figure ? [figure] : []), ...lists),
+      ...Findings.sections(study, choice), ...detailList(study));
     connect(card, viewers, evidenceIn(study));
     return card;
   }
 
-  return { studyCard, scoreName };
+  /** The card of a study on another page: its scores, and a link. */
+  function linkCard(study) {
+    const link = element("a", { href: `${study.part}#${encodeURIComponent(study.sample_id)}`, text: study.sample_id });
+    const card = element("article", { class: "card", "data-sample": study.sample_id, "aria-label": `Study ${study.sample_id}` },
+      element("div", { class: "card-head" }, element("h3", {}, link), scoreGroups(study.scores)));
+    if (study.failure) card.append(element("p", { class: "failure", text: `${failureLabel}: ${study.failure}` }));
+    return card;
+  }
+
+  return { studyCard, linkCard, scoreName };
 })();

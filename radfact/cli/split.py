@@ -1,0 +1,160 @@
+"""`radfact split`: split narratives into single-finding sentences that can be read, edited and scored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from radfact.cli.command import with_options
+from radfact.cli.options import INPUT, OUTPUT, PriceOption
+from radfact.cli.tables import new_console, say
+from radfact.errors import ErrorCode, ExitCode, Failure, InputError, describe_choice
+from radfact.io.outputs import Output
+from radfact.judges.options import JudgeOptions
+from radfact.judges.protocol import ExplainingSplitter, RemovedText, SplitSentence
+from radfact.options import only, rename_fields
+from radfact.progress import ProgressDisplay, parse_price
+
+MANUAL = "\n".join(
+    (
+        "Split narrative reports into sentences of one finding each, and list what was removed and why (MAIRA-2, "
+        "appendix B.5.1).",
+        "",
+        "FILE holds pairs (.csv with the columns example_id, prediction, target), drafts or references (.jsonl with "
+        "sample_id and report or findings). OUT has the layout of grounded reports, without boxes: .json for pairs, "
+        ".jsonl otherwise. Read and edit the sentences, then score OUT. OUT.removed.jsonl lists the removed parts. "
+        "Reports that already are sentences are unchanged. 'maira sentences' writes a manifest instead.",
+        "",
+        "[bold]Examples[/bold]",
+        "  radfact split pairs.csv --judge offline --out sentences.json",
+        "  radfact score sentences.json --judge offline --out results",
+        "  radfact split drafts.jsonl --judge openai:MODEL --out sentences.jsonl",
+    )
+)
+_PAIR_FIELDS = ("prediction", "target")
+_REPORT_FIELDS = ("report", "findings")
+
+
+@with_options
+def split(
+    file: Annotated[
+        Path,
+        typer.Argument(help="Pairs (.csv), or drafts or references (.jsonl).", rich_help_panel=INPUT),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="OUT", help="Sentences: .json for pairs, else .jsonl.", rich_help_panel=OUTPUT),
+        Output("file", siblings=("{stem}.removed.jsonl",)),
+    ],
+    judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url", "few_shots", "concurrency", "max_invalid")],
+    price: PriceOption = None,
+) -> None:
+    """Split narrative reports into sentences."""
+    from radfact.io.jsonl import write_json, write_jsonl
+    from radfact.judges.loading import load_splitter
+
+    is_pairs = file.suffix.lower() == ".csv"
+    expected = ".json" if is_pairs else ".jsonl"
+    if out.suffix.lower() != expected:
+        message = f"expected a {expected} file for the sentences of {file.name}, found {describe_choice(out.suffix)}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="out")
+    rows = _read_rows(file)
+    judge, token_price = judge.or_environment(), parse_price(price)
+    with rename_fields({"splitter": "judge", "splitter_args": "judge_args"}):
+        splitter = load_splitter(
+            judge.required_judge,
+            base_url=judge.base_url,
+            splitter_args=judge.judge_args,
+            few_shots=judge.few_shots,
+            concurrency=judge.concurrency,
+            max_invalid=judge.max_invalid,
+            cache=out.parent / "cache",
+        )
+    with ProgressDisplay(new_console(stderr=True), {"splitting": splitter.usage}, token_price):
+        result = _split(rows, splitter)
+    if is_pairs:
+        write_json(out, result.rows)
+    else:
+        write_jsonl(out, result.rows)
+    removed_file = out.with_name(f"{out.stem}.removed.jsonl")
+    write_jsonl(removed_file, result.removed)
+    console = new_console()
+    for sample_id, reason in result.failures.items():
+        say(console, f"{sample_id}: {reason}", style="yellow", wrap=False)
+    counts = (
+        f"{len(result.rows)} of {len(rows)} samples, {result.sentences} sentences, {len(result.removed)} parts removed"
+    )
+    say(console, counts)
+    for reason, count in Counter(row["reason"] for row in result.removed).most_common():
+        say(console, f"  {count} x {reason or 'no reason given'}")
+    say(console, f"Written to {out} and {removed_file}", wrap=False)
+    if result.failures:
+        raise typer.Exit(ExitCode.INCOMPLETE)
+
+
+@dataclass(slots=True)
+class _Result:
+    """Rows with sentences, what was removed, and the samples that could not be split."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    removed: list[dict[str, Any]] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    sentences: int = 0
+
+
+def _read_rows(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the id and the columns of each sample; the file is checked as before scoring."""
+    from radfact.io.csv_tables import read_csv
+    from radfact.io.jsonl import read_jsonl
+    from radfact.io.pairs import read_pairs, read_reports
+
+    suffix = file.suffix.lower()
+    if suffix == ".csv":
+        ids = [pair.sample_id for pair in read_pairs(file, cluster="none")]
+        return list(zip(ids, (dict(cells) for _, cells in read_csv(file)[1]), strict=True))
+    if suffix == ".jsonl":
+        reports = read_reports(file)
+        rows = [row for _, row in read_jsonl(file)]
+        return [(row["sample_id"], row) for row in rows if row["sample_id"] in reports]
+    raise InputError(
+        "expected pairs (.csv), or drafts or references (.jsonl)", code=ErrorCode.INVALID_FORMAT, file=file
+    )
+
+
+def _narratives(row: Mapping[str, Any], fields: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a row that hold a narrative, and the narratives."""
+    for name in fields:
+        if isinstance(value := row.get(name), str) and not (name == "findings" and row.get("grounded_findings")):
+            yield name, value.strip()
+
+
+def _split(rows: Sequence[tuple[str, dict[str, Any]]], splitter: ExplainingSplitter) -> _Result:
+    """Split the narratives of rows; equal ones once."""
+    from radfact.judges.positions import locate_removed
+    from radfact.judges.protocol import flatten_split
+
+    fields = _PAIR_FIELDS if rows and _PAIR_FIELDS[0] in rows[0][1] else _REPORT_FIELDS
+    texts = list(dict.fromkeys(text for _, row in rows for _, text in _narratives(row, fields) if text))
+    splits: dict[str, list[SplitSentence] | Failure] = dict(zip(texts, splitter.explain(texts), strict=True))
+    result = _Result()
+    for sample_id, row in rows:
+        changed, removed, sentences = dict(row), list[tuple[str, RemovedText]](), 0
+        for name, text in _narratives(row, fields):
+            split_text = splits[text] if text else []
+            if isinstance(split_text, Failure):
+                result.failures[sample_id] = split_text.reason
+                break
+            target = "grounded_findings" if name == "findings" else name
+            changed[target] = [{"text": new} for new in flatten_split(split_text)]
+            sentences += len(changed[target])
+            removed += [(name, part) for part in locate_removed(text, split_text)]
+        else:
+            result.rows.append(changed)
+            result.removed += [{"sample_id": sample_id, "field": name, **asdict(part)} for name, part in removed]
+            result.sentences += sentences
+    return result

@@ -1,0 +1,135 @@
+/** Findings of both reports of a study, with their links, and the choice of studies by finding. */
+const Findings = (() => {
+  const { LETTER, element } = Cards;
+  const SIDES = ["candidate", "reference"];
+  const VERDICTS = {
+    omitted: ["no", "✗ omitted"],
+    unsupported: ["no", "✗ unsupported"],
+    contradicted: ["no", "✗ contradicted"],
+    attribute_error: ["open", "≠ attribute error"],
+    correct: ["yes", "✓ correct"],
+  };
+  const TIERS = ["urgent", "actionable", "minor", "expected"];
+  const OTHERS = { both: "In both reports", candidate: "Only in the candidate", reference: "Only in the reference" };
+
+  const spaced = (name) => name.replaceAll("_", " ");
+  const capitalized = (name) => name[0].toUpperCase() + name.slice(1);
+  const linksOf = (study) => Object.values(study.findings ?? {}).flatMap(({ links }) => links);
+  const kindsOf = (link) => [link.verdict, ...link.attributes.map((name) => `${link.verdict}:${name}`)];
+
+  /** [concept, tier, kind] of each finding; a page that only lists studies has them in its list. */
+  function keysOf(study) {
+    study.keys ??= linksOf(study).flatMap((link) =>
+      link.concepts.flatMap((concept) => kindsOf(link).map((kind) => [concept, link.tier, kind])));
+    return study.keys;
+  }
+
+  /** Whether a finding is chosen; `choice` has a concept, a tier and a kind, each of which may be empty. */
+  function fits([concept, tier, kind], choice) {
+    return (!choice.concept || concept === choice.concept) && (!choice.tier || tier === choice.tier)
+      && (!choice.kind || (choice.kind === "error" ? kind !== "correct" : kind === choice.kind));
+  }
+
+  /** The selects of the toolbar: `choice()` is null while all are empty. */
+  function filters(studies, names, redraw) {
+    const selects = Object.fromEntries(["concept", "tier", "kind"].map((name) => [name, document.getElementById(`finding-${name}`)]));
+    document.getElementById("finding-filters").hidden = !studies.some((study) => keysOf(study).length);
+    const counted = (place) => {
+      const counts = new Map();
+      for (const study of studies) {
+        for (const value of new Set(keysOf(study).map((key) => key[place]))) counts.set(value, (counts.get(value) ?? 0) + 1);
+      }
+      return counts;
+    };
+    const fill = (select, options) => select.append(element("option", { value: "", text: "All" }),
+      ...options.map(([value, label, count]) => element("option", { value, text: `${label} (${count})` })));
+    const [concepts, tiers, kinds] = [0, 1, 2].map(counted);
+    fill(selects.concept, [...concepts].map(([concept, count]) => [concept, capitalized(names[concept]), count])
+      .sort((a, b) => a[1].localeCompare(b[1])));
+    fill(selects.tier, TIERS.filter((tier) => tiers.has(tier)).map((tier) => [tier, capitalized(tier), tiers.get(tier)]));
+    const wrong = studies.filter((study) => keysOf(study).some(([, , kind]) => kind !== "correct")).length;
+    fill(selects.kind, [...(wrong ? [["error", "Any error", wrong]] : []),
+      ...Object.keys(VERDICTS).filter((kind) => kinds.has(kind)).flatMap((kind) => [
+        [kind, capitalized(spaced(kind)), kinds.get(kind)],
+        ...[...kinds].filter(([name]) => name.startsWith(`${kind}:`)).sort((a, b) => b[1] - a[1])
+          .map(([name, count]) => [name, `${capitalized(spaced(kind))}: ${spaced(name.slice(kind.length + 1))}`, count]),
+      ])]);
+    for (const select of Object.values(selects)) select.addEventListener("change", redraw);
+    for (const button of document.querySelectorAll("[data-concept]")) {
+      button.addEventListener("click", () => {
+        for (const select of Object.values(selects)) select.value = "";
+        selects.concept.value = button.dataset.concept;
+        redraw();
+        document.getElementById("studies").scrollIntoView();
+      });
+    }
+    return () => {
+      const choice = Object.fromEntries(Object.entries(selects).map(([name, select]) => [name, select.value]));
+      return Object.values(choice).some(Boolean) ? choice : null;
+    };
+  }
+
+  /** Ids of what belongs to each finding of a study by the id of the finding: its sentence, and the linked findings. */
+  function evidenceByFinding(study) {
+    const evidence = new Map();
+    linksOf(study).forEach((link, place) => {
+      for (const side of SIDES) {
+        const other = SIDES.find((name) => name !== side);
+        link[side].forEach(({ sentence }, index) => evidence.set(`${side}-${place}-${index}`, [
+          ...(sentence === undefined ? [] : [`${side}-${sentence}`]),
+          ...link[other].map((_, at) => `${other}-${place}-${at}`),
+        ]));
+      }
+    });
+    return evidence;
+  }
+
+  /** Findings of one report; `isNumbered` tells whether to name their sentences. */
+  function cell(link, side, place, isNumbered) {
+    const items = link[side].map(({ text, sentence }, index) =>
+      element("div", { class: "sentence", "data-id": `${side}-${place}-${index}` },
+        element("button", { type: "button", class: "sentence-text", "aria-pressed": "false" }, element("span", { text }),
+          isNumbered && sentence !== undefined ? element("span", { class: "source", text: LETTER[side] + (sentence + 1) }) : null)));
+    return element("td", { "data-label": capitalized(side) }, ...(items.length ? items : [element("span", { class: "empty", text: "–" })]));
+  }
+
+  function row(study, link, place, choice) {
+    const [kind, label] = VERDICTS[link.verdict];
+    const attributes = link.attributes.length ? `: ${link.attributes.map(spaced).join(", ")}` : "";
+    const chosen = choice && link.concepts.some((concept) => kindsOf(link).some((name) => fits([concept, link.tier, name], choice)));
+    const cells = SIDES.map((side) => cell(link, side, place, study[side].length > 1));
+    return element("tr", chosen ? { class: "chosen" } : {}, cells[0],
+      element("td", {},
+        element("div", { class: "tags" }, element("span", { class: `tag ${kind}`, text: label + attributes }),
+          element("span", { class: `tag tier ${link.tier}`, text: link.tier }),
+          chosen ? element("span", { class: "visually-hidden", text: "chosen" }) : null),
+        element("p", { class: "reason", text: link.reason })),
+      cells[1]);
+  }
+
+  function othersList(others) {
+    const groups = Object.entries(OTHERS).filter(([group]) => others[group]);
+    if (!groups.length) return null;
+    const count = groups.reduce((sum, [group]) => sum + others[group].length, 0);
+    return element("details", {}, element("summary", { text: `Absent or normal, without an error (${count})` }),
+      element("dl", { class: "context" }, ...groups.map(([group, label]) =>
+        element("div", {}, element("dt", { text: label }), element("dd", { text: others[group].join("; ") })))));
+  }
+
+  /** The findings of a study by each metric that compares them; chosen ones are marked. */
+  function sections(study, choice) {
+    let place = 0;
+    const all = Object.entries(study.findings ?? {});
+    return all.map(([metric, { links, others }]) => {
+      const rows = links.map((link) => row(study, link, place++, choice));
+      const head = element("tr", {}, ...["Candidate", "Verdict", "Reference"].map((text) => element("th", { scope: "col", text })));
+      const name = all.length > 1 ? `Findings (${metric})` : "Findings";
+      return element("section", { class: "finding-list", "aria-label": `${name} of ${study.sample_id}` }, element("h4", { text: name }),
+        rows.length ? element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))
+          : element("p", { class: "empty", text: "Neither report states a finding." }),
+        othersList(others));
+    });
+  }
+
+  return { sections, filters, keysOf, fits, evidenceByFinding };
+})();

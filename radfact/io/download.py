@@ -1,0 +1,168 @@
+"""Resumable download of a file, checked by size and SHA-256."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from radfact.errors import ErrorCode, RunError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+CONNECT_SECONDS = 15.0
+SILENT_SECONDS = 60.0
+"""Seconds without a byte, after which a server counts as broken."""
+_PIECE_BYTES = 1 << 18
+
+OnProgress = Callable[[int, int | None], None]
+"""Receives the bytes so far, and the total or None."""
+
+
+def download(
+    url: str,
+    path: Path,
+    *,
+    size: int | None = None,
+    sha256: str | None = None,
+    on_progress: OnProgress = lambda _done, _total: None,
+) -> str:
+    """Download a file, or check the one that exists, and return its SHA-256.
+
+    An interrupted download stays as `PATH.part`, which the next call resumes by an HTTP range. Without a published
+    checksum, that requires that the server still has the same version by its ETag.
+
+    Args:
+        url: source address; redirections are followed, and proxies come from the environment.
+        path: the file to write; an existing file is checked instead, without a connection.
+        size: published size in bytes.
+        sha256: published checksum, in hexadecimal digits.
+        on_progress: called after every piece.
+
+    Raises:
+        RunError: the server cannot be reached or does not send the file, or size or checksum differ. A download of
+            another checksum is removed; an existing file stays.
+        OSError: the file cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    is_new = not path.exists()
+    if is_new:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _receive_all(url, part, size, sha256 is not None, on_progress)
+    source = part if is_new else path
+    digest = file_sha256(source)
+    if digest != (sha256 or digest):
+        if is_new:
+            _remove(part)
+        fate = "the download is removed" if is_new else "replace or remove the file"
+        raise RunError(
+            f"{path}: expected the SHA-256 {sha256}, found {digest}; {fate}", code=ErrorCode.CHECKSUM_MISMATCH
+        )
+    if is_new:
+        part.rename(path)
+        _etag_file(part).unlink(missing_ok=True)
+    return digest
+
+
+def file_sha256(path: Path) -> str:
+    """Compute the SHA-256 of a file, in hexadecimal digits.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _etag_file(part: Path) -> Path:
+    return part.with_name(f"{part.name}.etag")
+
+
+def _remove(part: Path) -> None:
+    part.unlink()
+    _etag_file(part).unlink(missing_ok=True)
+
+
+def _receive_all(url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress) -> None:
+    """Receive the file, or what is missing of it, with one line for every error of the network."""
+    import aiohttp
+
+    host = urlsplit(url).netloc
+    try:
+        asyncio.run(_receive(url, part, size, has_checksum, on_progress))
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise _unavailable(f"{host}: no connection ({type(error).__name__})") from None
+    except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+        done = part.stat().st_size if part.exists() else 0
+        raise _unavailable(
+            f"{host}: the connection broke off after {done:,} bytes of {part.stem} ({type(error).__name__}); the same "
+            "command resumes"
+        ) from None
+
+
+async def _receive(url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress) -> None:
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)
+    # A compressed body has other ranges than the file.
+    headers = {"Accept-Encoding": "identity"}
+    async with aiohttp.ClientSession(timeout=timeout, trust_env=True, headers=headers) as session:
+        while not await _receive_once(session, url, part, size, has_checksum, on_progress):
+            _remove(part)
+
+
+async def _receive_once(
+    session: aiohttp.ClientSession, url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress
+) -> bool:
+    """Send one request; False if the server does not know the range, so that the download must start again."""
+    done, headers = _resumable(part, has_checksum)
+    async with session.get(url, headers=headers) as reply:
+        if reply.status == 416 and done:
+            return reply.headers.get("Content-Range") == f"bytes */{done}"
+        if reply.status not in (200, 206):
+            raise _unavailable(f"{url}: HTTP {reply.status} {reply.reason}")
+        if reply.content_type == "text/html":
+            raise _unavailable(f"{url}: expected a file, found a web page, as of a proxy or a login")
+        if reply.status == 200:
+            done = 0
+        elif not reply.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
+            return False
+        total = None if reply.content_length is None else done + reply.content_length
+        if size is not None and total not in (None, size):
+            raise RunError(f"{url}: expected {size:,} bytes, found {total:,}", code=ErrorCode.CHECKSUM_MISMATCH)
+        etag = reply.headers.get("ETag", "")
+        # A weak ETag does not tell that all bytes are the same.
+        if re.fullmatch(r'"[^"]*"', etag):
+            _etag_file(part).write_text(etag, encoding="utf-8")
+        elif not done:
+            _etag_file(part).unlink(missing_ok=True)
+        with part.open("ab" if done else "wb") as file:
+            async for piece in reply.content.iter_chunked(_PIECE_BYTES):
+                file.write(piece)
+                done += len(piece)
+                on_progress(done, total)
+    if size is not None and done < size:
+        raise _unavailable(f"{url}: expected {size:,} bytes, received {done:,}; the same command resumes")
+    return True
+
+
+def _resumable(part: Path, has_checksum: bool) -> tuple[int, dict[str, str]]:
+    """Return the bytes of a download that can be kept, and the headers of the request for the others."""
+    etag = ""
+    with suppress(OSError):
+        etag = _etag_file(part).read_text(encoding="utf-8")
+    done = part.stat().st_size if part.exists() and (has_checksum or etag) else 0
+    if not done:
+        return 0, {}
+    # A checksum finds a mixture of two versions; without one, the server must not send the rest of another version.
+    return done, {"Range": f"bytes={done}-"} | ({} if has_checksum else {"If-Range": etag})
+
+
+def _unavailable(message: str) -> RunError:
+    return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)

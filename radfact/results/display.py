@@ -1,0 +1,70 @@
+"""An evaluation as a line of text and as a table, for interactive Python."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import TYPE_CHECKING
+
+from radfact.results.schema import describe_models, scores_with_value
+from radfact.statistics.bootstrap import Direction, Summary
+
+if TYPE_CHECKING:
+    from radfact.results.evaluation import EvaluationResult
+
+ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "neutral": ""}
+"""Direction in which a score is better."""
+_MAX_SHOWN = 6
+"""Scores in the line of text."""
+_HEADINGS = ("score", "value", "95 % interval", "n")
+
+
+def describe_result(result: EvaluationResult) -> str:
+    """Return one line with the numbers of samples and the main scores."""
+    values = result.scores
+    main = [name for run in result.runs.values() for name in run.selection.main_scores(run.metric) if name in values]
+    scores = [f"{name} {_number(values[name])}" for name in main[:_MAX_SHOWN]]
+    more = ", ..." if len(main) > _MAX_SHOWN else ""
+    return f"EvaluationResult({_samples(result)}: {', '.join(scores)}{more})"
+
+
+def scores_table(result: EvaluationResult) -> str:
+    """Return the scores that have a value as an HTML table, with samples, judge and models below it."""
+    from radfact.results.writer import scores_file
+
+    units = result.units
+    rows = [
+        (score_label(name, score.direction, units.get(name)), _number(score.point), _interval(score), str(score.n))
+        for name, score in scores_with_value(result.summaries).items()
+    ]
+    notes = [_samples(result)]
+    notes += [f"{name}: {model}" for name, model in describe_models(scores_file(result)).items()]
+    notes += [f"without {name}: {reason}" for name, reason in result.unavailable.items()]
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in _HEADINGS)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{'<br>'.join(map(escape, notes))}</p>"
+
+
+def score_label(name: str, direction: Direction, unit: str | None) -> str:
+    """Return the name of a score with an arrow to its better values, and its unit.
+
+    Args:
+        name: of the score.
+        direction: which values are better.
+        unit: range or unit; None or empty for 0 to 1.
+    """
+    return " ".join(filter(None, (name, ARROWS[direction], f"({unit})" if unit else "")))
+
+
+def _samples(result: EvaluationResult) -> str:
+    samples, excluded = result.counts["samples"], result.counts["excluded"]
+    drawn = f" drawn from {result.drawn_from}" if result.drawn_from is not None else ""
+    return f"{samples} {'sample' if samples == 1 else 'samples'}{drawn}{f', {excluded} excluded' if excluded else ''}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def _interval(score: Summary) -> str:
+    return "-" if score.low is None else f"{_number(score.low)} to {_number(score.high)}"

@@ -1,0 +1,105 @@
+"""Findings of two systems: in which studies the second one is right where the first is wrong, and the reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from radfact.results.findings import FindingOutcome, finding_metrics_of, iter_outcomes, severity
+from radfact.results.reader import read_scores
+from radfact.scoring.findings import Verdict
+
+Outcomes = Mapping[str, Mapping[str, Mapping[str, FindingOutcome]]]
+"""Metric -> sample_id -> concept -> what the candidate makes of the finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingChange:
+    """A study in which two systems differ in a finding; a verdict is None where neither report states the finding."""
+
+    sample_id: str
+    baseline: Verdict | None
+    system: Verdict | None
+
+
+@dataclass(slots=True)
+class FindingContrast:
+    """One kind of finding, over the samples that two systems share and whose findings were compared for both.
+
+    The order of verdicts is correct, attribute error, omitted or unsupported, contradicted.
+
+    Attributes:
+        metric: that compared the findings.
+        finding: name in the ontology.
+        name: for a person.
+        support: samples whose reference states it.
+        baseline_errors: samples in which the first system is wrong about it.
+        errors: the same of the other system.
+        improved: samples in which the other system has the better verdict.
+        worse: samples in which it has the worse one.
+    """
+
+    metric: str
+    finding: str
+    name: str
+    support: int = 0
+    baseline_errors: int = 0
+    errors: int = 0
+    improved: list[FindingChange] = field(default_factory=list)
+    worse: list[FindingChange] = field(default_factory=list)
+
+    @property
+    def net(self) -> int:
+        """Number of improved samples minus that of worse ones."""
+        return len(self.improved) - len(self.worse)
+
+
+def read_outcomes(folder: Path, sample_ids: Collection[str]) -> Outcomes:
+    """Return what the candidates of a results folder make of each finding, by each metric that compares findings.
+
+    Args:
+        folder: results folder.
+        sample_ids: of the samples to read.
+
+    Raises:
+        InputError: a file is missing or does not match its schema.
+    """
+    wanted = frozenset(sample_ids)
+    return {
+        metric: {key: outcomes for key, outcomes in iter_outcomes(folder, metric) if key in wanted}
+        for metric in finding_metrics_of(read_scores(folder))
+    }
+
+
+def contrast_findings(baseline: Outcomes, system: Outcomes) -> list[FindingContrast]:
+    """Compare two systems by kind of finding; those with the largest net improvement come first.
+
+    Args:
+        baseline: of the first system.
+        system: of the other one.
+    """
+    contrasts: dict[tuple[str, str], FindingContrast] = {}
+    for metric in (name for name in baseline if name in system):
+        for sample_id, first in baseline[metric].items():
+            second = system[metric].get(sample_id)
+            if second is None:
+                continue
+            for concept in dict.fromkeys((*first, *second)):
+                outcomes = [first.get(concept), second.get(concept)]
+                known = next(outcome for outcome in outcomes if outcome is not None)
+                contrast = contrasts.setdefault((metric, concept), FindingContrast(metric, concept, known.name))
+                _count(contrast, sample_id, outcomes)
+    return sorted(contrasts.values(), key=lambda contrast: (contrast.metric, -contrast.net, contrast.finding))
+
+
+def _count(contrast: FindingContrast, sample_id: str, outcomes: Sequence[FindingOutcome | None]) -> None:
+    contrast.support += any(outcome is not None and outcome.reference is not None for outcome in outcomes)
+    first, second = (None if outcome is None else outcome.verdict for outcome in outcomes)
+    contrast.baseline_errors += severity(first) > 0
+    contrast.errors += severity(second) > 0
+    change = FindingChange(sample_id, first, second)
+    if severity(second) < severity(first):
+        contrast.improved.append(change)
+    elif severity(second) > severity(first):
+        contrast.worse.append(change)
