@@ -1,14 +1,21 @@
-"""Fixtures of several tests: a chat server, and the radfact command in an empty folder."""
+"""Fixtures of several tests: a chat server, the radfact command in an empty folder, and a browser."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from chat_server import ChatServer, Reply
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 @pytest.fixture
@@ -48,3 +55,29 @@ def run_radfact(
         return code, printed.out, printed.err
 
     return command
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, which opens pages from disk; its event loop runs until the end of the module."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, report: Path) -> Iterator[Page]:
+    """The page `report` of a module, without a network; whatever the browser complains of fails the test."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(report.as_uri())
+    yield page
+    context.close()
+    assert complaints == []

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.metrics.responses.accuracy_score import parse_accuracy_score
 from radfact.metrics.responses.assessment import Assessment, parse_assessment
+from radfact.metrics.responses.counts import parse_count
 
 EXAMPLE = GreenResponse(
     (("The pleural effusion is not there",), ("Cardiomegaly is missing", "The nodule is missing"), (), (), (), ()),
@@ -258,6 +259,12 @@ def test_a_response_that_is_cut_off_is_parsed_right_or_not_at_all(response: Gree
         assert counts(parse_assessment(text[: data.draw(st.integers(0, len(text)))])) == response.counts
 
 
+@pytest.mark.parametrize("end", ["C", "Coun", "Count"])
+def test_a_list_that_ends_within_its_count_has_no_count(end: str) -> None:
+    with pytest.raises(ValueError, match="has no number"):
+        parse_count(f"\n  - {end}", name="Matched findings")
+
+
 @settings(deadline=None, max_examples=120)
 @given(
     st.text(max_size=200) | responses.flatmap(lambda response: st.permutations(response.text().split()).map(" ".join))
@@ -343,6 +350,57 @@ def test_the_model_learns_what_to_repair(text: str, problem: str) -> None:
 def test_sections_without_errors_may_be_one_word() -> None:
     text = re.sub(r"(\[Clinically I.*?:\n).*?\n\n", r"\1None.\n\n", EXAMPLE.text(), flags=re.DOTALL)
     assert parse_assessment(text).insignificant.counts == (0,) * 6
+
+
+def with_matched(body: str) -> str:
+    return re.sub(r"(\[Matched Findings\]:\n).*", lambda match: match[1] + body, EXAMPLE.text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["No. 2 rib fracture", "No.5 rib is intact", "no. II rib fracture", "No. two rib", "No. L5 fracture",
+     "None of the ribs are fractured", "Zero rib fractures", "Nil by mouth tube", '"No. 3 rib fracture"'],
+)  # fmt: skip
+def test_an_item_that_begins_like_none_counts(item: str) -> None:
+    assert parse_assessment(with_matched(f"- {item}")).matched == 1
+    assert parse_assessment(with_matched(f"- {item}\n- Clear lungs")).matched == 2
+    assert parse_assessment(line(f"\n- {item}\n- Other")).significant.counts[3] == 2
+    assert parse_assessment(json.dumps(as_json(EXAMPLE, list) | {"Matched Findings": [item]})).matched == 1
+
+
+@pytest.mark.parametrize("text", ["No. 2 rib fracture", "No. 2 rib is missing. 1 error"])
+def test_a_name_with_a_number_is_neither_a_count_nor_none(text: str) -> None:
+    for response in (
+        line(text),
+        with_matched(text),
+        re.sub(r"\(a\).*?\n\n", f"{text}\n\n", EXAMPLE.text(), flags=re.DOTALL),
+    ):
+        with pytest.raises(ValueError, match=r"has no"):
+            parse_assessment(response)
+
+
+@pytest.mark.parametrize("text", ["No.", "None.", "No. The reports agree.", "None. No. 2 rib is intact.", "Zero.", "-"])
+def test_none_is_0(text: str) -> None:
+    assert parse_assessment(line(text)).significant.counts[3] == 0
+
+
+UNKNOWN_IN_JSON = [None, "", " ", "-", [None], [""], [{}], [0], [2], [True], [{"finding": None}], {"count": None},
+                   {"count": ""}, {"count": None, "errors": ["One"]}, {"count": None, "errors": []}, {}]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", UNKNOWN_IN_JSON, ids=json.dumps)
+def test_an_empty_value_in_json_is_a_missing_count(value: Any) -> None:
+    complete = as_json(EXAMPLE, list)
+    assert counts(parse_assessment(json.dumps(complete))) == EXAMPLE.counts
+    errors: dict[str, Any] = complete["Clinically Significant Errors"]
+    for response in (
+        complete | {"Matched Findings": value},
+        complete | {"Clinically Significant Errors": errors | {next(iter(errors)): value}},
+        complete
+        | {"Clinically Significant Errors": [f"({letter}) {name}:" for letter, name in ERROR_CATEGORIES.items()]},
+    ):
+        with pytest.raises(ValueError, match=r"has n"):
+            parse_assessment(json.dumps(response))
 
 
 def test_the_number_counts_and_not_the_length_of_the_list() -> None:

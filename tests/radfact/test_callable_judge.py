@@ -51,8 +51,12 @@ ODD_PARTS: Sequence[Any] = (
 )
 
 
+ODD_RELATIONS = (Verdict("entailment", (0,), relation="neutral"), Verdict("not_entailment", relation="entailment"))
+
+
 @pytest.mark.parametrize(
-    "opinion", [None, 1, "yes", (True,), (True, 0), *ODD_PARTS, *(Verdict(*parts) for parts in ODD_PARTS)]
+    "opinion",
+    [None, 1, "yes", (True,), (True, 0), *ODD_PARTS, *(Verdict(*parts) for parts in ODD_PARTS), *ODD_RELATIONS],
 )
 def test_an_invalid_return_value_stops_the_run(opinion: Any) -> None:
     with pytest.raises(InputError) as caught:

@@ -1,52 +1,199 @@
-"""CheXprompt: numbers of errors and percentages of reports without errors."""
+"""CheXprompt: the published prompt and its responses, numbers of errors and fractions of reports without errors."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from chat_server import ChatServer, Reply
+from hypothesis import given
+from hypothesis import strategies as st
 
-from radfact.llm import load_chat_client, mock_client
-from radfact.metrics.chexprompt import CheXprompt, parse_error_counts
+from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
+from radfact.metrics.chexprompt import CheXprompt, CheXpromptJson, parse_error_counts
+from radfact.metrics.llm_metric import load_prompt
+from radfact.metrics.responses.error_lists import parse_error_lists
 from radfact.records import TextPair
 
+SIGNIFICANT = "Number of clinically significant errors by type:"
+INSIGNIFICANT = "Number of clinically insignificant errors by type:"
 NONE = dict.fromkeys("abcdef", 0)
-RESPONSES: dict[str, Any] = {
-    "Wrong.": {"significant errors": NONE | {"a": 2, "c": 1}, "insignificant errors": NONE | {"f": 1}},
-    "Nearly right.": {"significant errors": NONE, "insignificant errors": NONE | {"d": 1}},
-    "Right.": {"significant errors": NONE, "insignificant errors": NONE},
+COUNTS: dict[str, dict[str, dict[str, int]]] = {
+    "Wrong.": {"significant": NONE | {"a": 2, "c": 1}, "insignificant": NONE | {"f": 1}},
+    "Nearly right.": {"significant": NONE, "insignificant": NONE | {"d": 1}},
+    "Right.": {"significant": NONE, "insignificant": NONE},
 }
 
 
-def test_scores_are_counts_and_percentages_of_reports_without_errors() -> None:
-    def respond(text: str) -> str:
-        candidate = text.rpartition("\n")[2]
-        return json.dumps(RESPONSES[candidate]) if candidate in RESPONSES else "I cannot."
+def published(counts: dict[str, dict[str, int]]) -> str:
+    """Write a response in the published notation."""
+    lists = (", ".join(f"({letter.upper()}, {n})" for letter, n in counts[kind].items()) for kind in counts)
+    return "\n".join(f"{header} [{pairs}]" for header, pairs in zip((SIGNIFICANT, INSIGNIFICANT), lists, strict=True))
 
-    pairs = [TextPair(text, text, "The reference.") for text in (*RESPONSES, "Unclear.")]
-    result = CheXprompt(mock_client(respond)).score(pairs)
+
+def in_json(counts: dict[str, dict[str, int]]) -> str:
+    """Write a response in the layout of our own prompt."""
+    return json.dumps({f"{kind} errors": numbers for kind, numbers in counts.items()})
+
+
+WRONG = published(COUNTS["Wrong."])
+
+
+@pytest.mark.parametrize(("metric", "write"), [(CheXprompt, published), (CheXpromptJson, in_json)])
+def test_scores_are_counts_and_percentages_of_reports_without_errors(
+    metric: type[CheXprompt], write: Callable[[dict[str, dict[str, int]]], str]
+) -> None:
+    def respond(text: str) -> str:
+        responses = [write(COUNTS[name]) for name in COUNTS if f'"""{name}"""' in text or text.endswith(f"\n{name}")]
+        return responses[0] if responses else "I cannot."
+
+    pairs = [TextPair(text, text, "The reference.") for text in (*COUNTS, "Unclear.")]
+    result = metric(mock_client(respond)).score(pairs)
     assert {name: values[:3] for name, values in result.values.items()} == {
-        "chexprompt_errors": [4, 1, 0],
-        "chexprompt_significant": [3, 0, 0],
-        "chexprompt_error_free": [0, 0, 100],
-        "chexprompt_significant_error_free": [0, 100, 100],
+        f"{metric.name}_errors": [4, 1, 0],
+        f"{metric.name}_significant": [3, 0, 0],
+        f"{metric.name}_error_free": [0, 0, 100],
+        f"{metric.name}_significant_error_free": [0, 100, 100],
     }
     assert all(math.isnan(values[3]) for values in result.values.values())
     assert list(result.failures) == [3]
     assert result.details[0]["significant"]["a"] == 2
 
 
+def test_the_prompt_is_the_published_one() -> None:
+    model = MockChatModel(WRONG)
+    CheXprompt(ChatClient(model, {})).score([TextPair("1", "A {reference} Candidate.", "The\nReference.")])
+    ((system, (role, text)),) = model.calls
+    assert system[0] == "system"
+    assert system[1].startswith("Instructions: You are an expert radiologist. Judge the diagnostic accuracy of")
+    assert system[1].endswith("provide the error counts in the list format exactly as it is given to you.")
+    assert role == "user"
+    assert text.startswith("A clinically significant error is one that likely affects treatment, management, or")
+    # The reports are inserted as they are; the two marks before and after the examples are printed so.
+    reports = 'Reference Findings: """The\nReference."""\n\nCandidate Findings: """A {reference} Candidate."""'
+    assert text.endswith(f"\n##\n##\n{reports}\n\nErrors:")
+    assert text.count("\n##\n##\n") == 2
+    assert CheXprompt.parameters == {"temperature": 0, "top_p": 0.9, "max_tokens": 128}
+
+
+def test_the_published_examples_can_be_read() -> None:
+    examples = re.findall(r"^Errors: (Number .*?)\n##", load_prompt("chexprompt"), re.DOTALL | re.MULTILINE)
+    counts = [
+        {kind: "".join(f"{letter}{n}" for letter, n in numbers.items() if n) for kind, numbers in lists.items()}
+        for lists in map(parse_error_lists, examples)
+    ]
+    assert counts == [
+        {"significant": "a1b1f1", "insignificant": ""},
+        {"significant": "b1d1", "insignificant": "b1"},
+        {"significant": "a1b1", "insignificant": "a1"},
+        {"significant": "d1", "insignificant": ""},
+        {"significant": "", "insignificant": "a1"},
+    ]
+
+
+# The authors' parser returns the same counts for these, as its code says.
+PUBLISHED_FORMS = {
+    "brackets": WRONG,
+    "parentheses": WRONG.replace("[", "(").replace("]", ")"),
+    "after the prompt's last word": f"Errors: {WRONG}\n",
+    "an empty line": WRONG.replace("\n", "\n\n"),
+    "another order": f"{SIGNIFICANT} [(C, 1), (A, 2), (B, 0), (D, 0), (E, 0), (F, 0)]\n{WRONG.splitlines()[1]}",
+    "an explanation": f"{WRONG}\n\nExplanation: (A) the candidate reports an effusion (A, 1) and a mass.",
+}
+DECORATED_FORMS = {
+    "bold": WRONG.replace("Number", "**Number").replace(":", ":**"),
+    "a code fence": f"```\n{WRONG}\n```",
+    "a fence for each list": re.sub(r"(\[.*\])", r"\n```python\n\1\n```", WRONG),
+    "quotation marks": re.sub(r"([A-F]),", r"'\1',", WRONG),
+    "lists": WRONG.replace("(", '["').replace(", ", '", ').replace(")", "]").replace(']",', "],"),
+    "pairs with colons": re.sub(r"\(([A-F]), (\d)\)", r"\1: \2", WRONG),
+    "one pair a line": re.sub(r"\(([A-F]), (\d)\),?", r"\n- \1: \2", WRONG).replace("[", "").replace("]", ""),
+    "JSON": json.dumps(
+        {
+            header[:-1]: {letter.upper(): n for letter, n in numbers.items()}
+            for header, numbers in zip((SIGNIFICANT, INSIGNIFICANT), COUNTS["Wrong."].values(), strict=True)
+        },
+        indent=2,
+    ),
+    "lower case": WRONG.lower(),
+    "the same twice": f"{WRONG}\n\n{WRONG}",
+    "one line": WRONG.replace("\n", " "),
+    "reasoning": f"<think>{SIGNIFICANT} [(A, 3)</think>{WRONG}",
+    "a remark": f"{WRONG}\nI am confident in these counts.",
+}
+
+
+@pytest.mark.parametrize("form", PUBLISHED_FORMS | DECORATED_FORMS)
+def test_both_lists_are_parsed(form: str) -> None:
+    assert parse_error_lists((PUBLISHED_FORMS | DECORATED_FORMS)[form]) == COUNTS["Wrong."]
+
+
+SECOND = "\n" + WRONG.splitlines()[1]
+INVALID = {
+    "a letter is missing": f"{SIGNIFICANT} [(A, 2), (B, 0), (C, 1), (D, 0), (E, 0)]{SECOND}",
+    "a letter twice": f"{SIGNIFICANT} [(A, 2), (B, 0), (C, 1), (D, 0), (E, 0), (F, 0), (A, 1)]{SECOND}",
+    "the same letter and count twice": WRONG.replace("(A, 2)", "(A, 2), (A, 2)"),
+    "an unknown letter": WRONG.replace("(F, 0)", "(F, 0), (G, 1)"),
+    "a negative count": WRONG.replace("(A, 2)", "(A, -2)"),
+    "a fraction": WRONG.replace("(A, 2)", "(A, 2.5)"),
+    "a range": WRONG.replace("(F, 0)]", "(F, 0-1)]"),
+    "two counts": WRONG.replace("(F, 0)]", "(F, 0)] or (F, 1)"),
+    "a large number": WRONG.replace("(A, 2)", "(A, 2019)"),
+    "the layout of the prompt": re.sub(r"([A-F]), \d", r"\1, n_\1", WRONG),
+    "no insignificant errors": WRONG.splitlines()[0],
+    "no significant errors": SECOND,
+    "an empty list": f"{SIGNIFICANT} []{SECOND}",
+    "none in words": f"{SIGNIFICANT} none{SECOND}",
+    "a total": f"{SIGNIFICANT} 3{SECOND}",
+    "a list of its own below": f"{WRONG}\nAfter review: [(A, 3), (B, 0), (C, 0), (D, 0), (E, 0), (F, 0)]",
+    "a count of its own below": f"{WRONG}\nAfter review, A: 3.",
+    "two that differ": f"{WRONG}\n\n{published(COUNTS['Right.'])}",
+    "errors named in the list": WRONG.replace("(A, 2)", "(A, 2 effusions)"),
+    "a refusal": "I'm sorry, I can't help with that.",
+    "reasoning alone": f"<think>{WRONG}",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("kind", INVALID)
+def test_incomplete_or_ambiguous_lists_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        parse_error_lists(INVALID[kind])
+
+
+@given(
+    st.permutations("ABCDEF").flatmap(
+        lambda letters: st.tuples(*(st.tuples(st.just(letter), st.integers(-1, 100)) for letter in letters))
+    )
+    | st.lists(st.tuples(st.sampled_from("ABCDEFG"), st.integers(0, 9)), max_size=8),
+    st.sampled_from(["({}, {})", "{}: {}", '["{}", {}]']),
+)
+def test_a_list_is_read_as_it_is_or_refused(pairs: Sequence[tuple[str, int]], pair: str) -> None:
+    text = f"{SIGNIFICANT} [{', '.join(pair.format(*item) for item in pairs)}]{SECOND}"
+    is_complete = sorted(letter for letter, _ in pairs) == list("ABCDEF") and all(0 <= n <= 99 for _, n in pairs)
+    with nullcontext() if is_complete else pytest.raises(ValueError, match=r"\w"):
+        assert parse_error_lists(text)["significant"] == {letter.lower(): n for letter, n in pairs}
+
+
+def test_an_invalid_response_is_sent_back_with_the_reason() -> None:
+    model = MockChatModel([INVALID["a letter is missing"], WRONG])
+    result = CheXprompt(ChatClient(model, {})).score([TextPair("1", "Wrong.", "The reference.")])
+    assert result.values["chexprompt_errors"] == [4]
+    assert "no count of F" in model.calls[1][-1][1]
+
+
 def test_servers_that_refuse_schemas_are_sent_the_request_without_one(serve: Callable[..., ChatServer]) -> None:
     def reply(body: dict[str, Any], _: int) -> Reply:
-        return (400, {}, "no schemas") if "response_format" in body else (200, {}, json.dumps(RESPONSES["Wrong."]))
+        return (400, {}, "no schemas") if "response_format" in body else (200, {}, in_json(COUNTS["Wrong."]))
 
     server = serve(reply)
-    metric = CheXprompt(load_chat_client("openai:m", base_url=server.base_url))
-    assert metric.score([TextPair("1", "Wrong.", "The reference.")]).values["chexprompt_errors"] == [4]
+    metric = CheXpromptJson(load_chat_client("openai:m", base_url=server.base_url))
+    assert metric.score([TextPair("1", "Wrong.", "The reference.")]).values["chexprompt_json_errors"] == [4]
     schema = server.requests[0]["response_format"]["json_schema"]["schema"]
     assert schema["required"] == ["significant errors", "insignificant errors"]
 
@@ -67,6 +214,8 @@ def test_responses_in_text_are_accepted() -> None:
         '{"significant errors": {"a": 1}}',
         "{}",
         json.dumps({"significant errors": {"a": 1}, "insignificant errors": NONE}),
+        json.dumps({"significant errors": NONE | {"a": None}, "insignificant errors": NONE}),
+        json.dumps({"significant errors": NONE, "insignificant errors": NONE | {"f": ""}}),
         json.dumps({"significant errors": {}, "insignificant errors": NONE}),
         json.dumps({"significant errors": NONE, "insignificant errors": []}),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from metric_files import write_wordnet
 
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.llm import mock_client
+from radfact.metrics import chexbert
 from radfact.metrics.bleu import Bleu
 from radfact.metrics.chexbert import (
     CLASSES,
     FIVE,
+    CheXbert,
     class_f1,
     class_recall,
     class_specificity,
@@ -122,6 +125,25 @@ def test_radcliq_has_the_published_values_if_all_parts_are_one(regression: Regre
     assert regression.predict(np.ones((1, 4)))[0] == pytest.approx(expected, abs=1e-5)
 
 
+# Calculated in decimal arithmetic from the published numbers: the score at inputs of 0, which is
+# intercept - sum(coefficient * mean / scale), and the slope of each input, coefficient / scale.
+RADCLIQ = {
+    "v0": (V0, 5.516160804054496, (-1.589034233606226, -3.009830136174949, -1.873371709917809, 0.7139418527003756)),
+    "v1": (V1, 2.450143083327176, (-1.245216330218321, -1.650845328725865, -0.9947717072020826, 1.443495431278788e-11)),
+}
+
+
+@pytest.mark.parametrize("version", RADCLIQ)
+@pytest.mark.parametrize("place", range(4))
+def test_radcliq_changes_with_each_input_as_published(version: str, place: int) -> None:
+    regression, at_zero, slopes = RADCLIQ[version]
+    # So large that no digit of the smallest slope is lost.
+    step = 1e12
+    none, changed = regression.predict(np.stack([np.zeros(4), np.eye(4)[place] * step]))
+    assert none == pytest.approx(at_zero, rel=1e-14, abs=0)
+    assert (changed - none) / step == pytest.approx(slopes[place], rel=1e-13, abs=0)
+
+
 @pytest.mark.parametrize(
     ("candidate", "reference", "expected"),
     [
@@ -202,7 +224,7 @@ def test_radgraph_annotates_each_text_once_in_lower_case() -> None:
         annotated.extend(texts)
         return [LEFT_EFFUSION for _ in texts]
 
-    metric = RadGraph(annotate=annotate)
+    metric = RadGraph(annotate)
     result = metric.score([pair("Left EFFUSION.", "left effusion."), pair("", "Left effusion.", "2")])
     assert annotated == ["left effusion."]
     assert result.values["rg_er"] == [1.0, 0.0]
@@ -232,6 +254,32 @@ def test_f1_of_findings_with_uncertain_as_negative() -> None:
     assert micro_f1(counts, range(14)) == pytest.approx(2 / 4)
     assert macro_f1(counts, range(14)) == pytest.approx(2 / 3 / 14)
     assert macro_f1(counts, [CLASSES.index(name) for name in FIVE]) == pytest.approx(2 / 3 / 5)
+
+
+@pytest.mark.parametrize("suffix", ["", "_plus"])
+def test_f1_of_findings_is_that_of_scikit_learn(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    labels = np.random.default_rng(7).integers(0, 4, size=(2, 40, 14))
+    labels[:, :, CLASSES.index("No Finding")] %= 2
+    monkeypatch.setattr(chexbert, "Labeler", lambda _: FixedLabeler(*labels))
+    pooled = CheXbert(Path()).score([pair("a", "b", str(index)) for index in range(40)]).pooled
+    # 1 is positive and 3 uncertain.
+    candidate, reference = (np.isin(table, (1, 3) if suffix else (1,)) for table in labels)
+    for number, classes in ((14, range(14)), (5, list(map(CLASSES.index, FIVE)))):
+        for average in ("macro", "micro"):
+            score = pooled[f"chexbert_{average}_f1_{number}{suffix}"]
+            expected = sklearn.f1_score(reference[:, classes], candidate[:, classes], average=average)
+            assert score.value(score.counts.sum(axis=0)) == pytest.approx(expected)
+
+
+class FixedLabeler:
+    """Gives the labels of the candidates, then those of the references."""
+
+    def __init__(self, *labels: np.ndarray[Any, np.dtype[np.int_]]) -> None:
+        self._labels = iter(labels)
+
+    def label(self, texts: list[str]) -> tuple[Any, Any]:
+        return next(self._labels), np.ones((len(texts), 2))
 
 
 @pytest.mark.parametrize(

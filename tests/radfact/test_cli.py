@@ -21,7 +21,7 @@ from radfact.io.jsonl import read_json
 from radfact.io.options import InputOptions
 from radfact.judges import EntailmentQuery, Failure, Splitter, Verdict
 from radfact.judges.options import JudgeOptions
-from radfact.metrics.options import MetricOptions
+from radfact.metrics.options import MetricOptions, RepeatOptions
 from radfact.options import record_options
 from radfact.scoring.options import BootstrapOptions, ScoringOptions
 
@@ -137,13 +137,18 @@ def test_run_json_records_judge_options_and_versions(run: Run, pairs: str, tmp_p
     run("score", pairs, "--judge", "verbatim", "--out", "done", "--compat", "exact", "--seed", "7", "--bootstrap", "3")
     record = read_json(tmp_path / "done" / "run.json")
     assert record["judge"] == {"name": "verbatim"}
-    assert record["options"] == record_options(
-        InputOptions(),
-        MetricOptions(metrics=("radfact",)),
-        JudgeOptions(judge="verbatim"),
-        ScoringOptions(compat="exact"),
-        BootstrapOptions(bootstrap=3, seed=7),
-    )
+    assert record["options"] == {
+        **record_options(
+            InputOptions(),
+            MetricOptions(metrics=("radfact",)),
+            RepeatOptions(),
+            JudgeOptions(judge="verbatim"),
+            ScoringOptions(compat="exact"),
+            BootstrapOptions(bootstrap=3, seed=7),
+        ),
+        "variants": ["exact"],
+    }
+    assert record["metrics"]["radfact"]["variant"] == "exact"
     assert (record["calls"], record["failures"]) == (3, 1)
     counts = {"read": 1, "skipped": 0, "empty_candidates": 0, "without_reference": 0}
     assert record["input"] == {"files": ["pairs.json"], **counts}
@@ -363,7 +368,6 @@ def test_a_config_file_may_have_options_of_other_commands(run: Run, tmp_path: Pa
         ("config: run.yaml", "run.yaml: config: ", "unknown-name"),
         ("threshold: lots", "run.yaml: threshold: ", "invalid-value"),
         ("threshold: 2", "run.yaml: threshold: ", "invalid-value"),
-        ("compat: papre", "run.yaml: compat: ", "invalid-value"),
         ("few-shots: {a: b}", "run.yaml: few-shots: ", "invalid-value"),
         ("seed:", "run.yaml: seed: ", "invalid-value"),
         ("narrative: true\ngrounded: true", "run.yaml: grounded: ", "duplicate"),
@@ -488,7 +492,7 @@ def test_a_price_is_two_numbers(run: Run, pairs: str, price: str) -> None:
     [
         (["pairs.json", "--judge", "verbatim"], ""),
         (["pairs.json", "--judge", "humble"], "of the judge verbatim"),
-        (["pairs.json", "--judge", "verbatim", "--compat", "exact"], "with compat paper"),
+        (["pairs.json", "--judge", "verbatim", "--compat", "exact"], "compat paper"),
         (["pairs.json", "--judge", "verbatim", "--seed", "7"], "with seed 42"),
         (["pairs.json", "--judge", "verbatim", "--narrative"], "without a splitter"),
         (["other.json", "--judge", "verbatim"], "of other files (pairs.json)"),
@@ -527,7 +531,7 @@ def test_a_judge_is_checked_against_labeled_judgments(run: Run, tmp_path: Path) 
     assert code == 0
     check = read_json(tmp_path / "check.json")
     assert (check["n"], check["accuracy"], check["precision"], check["recall"]) == (3, pytest.approx(2 / 3), 1.0, 0.5)
-    assert check["described"] == {"name": "verbatim"}
+    assert check["judge_settings"] == {"name": "verbatim"}
     row = next(line for line in out.splitlines() if "normal" in line)
     assert row.split()[3:12:2] == ["2", "1", "1", "0", "0.500"]
 
@@ -543,6 +547,37 @@ def test_judge_check_has_default_examples(run: Run, monkeypatch: pytest.MonkeyPa
     code, out, _ = run("judge-check", "--judge", "offline")
     assert code == 0
     assert "laterality" in out
+
+
+def test_a_judge_is_checked_against_invariants(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "reports.txt").write_text("Small left effusion.\nThe heart is enlarged.\n", encoding="utf-8")
+    options = ("--invariants", "reports.txt", "--judge", "verbatim")
+    code, out, _ = run("judge-check", *options, "--limit", "1", "--out", "check.json")
+    assert code == 0
+    check = read_json(tmp_path / "check.json")
+    assert (check["judge"], check["reports"], check["limit"]) == ("verbatim", 2, 1)
+    rows = {row["kind"]: row for row in check["invariants"]}
+    assert (rows["identity"]["checked"], rows["side swap"]["violations"], rows["order"]["rate"]) == (1, 0, None)
+    assert "side swap" in out
+    assert "side swap" in (tmp_path / "check.html").read_text("utf-8")
+    code, _, err = run("judge-check", *options, "--comparisons")
+    assert (code, "[conflicting-options]" in err) == (2, True)
+    code, _, err = run("judge-check", "--judge", "verbatim", "--limit", "1")
+    assert (code, "--limit" in err, "[missing-option]" in err) == (2, True, True)
+
+
+def test_the_page_of_invariants_replaces_no_other_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "reports.txt").write_text("Small left effusion.\n", encoding="utf-8")
+    (tmp_path / "check.html").write_text("notes", encoding="utf-8")
+    options = ("judge-check", "--invariants", "reports.txt", "--judge", "verbatim", "--out")
+    code, out, err = run(*options, "check.json")
+    assert (code, out, "[output-conflict]" in err) == (2, "", True)
+    assert (tmp_path / "check.html").read_text("utf-8") == "notes"
+    assert run(*options, "check.json", "--overwrite")[0] == 0
+    code, out, err = run(*options, "other.html")
+    assert (code, out) == (2, "")
+    assert "--out" in err
+    assert not (tmp_path / "other.html").exists()
 
 
 def test_scores_are_exported_in_the_published_layout(run: Run, pairs: str, tmp_path: Path) -> None:

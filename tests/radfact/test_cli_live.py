@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import io
 import threading
+import weakref
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from radfact import progress as live
-from radfact.progress import Meter, Price, ProgressDisplay
+from radfact.progress import Meter, Price, ProgressDisplay, ServerActivity
+
+
+@pytest.fixture(autouse=True)
+def no_other_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the clients that other tests of this process have left."""
+    monkeypatch.setattr(ServerActivity, "_all", weakref.WeakSet())
 
 
 def metered(*readings: tuple[float, dict[str, int]], price: Price | None = None) -> Meter:
@@ -91,3 +98,39 @@ def test_the_terminal_is_restored() -> None:
     # Every line that was drawn is erased, and the cursor is there again.
     assert written.getvalue().count("\x1b[?25l") == written.getvalue().count("\x1b[?25h") > 0
     assert "judging" not in written.getvalue().rsplit("\x1b[2K", 1)[1]
+
+
+def test_a_silent_server_is_shown_within_seconds() -> None:
+    now = 0.0
+    activity = ServerActivity("judge:8000", clock=lambda: now)
+    now = 60.0  # nothing was sent
+    assert activity.status() == ""
+    with activity.calling():
+        now = 64.0
+        assert activity.status() == ""
+        now = 72.0
+        assert activity.status() == "waiting for judge:8000: no answer for 12 s"
+    activity.wait("HTTP 429", 300.0)
+    assert activity.status() == "judge:8000: rate limited, next try in 300 s"
+    now = 102.0
+    assert activity.status() == "judge:8000: rate limited, next try in 270 s"
+    activity.respond()
+    assert activity.status() == ""
+
+
+def test_without_a_terminal_a_silent_server_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "POLL_INTERVAL", 0.001)
+    monkeypatch.setattr(live, "SILENT_SECONDS", 0.0)
+    written, printed = io.StringIO(), threading.Event()
+
+    class SignalingConsole(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*objects, **options)
+            if "waiting" in written.getvalue():
+                printed.set()
+
+    activity = ServerActivity("judge:8000")
+    display = ProgressDisplay(SignalingConsole(file=written), {"judging": lambda: {"planned": 3, "done": 1}})
+    with activity.calling(), display:
+        assert printed.wait(10)
+    assert written.getvalue().splitlines()[1] == "waiting for judge:8000: no answer for 0 s"

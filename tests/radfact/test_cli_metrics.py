@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from inspect import Parameter
 from pathlib import Path
+from typing import Literal, get_origin
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from chat_server import ChatServer
 from green_responses import GreenResponse
 
 from radfact.errors import InputError
+from radfact.io.outputs import RECORD
 from radfact.judges import load_judge
 from radfact.metrics.registry import MetricEntry, entries
 from radfact.results import green_summary
@@ -36,7 +39,7 @@ def test_all_available_metrics_are_computed_and_the_others_have_a_reason(run: Ru
     assert code == 0
     assert "logical_f1 ↑" in out
     assert "rouge_l ↑" in out
-    assert "without chexbert: needs weights: --weights chexbert=FOLDER with chexbert.pth, vocab.txt" in out
+    assert "without chexbert: needs weights: radfact weights fetch chexbert, or --weights chexbert=FOLDER with" in out
     (radcliq,) = (line for line in out.splitlines() if line.startswith("without radcliq:"))
     assert all(f"--weights {name}=FOLDER" in radcliq for name in ("radgraph", "bertscore", "chexbert"))
     assert "radfact: judge offline, paper mode, narratives split by offline" in out
@@ -113,7 +116,7 @@ def test_arguments_reach_the_metrics(run: Run, serve: Callable[..., ChatServer])
     vert = GREEN.text() + "\n[Overall Accuracy Score]:\n0.70\n"
     server = serve(lambda body, _: (200, {}, "{}" if "json object" in body["messages"][0]["content"] else vert))
     Path("shots.json").write_text(json.dumps([SHOT] * 3))
-    arguments = ["fineradscore.zero_shot=true", "vert.shots=shots.json", "vert.style=rad-err", "vert.n=2"]
+    arguments = ["fineradscore.examples=none", "vert.shots=shots.json", "vert.style=rad-err", "vert.n=2"]
     code, out, err = run(
         *("evaluate", "pairs.csv", "--judge", "openai:m", "--base-url", server.base_url, "--out", "r"),
         *("--metrics", "vert,fineradscore", *(f"--metric-arg={argument}" for argument in arguments)),
@@ -125,10 +128,12 @@ def test_arguments_reach_the_metrics(run: Run, serve: Callable[..., ChatServer])
     assert all("Example 1" not in text for text in prompts if "json object" in text)
     metrics = json.loads(Path("r/scores.json").read_text())["metrics"]
     assert metrics["vert"]["arguments"] == {"shots": "shots.json", "style": "rad-err", "n": 2}
-    assert metrics["fineradscore"]["arguments"] == {"zero_shot": True}
+    assert metrics["fineradscore"]["arguments"] == {"examples": "none"}
 
 
-VERT = ["--judge", "openai:m", "--base-url", "http://127.0.0.1:9/v1", "--metrics", "vert,rouge_l", "--metric-arg"]
+SERVER = ["--judge", "openai:m", "--base-url", "http://127.0.0.1:9/v1"]
+VERT = [*SERVER, "--metrics", "vert,rouge_l", "--metric-arg"]
+EXAMPLES = [*SERVER, "--metrics", "fineradscore", "--metric-arg", "fineradscore.examples=some"]
 
 
 @pytest.mark.parametrize(
@@ -139,22 +144,21 @@ VERT = ["--judge", "openai:m", "--base-url", "http://127.0.0.1:9/v1", "--metrics
         ([*VERT, "vert"], "--metric-arg: ", "'vert'", "invalid-option"),
         ([*VERT, "vert=1"], "--metric-arg: ", "'vert=1'", "invalid-option"),
         ([*VERT, "green.x=1"], "--metric-arg green: ", "", "conflicting-options"),
+        (EXAMPLES, "--metric-arg fineradscore.examples: ", "found 'some'", "invalid-option"),
         (["--metrics", "bleu_5"], "--metrics: ", "did you mean 'bleu_", "unknown-name"),
         (["--metrics", "green"], "", "--judge PROVIDER:MODEL", "missing-requirement"),
         (["--metrics", "nowhere:Metric"], "", "'nowhere:Metric'", "invalid-plugin"),
         (["--weights", "lost"], "lost: --weights: ", "", "file-not-found"),
         (["--weights", "bleu=."], "--weights bleu: ", "", "unknown-name"),
         (["--metrics", ","], "--metrics: ", "", "missing-option"),
-        (["--metrics", "rouge_l", "--embeddings", "lost"], "lost: ", "", "invalid-value"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(
-    run: Run, arguments: list[str], location: str, detail: str, error_code: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, arguments: list[str], location: str, detail: str, error_code: str
 ) -> None:
-    monkeypatch.setattr(green_summary, "SentenceEmbedder", Embedder)
     code, _, err = run("evaluate", "pairs.csv", *arguments, "--out", "r")
     assert (code, err.count("\n")) == (2, 1)
-    assert {path.name for path in Path().glob("r/*")} <= {"cache"}
+    assert {path.name for path in Path().glob("r/*")} <= {"cache", RECORD}
     assert err.startswith(f"radfact: {location}")
     assert err.endswith(f" [{error_code}]\n")
     assert detail in err
@@ -171,26 +175,30 @@ class Embedder:
         return np.ones((len(sentences), 2))
 
 
-def test_the_green_summary_is_printed_saved_and_on_the_page(
+def test_the_green_summary_is_computed_by_its_command_alone(
     run: Run, serve: Callable[..., ChatServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(green_summary, "SentenceEmbedder", Embedder)
     server = serve(lambda *_: (200, {}, GREEN.text()))
     judge = ("--judge", "openai:m", "--base-url", server.base_url)
     code, out, _ = run("evaluate", "pairs.csv", *judge, "--metrics", "green", "--out", "r")
+    assert (code, "[Summary]" in out, Path("r/green_summary.json").exists()) == (0, False, False)
+    model = json.loads(Path("r/run.json").read_text())["metrics"]["green"]["model"]
+    assert (model["model"], "GREEN: <strong>openai:m</strong>." in Path("r/report.html").read_text()) == (
+        "openai:m",
+        True,
+    )
+    code, out, _ = run("green-summary", "r")
     assert code == 0
     assert "[Summary]:\nGreen score: mean 0.33 std 0.00\n" in out
     assert "(a) False report of a finding in the candidate: 0.00 [An effusion on the left" in out
     assert '<h2 id="green-title">Typical errors (GREEN)</h2>' in Path("r/report.html").read_text()
     summary = json.loads(Path("r/green_summary.json").read_text())
     assert summary["categories"]["b"]["typical"] == ["Missed edema"]
-    Path("r/green_summary.json").unlink()
-    assert run("green-summary", "r")[:2] == (0, out[out.index("[Summary]") :])
-    assert json.loads(Path("r/green_summary.json").read_text()) == summary
-    code, _, err = run("green-summary", ".")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "scores.json" in err
-    # A run without GREEN removes the summary of an earlier run.
+    for arguments, location in ((["."], "scores.json"), (["r", "--embeddings", "lost"], "lost: ")):
+        code, _, err = run("green-summary", *arguments)
+        assert (code, err.count("\n"), location in err) == (2, 1, True)
+    # A new run removes the summary of an earlier one.
     run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "r")
     assert not Path("r/green_summary.json").exists()
 
@@ -211,6 +219,18 @@ def test_the_list_has_every_metric_with_its_status(run: Run) -> None:
     assert "green: needs a language model: --judge PROVIDER:MODEL instead of offline" in out
 
 
+def test_every_listed_argument_can_be_given() -> None:
+    """The command line gives JSON values; weights, clients and parts of a metric come from the run."""
+    for name, entry in entries().items():
+        assert entry.signature is not None
+        parameters = [entry.signature.parameters[key] for key in entry.arguments]
+        assert all(parameter.kind is Parameter.KEYWORD_ONLY for parameter in parameters), name
+        module = sys.modules[entry.home.partition(":")[0]]
+        for part in (part for parameter in parameters for part in parameter.annotation.split(" | ")):
+            is_choice = get_origin(getattr(module, part, None)) is Literal
+            assert is_choice or part in {"str", "int", "float", "bool", "Path", "None"}, f"{name}: {part}"
+
+
 def test_arguments_of_metrics_are_listed_despite_one_that_fails_to_load(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +240,7 @@ def test_arguments_of_metrics_are_listed_despite_one_that_fails_to_load(
     code, out, _ = run("metrics")
     assert code == 0
     assert "lost: metric 'lost' cannot be loaded from nowhere:Metric" in out
-    assert "arguments --metric-arg fineradscore.zero_shot (False)" in out
+    assert "arguments --metric-arg fineradscore.examples (turns)" in out
     assert "arguments --metric-arg vert.shots (None), vert.style (random), vert.n (None), vert.seed (42)" in out
 
 
@@ -248,7 +268,9 @@ def test_compare_counts_the_shared_samples(run: Run) -> None:
     run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "b")
     code, out, _ = run("compare", "a", "b", "--rounds", "99", "--out", "c")
     assert code == 0
-    assert "a: 3 samples, 2 shared" in out
+    (row,) = (line for line in out.splitlines() if line.startswith("│ a "))
+    # Samples, shared, empty candidates, not scored.
+    assert re.findall(r"\d+", row) == ["3", "2", "1", "0"]
     assert Path("c/comparison.html").is_file()
     assert run("compare", "a", "nowhere")[0] == 2
 
@@ -259,3 +281,16 @@ def test_the_documentation_has_every_metric_and_its_example_runs(capsys: pytest.
     example = next(iter(re.findall(r"```python\n(.*?)```", text, re.S)))
     exec(compile(example, "metrics.md", "exec"), {})
     assert capsys.readouterr().out == "2.0\n"
+
+
+def test_score_counts_samples_without_precision(run: Run) -> None:
+    """An empty candidate and one that the splitter empties; a reference without sentences has no recall."""
+    rows = ["1,Clear lungs.,Clear lungs.", "2,,Clear lungs.", "3,Recommend follow up.,Clear lungs.", "4,Edema.,"]
+    Path("some.csv").write_text("\n".join(["example_id,prediction,target", *rows]))
+    code, out, _ = run("score", "some.csv", "--judge", "offline", "--out", "s")
+    assert code == 0
+    text = " ".join(out.split())
+    assert "4 of 4 samples scored, 2 of them have no candidate sentence (1 empty)" in text
+    assert "1 of them have no reference sentence" in text
+    counts = json.loads(Path("s/scores.json").read_text())["counts"]
+    assert (counts["empty_candidates"], counts["candidates_without_sentences"]) == (1, 2)

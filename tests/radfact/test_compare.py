@@ -5,7 +5,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meta_run import write_scores
 
 from radfact.errors import ErrorCode, InputError
-from radfact.html.comparison_page import format_difference, write_comparison
+from radfact.html.comparison_page import difference_table, write_comparison
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore
 from radfact.pipeline import evaluate
 from radfact.records import Box, Pair, Pairs, Sentence
-from radfact.results.compare import Contrast, compare
+from radfact.results.compare import Comparison, Contrast, compare
 from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, scored_rows, summarize
+from radfact.statistics.clusters import Resampling
 from radfact.statistics.significance import f1_counts, f1_from_counts
 
 TEXTS = [
@@ -58,6 +60,29 @@ def test_systems_are_compared_on_shared_samples_and_scores(folders: list[Path]) 
     assert second.difference.point == pytest.approx(second.summary.point - 1.0)
     # Five samples have 32 swaps, of which two differ as much.
     assert second.p == pytest.approx(2 / 32, abs=0.03)
+
+
+def test_a_row_holds_scores_of_the_same_samples(tmp_path: Path) -> None:
+    """A system that writes only the easy reports is compared on these, and its empty candidates are counted."""
+    wrong = ["Nothing of note."] * 2
+    evaluate(pairs([*TEXTS[:4], *wrong]), ["radfact"], judge="offline", out=tmp_path / "a")
+    evaluate(pairs([*TEXTS[:4], "", " "]), ["radfact"], judge="offline", out=tmp_path / "b")
+    comparison = compare([tmp_path / "a", tmp_path / "b"])
+    _, second = comparison.scores["logical_precision"]
+    assert (second.baseline, second.paired) == (Summary(1.0, n=4), Summary(1.0, n=4))
+    assert second.difference is not None
+    assert (second.difference.point, second.difference.n, second.p) == (0.0, 4, 1.0)
+    # All its own samples, of which two more are in the first system's.
+    assert [row.summary.n for row in comparison.scores["logical_precision"]] == [6, 4]
+    assert comparison.scores["logical_precision"][0].summary.point == pytest.approx(4 / 6)
+    assert (comparison.empty_candidates, comparison.excluded) == ([0, 2], [0, 0])
+    assert comparison.models[0] == {"radfact": "offline, narratives split by offline"}
+
+
+def test_scores_without_a_value_in_any_system_are_named_and_not_shown(folders: list[Path]) -> None:
+    comparison = compare(folders)
+    assert not {name for name in comparison.scores if name.startswith(("grounding", "spatial"))}
+    assert any(note.startswith("Without a value in any system: grounding_precision") for note in comparison.notes)
 
 
 def test_pooled_scores_are_recomputed_from_the_shared_samples(folders: list[Path]) -> None:
@@ -98,32 +123,38 @@ def test_a_folder_is_not_compared_with_itself(folders: list[Path], tmp_path: Pat
 
 
 def test_compare_writes_its_files(folders: list[Path], tmp_path: Path) -> None:
-    page = write_comparison(compare(folders), tmp_path)
+    write_comparison(compare(folders), tmp_path)
+    page = tmp_path / "comparison.html"
     assert "ROUGE-L" in page.read_text()
-    # Headings also keep the column of the words next to the scores free.
-    assert len(re.findall('<th scope="col">[^<]*<span class="verdict-place"></span></th>', page.read_text())) == 1
     record = json.loads((tmp_path / "comparison.json").read_text())
     with (tmp_path / "comparison.csv").open() as handle:
         rows = list(csv.DictReader(handle))
     assert len(rows) == 2 * len(record["scores"])
-    assert rows[0]["p"] == ""
+    assert (rows[0]["p"], rows[0]["n"], rows[0]["own_n"]) == ("", "", "5")
     assert float(rows[1]["p"]) > 0
+    assert float(rows[1]["difference"]) == pytest.approx(float(rows[1]["point"]) - float(rows[1]["baseline"]))
 
 
 @pytest.mark.parametrize(
     ("p", "rounds", "shown"),
     [
         (1 / 1001, 1000, "≤ 0.001"),
-        (2 / 1001, 1000, "p 0.002"),
+        (2 / 1001, 1000, "0.002"),
         (1 / 100, 99, "≤ 0.010"),
         (1 / 3001, 3000, "≤ 0.0004"),
         (1 / 10000, 9999, "≤ 0.0001"),
-        (1.0, 1000, "p 1.000"),
+        (1.0, 1000, "1.000"),
     ],
 )
 def test_the_smallest_p_is_shown_as_a_bound(p: float, rounds: int, shown: str) -> None:
-    contrast = Contrast(Summary(0.5, n=3), Summary(0.1, n=3), p)
-    assert format_difference(contrast, rounds) == f"(+0.100, {shown if shown.startswith('p') else f'p {shown}'})"
+    points = [Summary(value, n=3) for value in (0.5, 0.4, 0.5, 0.1)]
+    scores = {"x": [Contrast(points[0]), Contrast(*points, p)]}
+    systems, unknown = ["a", "b"], [None, None]
+    comparison = Comparison(
+        *(systems, 3, [3, 3], unknown, unknown, [{}, {}], scores, {"x": "0 to 100"}, []),
+        *({"rounds": rounds}, 1, Resampling(None, 3, 3)),
+    )
+    assert difference_table(comparison, 1).rows == [["x ↑ (0 to 100)", 3, 0.4, 0.5, "+0.100", shown, None, ""]]
 
 
 def ratio(counts: Counts) -> float:
@@ -158,10 +189,35 @@ def test_a_pooled_score_of_a_custom_metric_is_compared(tmp_path: Path, monkeypat
     assert second.summary.point == pytest.approx(18 / sum(len(text.split()) for text in TEXTS))
 
 
+@pytest.mark.parametrize(
+    ("direction", "tag", "mark"), [("higher", "yes", "↑"), ("lower", "no", "↓"), ("neutral", "", "")]
+)
+def test_a_score_without_a_direction_is_neither_better_nor_worse(
+    direction: Direction, tag: str, mark: str, run_radfact: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    for name, values in (("a", [0.0, 0.1, 0.2, 0.1, 0.0, 0.1]), ("b", [0.8, 0.9, 1.0, 0.9, 0.8, 0.9])):
+        write_scores(tmp_path / name, list(values), name="rate", direction=direction)
+    _, second = compare([tmp_path / "a", tmp_path / "b"]).scores["rate"]
+    assert second.difference is not None
+    assert second.difference.point == pytest.approx(0.8)
+    assert second.p == pytest.approx(2 / 64, abs=0.02)
+    assert (second.summary.direction, second.difference.direction) == (direction, direction)
+    code, table, _ = run_radfact("compare", "a", "b", "--out", "c")
+    assert code == 0
+    assert set("↑↓") & set(table.partition("↑ higher is better")[0]) == set(mark)
+    page = (tmp_path / "c" / "comparison.html").read_text()
+    assert re.search(rf'<th scope="row">[^<↑↓]*{mark}</th>', page)
+    assert re.findall('class="tag (yes|no)"', page) == [tag] * bool(tag)
+    with (tmp_path / "c" / "comparison.csv").open() as handle:
+        assert {row["direction"] for row in csv.DictReader(handle)} == {direction}
+
+
 def test_samples_excluded_from_both_are_not_counted(tmp_path: Path) -> None:
     for name, texts in (("a", TEXTS), ("b", ["Nothing of note."] * 6)):
         evaluate(
-            Pairs(tuple(pairs(texts)), read=7, without_candidate=("x",)), ["bleu_2", "rouge_l"], out=tmp_path / name
+            Pairs(tuple(pairs(texts)), read=7, without_candidate={"x": "none"}),
+            ["bleu_2", "rouge_l"],
+            out=tmp_path / name,
         )
     comparison = compare([tmp_path / "a", tmp_path / "b"])
     assert comparison.shared == 7
@@ -203,7 +259,7 @@ def test_n_of_an_f1_equals_that_of_the_results(tmp_path: Path, chosen: list[str]
     pairs = [Pair(str(place), *both) for place, both in enumerate(zip(candidates, references, strict=True))]
     results = evaluate(pairs, chosen, judge="offline", out=tmp_path / "a", bootstrap=20)
     evaluate(pairs, chosen, judge="offline", out=tmp_path / "b", bootstrap=20)
-    summary = results.scores["grounding_f1"]
+    summary = results.summaries["grounding_f1"]
     first, second = compare([tmp_path / "a", tmp_path / "b"], replicates=20, rounds=20).scores["grounding_f1"]
     assert second.difference is not None
     # The second sample has a precision and no recall: it counts in the F1's precision, and has none itself.

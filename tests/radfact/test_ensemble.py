@@ -13,6 +13,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.meta.ensembles.model import Ensemble, cross_validate, fit_ensemble, read_features
 from radfact.results.reader import read_sample_scores
+from radfact.statistics.clusters import Clusters
 
 GENERATOR = np.random.default_rng(7)
 FEATURES = {f"judge{number}/vert": GENERATOR.random(60).tolist() for number in range(3)}
@@ -54,6 +55,15 @@ def test_out_of_fold_scores_are_of_ensembles_that_did_not_see_the_sample() -> No
     assert cross_validate(FEATURES, TARGET) == pytest.approx(TARGET)
     assert cross_validate(FEATURES, TARGET) == cross_validate(FEATURES, TARGET, seed=42)
     assert math.isnan(cross_validate(FEATURES, [math.nan, *TARGET[1:]])[0])
+
+
+@pytest.mark.parametrize("by_study", [True, False])
+def test_a_sample_is_not_scored_by_an_ensemble_that_saw_its_study(by_study: bool) -> None:
+    clusters = Clusters("study_id", [str(place // 6) for place in range(60)]) if by_study else None
+    features = {"noise": FEATURES["judge2/vert"]}
+    changed = [*TARGET[:1], TARGET[1] + 100, *TARGET[2:]]
+    before, after = (cross_validate(features, target, folds=10, clusters=clusters)[0] for target in (TARGET, changed))
+    assert (before == after) is by_study
 
 
 def test_an_ensemble_is_saved_and_loaded(tmp_path: Path) -> None:
@@ -169,7 +179,7 @@ def test_an_ensemble_is_fitted_applied_and_compared_with_experts(
     again = ("agreement", table, "--better", "lower", "--scores", out, "--bootstrap", 0, "--out", tmp_path / "a")
     assert run_meta(*again) == 0
     assert read_json(tmp_path / "a/agreement.json")["agreement"][0]["coefficients"]["kendall"]["value"] == 1.0
-    assert run_meta(*fit[:-2], f"--judges=third={out}", "--out", fitted) == 0
+    assert run_meta(*fit[:-2], f"--judges=third={out}", "--overwrite", "--out", fitted) == 0
     code, line = refuse_meta(capsys, "ensemble", "apply", fitted, judges[0], "--out", tmp_path / "n")
     assert code is ErrorCode.MISMATCH
     assert "two/m" in line
@@ -185,6 +195,6 @@ def test_samples_that_a_judge_has_not_scored_are_excluded(tmp_path: Path, capsys
     assert "1 excluded" in capsys.readouterr().out
     assert [row["failure"] is None for _, row in read_jsonl(out / "samples.jsonl")] == [True, False, True, True]
     # An average of scores with different directions has no meaning.
-    code, line = refuse_meta(capsys, *fit, f"--judges=other={other}", "--out", fitted)
+    code, line = refuse_meta(capsys, *fit, f"--judges=other={other}", "--overwrite", "--out", fitted)
     assert code is ErrorCode.MISMATCH
     assert "one/m lower, other/m higher" in line

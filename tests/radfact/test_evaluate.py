@@ -28,7 +28,6 @@ from radfact.results.evaluation import EvaluationResult
 from radfact.results.export import export
 from radfact.results.metric_cache import MetricCache
 from radfact.results.writer import write_results
-from radfact.scoring.radfact import SCORES
 from radfact.statistics.bootstrap import Direction
 
 BOX = Box(x_min=0.1, y_min=0.1, x_max=0.5, y_max=0.5)
@@ -147,7 +146,7 @@ def test_radfact_scores_equal_those_of_radfact_score(tmp_path: Path) -> None:
     result = evaluate(PAIRS, ["radfact", "rouge_l"], judge="offline", out=tmp_path / "many")
     alone = RadFact(load_judge("offline")).score(PAIRS)
     write_results(alone, tmp_path / "alone")
-    assert {name: result.scores[name] for name in SCORES} == dict(alone.scores)
+    assert {name: result.summaries[name] for name in alone.summaries} == alone.summaries
     assert (tmp_path / "many/sentences.jsonl").read_text() == (tmp_path / "alone/sentences.jsonl").read_text()
     samples = [rows(tmp_path / folder / "samples.jsonl") for folder in ("many", "alone")]
     for many, single in zip(*samples, strict=True):
@@ -163,7 +162,10 @@ def test_results_of_several_metrics_can_be_exported(tmp_path: Path) -> None:
 def test_missing_requirements_make_metrics_unavailable(tmp_path: Path) -> None:
     result = evaluate(PAIRS, ["rouge_l", "chexbert", "meteor", "green", "radfact"], weights={"wordnet": tmp_path})
     assert list(result.runs) == ["rouge_l"]
-    assert result.unavailable["chexbert"] == "needs weights: --weights chexbert=FOLDER with chexbert.pth, vocab.txt"
+    expected = (
+        "needs weights: radfact weights fetch chexbert, or --weights chexbert=FOLDER with chexbert.pth, vocab.txt"
+    )
+    assert result.unavailable["chexbert"] == expected
     assert result.unavailable["meteor"] == f"needs weights: {tmp_path} has no lexnames"
     assert result.unavailable["green"] == "needs a language model: --judge PROVIDER:MODEL"
     assert result.unavailable["radfact"] == "needs a judge: --judge offline or --judge PROVIDER:MODEL"
@@ -219,11 +221,11 @@ def test_scores_of_one_response_need_one_request() -> None:
 
 def test_a_custom_metric_is_given_by_object_or_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     by_object = evaluate(PAIRS, [Length()])
-    assert by_object.scores["words"].n == 3
+    assert by_object.summaries["words"].n == 3
     monkeypatch.setitem(sys.modules, "custom_metric", sys.modules[__name__])
     by_name = evaluate(PAIRS, ["custom_metric:Length", "rouge_l"], out=tmp_path)
-    assert by_name.scores["words"] == by_object.scores["words"]
-    assert by_name.scores["words"].direction == "neutral"
+    assert by_name.summaries["words"] == by_object.summaries["words"]
+    assert by_name.summaries["words"].direction == "neutral"
 
 
 class Reads(Metric):
@@ -248,16 +250,16 @@ def test_metrics_receive_text_or_sentences_as_declared() -> None:
     evaluate(grounded, [sentences])
     assert (text.reports, sentences.reports) == (["Clear. Normal heart."], [grounded[0].candidate])
     ratio = FunctionMetric(lambda candidate, reference: len(candidate.split()) / len(reference.split()), "ratio")
-    assert evaluate(grounded, [ratio]).scores["ratio"].point == 3
+    assert evaluate(grounded, [ratio]).scores["ratio"] == 3
 
 
 def test_compare_writes_its_files(tmp_path: Path) -> None:
-    pairs = Pairs(tuple(PAIRS), read=5, without_candidate=("e",))
+    pairs = Pairs(tuple(PAIRS), read=5, without_candidate={"e": "no candidate report"})
     evaluate(pairs, [Length(), "rouge_l"], out=tmp_path)
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert scores["scores"]["words"]["n"] == 3
     assert scores["metrics"]["length"]["failed"] == 1
-    assert scores["counts"] == {"samples": 5, "scored": 3, "excluded": 2}
+    assert scores["counts"] == {"samples": 5, "scored": 3, "excluded": 2, "empty_candidates": 1}
     samples = rows(tmp_path / "samples.jsonl")
     assert [row["sample_id"] for row in samples] == ["a", "b", "c", "d", "e"]
     assert samples[3]["words"] is None
@@ -271,9 +273,9 @@ def test_equal_input_reuses_cached_scores(tmp_path: Path) -> None:
     first = evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
     again = evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
     assert all(run.reused for run in again.runs.values())
-    assert again.scores == first.scores
+    assert again.summaries == first.summaries
     scores = (tmp_path / "scores.json").read_bytes()
-    assert json.loads(scores)["scores"]["logical_f1"]["point"] == first.scores["logical_f1"].point
+    assert json.loads(scores)["scores"]["logical_f1"]["point"] == first.scores["logical_f1"]
     evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
     assert (tmp_path / "scores.json").read_bytes() == scores
     changed = evaluate([*PAIRS[:-1], Pair("d", "Clear.", "Normal chest.")], ["rouge_l"], out=tmp_path)
@@ -429,7 +431,7 @@ def test_errors_of_custom_metrics_are_one_line(name: str, reason: str) -> None:
 
 def test_a_missing_value_without_a_reason_is_a_failure() -> None:
     run = evaluate(PAIRS, [Silent()]).runs["silent"]
-    assert run.scores["x"].n == 3
+    assert run.summaries["x"].n == 3
     assert run.result.failures == {1: "gave no value"}
 
 
@@ -438,7 +440,7 @@ def test_arguments_are_passed_and_recorded(tmp_path: Path) -> None:
     result = evaluate(
         PAIRS, ["custom_metric:Limited"], metric_args={"custom_metric:Limited": {"limit": 7}}, out=tmp_path
     )
-    assert result.scores["x"].point == 7
+    assert result.scores["x"] == 7
     record = json.loads((tmp_path / "scores.json").read_text())["metrics"]["limited"]
     assert record["arguments"] == {"limit": 7}
 

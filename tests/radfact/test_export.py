@@ -15,6 +15,7 @@ from radfact.records import Box, Pair, Pairs, Sentence
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.export import export
 from radfact.results.writer import write_results
+from radfact.scoring.radfact import SCORES
 
 # Origin: the keys that the published command writes, less the counters of its own client.
 PUBLISHED_NAMES = [
@@ -90,13 +91,14 @@ def test_without_replicates_a_score_has_one_key(tmp_path: Path) -> None:
     result = scored(0)
     written = read_json(export(folder_of(result, tmp_path)))
     assert list(written) == PUBLISHED_NAMES
-    assert written["logical_f1"] == pytest.approx(result.scores["logical_f1"].point)
+    assert written["logical_f1"] == pytest.approx(result.scores["logical_f1"])
 
 
 def test_quantiles_equal_those_of_the_result(tmp_path: Path) -> None:
     result = scored()
     written = read_json(export(folder_of(result, tmp_path)))
-    for name, score in result.scores.items():
+    for name in SCORES:
+        score = result.summaries[name]
         quantiles = [score.low, score.q25, score.median, score.q75, score.high]
         assert [written[f"{name}/{kind}"] for kind in STATISTICS[2:]] == pytest.approx(quantiles, abs=1e-12)
 
@@ -133,7 +135,7 @@ def test_sentences_with_and_without_a_verdict_are_counted(tmp_path: Path) -> Non
 def test_samples_without_two_reports_are_not_exported(tmp_path: Path) -> None:
     pairs = tuple(Pair(name, texts("a " + name), texts("a")) for name in "abc")
     metric = RadFact(Verbatim(), bootstrap=20)
-    both = [Pairs(pairs, read=3), Pairs(pairs, read=4, without_candidate=("d",))]
+    both = [Pairs(pairs, read=3), Pairs(pairs, read=4, without_candidate={"d": "none"})]
     alone, beside = (
         export(
             folder_of(metric.score(one), tmp_path / str(len(one.without_candidate))),

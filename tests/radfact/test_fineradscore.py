@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.llm import ChatClient, MockChatModel, mock_client
+from radfact.errors import ErrorCode, InputError
+from radfact.llm import ChatClient, MockChatModel, ResponseCache, mock_client
 from radfact.metrics.fineradscore import FineRadScore, split_lines
 from radfact.metrics.llm_metric import load_prompt
 from radfact.metrics.responses.corrections import Correction, parse_corrections
@@ -44,18 +45,30 @@ EXPECTED = (
 )
 
 
-def test_lines_end_where_the_published_expression_says() -> None:
-    report = "Tube 2.2 cm above the carina. Mild edema.No effusion. Compared with 2019. Heart normal."
-    # A full stop after a digit ends no line.
-    assert split_lines(report) == (
-        "Tube 2.2 cm above the carina.",
-        "Mild edema.",
-        "No effusion.",
-        "Compared with 2019. Heart normal.",
-    )
-    assert [line.removesuffix(".") for line in split_lines(report)] == [
-        piece.strip().removesuffix(".") for piece in re.split(r"(?<!\d)\.(?!\d|$)", report)
-    ]
+@pytest.mark.parametrize(
+    ("report", "lines"),
+    [
+        (
+            "Tube 2.2 cm above the carina. Mild edema.No effusion. Compared with 2019. Heart normal.",
+            # A full stop after a digit, or without a space after it, ends no line.
+            ("Tube 2.2 cm above the carina.", "Mild edema.No effusion.", "Compared with 2019. Heart normal."),
+        ),
+        ("Dr. A was called at 3:05 p.m. on Monday.", ("Dr.", "A was called at 3:05 p.m.", "on Monday.")),
+        ("Discussed at 3:05 p.m.", ("Discussed at 3:05 p.m.",)),
+        ("Lungs are clear.\nNo edema.\n", ("Lungs are clear.", "No edema.")),
+        ("Lungs are clear.. No edema..", ("Lungs are clear.", "No edema.")),
+    ],
+)
+def test_lines_end_where_the_published_expression_says(report: str, lines: tuple[str, ...]) -> None:
+    assert split_lines(report) == lines
+
+
+@given(st.text("ab1. ", max_size=40))
+def test_lines_are_those_of_the_published_expression(report: str) -> None:
+    # The expression and the cleaning of the authors' code; a line of full stops alone is no line here.
+    pieces = [f"{piece.strip()}.".replace("..", ".") for piece in re.split(r"(?<!\d)\.(?!\d|$) ", report.strip())]
+    expected = [piece.rstrip(" .") for piece in pieces if piece.strip(" .")]
+    assert [line.rstrip(" .") for line in split_lines(report)] == expected
 
 
 @given(st.text("ab1. \n", max_size=40))
@@ -89,26 +102,64 @@ def test_the_published_examples_can_be_read() -> None:
     assert parsed[2].corrected_report().endswith(ending)
 
 
-def test_a_request_and_its_scores() -> None:
+LAST_TURN = (
+    "Generated Text: [0] Three left lung nodules. [1] Multiple lung nodules. [2] Pulmonary edema. \n \n "
+    "Ground Truth Text: Two left lung nodules. Left basilar opacity."
+)
+
+
+def test_examples_are_turns_of_the_conversation() -> None:
     model = MockChatModel(json.dumps(RESPONSE))
     result = FineRadScore(ChatClient(model, {})).score([PAIR])
-    content = (
-        "Generated Text: [0] Three left lung nodules.\n[1] Multiple lung nodules.\n[2] Pulmonary edema.\n\n"
-        "Ground Truth Text: Two left lung nodules. Left basilar opacity.\n\nCorrections:"
+    (system, *turns, last) = model.calls[0]
+    assert (system, last) == (("system", load_prompt("fineradscore")), ("user", LAST_TURN))
+    assert [role for role, _ in turns] == ["user", "assistant"] * 5
+    assert turns[2][1] == (
+        "Generated Text: [0] Three left lung nodules concerning for metastatic disease. [1] Multiple lung nodules. "
+        "\n \n Ground Truth Text: Two left lung nodules concerning for metastatic disease. Left basilar opacity could "
+        "represent atelectasis or consolidation."
     )
-    instructions = load_prompt("fineradscore") + load_prompt("fineradscore_few_shot")
-    assert model.calls == [(("system", instructions), ("user", content))]
+    assert turns[3][1].startswith('{"0": {"corrections": "Two left lung nodules concerning for metastatic disease.", ')
+    assert turns[-1] == ("assistant", "{}")
     assert result.values == {"fineradscore": [6.0], "fineradscore_max": [3.0], "fineradscore_lines": [3.0]}
     assert result.details[0]["corrected"] == "Two left lung nodules. Multiple lung nodules. Left basilar opacity."
     assert result.details[0]["corrections"][1]["was"] == "Pulmonary edema."
     json.dumps(result.details, allow_nan=False)
 
 
+def test_examples_are_one_prompt_with_the_instructions() -> None:
+    model = MockChatModel(json.dumps(RESPONSE))
+    result = FineRadScore(ChatClient(model, {}), examples="prompt").score([PAIR])
+    content = (
+        "Generated Text: [0] Three left lung nodules.\n[1] Multiple lung nodules.\n[2] Pulmonary edema.\n\n"
+        "Ground Truth Text: Two left lung nodules. Left basilar opacity.\n\nCorrections:"
+    )
+    instructions = load_prompt("fineradscore") + load_prompt("fineradscore_few_shot")
+    assert model.calls == [(("system", instructions), ("user", content))]
+    assert result.values["fineradscore"] == [6.0]
+
+
 def test_no_correction_scores_0_also_zero_shot() -> None:
     model = MockChatModel("Corrections: {}")
-    result = FineRadScore(ChatClient(model, {}), zero_shot=True).score([PAIR])
+    result = FineRadScore(ChatClient(model, {}), examples="none").score([PAIR])
     assert [values[0] for values in result.values.values()] == [0, 0, 0]
-    assert model.calls[0][0] == ("system", load_prompt("fineradscore") + load_prompt("fineradscore_zero_shot"))
+    instructions = load_prompt("fineradscore") + load_prompt("fineradscore_zero_shot")
+    assert model.calls == [(("user", instructions + LAST_TURN),)]
+
+
+def test_each_form_of_the_examples_has_its_own_cached_responses(tmp_path: Path) -> None:
+    models = {form: MockChatModel("{}") for form in ("turns", "prompt", "none")}
+    for _ in range(2):
+        for form, model in models.items():
+            with ChatClient(model, {"model": "m"}, cache=ResponseCache(tmp_path)) as client:
+                FineRadScore(client, examples=form).score([PAIR])  # type: ignore[arg-type]
+    assert {form: len(model.calls) for form, model in models.items()} == {"turns": 1, "prompt": 1, "none": 1}
+
+
+def test_an_unknown_form_of_the_examples_is_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        FineRadScore(mock_client("{}"), examples="all")  # type: ignore[arg-type]
+    assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_OPTION, "examples")
 
 
 def test_a_malformed_response_is_repaired_up_to_five_times() -> None:

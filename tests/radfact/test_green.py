@@ -85,6 +85,19 @@ def test_an_invalid_response_is_repaired(invalid: object, serve: Callable[..., C
     assert result.usage["repairs"] == 1
 
 
+@pytest.mark.parametrize("empty", [None, ""])
+def test_an_empty_json_count_is_queried_again_and_then_nan(empty: str | None, serve: Callable[..., ChatServer]) -> None:
+    errors = dict.fromkeys("abcdef", 0)
+    data = {"Clinically Significant Errors": errors | {"b": empty}, "Clinically Insignificant Errors": errors}
+    response = json.dumps(data | {"Matched Findings": 1})
+    server = serve(lambda _, number: (200, {}, response if number == 1 else TEXT))
+    result = Green(load_chat_client("openai:m", base_url=server.base_url)).score(PAIRS[:1])
+    assert (result.values["green"], result.usage["repairs"]) == ([0.5], 1)
+    result = Green(mock_client(response)).score(PAIRS[:1])
+    assert all(math.isnan(values[0]) for values in result.values.values())
+    assert "(b)" in result.failures[0]
+
+
 def test_a_pair_without_a_valid_response_is_nan_and_counted() -> None:
     metric = Green(mock_client(lambda text: TEXT if "Nodule" in text else "I'm sorry, I cannot assess reports."))
     result = metric.score(PAIRS)

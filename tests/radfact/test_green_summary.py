@@ -69,7 +69,7 @@ def test_mean_and_population_standard_deviation() -> None:
     scores = [3 / 5, 1 / 3, 1.0, 0.0]
     assert summary.mean == pytest.approx(statistics.fmean(scores))
     assert summary.std == pytest.approx(statistics.pstdev(scores))
-    head = "[Summary]:\nGreen score: mean 0.48 std 0.37\n\n[Clinically Significant Errors]:\n"
+    head = "[Summary]:\nGreen score: mean 0.48 std 0.37\n\n[Clinically Significant Errors]: share of reports without "
     assert format_summary(summary).startswith(head)
     assert "\n(f) Omitting a comparison detailing a change from a prior study: 1.00 []\n" in format_summary(summary)
 

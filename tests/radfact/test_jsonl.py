@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from error_checks import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import append_jsonl, dumps, read_json, read_jsonl, write_json, write_jsonl
 
 json_values = st.recursive(
@@ -71,10 +72,11 @@ def test_an_interrupted_write_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_written_files_have_default_permissions(tmp_path: Path) -> None:
-    (tmp_path / "other").touch()
-    write_json(tmp_path / "scores.json", {})
-    assert stat.S_IMODE((tmp_path / "scores.json").stat().st_mode) == stat.S_IMODE((tmp_path / "other").stat().st_mode)
+def test_written_files_are_private(tmp_path: Path) -> None:
+    write_json(tmp_path / "new" / "scores.json", {})
+    append_jsonl(tmp_path / "new" / "rows.jsonl", [{}])
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"new": 0o700, "scores.json": 0o600, "rows.jsonl": 0o600}
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,7 @@ def test_written_files_have_default_permissions(tmp_path: Path) -> None:
         (b'{"a": "\xff"}\n', "not UTF-8 text (byte 7)"),
         (b"[" * 100_000, ":1: not JSON that can be read"),
         (b'{"a": ' + b"9" * 5_000 + b"}", ":1: not JSON that can be read"),
+        (b'{"a": 1}\n{"a": [NaN]}\n', ":2: not JSON that can be read: expected a finite number or null, found NaN"),
     ],
 )
 def test_invalid_lines_are_named(content: bytes, where: str, tmp_path: Path) -> None:
@@ -100,6 +103,22 @@ def test_an_invalid_document_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "pairs.json"
     path.write_text('[\n  {"a": 1},\n  {"a" 2}\n]')
     with pytest.raises(InputError, match=r"\.json:3: not JSON"):
+        read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "field"),
+    [
+        ('[\n  {"a": 1, "b": [{"a": "b: {"}]},\n  {"a\\u0062": 1,\n   "c": {"d": 0, "d": 0}}\n]', 4, "d"),
+        ('{"\\u0061": 1, "x": {}, "a" : 1}', 1, "a"),
+        ('{"x": "\\\\", "y": "\\"", "x": 1}', 1, "x"),
+    ],
+    ids=["nested", "escaped", "quotes"],
+)
+def test_a_duplicate_key_is_refused(content: str, line: int, field: str, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.json"
+    path.write_text(content)
+    with raises_code(ErrorCode.DUPLICATE, file=path, line=line, field=field):
         read_json(path)
 
 

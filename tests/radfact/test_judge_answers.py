@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -70,11 +71,21 @@ def test_forms_of_one_response(text: str) -> None:
     ],
 )
 def test_forms_of_not_entailed(text: str) -> None:
-    assert answer(text) == Verdict("not_entailment")
+    assert replace(answer(text), relation=None) == Verdict("not_entailment")
+
+
+@pytest.mark.parametrize(
+    ("status", "relation"),
+    [("neutral", "neutral"), ("Contradiction", "contradiction"), ("contradicted", "contradiction"), ("no", None)],
+)
+def test_a_status_of_three_tells_the_relation(status: str, relation: str | None) -> None:
+    assert answer(f"phrase: x\nevidence: []\nstatus: {status}") == Verdict("not_entailment", relation=relation)  # type: ignore[arg-type]
 
 
 def test_a_contradiction_has_its_evidence() -> None:
-    assert answer("evidence:\n- No pneumothorax.\nstatus: contradiction") == Verdict("not_entailment", (2,))
+    assert answer("evidence:\n- No pneumothorax.\nstatus: contradiction") == Verdict(
+        "not_entailment", (2,), relation="contradiction"
+    )
 
 
 def test_evidence_may_contain_a_colon() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from radfact.errors import ErrorCode, InputError
 from radfact.judges import CallableJudge, EntailmentQuery, Verdict, load_judge
 from radfact.judges.check import Agreement, Label, LabeledQuery, check_judge, confusion_accuracy, load_labeled_queries
+from radfact.judges.prompt import load_few_shots
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"
@@ -136,7 +137,7 @@ def test_evidence_matches_premises_despite_spelling(tmp_path: Path) -> None:
     [
         (example(["Rib fracture."]), ErrorCode.MISMATCH, None),
         (example([], topic=3), ErrorCode.INVALID_VALUE, "[0].output.phrases_A_evidenced[0].topic"),
-        (example([], status="entailment"), ErrorCode.INVALID_VALUE, "[0].output.phrases_A_evidenced[0].evidence"),
+        ([{**example([])[0], "development": "no"}], ErrorCode.INVALID_VALUE, "[0].development"),
     ],
 )
 def test_a_wrong_label_is_refused(tmp_path: Path, content: Any, code: ErrorCode, field: str | None) -> None:
@@ -145,6 +146,41 @@ def test_a_wrong_label_is_refused(tmp_path: Path, content: Any, code: ErrorCode,
     with pytest.raises(InputError) as caught:
         load_labeled_queries(path)
     assert (caught.value.code, caught.value.file, caught.value.field) == (code, path, field)
+
+
+def test_an_entailment_may_have_no_evidence_where_it_is_no_few_shot_example(tmp_path: Path) -> None:
+    path = tmp_path / "labeled.json"
+    path.write_text(json.dumps(example([], status="entailment")))
+    queries = load_labeled_queries(path)
+    assert [(query.label, query.evidence) for query in queries] == [("entailment", ())]
+    assert check_judge(CallableJudge(lambda *_: (True, [0])), queries).evidence_f1 is None
+    with pytest.raises(InputError) as caught:
+        load_few_shots(path)
+    assert caught.value.field == "[0].output.phrases_A_evidenced[0].evidence"
+
+
+def test_relations_are_counted_by_label() -> None:
+    relations = {"d": "neutral", "e": "contradiction"}
+    queries = [*SET, labeled("g", "not_entailment")]
+    judge = CallableJudge(
+        lambda _, hypothesis: Verdict("not_entailment", relation=relations.get(hypothesis))  # type: ignore[arg-type]
+    )
+    assert check_judge(judge, queries).relations == {
+        "entailment": {"not_entailment": 3},
+        "neutral": {"neutral": 1, "not_entailment": 1},
+        "contradiction": {"contradiction": 1},
+    }
+
+
+def test_sets_that_were_used_in_development_are_counted_apart(tmp_path: Path) -> None:
+    path = tmp_path / "labeled.json"
+    examples = [{**example([])[0], "development": used} for used in (True, False)]
+    path.write_text(json.dumps([*examples, *example([])]))
+    checked = check_judge(CallableJudge(lambda *_: False), load_labeled_queries(path))
+    counted = {"contradiction": {"not_entailment": 1}}
+    names = ("used in development", "not used in development", "use unknown")
+    assert checked.by_set == dict.fromkeys(names, counted)
+    assert {query.development for query in load_labeled_queries()} == {True}
 
 
 def of_two_minds(body: dict[str, Any], _: int) -> Reply:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
+import re
 import socket
 import time
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -12,14 +15,17 @@ from typing import Any
 
 import pytest
 from chat_server import Reply, last
+from error_checks import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
 from llm_client import Waits, http_client, numeric
 
+from radfact import progress
 from radfact.errors import ErrorCode, Failure, RunError
 from radfact.llm import ChatRequest, ResponseCache, load_chat_client
 from radfact.llm.call_errors import MAX_ATTEMPTS, MAX_WAIT, retry_after, safe_message
 from radfact.llm.client import MAX_FAILED_REQUESTS
+from radfact.progress import ServerActivity
 
 SECRET = "sk-do-not-show-this-one"
 LEAKY = f"Incorrect API key provided: {SECRET}"
@@ -335,3 +341,46 @@ def test_no_key_in_the_environment_sends_none(serve: Any, monkeypatch: pytest.Mo
     server = serve(lambda *_: (200, {}, "1"))
     http_client(server.base_url).complete_all([numeric("x")])
     assert "authorization" not in server.headers[0]
+
+
+@pytest.mark.parametrize("route", ["aiohttp", "LangChain"])
+def test_a_key_with_a_line_break_is_refused(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f"{SECRET}\nX-Header: 1")
+    base_url = "http://127.0.0.1:9/v1" if route == "aiohttp" else None
+    with raises_code(ErrorCode.INVALID_OPTION, field="OPENAI_API_KEY"):
+        load_chat_client("openai:m", base_url=base_url)
+
+
+def test_a_compressed_response_is_not_inflated_without_bounds(serve: Any) -> None:
+    bomb = gzip.compress(bytes(1 << 30), 1)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
+    server = serve(lambda *_: head + bomb)
+    tracemalloc.start()
+    with raises_code(ErrorCode.JUDGE_FAILED, match="more than 16 MB"):
+        http_client(server.base_url).complete_all([numeric("x")])
+    assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    tracemalloc.stop()
+    assert server.headers[0]["accept-encoding"] == "identity"
+
+
+def test_a_response_that_cannot_be_parsed_is_not_quoted(serve: Any) -> None:
+    report = "Small left pleural effusion"
+
+    def parse(text: str) -> int:
+        raise ValueError(f"'{text}' isn't 'a number'")
+
+    reason = failure(serve(lambda *_: (200, {}, report)).base_url, ChatRequest((("user", report),), parse, repairs=1))
+    assert reason == "no valid answer after 1 repairs: '...'; the response: [...]"
+
+
+def test_a_long_wait_is_shown(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SILENT_SECONDS", 0.0)
+    server = serve(lambda _, n: (200, {}, "7") if n > 1 else (429, {"Retry-After": "300"}, "busy"))
+    host, statuses = server.base_url.removeprefix("http://").removesuffix("/v1"), list[str]()
+
+    async def wait(_: float) -> None:
+        statuses.extend(status for status in ServerActivity.statuses() if status.startswith(host))
+
+    chat = http_client(server.base_url, sleep=wait)
+    assert chat.complete_all([numeric("x")]) == [7]
+    assert re.fullmatch(rf"{host}: rate limited, next try in 30\d s", statuses[-1])

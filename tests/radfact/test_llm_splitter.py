@@ -303,7 +303,7 @@ def test_the_judge_is_the_default_splitter(judging: Any) -> None:
 @pytest.mark.parametrize("splitter", ["offline", load_splitter("offline"), lambda text: [text]])
 def test_a_given_splitter_replaces_that_of_the_judge(judging: Any, splitter: Any) -> None:
     options: dict[str, Any] = {"judge": "openai:m", "base_url": judging.base_url, "splitter": splitter}
-    assert evaluate([NARRATIVES], ["radfact"], bootstrap=0, **options).scores["logical_precision"].point == 0
+    assert evaluate([NARRATIVES], ["radfact"], bootstrap=0, **options).scores["logical_precision"] == 0
     reward = make_reward("logical_precision", **options)
     assert reward([str(NARRATIVES.candidate)], ground_truth=[NARRATIVES.reference]) == [0.0]
     assert not splits(judging)

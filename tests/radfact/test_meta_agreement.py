@@ -21,6 +21,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.html import plots
 from radfact.html.meta_page import Table
 from radfact.io.jsonl import read_json
+from radfact.io.pairs import read_pairs
 from radfact.meta.agreement.analysis import (
     MEAN_RATER,
     compare_counts,
@@ -30,11 +31,13 @@ from radfact.meta.agreement.analysis import (
     counted_quantity,
 )
 from radfact.meta.agreement.preferences import evaluate_scores
+from radfact.meta.datasets.layouts import LAYOUTS
 from radfact.meta.datasets.preferences import read_preferences
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
 from radfact.meta.scores import ScoreColumns
 from radfact.records import Pair
 from radfact.statistics.bootstrap import Direction
+from radfact.statistics.clusters import Clusters
 from radfact.statistics.correlation import SEED, Estimate, correlate
 
 NUMBERS = st.integers(0, 4).map(float)
@@ -193,6 +196,54 @@ def test_preferences_by_scores(tmp_path: Path) -> None:
     table = evaluate_scores(preferences, ScoreColumns(values, dict.fromkeys(values, "lower")), replicates=10, seed=1)
     assert {level: one.value for level, one in table["ec"].items()} == {2.0: pytest.approx(2 / 3), 5.0: 1.0, 9.0: 1.0}
     assert {(one.value, one.low, one.ties) for one in table["b"].values()} == {(None, None, 1.0)}
+
+
+def test_a_majority_of_the_experts_may_decide(tmp_path: Path) -> None:
+    labels = {
+        "all": ("first", "first", "first"),
+        "two of three": ("second", "first", "second"),
+        "two and a tie": ("first", "equal", "first"),
+        "half": ("first", "second", ""),
+        "ties": ("equal", "equal", "first"),
+        "no label": ("", "", ""),
+        "three ways": ("first", "second", "equal"),
+    }
+    header = ["id", "reference", "candidate_1", "candidate_2", "expert_a", "expert_b", "expert_c"]
+    path = write_table(tmp_path / "p.csv", header, [[name, "r", "x", "y", *row] for name, row in labels.items()])
+    unanimous, majority = read_preferences(path), read_preferences(path, consensus="majority")
+    assert unanimous.expert == ["first", *[None] * 6]
+    assert majority.expert == ["first", "second", "first", *[None] * 4]
+    assert unanimous.notes[0].startswith("6 of 7 rows are excluded (without a label: 1; the experts differ: 5)")
+    assert unanimous.notes[1].startswith("A majority decides 2 of the excluded rows")
+    # Without the column, no row is surer than another.
+    assert majority.confidence == [0.0] * 7
+    assert majority.notes[1].startswith("The file has no confidence")
+
+
+def test_pairs_need_the_columns_of_the_reports_alone(tmp_path: Path) -> None:
+    tables = {
+        "plain": (["id", "reference", "candidate"], ["1", "r", "c"]),
+        "preferences": (["id", "reference", "candidate_1", "candidate_2"], ["1", "r", "c", "d"]),
+        "rate-eval": (["gt_report", "similar_report"], ["r", "c"]),
+    }
+    for layout, (header, row) in tables.items():
+        path, out = write_table(tmp_path / f"{layout}.csv", header, [row]), tmp_path / f"{layout}-pairs.csv"
+        assert run_meta("pairs", path, "--layout", layout, "--out", out) == 0
+        first = out.read_text().splitlines()[1]
+        assert first.split(",")[1:] == ["c", "r"]
+
+
+def test_every_layout_has_an_example(tmp_path: Path) -> None:
+    examples = tmp_path / "examples"
+    assert run_meta("examples", "--out", examples) == 0
+    for layout in (*LAYOUTS, "preferences"):
+        path = examples / ("rexval" if layout == "rexval" else f"{layout}.csv")
+        more = ("--better", "lower") if layout == "plain" else ()
+        out = tmp_path / layout
+        command = ("agreement", path, "--layout", layout, *more, "--metrics", "rouge_l", "--bootstrap", 20)
+        assert run_meta(*command, "--out", out) == 0
+        record = read_json(out / "agreement.json")
+        assert record["preferences"] or record["agreement"][0]["coefficients"]["kendall"]["value"] is not None
 
 
 @pytest.mark.parametrize(
@@ -432,3 +483,36 @@ def test_a_failed_query_for_a_preference_is_counted(
     more = ("--ask", "--judge", "openai:m", "--base-url", serve(reply).base_url)
     assert run_meta(*preference_command(tmp_path, rows, *more)) == 3
     assert "1 direct queries failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cluster", [None, "case", "none"])
+def test_candidates_of_a_study_are_resampled_together(
+    tmp_path: Path, cluster: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twelve candidates of four studies and of three cases."""
+    values = [float(index * 7 % 12) for index in range(12)]
+    columns = ["id", "reference", "candidate", "expert", "study_id", "case"]
+    rows = [[index, "a", "b", index // 2, f"s{index // 3}", f"c{index // 4}"] for index in range(12)]
+    table = write_table(tmp_path / "r.csv", columns, rows)
+    folder = write_scores(tmp_path / "scores", [*values])
+    more = () if cluster is None else ("--cluster", cluster)
+    assert run_meta("agreement", table, "--better", "lower", "--scores", folder, "--out", tmp_path / "out", *more) == 0
+    record = read_json(tmp_path / "out" / "agreement.json")
+    by, size = {None: ("study_id", 3), "case": ("case", 4), "none": (None, 1)}[cluster]
+    clusters = None if by is None else Clusters(by, [str(index // size) for index in range(12)])
+    expected = correlate([float(index // 2) for index in range(12)], values, clusters=clusters)["kendall"]
+    kendall = record["agreement"][0]["coefficients"]["kendall"]
+    assert (kendall["low"], kendall["high"]) == (expected.low, expected.high)
+    assert record["resampling"] == {"by": by, "clusters": 12 // size, "samples": 12, "unlabeled": 0}
+    assert f"resampled by {'sample' if by is None else by.removesuffix('_id')}: " in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert "resampled by" in (tmp_path / "out" / "agreement.html").read_text()
+
+
+def test_pairs_of_a_rating_set_have_their_study(tmp_path: Path) -> None:
+    rows = [[index, "a", "b", index, f"s{index // 2}"] for index in range(4)]
+    table = write_table(tmp_path / "r.csv", ["id", "reference", "candidate", "expert", "study_id"], rows)
+    assert run_meta("pairs", table, "--out", tmp_path / "pairs.csv") == 0
+    pairs = read_pairs(tmp_path / "pairs.csv")
+    assert (pairs.cluster_by, [pair.cluster for pair in pairs]) == ("study_id", ["s0", "s0", "s1", "s1"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def corrector(request: dict[str, Any], _: int) -> Reply:
     if text.startswith("Rewrite"):
         return 200, {}, f"In other words: {text.splitlines()[-1]}"
     candidate = text.partition("Ground Truth Text:")[0]
-    masses = re.findall(r"\[(\d+)\][^\n]*Mass", candidate)
+    masses = re.findall(r"\[(\d+)\][^\[]*Mass", candidate)
     entries = {line: entry("[delete]", "Not actionable", "False prediction of finding") for line in masses}
     return 200, {}, json.dumps(entries)
 
@@ -54,9 +55,7 @@ def test_the_tables_of_the_paper(tmp_path: Path, serve: Callable[..., ChatServer
     table = write_table(tmp_path / "v0.csv", V0, ROWS)
     assert corrections(server, table, out, "--layout", "refisco-v0") == 0
     # Rows of the table are the lines that are numbered, however they would be divided otherwise.
-    assert any(
-        "[0] Lungs are clear\n[1] Left effusion. Small\n[2] Mass" in last(request) for request in server.requests
-    )
+    assert any("[0] Lungs are clear [1] Left effusion. Small [2] Mass" in last(request) for request in server.requests)
     result = read_json(out / "corrections.json")
     changes = result["changes"]["all"]
     assert changes["no_change"] == {"value": 1.0, "n": 4}
@@ -113,12 +112,12 @@ def test_shuffled_references_and_paraphrased_candidates(tmp_path: Path, serve: C
     table = write_table(tmp_path / "v0.csv", V0, [[*row[:2], f"{row[2]}.", row[3], *row[4:]] for row in ROWS[4:7]])
     command = (server, table)
     assert corrections(*command, tmp_path / "s", "--layout", "refisco-v0", "--setting", "shuffled") == 0
-    assert "Ground Truth Text: Left effusion. Small. Lungs are clear.\n" in last(server.requests[-1])
+    assert last(server.requests[-1]).endswith("Ground Truth Text: Left effusion. Small. Lungs are clear.")
     assert "(table 4)" in (tmp_path / "s/corrections.html").read_text()
     assert corrections(*command, tmp_path / "p", "--layout", "refisco-v0", "--setting", "paraphrased") == 0
     query = last(server.requests[-1])
-    assert "[0] In other words: Lungs are clear.\n[1] In other words: Left effusion. Small.\n[2] In other" in query
-    assert "Ground Truth Text: Lungs are clear. Left effusion. Small.\n" in query
+    assert "[0] In other words: Lungs are clear. [1] In other words: Left effusion. Small. [2] In other" in query
+    assert query.endswith("Ground Truth Text: Lungs are clear. Left effusion. Small.")
     assert read_json(tmp_path / "p/corrections.json")["changes"]["all"]["delete"] == {"value": 1.0, "n": 1}
     assert "(table 7)" in (tmp_path / "p/corrections.html").read_text()
 
@@ -126,8 +125,8 @@ def test_shuffled_references_and_paraphrased_candidates(tmp_path: Path, serve: C
 def test_without_the_examples(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     server = serve(corrector)
     table = write_table(tmp_path / "v0.csv", V0, ROWS)
-    assert corrections(server, table, tmp_path / "a", "--layout", "refisco-v0", "--zero-shot") == 0
-    assert all("Example 1" not in request["messages"][0]["content"] for request in server.requests)
+    assert corrections(server, table, tmp_path / "a", "--layout", "refisco-v0", "--examples", "none") == 0
+    assert all([message["role"] for message in request["messages"]] == ["user"] for request in server.requests)
 
 
 def test_categories_compared_with_expert_counts(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
@@ -142,11 +141,10 @@ def test_categories_compared_with_expert_counts(tmp_path: Path, serve: Callable[
         "num_errors",
     ]
     # One of two raters counts the mass of the first report; both count an omission in the second.
+    errors = {(0, 1, 0, True), (1, 2, 0, True), (1, 2, 1, False)}
     rows = [
-        [0, "bleu", 1, 0, True, 1],
-        [0, "bleu", 1, 1, True, 0],
-        [1, "bleu", 2, 0, True, 1],
-        [1, "bleu", 2, 1, False, 1],
+        [study, "bleu", category, rater, significant, int((study, category, rater, significant) in errors)]
+        for study, category, rater, significant in product((0, 1), range(1, 7), (0, 1), (True, False))
     ]
     write_table(tmp_path / REXVAL_RATINGS, columns, rows)
     out = tmp_path / "out"

@@ -95,6 +95,21 @@ def test_injection_and_detection_by_commands(tmp_path: Path, table: Path) -> Non
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "steps.csv").read_text().startswith("score,a,d,e,reworded\nbleu_2,1.0,")
     assert "Errors compared with rewording" in (out / "detection.html").read_text()
+    assert (record["models"], record["circular"]) == ({}, False)
+
+
+def test_a_judge_with_the_ontology_of_the_rules_is_called_circular(
+    tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, out = tmp_path / "injected.jsonl", tmp_path / "out"
+    assert run_meta("inject", table, "--types", "a", "--errors", "1", "--out", made) == 0
+    assert run_meta("detect", made, "--metrics", "findings,logical_f1", "--judge", "offline", "--out", out) == 0
+    record, page = read_json(out / "detection.json"), (out / "detection.html").read_text()
+    models = {"findings": "offline", "radfact": "offline, narratives split by offline"}
+    assert (record["models"], record["circular"]) == (models, True)
+    for text in (page, " ".join(capsys.readouterr().out.split())):
+        assert "radfact: offline, narratives split by offline." in text
+        assert "Circular result for findings, radfact:" in text
 
 
 def test_unreadable_reports_are_counted_and_get_no_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +120,7 @@ def test_unreadable_reports_are_counted_and_get_no_errors(tmp_path: Path, capsys
     assert "1 of 2 reports get no errors" in " ".join(capsys.readouterr().out.split())
     assert {row.source_id for row in read_injected(made)} == {"e"}
     write_table(reports, ["id", "report"], rows[:1])
-    code, line = refuse_meta(capsys, "inject", reports, "--out", made, exit_code=1)
+    code, line = refuse_meta(capsys, "inject", reports, "--overwrite", "--out", made, exit_code=1)
     assert code is ErrorCode.RUN_FAILED
     assert "1 of 1 reports get no errors" in line
 
@@ -138,5 +153,5 @@ def test_reports_that_a_model_fails_on_are_excluded(
     assert run_meta(*command, "--types", "a", "--errors", 1) == 3
     assert [row.sample_id for row in read_injected(made)] == ["1_a1"]
     assert "excluded: 2_a1" in capsys.readouterr().out
-    code, _ = refuse_meta(capsys, *command, "--types", "a,c")
+    code, _ = refuse_meta(capsys, *command, "--overwrite", "--types", "a,c")
     assert code is ErrorCode.CONFLICTING_OPTIONS

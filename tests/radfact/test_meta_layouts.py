@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -35,17 +37,17 @@ def rexval(folder: Path, ratings: list[list[object]]) -> Path:
 
 
 def test_rexval_counts_by_rater_and_significance(tmp_path: Path) -> None:
-    folder = rexval(
-        tmp_path,
-        [
-            [0, "radgraph", 1, 0, True, 1],
-            [0, "radgraph", 2, 0, False, 2],
-            [0, "radgraph", 1, 1, True, 0],
-            [0, "radgraph", 6, 1, True, 3],
-            [1, "bleu", 4, 0, True, 0],
-        ],
-    )
-    ratings = read_ratings(folder, "rexval")
+    errors = {
+        (0, "radgraph", 1, 0, True): 1,
+        (0, "radgraph", 2, 0, False): 2,
+        (0, "radgraph", 6, 1, True): 3,
+    }
+    raters = [(0, "radgraph", 0), (0, "radgraph", 1), (1, "bleu", 0)]
+    cells = [
+        (study, method, category, rater, kind)
+        for (study, method, rater), category, kind in product(raters, range(1, 7), (True, False))
+    ]
+    ratings = read_ratings(rexval(tmp_path, [[*cell, errors.get(cell, 0)] for cell in cells]), "rexval")
     first, second = ratings.samples
     assert (first.pair.sample_id, first.pair.candidate, first.pair.reference) == (
         "0_radgraph",
@@ -57,6 +59,11 @@ def test_rexval_counts_by_rater_and_significance(tmp_path: Path) -> None:
     assert first.ratings["errors"] == {"0": 3.0, "1": 3.0}
     assert first.ratings["significant_f"] == {"0": 0.0, "1": 3.0}
     assert ratings.means("errors") == [3.0, 0.0]
+    assert (ratings.cluster_by, [sample.pair.cluster for sample in ratings.samples]) == ("study_id", ["0", "1"])
+    assert read_ratings(tmp_path, "rexval", cluster="none").clusters is None
+    with pytest.raises(InputError) as caught:
+        read_ratings(tmp_path, "rexval", cluster="patient_id")
+    assert (caught.value.code, caught.value.field) == (ErrorCode.UNKNOWN_NAME, "cluster")
     assert (ratings.target, ratings.group, first.groups) == ("errors", "candidate_type", {"candidate_type": "radgraph"})
 
 
@@ -210,14 +217,29 @@ def test_higher_rate_eval_scores_are_better(tmp_path: Path) -> None:
 
 
 RADEVAL = [f"{kind}{n}" for n in (1, 2, 3) for kind in ("prediction", "annotation")]
-OBJECT = '{"Clinically Significant": {"False prediction of finding": 1, "Omission of finding": 2}}'
+OBJECT = json.dumps(
+    {
+        "Clinically Significant": dict.fromkeys("abcdefg", 0) | {"a": 1, "b": 2},
+        "Insignificant": dict.fromkeys("abcdefg", 0),
+    }
+)
 LINES = """Clinically Significant Errors:
 (a) False prediction of finding: 1
+(b) Omission of finding: 0
 (c) Incorrect location/position of finding: 0
+(d) Incorrect severity: 0
 (e) Mention of comparison not present in the reference: 2
+(f) Omission of a change from a previous study: 0
+(g) Inarticulate report / grammar: 0
 
 Clinically Insignificant Errors:
-(g) Inarticulate report / grammar: 1"""
+(a) False prediction of finding: 0.
+(b) Omission of finding: 0.
+(c) Location: 0.
+(d) Severity: 0.
+(e) Mention of comparison: 0.
+(f) Omitted change: 0.
+(g) Inarticulate report / grammar: 1."""
 
 
 def test_radeval_has_three_candidates_per_row(tmp_path: Path) -> None:
@@ -230,9 +252,11 @@ def test_radeval_has_three_candidates_per_row(tmp_path: Path) -> None:
     assert [sample.pair.sample_id for sample in ratings.samples] == ["0_1", "0_2", "0_3"]
     assert ratings.means("significant")[:2] == [3.0, 3.0]
     assert ratings.means("errors")[:2] == [3.0, 4.0]
-    assert ratings.samples[2].ratings == {}
-    assert len(ratings.notes) == 1
-    assert ":2: annotation3" in ratings.notes[0]
+    assert {
+        value for by_rater in ratings.samples[2].ratings.values() for value in map(math.isnan, by_rater.values())
+    } == {True}
+    assert len(ratings.notes) == 4
+    assert ":2: annotation3" in ratings.notes[3]
 
 
 @pytest.mark.parametrize(
@@ -245,6 +269,12 @@ def test_invalid_annotations_are_refused(text: str) -> None:
         parse_annotation(text)
 
 
+def known_counts(text: str) -> dict[str, dict[str, float]]:
+    """The counts of an annotation that are not missing."""
+    counts = parse_annotation(text)
+    return {kind: {letter: n for letter, n in counts[kind].items() if not math.isnan(n)} for kind in counts}
+
+
 @pytest.mark.parametrize(
     "heading",
     ["Non-significant", "not clinically significant", "Non-clinically significant errors",
@@ -253,9 +283,9 @@ def test_invalid_annotations_are_refused(text: str) -> None:
 )  # fmt: skip
 def test_headings_of_insignificant_errors(heading: str) -> None:
     text = f"Clinically significant errors:\nomission of finding: 1\n{heading}:\nomission of finding: 3"
-    assert parse_annotation(text) == {"significant": {"b": 1}, "insignificant": {"b": 3}}
+    assert known_counts(text) == {"significant": {"b": 1}, "insignificant": {"b": 3}}
     data = {"Errors of clinical significance": {"location": 2}, heading: {"location": 0}}
-    assert parse_annotation(str(data)) == {"significant": {"c": 2}, "insignificant": {"c": 0}}
+    assert known_counts(str(data)) == {"significant": {"c": 2}, "insignificant": {"c": 0}}
 
 
 @pytest.mark.parametrize(
@@ -263,7 +293,7 @@ def test_headings_of_insignificant_errors(heading: str) -> None:
 )
 def test_an_ambiguous_heading_above_counts_is_refused(heading: str) -> None:
     text = f"Significant:\nomission of finding: 1\n{heading}:\n"
-    assert parse_annotation(text) == {"significant": {"b": 1}}
+    assert known_counts(text) == {"significant": {"b": 1}, "insignificant": {}}
     with pytest.raises(ValueError, match="ambiguous"):
         parse_annotation(f"{text}severity: 1")
 

@@ -317,6 +317,9 @@ def test_a_metric_is_tested_by_its_main_score(
     assert record["threshold"] == pytest.approx(0.05 / (len(scores) * 2))
     assert {ranking["score"] for ranking in record["rankings"]} == set(scores)
     assert "green_significant_a" in read_json(out / "original/scores.json")["scores"]
+    # A model has no ontology: rules that inject errors do not favor it.
+    assert (record["models"], record["circular"]) == ({"green": "openai:m"}, False)
+    assert "Judges and models: green: openai:m." in (out / "rexamine.html").read_text()
 
 
 def model_response(request: dict[str, Any], _: int) -> Reply:

@@ -6,6 +6,8 @@ import difflib
 import json
 import re
 import tarfile
+import time
+import timeit
 from collections.abc import Iterable, Iterator
 from html import unescape
 from pathlib import Path
@@ -15,10 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.judges import Splitter, split_narrative
+from radfact.judges import EntailmentQuery, Splitter, load_splitter, split_narrative
 from radfact.judges.offline.facts import parse_sentence
+from radfact.judges.offline.judge import OfflineJudge, count_unread
 from radfact.judges.offline.ontology_file import default_ontology
-from radfact.judges.offline.splitter import OfflineSplitter, explain_split
+from radfact.judges.offline.splitter import OfflineSplitter, _split_sentence, explain_split
+from radfact.judges.protocol import RemovedText, SplitSentence
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 REPORTS = DATA / "openi" / "NLMCXR_reports.tgz"
@@ -372,3 +376,104 @@ def test_splitting_open_i_sentences_is_idempotent() -> None:
 )
 def test_findings_after_an_interpretation_stay(narrative: str, sentences: list[str]) -> None:
     assert split_narrative(narrative) == sentences
+
+
+LOOPS = {
+    "absent": ("No ", "effusion in the left lung of {} mm", ", "),
+    "present": ("", "there is a small left effusion of {} mm", " and "),
+    "states": ("", "the heart is normal and the lungs have a nodule of {} mm", ", "),
+    "attached": ("The lungs are clear", " without effusion with a nodule of {} mm", ""),
+}
+
+
+def looping_sentence(loop: str, items: int) -> str:
+    lead, item, joint = LOOPS[loop]
+    return lead + joint.join(item.format(number) for number in range(items)) + "."
+
+
+def processor_time(text: str) -> float:
+    def split() -> None:
+        parse_sentence.cache_clear()
+        _split_sentence.cache_clear()
+        explain_split(text)
+
+    return min(timeit.repeat(split, number=1, repeat=3, timer=time.process_time))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_time_of_a_sentence_is_linear_in_its_length(loop: str) -> None:
+    short, long = (looping_sentence(loop, items) for items in (40, 80))
+    assert len(split_narrative(long)) >= 80
+    assert processor_time(long) < 3 * processor_time(short)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_sentence_beyond_the_longest_is_kept_whole_and_not_read(loop: str) -> None:
+    sentence = looping_sentence(loop, 5000)
+    assert processor_time(sentence) < 2
+    assert split_narrative(sentence) == [sentence[:1].upper() + sentence[1:]]
+    assert not parse_sentence(sentence).facts
+    verdict = OfflineJudge().judge_one(EntailmentQuery((sentence, "Small left effusion."), sentence))
+    assert verdict.status == "not_entailment"
+    assert count_unread([verdict.why]) == 1
+
+
+def test_a_finding_that_is_given_stays() -> None:
+    assert split_narrative("Given the nodule, a pneumothorax is likely.") == [
+        "Given the nodule, a pneumothorax is likely."
+    ]
+
+
+@pytest.mark.parametrize("text", ["given " + "x" * 500, "Effusion" + "; it has increased" * 200])
+def test_repeated_words_take_no_exponential_time_or_deep_recursion(text: str) -> None:
+    assert processor_time(text) < 2
+
+
+@pytest.mark.parametrize(
+    ("narrative", "new", "removed"),
+    [
+        ("Two views of the chest.", (), ("Two views of the chest", "technique")),
+        ("Compared to the prior study.", (), ("Compared to the prior study", "comparison without a finding")),
+        ("Follow-up CT is recommended.", (), ("Follow-up CT is recommended", "recommendation")),
+        (
+            "Left base opacity, which may represent pneumonia.",
+            ("Left base opacity.",),
+            ("which may represent pneumonia", "interpretation"),
+        ),
+        (
+            "Left nodule, for which CT is recommended.",
+            ("Left nodule.",),
+            ("for which CT is recommended", "recommendation"),
+        ),
+        ("Possible pneumonia.", (), ("Possible pneumonia", "speculation")),
+        ("This may represent a vessel on end.", (), ("This may represent a vessel on end", "speculation")),
+        (
+            "Given differences in technique, no effusion.",
+            ("No effusion.",),
+            ("Given differences in technique", "technique"),
+        ),
+        (
+            "Opacities which may represent changes associated with fibrosis.",
+            ("Opacities.", "Fibrosis."),
+            ("which may represent changes associated", "interpretation"),
+        ),
+    ],
+)
+def test_what_is_removed_has_a_reason(narrative: str, new: tuple[str, ...], removed: tuple[str, str]) -> None:
+    [sentence] = explain_split(narrative)
+    assert sentence == SplitSentence(narrative.rstrip("."), new, (RemovedText(*removed),))
+
+
+def test_interpretations_can_be_kept() -> None:
+    narrative = "Left base opacity, which may represent pneumonia. Two views."
+    splitter = load_splitter("offline", splitter_args={"keep_interpretations": "true"})
+    assert splitter.split([narrative]) == [["Left base opacity, which may represent pneumonia."]]
+    assert splitter.describe()["keep_interpretations"]
+    assert load_splitter("offline").split([narrative]) == [["Left base opacity."]]
+    with pytest.raises(InputError) as caught:
+        load_splitter("offline", splitter_args={"keep_interpretations": "perhaps"})
+    assert caught.value.field == "splitter_args.keep_interpretations"
+
+
+def test_a_sentence_that_depends_on_nothing_is_recorded() -> None:
+    assert [text.reason for text in explain_split("It has increased.")[0].removed] == ["depends on a removed sentence"]

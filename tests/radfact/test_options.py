@@ -116,6 +116,10 @@ def test_a_command_takes_some_fields_with_its_own_defaults() -> None:
         ("share:", ErrorCode.INVALID_VALUE, "share"),
         ("narrative: true\ngrounded: true", ErrorCode.DUPLICATE, "grounded"),
         ("- share", ErrorCode.INVALID_FORMAT, None),
+        ("share: 1\nshare: 0", ErrorCode.DUPLICATE, None),
+        ("share: \0", ErrorCode.INVALID_FORMAT, None),
+        ("share: 2024-13-45", ErrorCode.INVALID_FORMAT, None),
+        ("[" * 3000, ErrorCode.INVALID_FORMAT, None),
     ],
 )
 def test_a_file_with_a_wrong_option_is_refused(text: str, code: ErrorCode, field: str | None, tmp_path: Path) -> None:

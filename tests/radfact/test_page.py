@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_checks import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -23,7 +24,7 @@ from radfact.errors import ErrorCode, Failure, InputError
 from radfact.html import page as page_module
 from radfact.html.markup import words
 from radfact.html.page import page_record, write_page
-from radfact.io.jsonl import write_json, write_jsonl
+from radfact.io.jsonl import read_json, write_json, write_jsonl
 from radfact.judges.protocol import EntailmentQuery, Verdict
 from radfact.results.options import PageOptions
 
@@ -91,6 +92,15 @@ class TestFigures:
         assert '<rect class="interval" x="130.00" y="4" width="40.00"' in html
         assert "The bar runs from 0 to 1" in html
 
+    def test_scores_without_a_value_are_named_and_have_no_row(self, folder: Path) -> None:
+        scores = read_json(folder / "scores.json")
+        scores["figures"] |= {"bleu_4": figure(30.0, unit="0 to 100"), "spatial_f1": figure(None, n=0)}
+        write_json(folder / "scores.json", scores)
+        html = write_page(folder).read_text()
+        assert re.findall(r'<th scope="row">([^<]*)</th>', html)[-1] == "BLEU-4 ↑ (0 to 100)"
+        assert "No study has a value of Spatial F1." in html
+        assert '"spatial_f1"' not in html
+
     def test_a_missing_score_is_a_dash_without_a_bar(self, folder: Path) -> None:
         write_json(folder / "scores.json", {"figures": {"spatial_f1": figure(None, n=0)}, "judge": "x", "counts": {}})
         html = write_page(folder).read_text()
@@ -157,7 +167,7 @@ class TestStudies:
         assert [study["sample_id"] for study in page.data["studies"]] == ["good", "bad", "failed"]
 
     def test_sentences_keep_their_index_in_any_order_of_lines(self, folder: Path) -> None:
-        rewrite(folder / "sentences.jsonl", lambda rows: rows.reverse())
+        rewrite(folder / "sentences.jsonl", lambda rows: rows.insert(4, rows.pop(0)))
         texts = [s["text"] for s in Page(write_page(folder)).study("good")["candidate"]]
         assert texts == ["Nodule in the left mid zone.", "Small effusion on the right.", "Trachea central."]
 
@@ -242,8 +252,8 @@ class TestSafety:
     def test_any_text_is_unchanged_on_the_page(self, tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
         folder = write_folder(tmp_path_factory.mktemp("any"))
         with (folder / "sentences.jsonl").open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(sentence("bad", "candidate", 1, text)) + "\n")
-        assert Page(write_page(folder)).study("bad")["candidate"][1]["text"] == text
+            handle.write(json.dumps(sentence("failed", "candidate", 1, text)) + "\n")
+        assert Page(write_page(folder)).study("failed")["candidate"][1]["text"] == text
 
 
 class TestImages:
@@ -426,6 +436,11 @@ class TestWrongInput:
         place = (error.value.file, error.value.line, error.value.field, error.value.code)
         assert place == (folder / name, line, next(iter(fields)), code)
 
+    def test_missing_samples_are_refused(self, folder: Path) -> None:
+        (folder / "samples.jsonl").write_text("")
+        with raises("samples.jsonl: mismatch"):
+            write_page(folder)
+
     def test_an_invalid_image_path_is_refused(self, folder: Path, tmp_path: Path) -> None:
         manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": ["a.png"]})
         with pytest.raises(InputError) as error:
@@ -436,6 +451,32 @@ class TestWrongInput:
         write_jsonl(tmp_path / "drafts.jsonl", [{"sample_id": "a", "report": ""}] * 2)
         with pytest.raises(InputError, match=r"drafts\.jsonl:2: sample_id"):
             write_page(folder, unscored=tmp_path / "drafts.jsonl")
+
+
+def test_many_studies_are_on_pages_of_their_own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "MAX_STUDIES", 2)
+    monkeypatch.setattr(page_module, "STUDIES_PER_PART", 2)
+    write_image(tmp_path / "radiograph.png")
+    manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "radiograph.png"})
+    page = Page(write_page(folder, manifest=manifest, images="beside"))
+    listed = page.data["list"]
+    assert (listed["ids"], listed["size"]) == (["good", "bad", "failed"], 2)
+    assert listed["parts"] == ["report_pages/0001.html", "report_pages/0002.html"]
+    assert listed["scores"]["logical_f1"] == [1.0, 0.25, None]
+    assert listed["failures"] == {"2": "no valid answer"}
+    assert listed["kinds"] == {"unsupported": [0, 1], "missed": [1], "failed": [2]}
+    assert "Trachea" not in (folder / "report.html").read_text()
+    first, second = (Page(folder / "report_pages" / name) for name in ("0001.html", "0002.html"))
+    assert [study["sample_id"] for study in (*first.data["studies"], *second.data["studies"])] == [
+        "good",
+        "bad",
+        "failed",
+    ]
+    assert first.study("good")["candidate"][2]["text"] == "Trachea central."
+    assert Image.open(folder / "report_pages" / first.study("good")["images"]["frontal"]["src"]).size == (40, 30)
+    monkeypatch.undo()
+    write_page(folder)
+    assert not (folder / "report_pages").exists()
 
 
 def test_the_same_folder_gives_the_same_page(folder: Path, tmp_path: Path) -> None:

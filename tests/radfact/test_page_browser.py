@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from PIL import Image
 from results_folder import HOSTILE, ring, sentence, write_folder, write_image, write_manifest
 
+from radfact.html import page as page_module
 from radfact.html.meta_page import Section, Table
 from radfact.html.meta_page import write_page as write_meta_page
 from radfact.html.page import write_page
@@ -21,20 +21,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = pytest.mark.browser
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +32,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = write_manifest(root / "manifest.jsonl", {"sample_id": "good", **images, "indication": "Cough."})
     write_jsonl(root / "drafts.jsonl", [{"sample_id": "radiograph", "report": [{"text": "Apical cap."}]}])
     return write_page(write_folder(root / "results"), manifest=manifest, unscored=root / "drafts.jsonl")
-
-
-@pytest.fixture
-def page(browser: Browser, report: Path) -> Iterator[Page]:
-    """The page as opened from disk; whatever the browser complains of fails the test that caused it."""
-    context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True)
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(report.as_uri())
-    yield page
-    context.close()
-    assert complaints == []
 
 
 def card(page: Page, sample_id: str = "good") -> Locator:
@@ -259,8 +231,8 @@ def test_run_details_have_the_width_of_the_page_and_whole_numbers(browser: Brows
       range.selectNodeContents(node);
       return range.getClientRects().length;
     }"""
-    assert page.locator(".made dd").evaluate(lines) == 1
-    assert page.locator(".made").evaluate("node => node.offsetWidth") > 1200
+    assert page.locator(".run-details dd").evaluate(lines) == 1
+    assert page.locator(".run-details").evaluate("node => node.offsetWidth") > 1200
     page.close()
 
 
@@ -284,9 +256,9 @@ def test_a_missing_image_is_reported_in_its_place(page: Page) -> None:
 
 
 def test_a_draft_without_reference_shows_no_verdict(page: Page) -> None:
-    apart = page.locator("#unscored")
-    assert apart.get_by_text("Apical cap.").is_visible()
-    assert apart.locator(".verdict").count() == 0
+    unscored = page.locator("#unscored")
+    assert unscored.get_by_text("Apical cap.").is_visible()
+    assert unscored.locator(".verdict").count() == 0
     assert cards(page).count("radiograph") == 0
 
 
@@ -462,6 +434,22 @@ def test_a_focused_card_stays_rendered(long_page: Page) -> None:
 def test_printing_renders_every_study(long_page: Page) -> None:
     long_page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert long_page.locator("#study-list article").count() == 300
+
+
+def test_a_listed_study_leads_to_its_page(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "MAX_STUDIES", 2)
+    monkeypatch.setattr(page_module, "STUDIES_PER_PART", 2)
+    page = browser.new_page()
+    page.goto(write_page(write_folder(tmp_path)).as_uri())
+    assert cards(page) == ["bad", "good", "failed"]
+    card(page, "bad").get_by_role("link", name="bad").click()
+    assert cards(page) == ["bad"]
+    assert HOSTILE in card(page, "bad").inner_text()
+    page.get_by_role("link", name="Next").click()
+    assert cards(page) == ["failed"]
+    page.get_by_role("link", name="Scores and all 3 studies").click()
+    assert page.locator(".score-table").count() == 1
+    page.close()
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def assert_equal_to_the_definition(
     generator = np.random.default_rng(42)
     drawn = [plain_figures(rows[generator.choice(len(rows), len(rows), replace=True)]) for _ in range(replicates)]
     for name, point, column in zip(SCORES, plain_figures(rows), np.array(drawn).T, strict=True):
-        score, known = result.scores[name], column[~np.isnan(column)]
+        score, known = result.summaries[name], column[~np.isnan(column)]
         expected = [point, *np.quantile(known, [0.025, 0.25, 0.5, 0.75, 0.975])] if known.size else [point] + [None] * 5
         if math.isnan(point):
             expected = [None] * 6
@@ -289,7 +289,7 @@ def test_corner_cases(corner: str, compat: str) -> None:
 
 def test_f1_of_zero_precision_and_recall_is_zero() -> None:
     result = RadFact(Table({}), bootstrap=10).score([[located("a")]], [[located("x")]])
-    score = result.scores["logical_f1"]
+    score = result.summaries["logical_f1"]
     assert [result.samples[0].scores["logical_f1"], score.point, score.median, score.high] == [0, 0, 0, 0]
 
 

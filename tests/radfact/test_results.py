@@ -8,6 +8,7 @@ import pytest
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
+from radfact.io.outputs import RECORD
 from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.pipeline import RadFact
 from radfact.records import Box, Mask, Sentence, digest
@@ -15,7 +16,7 @@ from radfact.results.evaluation import EvaluationResult
 from radfact.results.reader import read_sample_scores, read_scores
 from radfact.results.schema import VERSION
 from radfact.results.writer import write_results
-from radfact.scoring.radfact import SCORES
+from radfact.scoring.radfact import POLICY_SCORES, SCORES
 
 
 class FirstPremise:
@@ -57,10 +58,10 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def test_scores_have_every_score_the_judge_and_the_counts(result: EvaluationResult, tmp_path: Path) -> None:
     write_results(result, tmp_path, {})
     scores = read_json(tmp_path / "scores.json")
-    assert list(scores) == ["version", "scores", "judge", "splitter", "counts", "metrics", "unavailable"]
-    assert list(scores["scores"]) == list(SCORES)
+    assert list(scores) == ["version", "scores", "judge", "splitter", "counts", "metrics", "unavailable", "resampling"]
+    assert list(scores["scores"]) == [*SCORES, *POLICY_SCORES]
     assert list(scores["scores"]["logical_f1"]) == [
-        "point", "low", "q25", "median", "q75", "high", "n", "direction",
+        "point", "low", "q25", "median", "q75", "high", "n", "direction", "repeat_sd", "unit",
     ]  # fmt: skip
     assert scores["judge"] == {"name": "first premise", "version": 1}
     assert (scores["counts"]["samples"], scores["counts"]["excluded"]) == (2, 1)
@@ -69,8 +70,11 @@ def test_scores_have_every_score_the_judge_and_the_counts(result: EvaluationResu
 def test_a_sample_is_one_row_with_null_for_missing_values(result: EvaluationResult, tmp_path: Path) -> None:
     write_results(result, tmp_path, {})
     scored, left_out = rows(tmp_path / "samples.jsonl")
+    policies = {name: scored.pop(name) for name in POLICY_SCORES}
+    assert [policies[f"logical_{part}_implied"] for part in ("precision", "recall")] == [0.5, 1.0]
     assert scored == {
         "sample_id": "0",
+        "cluster": None,
         "logical_precision": 0.5,
         "logical_recall": 1.0,
         "logical_f1": 2 / 3,
@@ -82,8 +86,10 @@ def test_a_sample_is_one_row_with_null_for_missing_values(result: EvaluationResu
         "spatial_f1": 1.0,
         "candidate_sentences": 2,
         "candidate_sentences_with_boxes": 1,
+        "candidate_sentences_removed": 0,
         "reference_sentences": 1,
         "reference_sentences_with_boxes": 1,
+        "reference_sentences_removed": 0,
         "failed_sentences": 0,
         "failure": None,
         "failures": {},
@@ -108,6 +114,8 @@ def test_a_sentence_is_one_row_with_its_boxes(result: EvaluationResult, tmp_path
         "evidence": [0],
         "spatial": "entailed",
         "why": "same letter",
+        "relation": "entailment",
+        "polarity": "positive",
     }
     assert (clear["boxes"], clear["status"], clear["spatial"]) == (None, "not_entailment", "no_boxes")
     assert effusion["side"] == "reference"
@@ -132,7 +140,7 @@ def test_run_json_has_input_options_judge_and_usage(result: EvaluationResult, tm
 def test_equal_results_give_equal_bytes(result: EvaluationResult, tmp_path: Path) -> None:
     for name in ("first", "second"):
         write_results(result, tmp_path / name, {"seed": 42})
-    files = sorted(path.name for path in (tmp_path / "first").iterdir())
+    files = sorted(path.name for path in (tmp_path / "first").iterdir() if path.name != RECORD)
     assert files == ["run.json", "samples.jsonl", "scores.json", "sentences.jsonl"]
     assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes() for name in files)
 

@@ -1,11 +1,14 @@
 """RadFact scores of pairs of reports, with splitters, failures and the asynchronous form."""
 
 import asyncio
+import json
 import math
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,11 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.judges import EntailmentQuery, Failure, Verdict
+from radfact.io.pairs import read_pairs
+from radfact.judges import EntailmentQuery, Failure, Verdict, load_judge
+from radfact.judges.offline.judge import OfflineJudge
 from radfact.pipeline import RadFact
 from radfact.records import Box, Pair, Pairs, Report, Sentence
 from radfact.results.evaluation import SampleScore
-from radfact.scoring.radfact import SCORES, SentenceScore
+from radfact.scoring.radfact import POLICIES, SCORES, SentenceScore
 
 Result = Verdict | Failure
 NO = Verdict("not_entailment")
@@ -83,7 +88,7 @@ def test_scores_are_the_quotients_of_the_definition() -> None:
     reference: Report = [located("w", LEFT), located("x", RIGHT), *texts("y")]
     judge = judge_of({"a": yes(0), "b": yes(1), "d": yes(2), "w": yes(0)})
     scores = only(judge, candidate, reference).scores
-    assert scores == pytest.approx(
+    assert {name: scores[name] for name in SCORES} == pytest.approx(
         {
             "logical_precision": 3 / 4,
             "logical_recall": 1 / 3,
@@ -100,13 +105,65 @@ def test_scores_are_the_quotients_of_the_definition() -> None:
 
 def test_a_zero_denominator_gives_no_value() -> None:
     scores = only(judge_of({"a": NO}), [located("a", LEFT)], texts("b")).scores
-    assert {name for name, value in scores.items() if math.isnan(value)} == {
+    assert {name for name in SCORES if math.isnan(scores[name])} == {
         "grounding_precision",
         "grounding_recall",
         "grounding_f1",
         "spatial_recall",
         "spatial_f1",
     }
+
+
+def policies(judge: Any, candidate: Report, reference: Report) -> dict[str, float | None]:
+    """Return the precisions by policy; None = no value."""
+    scores = only(judge, candidate, reference).scores
+    values = {policy: scores[f"logical_precision_{policy}"] for policy in POLICIES}
+    return {policy: None if math.isnan(value) else value for policy, value in values.items()}
+
+
+NEGATIVES = ("No pneumothorax.", "Heart size is normal.", "No nodule.")
+
+
+def test_policies_of_absence_select_sentences_or_imply_them() -> None:
+    candidate = texts("Left effusion.", "Right effusion and no mass.", "The heart is unchanged.", *NEGATIVES)
+    judge = judge_of(
+        {
+            "Left effusion.": yes(0),
+            "No pneumothorax.": yes(0),
+            "Heart size is normal.": Verdict("not_entailment", relation="neutral"),
+            "No nodule.": Verdict("not_entailment", (0,), relation="contradiction"),
+        }
+    )
+    # By hand: 1 of 2 findings, 1 of 3 absences, and of all 6 the two entailed and the one that is not contradicted.
+    assert policies(judge, candidate, texts("x")) == pytest.approx(
+        {"positive": 1 / 2, "negative": 1 / 3, "implied": 1 / 2}
+    )
+
+
+@pytest.mark.parametrize(
+    ("candidate", "expected"),
+    [
+        (texts("Left effusion."), {"positive": 0.0, "negative": None, "implied": 0.0}),
+        (texts("No nodule."), {"positive": None, "negative": 0.0, "implied": None}),
+        (texts("The heart is unchanged."), {"positive": None, "negative": None, "implied": 0.0}),
+    ],
+)
+def test_what_a_judge_does_not_tell_or_a_report_does_not_have_is_unknown(
+    candidate: Report, expected: dict[str, float | None]
+) -> None:
+    assert policies(judge_of({}), candidate, texts("x")) == expected
+
+
+def test_an_empty_report_implies_nothing() -> None:
+    assert policies(judge_of({}), texts("No nodule."), []) == {"positive": None, "negative": 0.0, "implied": 0.0}
+
+
+def test_the_f1_of_a_policy_has_an_interval_of_its_own() -> None:
+    result = RadFact(judge=OfflineJudge(), bootstrap=20).score(["No nodule.", "Mass."], ["No nodule.", "No mass."])
+    scores = result.summaries
+    assert [scores[f"logical_f1_{policy}"].point for policy in POLICIES] == [None, 2 / 3, 0.5]
+    assert scores["logical_f1_implied"].low is not None
+    assert "judgments_without_relation" not in result.counts
 
 
 def test_regions_of_all_evidence_are_combined() -> None:
@@ -169,15 +226,15 @@ def test_a_dataset_is_one_call_without_duplicates_sorted_by_premises(
 def test_swapping_candidate_and_reference_swaps_precision_and_recall(pairs: list[tuple[list[str], list[str]]]) -> None:
     candidates, references = ([texts(*reports) for reports in side] for side in zip(*pairs, strict=True))
     metric = RadFact(judge=Oracle(verbatim), bootstrap=0)
-    scores, swapped = metric.score(candidates, references).scores, metric.score(references, candidates).scores
+    scores, swapped = metric.score(candidates, references).summaries, metric.score(references, candidates).summaries
     assert scores["logical_precision"] == swapped["logical_recall"]
     assert scores["logical_f1"] == swapped["logical_f1"]
 
 
 def test_a_report_against_itself_is_perfect() -> None:
     report: Report = [located("a", LEFT), located("b", RIGHT), *texts("c")]
-    scores = RadFact(judge=Oracle(verbatim)).score([report], [report]).scores
-    intervals = {name: (score.low, score.point, score.high) for name, score in scores.items()}
+    scores = RadFact(judge=Oracle(verbatim)).score([report], [report]).summaries
+    intervals = {name: (scores[name].low, scores[name].point, scores[name].high) for name in SCORES}
     assert intervals == dict.fromkeys(SCORES, (1.0, 1.0, 1.0))
 
 
@@ -195,7 +252,7 @@ def test_the_f1_of_a_dataset_follows_from_its_precision_and_recall() -> None:
     judge = judge_of({"a": yes(0), "d": yes(0)})
     result = RadFact(judge=judge, bootstrap=0).score([texts("a"), texts("c")], [texts("b"), texts("d")])
     assert [sample.scores["logical_f1"] for sample in result.samples] == [0.0, 0.0]
-    assert result.scores["logical_f1"].point == 0.5
+    assert result.scores["logical_f1"] == 0.5
 
 
 def test_narratives_are_split_and_have_no_spatial_scores() -> None:
@@ -203,7 +260,7 @@ def test_narratives_are_split_and_have_no_spatial_scores() -> None:
     result = metric.score(["a; b", ""], [[located("a", LEFT)], "c"])
     assert result.counts["candidate_sentences"] == 2
     assert result.samples[0].scores["logical_precision"] == 0.5
-    assert all(result.scores[name].point is None for name in SCORES if not name.startswith("logical"))
+    assert all(math.isnan(result.scores[name]) for name in SCORES if not name.startswith("logical"))
 
 
 class Semicolons:
@@ -262,7 +319,7 @@ def test_a_failed_split_excludes_its_sample(on_failure: Any) -> None:
     result = metric.score(["bad", "a"], ["x; y", "a"])
     excluded, scored = result.samples
     assert excluded.failure == "the candidate report could not be split: no JSON"
-    assert (result.scores["logical_precision"].point, result.scores["logical_precision"].n) == (1.0, 1)
+    assert (result.scores["logical_precision"], result.summaries["logical_precision"].n) == (1.0, 1)
     assert {query.hypothesis for query in judge.calls[0]} == {"a"}
     assert (result.counts["excluded"], result.counts["failed_narratives"], scored.failure) == (1, 1, None)
     assert [row.status for row in result.sentences if row.sample_id == "0"] == [None, None]
@@ -298,21 +355,26 @@ def test_a_function_may_be_the_judge() -> None:
 
 
 def test_references_without_a_candidate_are_excluded() -> None:
-    pairs = Pairs((Pair("a", texts("x"), texts("x")),), read=3, without_candidate=("b", "c"))
+    pairs = Pairs(
+        (Pair("a", texts("x"), texts("x")),), read=3, without_candidate=dict.fromkeys("bc", "no candidate report")
+    )
     result = RadFact(Oracle(verbatim)).score(pairs)
     assert [(sample.sample_id, sample.failure) for sample in result.samples] == [
         ("a", None),
         ("b", "no candidate report"),
         ("c", "no candidate report"),
     ]
-    assert (result.scores["logical_f1"].point, result.scores["logical_f1"].n, result.counts["excluded"]) == (1, 1, 2)
+    assert (result.scores["logical_f1"], result.summaries["logical_f1"].n, result.counts["excluded"]) == (1, 1, 2)
 
 
 def test_scores_and_intervals_use_judged_samples_only() -> None:
     pairs = tuple(Pair(name, texts("a", name), texts("a")) for name in "abcdef")
     metric = RadFact(Oracle(verbatim), splitter=Semicolons())
     unsplit = Pair("bad", "bad", "a")
-    assert metric.score(Pairs((unsplit, *pairs), read=8, without_candidate=("x",))).scores == metric.score(pairs).scores
+    assert (
+        metric.score(Pairs((unsplit, *pairs), read=8, without_candidate={"x": "none"})).summaries
+        == metric.score(pairs).summaries
+    )
 
 
 def failing(query: EntailmentQuery) -> Result:
@@ -346,7 +408,7 @@ def test_a_failed_judgment_excludes_its_sample(answer: Callable[[EntailmentQuery
     assert excluded.failure
     assert all(math.isnan(value) for value in excluded.scores.values())
     assert scored.failure is None
-    assert (result.scores["logical_precision"].point, result.scores["logical_precision"].n) == (1.0, 1)
+    assert (result.scores["logical_precision"], result.summaries["logical_precision"].n) == (1.0, 1)
     assert (result.counts["excluded"], result.counts["failed_judgments"]) == (1, 1)
     assert result.sentences[1].status is None
 
@@ -389,8 +451,11 @@ def test_sentences_have_the_order_of_their_reports() -> None:
         {"threshold": math.nan},
         {"bootstrap": -1},
         {"seed": -1},
-        {"judge": "offline"},
-        {"splitter": "offline"},
+        {"judge": "ofline"},
+        {"judge": 3},
+        {"splitter": "ofline"},
+        {"base_url": "http://127.0.0.1/v1"},
+        {"thresold": 0.5, "judge": "offline"},
     ],
 )
 def test_an_invalid_option_is_named(options: dict[str, Any]) -> None:
@@ -400,6 +465,7 @@ def test_an_invalid_option_is_named(options: dict[str, Any]) -> None:
 
 
 REPORT = texts("a")
+ROW = {"example_id": "1", "prediction": [{"text": "a", "boxes": []}], "target": [{"text": "a"}, {"text": "b"}]}
 
 
 @pytest.mark.parametrize(
@@ -408,15 +474,77 @@ REPORT = texts("a")
         (([REPORT], [REPORT, REPORT]), "mismatch"),
         (([Pair("1", [], []), Pair("1", [], [])],), "sample_id: duplicate"),
         ((REPORT, REPORT), "0.candidate: invalid-value"),
-        (([[{"text": "a"}]],) * 2, "0.candidate: invalid-value"),
+        (([[{"txt": "a"}]],) * 2, "0.candidate[0].txt: unknown-field"),
+        (([{"text": "a"}],) * 2, "0.candidate: invalid-value"),
         (([None], [None]), "0.candidate: invalid-value"),
         (([REPORT, 3],) * 2, "1.candidate: invalid-value"),
         (("a report", "a report"), "invalid-value"),
+        (({"1": "a report"}, {"1": "a report"}), "invalid-value"),
+        ((["a report"],), "invalid-value"),
+        (([REPORT], 3), "invalid-value"),
+        ((ROW,), "invalid-value"),
+        (([ROW, 3],), "invalid-value"),
+        (([ROW, ROW],), "[1].example_id: duplicate"),
+        (([{"sample_id": "1", "report": "a"}],), "[0].example_id: missing-field"),
+        (([{**ROW, "target": None}],), "[0].target: invalid-value"),
+        (([{**ROW, "target": [{"text": "a", "boxes": [[0, 0, 1, 1]]}]}],), "[0].target[0].boxes[0]: invalid-value"),
     ],
 )
 def test_invalid_lists_of_reports_are_refused(reports: tuple[Any, ...], error: str) -> None:
     with raises(error):
         RadFact(judge=Oracle(verbatim)).score(*reports)
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        ([ROW],),
+        ([[{"text": "a"}]], [[{"text": "a"}, {"text": "b"}]]),
+        ([Pair("1", [{"text": "a"}], texts("a", "b"))],),  # type: ignore[list-item]
+        ([{**ROW, "prediction": "a"}],),
+    ],
+)
+def test_objects_of_the_published_layout_are_reports(reports: tuple[Any, ...]) -> None:
+    result = RadFact(judge=Oracle(verbatim), splitter=str.split).score(*reports)
+    assert (result.scores["logical_precision"], result.scores["logical_recall"]) == (1.0, 0.5)
+
+
+def test_objects_are_read_as_a_file_with_them(tmp_path: Path) -> None:
+    rows = [{**ROW, "example_id": str(i), "patient_id": "p"} for i in range(3)]
+    (tmp_path / "pairs.json").write_text(json.dumps(rows))
+    metric = RadFact(judge=Oracle(verbatim))
+    assert metric.score(rows).summaries == metric.score(read_pairs(tmp_path / "pairs.json")).summaries
+    assert metric.score(rows).resampling.by == "patient_id"
+
+
+def test_judge_and_splitter_by_name() -> None:
+    reports = ["Small left effusion."], ["There is a small left effusion."]
+    by_name = RadFact("offline", splitter="offline", bootstrap=0).score(*reports)
+    assert by_name.summaries == RadFact(load_judge("offline"), bootstrap=0).score(*reports).summaries
+    assert by_name.judge == OfflineJudge().describe()
+
+
+def test_scores_are_numbers() -> None:
+    result = RadFact("offline").score(["Small left effusion."], ["There is a small left effusion."])
+    assert {type(value) for value in result.scores.values()} == {float}
+    assert list(result.scores) == list(result.summaries)
+    assert math.isnan(result.scores["spatial_f1"])
+
+
+def test_a_result_is_shown_as_one_line_and_as_a_table() -> None:
+    result = RadFact(judge=Oracle(verbatim)).score([texts("a"), texts("b")], [texts("a"), texts("a")])
+    assert repr(result) == "EvaluationResult(2 samples: logical_f1 0.500)"
+    table = cast(Any, result)._repr_html_()
+    rows = re.findall(r"<tr><td>(\w+) ↑</td><td>([\d.]+)</td><td>([\d.]+ to [\d.]+)</td><td>(\d+)</td></tr>", table)
+    assert ("logical_precision", "0.500", "0.000 to 1.000", "2") in rows
+    assert "spatial" not in table
+    assert "radfact: oracle" in table
+
+
+def test_a_table_has_no_markup_of_names() -> None:
+    judge = Oracle(verbatim)
+    judge.name = "<script>"
+    assert "<script>" not in cast(Any, RadFact(judge).score([texts("a")], [texts("a")]))._repr_html_()
 
 
 def test_samples_as_a_dataframe() -> None:
@@ -445,7 +573,7 @@ def test_without_pandas_a_dataframe_is_an_error(monkeypatch: pytest.MonkeyPatch)
 def test_ascore_equals_score() -> None:
     metric = RadFact(Oracle(verbatim))
     pairs = [Pair("1", texts("a", "b"), texts("a"))]
-    assert asyncio.run(metric.ascore(pairs)).scores == metric.score(pairs).scores
+    assert asyncio.run(metric.ascore(pairs)).summaries == metric.score(pairs).summaries
 
 
 def test_ascore_raises_the_errors_of_score() -> None:
@@ -475,7 +603,7 @@ def test_ascore_does_not_block_the_event_loop() -> None:
         # Only a running event loop can release the judge.
         await asyncio.to_thread(judge.started.wait, 10)
         judge.released.set()
-        return (await scoring).scores["logical_f1"].point
+        return (await scoring).scores["logical_f1"]
 
     assert asyncio.run(score_and_release()) == 1.0
 

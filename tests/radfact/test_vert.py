@@ -14,7 +14,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.llm_metric import fill_prompt, load_prompt
-from radfact.metrics.vert import Variant, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
+from radfact.metrics.vert import PromptName, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
 from radfact.metrics.vert_shots import FewShot, Shot, Style, default_illustrations, draw_shots, load_shots
 from radfact.records import TextPair
 
@@ -30,7 +30,7 @@ def letters(text: str) -> str:
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
 @pytest.mark.parametrize("variant", ["vert", "vert_formula", "vert_rubric"])
-def test_every_line_is_printed_in_the_paper(variant: Variant) -> None:
+def test_every_line_is_printed_in_the_paper(variant: PromptName) -> None:
     printed = re.sub(r"<\|.*?\|>|\n\d+\s+Preprint. Under review.", "", PAPER.read_text(encoding="utf-8"))
     paper = letters(printed)
     # The placeholders are those of GREEN's paper.
@@ -59,7 +59,7 @@ def test_the_score_is_the_one_that_the_model_states(metric_class: type[Vert]) ->
     assert {name: result.values[name] for name in expected} == expected
     assert list(result.values) == list(metric.scores)
     assert result.details[0]["score"] == 0.7
-    prompt = fill_prompt(vert_prompt(metric.variant), reference=PAIR.reference, candidate=PAIR.candidate)
+    prompt = fill_prompt(vert_prompt(metric.prompt_name), reference=PAIR.reference, candidate=PAIR.candidate)
     assert model.calls == [(("user", prompt),)]
 
 

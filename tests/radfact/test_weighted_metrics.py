@@ -16,7 +16,7 @@ from radfact.io.jsonl import read_jsonl
 from radfact.metrics.bertscore import LAYER, BertScore
 from radfact.metrics.chexbert import CLASSES, LABELS, CheXbert, Labeler
 from radfact.metrics.protocol import Metric, MetricResult
-from radfact.metrics.radgraph import RadGraph
+from radfact.metrics.radgraph import RadGraph, load_radgraph
 from radfact.pipeline import evaluate
 from radfact.records import TextPair
 
@@ -145,7 +145,7 @@ def test_a_folder_with_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_radgraph_loads_local_files_alone_and_prints_nothing(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metric = RadGraph(weights / "radgraph")
+    metric = RadGraph(load_radgraph(weights / "radgraph"))
     capsys.readouterr()
     scored = metric.score(
         [TextPair("1", "The heart is large.", "the heart is large."), TextPair("2", "", "clear lungs")]
@@ -161,7 +161,7 @@ def test_radgraph_loads_local_files_alone_and_prints_nothing(weights: Path, caps
 def test_a_configuration_of_something_else_than_radgraph_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError) as error:
-        RadGraph(tmp_path)
+        load_radgraph(tmp_path)
     assert (error.value.code, error.value.file) == (ErrorCode.INVALID_FORMAT, tmp_path / "config.json")
 
 
@@ -174,7 +174,7 @@ def test_an_incomplete_radgraph_is_refused(weights: Path, tmp_path: Path, name: 
     else:
         (folder / name).unlink()
     with pytest.raises(InputError) as error:
-        RadGraph(folder)
+        load_radgraph(folder)
     assert str(folder) in error.value.message
     assert (error.value.code, error.value.file) == (ErrorCode.INVALID_FORMAT, folder)
 
@@ -203,5 +203,5 @@ def test_radcliq_shares_the_results_of_its_parts(
         assert [row[name] for row in parts] == list(result.values[name])
     again = evaluate(PAIRS, names, weights=[weights], out=tmp_path)
     assert all(run.reused for run in again.runs.values())
-    assert again.scores == result.scores
+    assert again.summaries == result.summaries
     assert len(computed) == 3

@@ -1,0 +1,135 @@
+"""Resumable downloads, from a real HTTP server on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from file_server import FileServer
+
+from radfact.errors import ErrorCode, RunError
+from radfact.io.download import download
+
+CONTENT = bytes(range(256)) * 4000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    server = FileServer({"file": CONTENT})
+    yield server
+    server.close()
+
+
+def fails(server: FileServer, path: Path, **options: object) -> RunError:
+    with pytest.raises(RunError) as caught:
+        download(server.url("file"), path, **options)  # type: ignore[arg-type]
+    return caught.value
+
+
+@pytest.mark.parametrize("sha256", [SHA256, None])
+def test_a_file_is_downloaded_once(server: FileServer, tmp_path: Path, sha256: str | None) -> None:
+    steps: list[tuple[int, int | None]] = []
+    path = tmp_path / "new/file"
+    for _ in range(2):
+        digest = download(server.url("file"), path, sha256=sha256, on_progress=lambda *step: steps.append(step))
+        assert digest == SHA256
+    assert path.read_bytes() == CONTENT
+    assert steps[-1] == (len(CONTENT), len(CONTENT))
+    assert [path.name for path in path.parent.iterdir()] == ["file"]
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("sha256", [SHA256, None])
+def test_a_broken_download_is_resumed(server: FileServer, tmp_path: Path, sha256: str | None) -> None:
+    server.cut = 300_000
+    error = fails(server, tmp_path / "file", sha256=sha256)
+    assert error.code is ErrorCode.SERVER_UNAVAILABLE
+    assert not (tmp_path / "file").exists()
+    done = (tmp_path / "file.part").stat().st_size
+    assert 0 < done <= 300_000
+    assert download(server.url("file"), tmp_path / "file", sha256=sha256) == SHA256
+    assert server.requests[1] == ("file", f"bytes={done}-", len(CONTENT) - done)
+
+
+@pytest.mark.parametrize("etag", ["weak", ""])
+def test_without_checksum_and_strong_etag_a_download_starts_again(
+    server: FileServer, tmp_path: Path, etag: str
+) -> None:
+    server.etag, server.cut = etag, 300_000
+    fails(server, tmp_path / "file")
+    assert download(server.url("file"), tmp_path / "file") == SHA256
+    assert server.requests[1] == ("file", None, len(CONTENT))
+
+
+@pytest.mark.parametrize("sha256", [SHA256, None])
+def test_a_server_without_ranges_sends_the_whole_file(server: FileServer, tmp_path: Path, sha256: str | None) -> None:
+    server.cut, server.has_ranges = 300_000, False
+    fails(server, tmp_path / "file", sha256=sha256)
+    assert download(server.url("file"), tmp_path / "file", sha256=sha256) == SHA256
+    assert server.requests[1][2] == len(CONTENT)
+
+
+def test_another_version_is_not_appended(server: FileServer, tmp_path: Path) -> None:
+    server.cut = 300_000
+    fails(server, tmp_path / "file")
+    server.files["file"] = CONTENT[::-1]
+    download(server.url("file"), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == CONTENT[::-1]
+
+
+@pytest.mark.parametrize("extra", [b"", b"more"])
+def test_a_part_of_the_whole_size_is_recognized(server: FileServer, tmp_path: Path, extra: bytes) -> None:
+    (tmp_path / "file.part").write_bytes(CONTENT + extra)
+    assert download(server.url("file"), tmp_path / "file", sha256=SHA256) == SHA256
+    assert (tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_a_download_with_another_checksum_is_removed(server: FileServer, tmp_path: Path) -> None:
+    error = fails(server, tmp_path / "file", sha256="0" * 64)
+    assert error.code is ErrorCode.CHECKSUM_MISMATCH
+    assert SHA256 in error.message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_redirection_keeps_the_range(server: FileServer, tmp_path: Path) -> None:
+    server.redirects["latest"] = "file"
+    server.cut = 300_000
+    with pytest.raises(RunError):
+        download(server.url("latest"), tmp_path / "file", sha256=SHA256)
+    assert download(server.url("latest"), tmp_path / "file", sha256=SHA256) == SHA256
+    assert server.requests[-1][2] < len(CONTENT)
+
+
+def test_a_file_of_the_user_with_another_checksum_stays(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert fails(server, tmp_path / "file", sha256=SHA256).code is ErrorCode.CHECKSUM_MISMATCH
+    assert (tmp_path / "file").read_text() == "mine"
+    assert server.requests == []
+
+
+def test_another_size_is_refused_before_the_download(server: FileServer, tmp_path: Path) -> None:
+    assert fails(server, tmp_path / "file", size=5).code is ErrorCode.CHECKSUM_MISMATCH
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_web_page_is_no_file(server: FileServer, tmp_path: Path) -> None:
+    server.content_type = "text/html; charset=utf-8"
+    assert fails(server, tmp_path / "file").code is ErrorCode.SERVER_UNAVAILABLE
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_an_error_of_the_server_is_named(server: FileServer, tmp_path: Path, status: int) -> None:
+    server.status = status
+    error = fails(server, tmp_path / "file")
+    assert error.code is ErrorCode.SERVER_UNAVAILABLE
+    assert f"HTTP {status}" in error.message
+
+
+def test_no_connection_is_one_error(tmp_path: Path) -> None:
+    server = FileServer()
+    server.close()
+    assert fails(server, tmp_path / "file").code is ErrorCode.SERVER_UNAVAILABLE

@@ -1,0 +1,443 @@
+"""Findings as records, their matching, verdicts, significance and scores."""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from error_checks import raises_code
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radfact import Box, Pair, PatientContext, Sentence, evaluate
+from radfact.errors import ErrorCode, Failure
+from radfact.findings import Extraction, Finding, OfflineFindingExtractor, Significance
+from radfact.findings.significance import DEFAULT_PATH
+from radfact.judges.offline.ontology_file import DEFAULT_PATH as ONTOLOGY
+from radfact.metrics.findings import NO_REFERENCE, Findings, FindingsBase
+from radfact.records import NO_CONTEXT, Report
+from radfact.rewards import make_reward
+from radfact.scoring.finding_differences import compare_units
+from radfact.scoring.findings import FindingComparison, compare_findings
+
+RANKINGS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radjudge" / "rankings.json"
+EXTRACTOR = OfflineFindingExtractor()
+SIGNIFICANCE = Significance(EXTRACTOR.ontology)
+
+
+def extract(report: Any) -> tuple[Finding, ...]:
+    (extraction,) = EXTRACTOR.extract([report])
+    assert not isinstance(extraction, Failure)
+    return extraction
+
+
+def compare(candidate: Any, reference: Any, context: PatientContext = NO_CONTEXT) -> FindingComparison:
+    return compare_findings(extract(candidate), extract(reference), SIGNIFICANCE, context)
+
+
+def errors(candidate: Any, reference: Any, context: PatientContext = NO_CONTEXT) -> list[tuple[str, str | None, str]]:
+    return [(error.kind, error.attribute, error.tier) for error in compare(candidate, reference, context).errors]
+
+
+def cost(candidate: Any, reference: Any, context: PatientContext = NO_CONTEXT) -> float:
+    return compare(candidate, reference, context).error_sum
+
+
+def score(candidate: Any, reference: Any, context: PatientContext = NO_CONTEXT) -> dict[str, float]:
+    result = Findings().score([Pair("1", candidate, reference, context=context)])
+    return {name: column[0] for name, column in result.values.items()}
+
+
+def test_findings_have_status_place_degree_size_change_character_position_and_sentence() -> None:
+    report = (
+        "Stable small left pleural effusion. Possible pneumonia in the right upper lobe. No pneumothorax. "
+        "Calcified 12 mm nodule in the lingula. Endotracheal tube 4 cm above the carina."
+    )
+    effusion, pneumonia, pneumothorax, nodule, tube = extract(report)
+    assert (effusion.concept, effusion.sides, effusion.degree) == ("pleural_effusion", {"left"}, (1, 2))
+    assert "unchanged" in effusion.change
+    assert effusion.text == "Stable small left pleural effusion"
+    assert (pneumonia.status, pneumonia.places) == ("uncertain", (("right", "upper"),))
+    assert (pneumothorax.status, pneumothorax.sentence) == ("absent", 2)
+    assert (nodule.concept, nodule.sizes) == ("granuloma", (12.0,))
+    assert {"above_carina", "good_position"} == set(tube.position)
+
+
+def test_findings_of_grounded_reports_have_the_boxes_of_their_sentence() -> None:
+    box = Box(x_min=0.1, y_min=0.2, x_max=0.3, y_max=0.4)
+    findings = extract([Sentence(text="Effusion with atelectasis.", boxes=(box,)), Sentence(text="No pneumothorax.")])
+    assert [(finding.concept, finding.boxes) for finding in findings] == [
+        ("pleural_effusion", (box,)),
+        ("atelectasis", (box,)),
+        ("pneumothorax", None),
+    ]
+
+
+def test_statements_about_earlier_examinations_alone_are_no_findings() -> None:
+    assert extract("There was an effusion on the prior study.") == ()
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "expected"),
+    [
+        ("No interval change.", "Normal heart.", [("attribute_error", "change", "minor")]),
+        ("Normal heart.", "The effusion has resolved.", [("attribute_error", "change", "minor")]),
+        ("No interval change.", "Stable cardiomediastinal contours.", []),
+        ("Stable effusion.", "Effusion. No interval change.", []),
+        ("Unchanged heart. Unchanged mediastinum.", "No change.", []),
+        ("No new effusion.", "No effusion.", []),
+    ],
+)
+def test_changes_without_a_finding_are_compared(candidate: str, reference: str, expected: list[Any]) -> None:
+    assert errors(candidate, reference) == expected
+
+
+def test_without_a_prior_a_missing_change_costs_nothing() -> None:
+    context = PatientContext(comparison="None.")
+    assert errors("Effusion.", "Stable effusion. No interval change.", context) == []
+    assert errors("Stable effusion.", "Effusion.", context) == [("attribute_error", "change", "actionable")]
+
+
+@pytest.mark.parametrize("report", ["Normal.", "Unremarkable study.", "Interval improvement.", "As before, unchanged."])
+def test_a_statement_without_a_finding_is_read(report: str) -> None:
+    assert all(not finding.is_positive or finding.concept == "chest" for finding in extract(report))
+
+
+def test_a_report_without_a_readable_statement_has_unknown_findings() -> None:
+    assert isinstance(EXTRACTOR.extract(["Lorem ipsum dolor."])[0], Failure)
+    assert isinstance(EXTRACTOR.extract(["Левосторонний плевральный выпот."])[0], Failure)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "expected"),
+    [
+        ("Pneumothorax.", "Pneumothorax.", []),
+        ("No effusion.", "Pneumothorax.", [("omitted", None, "urgent")]),
+        ("Nodule.", "No effusion.", [("unsupported", None, "actionable")]),
+        ("Nodule.", "No nodule.", [("contradicted", None, "actionable")]),
+        ("Lungs are clear.", "Pneumonia.", [("contradicted", None, "urgent")]),
+        ("Left effusion.", "Right effusion.", [("attribute_error", "side", "actionable")]),
+        ("Right effusion.", "Bilateral effusions.", [("attribute_error", "side", "actionable")]),
+        ("Left effusion.", "Effusion.", []),
+        (
+            "Opacity in the left upper lobe.",
+            "Opacity in the left lower lobe.",
+            [("attribute_error", "zone", "actionable")],
+        ),
+        ("Large pneumothorax.", "Small pneumothorax.", [("attribute_error", "degree", "urgent")]),
+        ("9 mm nodule.", "18 mm nodule.", [("attribute_error", "size", "actionable")]),
+        ("19 mm nodule.", "18 mm nodule.", []),
+        ("Increased effusion.", "Decreased effusion.", [("attribute_error", "change", "actionable")]),
+        ("Stable cardiomegaly.", "Cardiomegaly.", [("attribute_error", "change", "actionable")]),
+        ("Possible pneumonia.", "Pneumonia.", [("attribute_error", "certainty", "minor")]),
+        (
+            "Endotracheal tube in good position.",
+            "Endotracheal tube in the right main bronchus.",
+            [("attribute_error", "device_position", "urgent")],
+        ),
+        ("No pneumothorax.", "No pneumothorax. No effusion. Normal heart.", []),
+        ("No new effusion.", "Effusion.", [("omitted", None, "actionable")]),
+    ],
+)
+def test_every_kind_of_error(candidate: str, reference: str, expected: list[tuple[str, str | None, str]]) -> None:
+    assert errors(candidate, reference) == expected
+
+
+def test_an_opacity_and_what_it_may_be_are_one_finding() -> None:
+    reference = "Opacity in the left lower lobe, which may be atelectasis or pneumonia."
+    assert len(compare("", reference).errors) == 1
+    assert cost("Left lower lobe opacity.", reference) == 0.0
+
+
+def test_a_finding_that_is_repeated_counts_once() -> None:
+    repeated = "Left pleural effusion. The effusion is large. Impression: Large left effusion."
+    assert len(compare("", repeated).errors) == 1
+
+
+def test_findings_on_both_sides_match_one_that_is_bilateral() -> None:
+    comparison = compare("Left pleural effusion. Right pleural effusion.", "Bilateral pleural effusions.")
+    assert comparison.error_sum == 0.0
+    (match,) = comparison.matches
+    assert (match.candidate, match.reference) == ((0, 1), (0,))
+
+
+def test_a_general_finding_covers_several_specific_ones() -> None:
+    comparison = compare("Support devices.", "Endotracheal tube. Right PICC.")
+    assert [match.reference for match in comparison.matches] == [(0, 1)]
+
+
+def test_every_match_and_error_has_a_reason() -> None:
+    comparison = compare("Left opacity. Normal heart.", "Right pneumonia. Cardiomegaly. Hiatal hernia.")
+    assert [match.reason for match in comparison.matches] == [
+        "opacity on the left is more general than pneumonia on the right; different: finding, side."
+    ]
+    assert [error.reason for error in comparison.errors[2:]] == [
+        "The candidate states no cardiomegaly, which contradicts cardiomegaly.",
+        "The candidate does not state hiatal hernia.",
+    ]
+
+
+def test_boxes_decide_the_location_where_both_reports_have_them() -> None:
+    def report(side: str, *corners: float) -> list[Sentence]:
+        names = ("x_min", "y_min", "x_max", "y_max")
+        return [Sentence(text=f"{side} effusion.", boxes=(Box(**dict(zip(names, corners, strict=True))),))]
+
+    same, other = (0.1, 0.5, 0.4, 0.9), (0.6, 0.5, 0.9, 0.9)
+    assert errors(report("Left", *same), report("Right", *same)) == []
+    assert errors(report("Left", *same), report("Left", *other)) == [("attribute_error", "region", "actionable")]
+    assert errors(report("Moderate left", *same), report("Small left", *same)) == [
+        ("attribute_error", "degree", "actionable")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("report", "context", "tier"),
+    [
+        ("Aortic calcification.", NO_CONTEXT, "minor"),
+        ("Aortic calcification.", PatientContext(age=80), "expected"),
+        ("Aortic calcification.", PatientContext(age=25), "actionable"),
+        ("Rib fracture.", PatientContext(age=4), "urgent"),
+        ("Healed rib fracture.", NO_CONTEXT, "minor"),
+        ("Pneumomediastinum.", PatientContext(indication="Post open heart surgery"), "minor"),
+        ("Pneumomediastinum.", PatientContext(indication="Road traffic accident"), "urgent"),
+        ("Large pleural effusion.", NO_CONTEXT, "urgent"),
+        ("Endotracheal tube in the right main bronchus.", NO_CONTEXT, "urgent"),
+        ("Endotracheal tube.", NO_CONTEXT, "actionable"),
+    ],
+)
+def test_tiers_depend_on_the_finding_and_the_patient(report: str, context: PatientContext, tier: str) -> None:
+    assert SIGNIFICANCE.tier(extract(report)[0], context) == tier
+
+
+def test_every_finding_of_the_ontology_has_a_tier_of_the_table_or_the_default() -> None:
+    tiers = {SIGNIFICANCE.tier(Finding(concept=concept), NO_CONTEXT) for concept in EXTRACTOR.ontology.findings}
+    assert tiers == {"urgent", "actionable", "minor", "expected"}
+
+
+def test_the_formula_of_the_main_score() -> None:
+    assert score("No effusion.", "Pneumothorax.")["findings"] == pytest.approx(1 / 2)
+    weights = SIGNIFICANCE.weights
+    expected = 1 / (1 + weights["urgent"] + SIGNIFICANCE.differences.side * weights["actionable"])
+    scored = score("Left effusion.", "Right effusion. Pneumothorax.")
+    assert scored["findings"] == pytest.approx(expected)
+    assert scored["findings_errors"] == pytest.approx(1 / expected - 1)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "main", "precision", "recall", "f1"),
+    [
+        ("No effusion.", "Normal heart.", 1.0, None, None, 1.0),
+        ("Pneumothorax.", "Normal heart.", 0.5, 0.0, None, 0.0),
+        ("Normal heart.", "Pneumothorax.", 0.5, None, 0.0, 0.0),
+        ("Pneumothorax.", "Pneumothorax.", 1.0, 1.0, 1.0, 1.0),
+        ("", "Normal heart.", 0.0, None, None, 0.0),
+        ("", "Pneumothorax.", 0.0, None, 0.0, 0.0),
+        ([], [Sentence(text="Pneumothorax.")], 0.0, None, 0.0, 0.0),
+    ],
+)
+def test_normal_and_empty_reports_have_defined_values(
+    candidate: Any, reference: Any, main: float, precision: float | None, recall: float | None, f1: float
+) -> None:
+    scored = score(candidate, reference)
+    values = [scored[f"findings{name}"] for name in ("", "_precision", "_recall", "_f1")]
+    assert [None if math.isnan(value) else value for value in values] == [main, precision, recall, f1]
+
+
+def test_an_empty_reference_and_an_unreadable_candidate_have_no_value() -> None:
+    result = Findings().score([Pair("1", "Effusion.", ""), Pair("2", "Lorem ipsum.", "Effusion."), Pair("3", "", "")])
+    assert all(math.isnan(value) for column in result.values.values() for value in column)
+    assert result.failures[0] == result.failures[2] == NO_REFERENCE
+    assert "candidate" in result.failures[1]
+
+
+def test_recall_of_urgent_findings_is_pooled_over_the_reports_that_have_some() -> None:
+    pairs = [
+        Pair("1", "Pneumothorax.", "Pneumothorax. Pulmonary edema."),
+        Pair("2", "Pneumonia.", "Pneumonia."),
+        Pair("3", "Clear lungs.", "Nodule."),
+    ]
+    scores = evaluate(pairs, ["findings"], bootstrap=0).summaries
+    assert scores["findings_urgent_recall"].point == pytest.approx(2 / 3)
+    assert scores["findings_urgent_recall"].n == 2
+
+
+def test_details_can_be_read_as_findings_with_verdicts() -> None:
+    (detail,) = Findings().score([Pair("1", "Left effusion. No nodule.", "Right effusion. Cardiomegaly.")]).details
+    read = [Finding.model_validate(row) for row in detail["candidate"]]
+    assert [(finding.concept, finding.status) for finding in read] == [
+        ("pleural_effusion", "present"),
+        ("nodule", "absent"),
+    ]
+    assert [row["verdict"] for row in detail["candidate"]] == ["attribute_error", None]
+    assert [row["verdict"] for row in detail["reference"]] == ["attribute_error", "omitted"]
+    assert json.loads(json.dumps(detail))["matches"][0]["attributes"][2]["attribute"] == "side"
+
+
+def test_it_is_a_reward() -> None:
+    reward = make_reward("findings")
+    assert reward(["Pneumothorax.", "", "No pneumothorax."], ground_truth=["Pneumothorax."] * 3) == [
+        1.0,
+        0.0,
+        0.5,
+    ]
+
+
+REPORTS = st.lists(
+    st.sampled_from(
+        [
+            "Small left pleural effusion.",
+            "Right pneumothorax.",
+            "No pneumothorax.",
+            "Possible pneumonia in the right lower lobe.",
+            "Bibasilar opacities, likely atelectasis.",
+            "Cardiomegaly has increased.",
+            "Lungs are clear.",
+            "Endotracheal tube in the right main bronchus.",
+            "5 mm nodule in the left upper lobe.",
+            "Support devices are unchanged.",
+        ]
+    ),
+    min_size=1,
+    max_size=6,
+    unique=True,
+).map(" ".join)
+
+
+@given(REPORTS)
+def test_a_report_has_no_error_compared_with_itself(report: str) -> None:
+    assert cost(report, report) == 0.0
+
+
+@given(REPORTS, REPORTS)
+def test_scores_are_in_range_and_matching_never_costs_more_than_no_match(candidate: str, reference: str) -> None:
+    comparison = compare(candidate, reference)
+    apart = cost(candidate, "No fracture.") + cost("No fracture.", reference)
+    assert 0.0 <= comparison.error_sum <= apart + 1e-9
+    scored = score(candidate, reference)
+    for name in ("findings", "findings_precision", "findings_recall", "findings_f1"):
+        assert math.isnan(scored[name]) or 0.0 <= scored[name] <= 1.0
+
+
+@given(REPORTS, REPORTS)
+def test_no_matching_of_one_to_one_costs_less(candidate: str, reference: str) -> None:
+    comparison = compare(candidate, reference)
+    units, others = comparison.units["candidate"][:4], comparison.units["reference"][:4]
+    comparison = compare_findings(
+        [comparison.findings["candidate"][index] for unit in units for index in unit.indices],
+        [comparison.findings["reference"][index] for unit in others for index in unit.indices],
+        SIGNIFICANCE,
+        NO_CONTEXT,
+    )
+    units, others = comparison.units["candidate"], comparison.units["reference"]
+    apart = sum(unit.weight for unit in (*units, *others))
+    for order in permutations([*range(len(others)), *[None] * len(units)], len(units)):
+        total = apart
+        for unit, index in zip(units, order, strict=True):
+            other = None if index is None else others[index]
+            difference = None if other is None else compare_units(unit, other, SIGNIFICANCE, NO_CONTEXT)
+            if other is not None and difference is not None:
+                total += max(unit.weight, other.weight) * difference.cost - unit.weight - other.weight
+        assert comparison.error_sum <= total + 1e-4
+
+
+@given(REPORTS, REPORTS)
+def test_omitting_a_finding_of_the_reference_never_improves_the_score(report: str, added: str) -> None:
+    assert cost(report, report) <= cost(report, f"{report} Pneumoperitoneum.")
+    assert cost(f"{added} Hiatal hernia.", "Hiatal hernia.") <= cost(added, "Hiatal hernia.")
+
+
+def table(path: Path, old: str, new: str) -> Path:
+    text = DEFAULT_PATH.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    return path
+
+
+def test_the_table_can_be_replaced(tmp_path: Path) -> None:
+    file = table(tmp_path / "mine.yaml", "  pneumothorax: urgent", "  pneumothorax: minor")
+    pairs = [Pair("1", "No effusion.", "Pneumothorax.")]
+    result = evaluate(pairs, ["findings"], metric_args={"findings": {"significance": file}}, bootstrap=0)
+    assert result.scores["findings"] == pytest.approx(1 / (1 + SIGNIFICANCE.weights["minor"]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "field"),
+    [
+        ("  pneumothorax: urgent", "  pneumothorx: urgent", ErrorCode.UNKNOWN_NAME, "findings.pneumothorx"),
+        ("  pneumothorax: urgent", "  pneumothorax: dire", ErrorCode.INVALID_VALUE, "findings.pneumothorax"),
+        ("  urgent: 1.0 ", "  urgent: -1 ", ErrorCode.INVALID_VALUE, "tiers.urgent"),
+        ("  urgent: 1.0 ", "  urgent: .nan ", ErrorCode.INVALID_VALUE, "tiers.urgent"),
+        ("  side: 0.75 ", "  sidee: 0.75 ", ErrorCode.UNKNOWN_FIELD, "differences.sidee"),
+        ("  opacity: 0.6", "  opacity: 2", ErrorCode.INVALID_VALUE, "families.opacity"),
+        ("max_age: 5, tier", "max_age: old, tier", ErrorCode.INVALID_VALUE, "rules[3].max_age"),
+        ("default: actionable", "default: [", ErrorCode.INVALID_FORMAT, None),
+    ],
+)
+def test_an_error_in_the_table_names_its_field(old: str, new: str, code: ErrorCode, field: str, tmp_path: Path) -> None:
+    file = table(tmp_path / "mine.yaml", old, new)
+    with raises_code(code, file=file, field=field):
+        Findings(significance=file)
+
+
+def test_an_ontology_without_some_findings_of_the_packaged_table_is_accepted(tmp_path: Path) -> None:
+    text = ONTOLOGY.read_text(encoding="utf-8")
+    (start,) = (match.start() for match in re.finditer(r"(?m)^  gastric_band:", text))
+    end = re.compile(r"(?m)^  \w+:").search(text, start + 5)
+    assert end is not None
+    (tmp_path / "own.yaml").write_text(text[:start] + text[end.start() :], encoding="utf-8")
+    metric = Findings(ontology=tmp_path / "own.yaml")
+    assert metric.score([Pair("1", "Effusion.", "Effusion.")]).values["findings"] == [1.0]
+
+
+class KeywordExtractor:
+    """A custom extractor."""
+
+    name = "keyword"
+
+    def extract(self, reports: Sequence[Report], contexts: Sequence[PatientContext]) -> list[Extraction]:
+        assert len(contexts) == len(reports)
+        return [
+            Failure("no idea") if report == "?" else (Finding(concept="nodule"),) if "nodule" in report else ()
+            for report in reports
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def usage(self) -> dict[str, int]:
+        return {}
+
+
+def test_a_custom_extractor_is_used_and_its_failures_are_counted() -> None:
+    pairs = [Pair("1", "a nodule", "nodule!"), Pair("2", "?", "a nodule"), Pair("3", "nothing", "nodule!")]
+    result = evaluate(pairs, [FindingsBase(KeywordExtractor())], bootstrap=0)
+    assert [sample.scores["findings"] for sample in result.samples] == [
+        1.0,
+        pytest.approx(math.nan, nan_ok=True),
+        pytest.approx(1 / (1 + SIGNIFICANCE.weights["actionable"])),
+    ]
+    assert result.failures[1] == {"findings": "findings of the candidate: no idea"}
+
+
+@pytest.mark.skipif(not RANKINGS.is_file(), reason="the rankings are not on this machine")
+def test_rankings_of_radiologists() -> None:
+    """All cases were seen in development."""
+    right = total = 0
+    for category in json.loads(RANKINGS.read_text(encoding="utf-8")):
+        for case in category["tests"]:
+            sums = {
+                name: cost(candidate["text"], case["ground_truth"], PatientContext.of(candidate.get("context", {})))
+                for name, candidate in case["candidates"].items()
+            }
+            rankings = case["expected_ranking"]
+            for ranking in [rankings] if isinstance(rankings, str) else rankings:
+                better, sign, worse = ranking.split()
+                difference = sums[worse] - sums[better]
+                right += difference > 0.02 if sign == ">" else abs(difference) <= 0.02
+                total += 1
+    assert total == 36
+    assert right >= 35

@@ -1,0 +1,119 @@
+"""Findings on the results page, in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+from results_folder import HOSTILE
+
+from radfact import Box, Pair, Sentence, evaluate
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+pytestmark = pytest.mark.browser
+
+BOX = Box(x_min=0.1, y_min=0.5, x_max=0.4, y_max=0.9)
+FAR = Box(x_min=0.6, y_min=0.5, x_max=0.9, y_max=0.9)
+
+
+def grounded(*sentences: tuple[str, Box | None]) -> list[Sentence]:
+    return [Sentence(text=text, boxes=None if box is None else (box,)) for text, box in sentences]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three studies: an effusion elsewhere and an invented nodule, an omitted pneumothorax, and no error."""
+    folder = tmp_path_factory.mktemp("findings")
+    texts = {
+        "side": (
+            grounded(("Heart is normal.", None), ("Right effusion.", BOX), ("Nodule.", None)),
+            grounded(("Left effusion.", FAR), ("Heart is normal.", None)),
+        ),
+        "omitted": (grounded(("Cardiomegaly.", None)), grounded(("Cardiomegaly.", None), ("Pneumothorax.", BOX))),
+        "right": (
+            grounded((f"Effusion {HOSTILE}.", None)),
+            grounded(("Effusion.", None), ("No pneumothorax.", None)),
+        ),
+    }
+    evaluate([Pair(key, *reports) for key, reports in texts.items()], "findings", bootstrap=0, out=folder)
+    return folder / "report.html"
+
+
+def cards(page: Page) -> list[str | None]:
+    return sorted(item.get_attribute("data-sample") or "" for item in page.locator("#study-list article").all())
+
+
+def rows(page: Page, sample_id: str) -> Locator:
+    return page.locator(f"article[data-sample='{sample_id}'] .finding-list tbody tr")
+
+
+def test_studies_are_filtered_by_finding_significance_and_verdict(page: Page) -> None:
+    names = ("Finding", "Significance", "Verdict")
+    finding, tier, verdict = (page.get_by_role("combobox", name=name) for name in names)
+    finding.select_option(label="Pleural effusion (2)")
+    assert cards(page) == ["right", "side"]
+    verdict.select_option(label="Attribute error: region (1)")
+    assert cards(page) == ["side"]
+    # Only the finding that fits is marked.
+    assert rows(page, "side").count() == 2
+    assert page.locator("tr.chosen").all_inner_texts() == [rows(page, "side").first.inner_text()]
+    verdict.select_option(label="Omitted (1)")
+    # The omitted finding is another one.
+    assert cards(page) == []
+    finding.select_option(label="All")
+    assert cards(page) == ["omitted"]
+    tier.select_option(label="Urgent (1)")
+    verdict.select_option(label="Any error (2)")
+    assert cards(page) == ["omitted"]
+    assert page.locator("#shown").text_content() == "1 of 3 studies"
+
+
+def test_a_finding_of_the_table_lists_its_studies(page: Page) -> None:
+    counts = page.locator(".finding-counts tbody tr").filter(has_text="Pneumothorax").locator("td").all_inner_texts()
+    assert counts == ["1", "0", "0", "0", "1", "0", "0", "0"]
+    page.get_by_role("combobox", name="Verdict").select_option(label="Correct (2)")
+    page.get_by_role("button", name="Pneumothorax").first.press("Enter")
+    assert cards(page) == ["omitted"]
+
+
+def test_the_verdict_and_the_significance_are_words(page: Page) -> None:
+    assert rows(page, "omitted").first.locator(".tag").all_inner_texts() == ["✗ omitted", "urgent"]
+    assert rows(page, "side").nth(0).locator(".tag").all_inner_texts() == ["≠ attribute error: region", "actionable"]
+    assert rows(page, "side").nth(1).locator(".tag").all_inner_texts() == ["✗ unsupported", "actionable"]
+
+
+def test_a_focused_finding_marks_its_match_and_draws_the_boxes_of_both_sentences(page: Page) -> None:
+    side = page.locator("article[data-sample='side']")
+    button = rows(page, "side").first.get_by_role("button").first
+    assert button.inner_text().split() == ["pleural", "effusion", "on", "the", "right", "C2"]
+    button.focus()
+    assert side.locator(".is-evidence .number").all_inner_texts() == ["C2"]
+    assert side.locator("td .is-evidence").all_inner_texts() == ["pleural effusion on the left\nR1"]
+    assert side.locator(".box-viewer-label").all_inner_texts() == ["C2"]
+
+
+def test_text_of_findings_is_not_markup(page: Page) -> None:
+    assert page.title().startswith("Results")
+    assert HOSTILE in page.locator("article[data-sample='right']").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_findings_have_no_serious_accessibility_violations(page: Page, scheme: Literal["light", "dark"]) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page.emulate_media(color_scheme=scheme)
+    page.get_by_role("combobox", name="Verdict").select_option("error")
+    violations = axe.run(page).response["violations"]
+    assert [
+        (violation["id"], violation["nodes"][0]["html"])
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
+    ] == []
+
+
+@pytest.mark.parametrize("width", [1400, 800, 400])
+def test_findings_never_scroll_the_page_sideways(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,0 +1,158 @@
+"""Findings read by a language model: requests, responses, failures and scores, with a scripted model."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from radfact import Box, Pair, PatientContext, Sentence, evaluate
+from radfact.errors import Failure
+from radfact.findings import Extraction, Finding, LLMFindingExtractor
+from radfact.llm import Message, MockChatModel, mock_client
+from radfact.metrics.findings import FindingsLLM
+from radfact.records import NO_CONTEXT, Report
+
+EMPTY: dict[str, Any] = {
+    "sentence": 0,
+    "status": "present",
+    "side": None,
+    "zone": None,
+    "degree": None,
+    "size_mm": None,
+    "change": None,
+    "position": None,
+    "character": [],
+    "tier": "actionable",
+}
+RESPONSES: dict[str, list[dict[str, Any]]] = {
+    "Stable small left effusion.": [
+        {"finding": "effusion", "side": "left", "degree": "small", "change": "unchanged", "tier": "minor"}
+    ],
+    "Bilateral lower lobe airspace disease. No PTX.": [
+        {"finding": "airspace disease", "side": "both", "zone": "lower", "tier": "urgent"},
+        {"finding": "PTX", "status": "absent", "sentence": 1, "tier": "expected"},
+    ],
+    "Left effusion.": [{"finding": "pleural effusion", "side": "left"}],
+    "Right effusion.": [{"finding": "pleural effusion", "side": "right"}],
+    "ETT too low.": [{"finding": "endotracheal tube", "position": "malpositioned", "tier": "urgent"}],
+    "Swyer-James syndrome.": [{"finding": "Swyer-James syndrome"}],
+    "15 mm nodule, possibly a mass.": [{"finding": "nodule", "size_mm": 15, "status": "uncertain"}],
+    "The effusion has resolved.": [{"finding": "effusion", "change": "resolved", "tier": "minor"}],
+    "Wrong sentence.": [{"finding": "nodule", "sentence": 3}],
+    "Nothing.": [],
+}
+
+
+def respond(message: str, conversation: Sequence[Message] = ()) -> str:
+    request = next((content for role, content in conversation if role == "user"), message)
+    report = " ".join(line.partition(": ")[2] for line in request.split("Report:\n")[-1].splitlines())
+    key = next((key for key in RESPONSES if key.replace(".", "") == report.replace(".", "")), None)
+    if key is None:
+        return "I cannot read this."
+    return json.dumps({"findings": [{**EMPTY, **entry} for entry in RESPONSES[key]]})
+
+
+def extract(*reports: Report, model: MockChatModel | None = None) -> list[Extraction]:
+    extractor = LLMFindingExtractor(mock_client(respond))
+    if model is not None:
+        extractor.client.backend = model
+    return extractor.extract(reports, [NO_CONTEXT] * len(reports))
+
+
+def only(report: Report) -> Finding:
+    (extraction,) = extract(report)
+    assert not isinstance(extraction, Failure), extraction
+    return extraction[0]
+
+
+def test_names_and_attributes_become_those_of_the_ontology() -> None:
+    effusion = only("Stable small left effusion.")
+    assert (effusion.concept, effusion.places, effusion.degree) == ("pleural_effusion", (("left", None),), (1, 2))
+    assert "not_increased" in effusion.change
+    assert (effusion.tier, effusion.text) == ("minor", "Stable small left effusion")
+    (extraction,) = extract("Bilateral lower lobe airspace disease. No PTX.")
+    assert not isinstance(extraction, Failure)
+    disease, pneumothorax = extraction
+    assert (disease.concept, disease.places) == ("consolidation", (("left", "lower"), ("right", "lower")))
+    assert (pneumothorax.concept, pneumothorax.status, pneumothorax.tier) == ("pneumothorax", "absent", None)
+    assert only("ETT too low.").position == ("malpositioned",)
+    assert only("15 mm nodule, possibly a mass.").sizes == (15.0,)
+    assert only("The effusion has resolved.").status == "absent"
+    assert only("Swyer-James syndrome.").concept == "swyer-james syndrome"
+
+
+def test_findings_of_grounded_reports_have_the_boxes_of_their_sentence() -> None:
+    box = Box(x_min=0.1, y_min=0.2, x_max=0.3, y_max=0.4)
+    assert only([Sentence(text="Left effusion.", boxes=(box,))]).boxes == (box,)
+
+
+def test_an_empty_report_is_not_sent() -> None:
+    model = MockChatModel(respond)
+    assert extract("", [], model=model) == [(), ()]
+    assert model.calls == []
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        ("Something else.", 'expected JSON with "findings"'),
+        ("Wrong sentence.", "expected 0 to 0, found 3"),
+        ("Nothing.", "expected at least one finding"),
+    ],
+)
+def test_an_invalid_response_is_a_failure_with_a_reason(report: str, reason: str) -> None:
+    (extraction,) = extract(report)
+    assert isinstance(extraction, Failure)
+    assert reason in extraction.reason
+
+
+def test_an_invalid_field_is_returned_to_the_model_by_name() -> None:
+    invalid = json.dumps({"findings": [{**EMPTY, "finding": "nodule", "side": "middle"}]})
+    model = MockChatModel([invalid, respond("Report:\n0: Left effusion.")])
+    (extraction,) = extract("Left effusion.", model=model)
+    assert not isinstance(extraction, Failure)
+    assert "findings.0.side" in model.calls[1][-1][1]
+
+
+def test_the_request_has_the_patient_the_sentences_and_the_names() -> None:
+    extractor = LLMFindingExtractor(mock_client(respond))
+    model = MockChatModel(respond)
+    extractor.client.backend = model
+    extractor.extract(["Left effusion."], [PatientContext(age=67, indication="Fever.")])
+    ((_, system), (_, user)) = model.calls[0]
+    assert user == "Patient: age: 67 years; indication: Fever.\nReport:\n0: Left effusion"
+    assert "pleural effusion" in system
+
+
+def test_scores_tiers_and_failures() -> None:
+    pairs = [
+        Pair("side", "Left effusion.", "Right effusion."),
+        Pair("same", "Swyer-James syndrome.", "Swyer-James syndrome."),
+        Pair("tier", "Stable small left effusion.", "ETT too low."),
+        Pair("unclear", "Something else.", "Left effusion."),
+    ]
+    result = evaluate(pairs, ["findings_llm"], model=mock_client(respond), bootstrap=0)
+    scores = [sample.scores["findings_llm"] for sample in result.samples]
+    assert scores[:3] == [pytest.approx(1 / (1 + 0.75 * 0.7)), 1.0, pytest.approx(1 / (1 + 1.0 + 0.4))]
+    assert math.isnan(scores[3])
+    assert "findings of the candidate" in result.failures[3]["findings_llm"]
+    # Six distinct reports; the invalid one has two repairs.
+    assert result.usage["findings_llm"]["calls"] == 5 + 3
+    assert result.usage["findings_llm"]["failures"] == 1
+
+
+def test_responses_are_reused_in_the_same_results_folder(tmp_path: Any) -> None:
+    pairs = [Pair("1", "Left effusion.", "Right effusion.")]
+    client = mock_client(respond)
+    first = evaluate(pairs, ["findings_llm"], model=client, bootstrap=0, out=tmp_path)
+    second = evaluate(pairs, ["findings_llm"], model=client, bootstrap=0, out=tmp_path)
+    assert second.runs["findings_llm"].reused
+    assert second.scores["findings_llm"] == first.scores["findings_llm"]
+
+
+def test_the_metric_describes_its_model_and_prompt() -> None:
+    settings = FindingsLLM(mock_client(respond)).describe()
+    assert settings["extractor"]["model"]["model"] == "mock:model"
+    assert len(settings["extractor"]["prompt_sha256"]) == 64

@@ -1,0 +1,220 @@
+"""A model that does not follow the format of responses: it is noticed after the first ones, and no report is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from error_checks import raises_code
+from hypothesis import given
+from hypothesis import strategies as st
+from llm_client import http_client, numeric
+from rich.console import Console
+
+from radfact import progress
+from radfact.errors import ErrorCode, Failure, RunError
+from radfact.judges import EntailmentQuery, load_judge
+from radfact.judges.llm_judge import LLMJudge, judge_prompt
+from radfact.judges.llm_splitter import LLMSplitter
+from radfact.llm import CachedResponse, ChatClient, MockChatModel, ResponseCache, mock_client
+from radfact.llm.call_errors import excerpt
+from radfact.metrics.registry import entries
+from radfact.pipeline import RadFact, evaluate
+from radfact.progress import ProgressDisplay, ServerActivity
+from radfact.records import Pair
+
+Run = Callable[..., tuple[int, str, str]]
+
+SORRY = "I'm sorry, but I cannot assess medical images."
+LLM_METRICS = [name for name, entry in entries().items() if entry.is_builtin and entry.requirements.judge == "model"]
+WORDS = ("Zebra", "quagga", "okapi", "Émile", "A7731")
+"""Words that no prompt has."""
+PAIRS = [Pair(str(i), f"{' '.join(WORDS)} {i}.", f"No {' '.join(WORDS)} {i}.") for i in range(12)]
+
+
+def client(responses: Any, **options: Any) -> ChatClient:
+    return ChatClient(MockChatModel(responses), {"model": "mock:m"}, **{"concurrency": 1, **options})
+
+
+def calls(chat: ChatClient) -> int:
+    assert isinstance(chat.backend, MockChatModel)
+    return len(chat.backend.calls)
+
+
+def requests(count: int) -> list[Any]:
+    return [numeric(str(i)) for i in range(count)]
+
+
+def test_a_run_stops_after_ten_invalid_responses() -> None:
+    chat = client(SORRY)
+    with pytest.raises(RunError) as caught:
+        chat.complete_all(requests(500))
+    assert calls(chat) == 10 * 3
+    assert str(caught.value) == (
+        "mock:m: the first 10 responses are all invalid (first: invalid literal for int() with base 10: '...'; the "
+        f"response: {SORRY}); --max-invalid 0 disables this check (in Python max_invalid=0)"
+    )
+
+
+def test_one_valid_response_continues_the_run() -> None:
+    chat = client(lambda message: "7" if message == "9" else SORRY)
+    results = chat.complete_all(requests(30))
+    assert [isinstance(result, Failure) for result in results].count(False) == 1
+
+
+def test_a_valid_response_of_a_parallel_call_continues_the_run() -> None:
+    class Together(MockChatModel):
+        """Answers no call before 16 are in flight."""
+
+        async def complete(self, *conversation: Any) -> CachedResponse:
+            await barrier.wait()
+            return await super().complete(*conversation)
+
+    barrier = asyncio.Barrier(16)
+    backend = Together(lambda message: "7" if message == "15" else SORRY)
+    chat = ChatClient(backend, {"model": "mock:m"}, concurrency=16)
+    unrepaired = [replace(request, repairs=0) for request in requests(32)]
+    assert chat.complete_all(unrepaired)[15] == 7
+
+
+def test_fewer_invalid_responses_are_failures() -> None:
+    results = client(SORRY).complete_all(requests(9))
+    assert all(isinstance(result, Failure) and SORRY in result.reason for result in results)
+
+
+def test_the_limit_can_be_changed() -> None:
+    assert len(client(SORRY, max_invalid=0).complete_all(requests(30))) == 30
+    with raises_code(ErrorCode.JUDGE_FAILED, match="the first 2 responses"):
+        client(SORRY, max_invalid=2).complete_all(requests(30))
+
+
+def test_cached_invalid_responses_stop_a_resumed_run(tmp_path: Path) -> None:
+    with client(SORRY, max_invalid=0, cache=ResponseCache(tmp_path)) as first:
+        first.complete_all(requests(30))
+    with client("7", cache=ResponseCache(tmp_path)) as second, raises_code(ErrorCode.JUDGE_FAILED, match="first 10"):
+        second.complete_all(requests(30))
+    assert calls(second) == 0
+
+
+def test_refused_requests_are_no_invalid_responses(serve: Any) -> None:
+    server = serve(lambda *_: (400, {}, "too long"))
+    assert len(http_client(server.base_url, concurrency=1).complete_all(requests(20))) == 20
+
+
+def test_a_report_with_some_verdicts_is_no_invalid_response() -> None:
+    half = "- number: 1\n  evidence: []\n  status: not_entailment"
+    judge = LLMJudge("m", client(half), judge_prompt(batch="report"))
+    queries = [EntailmentQuery((f"premise {i}",), text) for i in range(15) for text in ("Opacity.", "Edema.")]
+    verdicts = judge.judge(queries)
+    assert sum(not isinstance(verdict, Failure) for verdict in verdicts) == len(queries)
+
+
+@pytest.mark.parametrize("name", LLM_METRICS)
+def test_every_metric_of_a_model_stops(name: str) -> None:
+    chat = client(SORRY)
+    with raises_code(ErrorCode.JUDGE_FAILED, match="the first 10 responses"):
+        evaluate(PAIRS, [name], model=chat, bootstrap=0)
+    assert chat.usage_counter.failures == 10
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": "report"}, {"splitter": "offline"}])
+def test_judge_and_splitter_stop(options: dict[str, Any], tmp_path: Path) -> None:
+    metric = RadFact("mock:m", judge_args={"responses": SORRY}, concurrency=1, cache=tmp_path, bootstrap=0, **options)
+    pairs = [Pair(str(i), f"Effusion {i}.", f"No effusion {i}.") for i in range(12)]
+    with raises_code(ErrorCode.JUDGE_FAILED, match="the first 10 responses"):
+        metric.score(pairs)
+
+
+def test_max_invalid_reaches_judge_and_splitter() -> None:
+    options = {"judge_args": {"responses": SORRY}, "max_invalid": 3}
+    judge = load_judge("mock:m", **options)
+    assert isinstance(judge, LLMJudge)
+    splitter = judge.make_splitter()
+    assert isinstance(splitter, LLMSplitter)
+    assert (judge.client.max_invalid, splitter.client.max_invalid) == (3, 3)
+
+
+def test_the_command_names_the_option_that_continues(run_radfact: Run, serve: Any) -> None:
+    server = serve(lambda *_: (200, {}, SORRY))
+    rows = [f"{i},Effusion {i}.,No effusion {i}." for i in range(12)]
+    Path("pairs.csv").write_text("\n".join(["example_id,prediction,target", *rows]))
+    command = ["score", "pairs.csv", "--judge", "openai:m", "--base-url", server.base_url, "--splitter", "offline"]
+    command += ["--concurrency", "1"]
+    code, _, error = run_radfact(*command)
+    assert (code, len(error.splitlines())) == (1, 1)
+    assert "the first 10 responses are all invalid" in error
+    assert "--max-invalid 0" in error
+    assert error.endswith("[judge-failed]\n")
+    asked = len(server.requests)
+    assert run_radfact(*command) == (code, "records read: 12, skipped: 0, pairs: 12\n", error)
+    assert len(server.requests) == asked == 30
+    code, _, error = run_radfact(*command, "--max-invalid", "0")
+    assert (code, error.split()[-1]) == (1, "[nothing-scored]")
+    assert len(server.requests) == 24 * 3
+
+
+def test_the_display_shows_the_first_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "POLL_INTERVAL", 0.001)
+    ServerActivity("earlier").fail("of another run")
+    written, activity = io.StringIO(), ServerActivity("judge:8000")
+    with ProgressDisplay(Console(file=written, width=200), {"judging": lambda: {"planned": 9}}) as display:
+        for number in range(progress.MAX_FAILURES + 2):
+            activity.fail(f"problem {number}")
+        while len(written.getvalue().splitlines()) < progress.MAX_FAILURES:
+            display._stopped.wait(0.001)
+    lines = written.getvalue().splitlines()
+    assert lines[: progress.MAX_FAILURES] == [f"judge:8000: problem {i}" for i in range(progress.MAX_FAILURES)]
+    assert "problem 3" not in written.getvalue()
+
+
+ECHOES: dict[str, Callable[[str], str]] = {
+    "the prompt": lambda message: message,
+    "in upper case": lambda message: message.upper(),
+    "a word per line": lambda message: "\n".join(message.split()),
+    "one word": lambda _: WORDS[0],
+    "JSON": lambda _: json.dumps({"finding": f"{WORDS[0]} of the {WORDS[1]}", "id": [WORDS[2]]}),
+    "joined": lambda _: "_".join(WORDS),
+    "cut off": lambda message: message[: len(message) // 2],
+}
+
+
+@pytest.mark.parametrize(("name", "echo"), [*product([*LLM_METRICS, "judge", "splitter"], ECHOES)])
+def test_no_word_of_a_report_is_shown(name: str, echo: str) -> None:
+    chat = client(ECHOES[echo], max_invalid=1)
+    query = EntailmentQuery((PAIRS[0].reference,), PAIRS[0].candidate)
+    runs: dict[str, Callable[[], object]] = {
+        "judge": lambda: LLMJudge("m", chat, judge_prompt()).judge([query]),
+        "splitter": lambda: LLMSplitter("m", chat, []).split([PAIRS[0].reference]),
+    }
+    with pytest.raises(RunError) as caught:
+        runs.get(name, lambda: evaluate(PAIRS[:1], [name], model=chat, bootstrap=0))()
+    assert [word for word in WORDS if word.casefold() in str(caught.value).casefold()] == []
+
+
+@given(st.lists(st.text(max_size=12), max_size=8), st.text(max_size=80))
+def test_an_excerpt_has_no_word_of_private_texts(private: list[str], between: str) -> None:
+    words = {word.casefold() for text in private for word in re.findall(r"[^\W_]+", text)}
+    shown = excerpt(f" {between} ".join(private), private)
+    assert words.isdisjoint(word.casefold() for word in re.findall(r"[^\W_]+", shown))
+
+
+def test_an_excerpt_keeps_what_tells_the_problem() -> None:
+    report = "There is a small left pleural effusion."
+    assert excerpt(SORRY, [report]) == SORRY
+    assert excerpt('{"status": "maybe", "evidence": ["small left effusion"]}', [report]) == (
+        '{"status": "maybe", "evidence": ["[...]"]}'
+    )
+    assert len(excerpt("word " * 500, [report])) < 210
+
+
+def test_a_mock_client_stops_as_others_do() -> None:
+    with raises_code(ErrorCode.JUDGE_FAILED, match="the first"):
+        mock_client(SORRY).complete_all(requests(100))

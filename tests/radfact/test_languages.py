@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from error_checks import raises_code
+from typer.testing import CliRunner
+
+from radfact import RadFact, load_judge
+from radfact.cli.main import app
+from radfact.errors import ErrorCode, Failure
+from radfact.judges.offline.splitter import OfflineSplitter
+from radfact.languages import Language
+from radfact.metrics.protocol import score_pairs
+from radfact.metrics.registry import MetricEntry, entries
+from radfact.records import Pair, Sentence
+
+RUSSIAN = "Пневмоторакса нет."
+CHINESE = "未见气胸。"
+THAI = "ไม่พบลมในช่องเยื่อหุ้มปอด"
+
+
+@pytest.mark.parametrize(
+    ("text", "english", "spaced"),
+    [
+        ("No pneumothorax.", True, True),
+        ("", True, True),
+        ("3 × 4 mm ± 1", True, True),
+        ("Épanchement pleural à droite.", True, True),
+        ("Nodule of 5 µm in the right β-segment.", True, True),
+        (RUSSIAN, False, True),
+        ("기흉은 없습니다.", False, True),
+        (CHINESE, False, False),
+        (THAI, False, False),
+        (f"CT: {CHINESE}", False, False),
+        ("Clear lungs, see 图.", True, True),
+    ],
+)
+def test_the_script_decides_what_is_read(text: str, english: bool, spaced: bool) -> None:
+    assert (Language.ENGLISH.matches(text), Language.SPACED.matches(text), Language.ANY.matches(text)) == (
+        english,
+        spaced,
+        True,
+    )
+
+
+@pytest.mark.parametrize("name", ["rouge_l", "bleu", "lateral_mentions"])
+def test_a_report_that_cannot_be_read_is_not_scored(name: str) -> None:
+    english = Pair("a", "Small left effusion. Lateral view.", "Small left effusion. Lateral view.")
+    pairs = [english, Pair("b", CHINESE, CHINESE), Pair("c", "Clear lungs.", "Normal heart size.")]
+    metric = entries()[name].load()()
+    result, readable = score_pairs(metric, pairs), score_pairs(metric, [english, pairs[2]])
+    assert result.failures == {1: metric.language.skip_reason}
+    for score, values in result.values.items():
+        assert math.isnan(values[1])
+        assert [values[0], values[2]] == list(readable.values[score])
+    assert metric.aggregate(result, list(metric.scores), replicates=0, seed=0) == metric.aggregate(
+        readable, list(metric.scores), replicates=0, seed=0
+    )
+
+
+def test_nothing_readable_is_an_error() -> None:
+    with raises_code(ErrorCode.NOTHING_SCORED):
+        score_pairs(entries()["rouge_l"].load()(), [Pair("a", RUSSIAN, RUSSIAN)])
+
+
+def test_bleu_reads_scripts_with_spaces() -> None:
+    assert score_pairs(entries()["bleu"].load()(), [Pair("a", RUSSIAN, RUSSIAN)]).failures == {}
+
+
+def pair(sample_id: str, text: str) -> Pair:
+    return Pair(sample_id, [Sentence(text=text)], [Sentence(text=text)])
+
+
+def test_the_offline_judge_does_not_judge_other_scripts() -> None:
+    result = RadFact(load_judge("offline")).score([pair("a", RUSSIAN), pair("b", "Clear lungs.")])
+    assert [sample.failure for sample in result.samples] == [Language.ENGLISH.skip_reason, None]
+    assert result.summaries["logical_f1"].n == 1
+    split, failure = OfflineSplitter().split(["Clear lungs. No effusion.", RUSSIAN])
+    assert not isinstance(split, Failure)
+    assert len(split) == 2
+    assert isinstance(failure, Failure)
+
+
+def test_reports_that_cannot_be_read_are_counted_in_one_line(tmp_path: Path) -> None:
+    reports = {str(number): RUSSIAN for number in range(12)} | {"english": "Clear lungs."}
+    rows = [{"example_id": name, "prediction": text, "target": text} for name, text in reports.items()]
+    (tmp_path / "pairs.csv").write_text(
+        "\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]), encoding="utf-8"
+    )
+    options = ["--metrics", "rouge_l", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "pairs.csv"), *options])
+    assert result.exit_code == 3
+    assert [line for line in result.output.splitlines() if "another script" in line] == [
+        f"rouge_l: 12 samples not scored: {Language.ENGLISH.skip_reason}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in entries().values() if entry.is_builtin], ids=lambda entry: entry.name
+)
+def test_only_metrics_with_a_model_read_any_language(entry: MetricEntry) -> None:
+    assert (entry.declared.language is Language.ANY) == (entry.requirements.judge is not None)

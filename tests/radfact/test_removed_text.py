@@ -1,0 +1,208 @@
+"""What a splitter removes: its position in the narrative, its rows in a results folder, and how the page shows it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from results_folder import HOSTILE
+
+from radfact.errors import ErrorCode, Failure, InputError
+from radfact.html import page as page_module
+from radfact.html.page import write_page
+from radfact.html.studies import iter_studies
+from radfact.io.jsonl import read_jsonl, write_jsonl
+from radfact.judges import Splitter
+from radfact.judges.offline.judge import OfflineJudge
+from radfact.judges.offline.splitter import OfflineSplitter, explain_split
+from radfact.judges.positions import locate_removed
+from radfact.judges.protocol import RemovedText, SplitSentence
+from radfact.pipeline import RadFact
+from radfact.results.writer import write_results
+
+SENTENCES = [
+    "Two views of the chest.",
+    "No effusion.",
+    "Left base opacity, which may represent pneumonia.",
+    "This may represent\npneumonia.",
+    "It has increased.",
+    "Due to rotation, the heart\nappears large.",
+    "There is a nodule, CT is recommended.",
+    "CT is recommended.",
+    "1. (AP view)",
+]
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def struck(narrative: str, split: list[SplitSentence]) -> list[str | None]:
+    removed = locate_removed(narrative, split)
+    return [None if text.start is None else narrative[text.start : text.end] for text in removed]
+
+
+@pytest.mark.parametrize(
+    ("narrative", "expected"),
+    [
+        ("Two views of the chest. No effusion.", ["Two views of the chest."]),
+        ("No effusion.\n\nTwo views\n  of the chest", ["Two views\n  of the chest"]),
+        ("1. Two views. 2. Two views. 3. No effusion.", ["Two views.", "Two views."]),
+        ("Opacity, which may represent pneumonia. Normal heart.", ["which may represent pneumonia"]),
+        ("There is a nodule. Two views. It has increased.", ["Two views."]),
+        ("\U0001f600 No effusion. Two views.", ["Two views."]),
+        ("No effusion.", []),
+    ],
+)
+def test_removed_text_is_located_in_the_narrative(narrative: str, expected: list[str]) -> None:
+    assert struck(narrative, explain_split(narrative)) == expected
+
+
+@given(st.lists(st.sampled_from(SENTENCES), max_size=8).map(" ".join))
+def test_every_part_that_the_rules_remove_has_a_position_of_its_own(narrative: str) -> None:
+    end = 0
+    for removed in sorted(locate_removed(narrative, explain_split(narrative)), key=lambda text: text.start or 0):
+        assert removed.start is not None
+        assert end <= removed.start
+        assert words(narrative[removed.start : removed.end]) == words(removed.text)
+        end = removed.end or 0
+
+
+def test_a_sentence_that_the_splitter_rewrote_has_no_position() -> None:
+    split = [SplitSentence("Two radiographs", ()), SplitSentence("No effusion", ("No effusion.",))]
+    assert struck("Two views. No effusion.", split) == [None]
+
+
+def test_a_part_that_occurs_twice_has_no_position_without_its_sentence() -> None:
+    removed = (RemovedText("possible pneumonia"),)
+    narrative = "Left opacity, possible pneumonia. Right opacity, possible pneumonia."
+    assert struck(narrative, [SplitSentence("Opacity", ("Opacity.",), removed)]) == [None]
+    kept = SplitSentence("Left opacity, possible pneumonia", ("Left opacity.",))
+    [text] = locate_removed(narrative, [kept, SplitSentence("Right opacity, possible pneumonia", ("...",), removed)])
+    assert text.start == narrative.rindex("possible")
+
+
+def test_a_sentence_without_a_new_one_was_removed() -> None:
+    assert SplitSentence("Two views", ()).all_removed == (RemovedText("Two views"),)
+    assert SplitSentence("Nodule", ("Nodule.",)).all_removed == ()
+
+
+class RewritingSplitter(OfflineSplitter):
+    """Quotes the sentences in other words, as a language model may."""
+
+    def explain(self, narratives: Any) -> list[list[SplitSentence] | Failure]:
+        split = [SplitSentence("Two radiographs", ()), SplitSentence("No effusion", ("No effusion.",))]
+        return [split for _ in narratives]
+
+
+def results(folder: Path, candidate: str, splitter: Splitter | None = None) -> Path:
+    result = RadFact(judge=OfflineJudge(), splitter=splitter, bootstrap=0).score([candidate], ["No effusion."])
+    write_results(result, folder, {})
+    return folder
+
+
+def removed_of(folder: Path) -> Any:
+    [study] = iter_studies(folder, ["logical_f1"], (), ["0"], {})
+    return study["removed"]["candidate"]
+
+
+def test_results_list_and_count_what_the_splitter_removed(tmp_path: Path) -> None:
+    candidate = "No effusion. Two views of the chest. CT is recommended."
+    folder = results(tmp_path, candidate)
+    [[_, sample]] = read_jsonl(folder / "samples.jsonl")
+    assert (sample["candidate_sentences_removed"], sample["logical_precision"]) == (2, 1.0)
+    rows = [row for _, row in read_jsonl(folder / "removed.jsonl")]
+    assert [(row["side"], row["text"], row["reason"]) for row in rows] == [
+        ("candidate", "Two views of the chest", "technique"),
+        ("candidate", "CT is recommended", "recommendation"),
+    ]
+    narratives = {row["side"]: row["text"] for _, row in read_jsonl(folder / "narratives.jsonl")}
+    assert narratives == {"candidate": candidate, "reference": "No effusion."}
+    assert [candidate[row["start"] : row["end"]] for row in rows] == ["Two views of the chest.", "CT is recommended."]
+
+
+def test_the_page_has_the_narrative_in_parts(tmp_path: Path) -> None:
+    removed = removed_of(results(tmp_path, "PA view. No effusion."))
+    assert removed == {
+        "narrative": [
+            {"text": ""},
+            {"text": "PA view.", "reason": "technique", "removed": True},
+            {"text": " No effusion."},
+        ],
+        "unlocated": [],
+    }
+
+
+def test_removed_text_without_a_position_is_listed(tmp_path: Path) -> None:
+    removed = removed_of(results(tmp_path, "Two views. No effusion.", RewritingSplitter()))
+    assert removed == {
+        "narrative": [{"text": "Two views. No effusion."}],
+        "unlocated": [{"text": "Two radiographs", "reason": None}],
+    }
+
+
+def test_results_of_earlier_versions_list_what_was_removed(tmp_path: Path) -> None:
+    folder = results(tmp_path, "PA view. No effusion.")
+    (folder / "narratives.jsonl").unlink()
+    [[_, row]] = read_jsonl(folder / "removed.jsonl")
+    for fields in (row, {name: row[name] for name in ("sample_id", "side", "text", "reason")}):
+        write_jsonl(folder / "removed.jsonl", [fields])
+        assert removed_of(folder) == {"narrative": [], "unlocated": [{"text": "PA view", "reason": "technique"}]}
+
+
+@pytest.mark.parametrize(
+    ("positions", "code"),
+    [
+        ((0, 99), ErrorCode.MISMATCH),
+        ((3, 3), ErrorCode.INVALID_VALUE),
+        ((3, None), ErrorCode.INVALID_VALUE),
+    ],
+)
+def test_a_position_outside_of_the_narrative_is_refused(
+    tmp_path: Path, positions: tuple[int, int | None], code: ErrorCode
+) -> None:
+    folder = results(tmp_path, "PA view. No effusion.")
+    [[_, row]] = read_jsonl(folder / "removed.jsonl")
+    write_jsonl(folder / "removed.jsonl", [{**row, "start": positions[0], "end": positions[1]}])
+    with pytest.raises(InputError) as error:
+        write_page(folder)
+    assert (error.value.file, error.value.line, error.value.code) == (folder / "removed.jsonl", 1, code)
+
+
+def test_overlapping_parts_are_refused(tmp_path: Path) -> None:
+    folder = results(tmp_path, "PA view. No effusion.")
+    [[_, row]] = read_jsonl(folder / "removed.jsonl")
+    write_jsonl(folder / "removed.jsonl", [row, {**row, "start": 1}])
+    with pytest.raises(InputError) as error:
+        write_page(folder)
+    assert (error.value.line, error.value.field, error.value.code) == (2, "start", ErrorCode.MISMATCH)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("most", [0, 10])
+def test_removed_text_is_struck_through_and_named_in_the_narrative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    monkeypatch.setattr(page_module, "MAX_STUDIES", most)
+    candidate = f"No effusion. \U0001f600 PA view. {HOSTILE}. CT is recommended."
+    path = write_page(results(tmp_path, candidate))
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto((path if most else tmp_path / "report_pages" / "0001.html").as_uri())
+        narrative = page.locator(".report.candidate .narrative")
+        assert narrative.locator("del").all_text_contents() == ["PA view.", "CT is recommended."]
+        shown = candidate.replace("view.", "view. [removed: technique]") + " [removed: recommendation]"
+        assert narrative.text_content() == shown
+        assert page.title() != "taken"
+        assert page.locator(".report.reference .narrative").count() == 0
+        browser.close()

@@ -1,0 +1,330 @@
+"""`radfact weights`: small weights from an HTTP server on this machine, in the layout that metrics read."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from file_server import FileServer
+from metric_files import write_wordnet
+
+from radfact.metrics import weights as weights_module
+from radfact.metrics.registry import entries
+from radfact.metrics.weights import catalog
+from radfact.pipeline import evaluate
+from radfact.records import Pair
+
+Run = Callable[..., tuple[int, str, str]]
+PAIRS = [Pair("1", "The chest is clear.", "The bosom is clear.")]
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def zip_of(folder: Path, prefix: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path in sorted(folder.iterdir()):
+            archive.write(path, f"{prefix}/{path.name}")
+    return buffer.getvalue()
+
+
+def tar_of(files: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
+    wordnet = write_wordnet(tmp_path_factory.mktemp("source") / "wordnet")
+    radgraph = tar_of({"config.json": "{}", "weights.th": "tensors", "vocabulary/labels.txt": "a\n"})
+    server = FileServer(
+        {
+            "wordnet.zip": zip_of(wordnet, "wordnet"),
+            "radgraph.tar.gz": radgraph,
+            "encoder.json": b'{"model_type": "bert"}',
+            "chexbert.pth": bytes(100_000),
+            "vocab.txt": b"[PAD]\n",
+        }
+    )
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def root(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Use a catalog of the files of the server, and an empty folder of weights."""
+
+    def file(path: str, name: str, **fields: Any) -> dict[str, Any]:
+        return {"path": path, "url": server.url(name), **fields}
+
+    def published(name: str) -> dict[str, Any]:
+        return {"bytes": len(server.files[name]), "sha256": sha256(server.files[name])}
+
+    files = {
+        "wordnet": [file("wordnet.zip", "wordnet.zip", unpack="wordnet", **published("wordnet.zip"))],
+        "chexbert": [file(name, name, **published(name)) for name in ("vocab.txt", "chexbert.pth")],
+        "radgraph": [
+            file("radgraph.tar.gz", "radgraph.tar.gz", unpack="."),
+            file("encoder/config.json", "encoder.json"),
+        ],
+    }
+    about = {"title": "Small weights", "license": "MIT", "license_url": "https://example.org"}
+    content = {name: {**about, "files": items} for name, items in files.items()}
+    path = tmp_path / "catalog.yaml"
+    path.write_text(json.dumps(content))  # JSON is YAML
+    monkeypatch.setattr(weights_module, "CATALOG", path)
+    monkeypatch.setenv("RADFACT_WEIGHTS", str(tmp_path / "weights"))
+    catalog.cache_clear()
+    yield tmp_path / "weights"
+    catalog.cache_clear()
+
+
+def listed(run_radfact: Run) -> dict[str, dict[str, Any]]:
+    code, out, _ = run_radfact("weights", "list", "--json")
+    assert code == 0
+    return {item["name"]: item for item in json.loads(out)["weights"]}
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_catalog_has_all_weights_of_the_metrics() -> None:
+    needed = {name for entry in entries().values() if entry.is_builtin for name in entry.requirements.weights}
+    assert catalog().keys() == needed
+    for entry in catalog().values():
+        assert urlsplit(entry.license_url).scheme == "https"
+        assert {urlsplit(file.url).scheme for file in entry.files} == {"https"}
+        assert all(len(bytes.fromhex(file.sha256)) == 32 for file in entry.files if file.sha256)
+
+
+def test_nothing_is_there_before_a_fetch(run_radfact: Run, root: Path, server: FileServer) -> None:
+    items = listed(run_radfact)
+    assert {item["status"] for item in items.values()} == {"missing"}
+    assert items["wordnet"]["metrics"] == ["meteor"]
+    assert items["radgraph"]["files"][0]["sha256"] is None
+    code, out, _ = run_radfact("weights", "list")
+    assert code == 0
+    assert server.url("radgraph.tar.gz") in out
+    assert "unknown" in out
+    unavailable = evaluate(PAIRS, ["rouge_l", "meteor"]).unavailable["meteor"]
+    assert "radfact weights fetch wordnet" in unavailable
+    assert not root.exists()
+    assert server.requests == []
+
+
+def test_a_metric_finds_what_was_fetched(run_radfact: Run, root: Path, server: FileServer) -> None:
+    code, out, err = run_radfact("weights", "fetch", "meteor")
+    assert (code, str(root / "wordnet") in out) == (0, True), err
+    assert "license: MIT" in err
+    assert "lexnames" in names_in(root / "wordnet")
+    assert [path.name for path in root.iterdir()] == ["wordnet"]
+    assert listed(run_radfact)["wordnet"]["status"] == "ready"
+    assert evaluate(PAIRS, ["meteor"]).scores["meteor"] > 0.9
+    assert run_radfact("weights", "verify")[0] == 0
+    requests = len(server.requests)
+    assert run_radfact("weights", "fetch", "wordnet")[0] == 0
+    assert len(server.requests) == requests
+
+
+@pytest.mark.usefixtures("root")
+def test_a_folder_argument_comes_before_the_fetched_weights(run_radfact: Run, tmp_path: Path) -> None:
+    run_radfact("weights", "fetch", "wordnet")
+    (tmp_path / "own/wordnet").mkdir(parents=True)
+    for weights in ([tmp_path / "own"], {"wordnet": tmp_path / "own/wordnet"}):
+        unavailable = evaluate(PAIRS, ["rouge_l", "meteor"], weights=weights).unavailable
+        assert str(tmp_path / "own/wordnet") in unavailable["meteor"]
+    # A folder without wordnet says nothing about it.
+    assert "meteor" in evaluate(PAIRS, ["meteor"], weights={"chexbert": tmp_path}).runs
+
+
+def test_an_archive_is_unpacked_next_to_other_files(run_radfact: Run, root: Path) -> None:
+    code, _, err = run_radfact("weights", "fetch", "radgraph")
+    assert code == 0
+    names = {"config.json", "weights.th", "vocabulary/labels.txt", "encoder/config.json", ".weights.json"}
+    assert names_in(root / "radgraph") == names
+    assert "no published checksum of radgraph.tar.gz, encoder/config.json" in err
+
+
+def test_a_broken_fetch_is_resumed(run_radfact: Run, root: Path, server: FileServer) -> None:
+    server.cut = 3
+    code, _, err = run_radfact("weights", "fetch", "chexbert")
+    assert code == 1
+    assert err.strip().endswith("[server-unavailable]")
+    assert not (root / "chexbert").exists()
+    assert listed(run_radfact)["chexbert"]["status"] == "partly downloaded"
+    assert run_radfact("weights", "fetch", "chexbert")[0] == 0
+    assert [request[:2] for request in server.requests] == [
+        ("vocab.txt", None),
+        ("vocab.txt", "bytes=3-"),
+        ("chexbert.pth", None),
+    ]
+
+
+def test_a_wrong_checksum_ends_the_fetch(run_radfact: Run, root: Path, server: FileServer) -> None:
+    server.files["chexbert.pth"] = bytes(99_999) + b"x"
+    code, _, err = run_radfact("weights", "fetch", "chexbert")
+    assert code == 1
+    assert err.strip().splitlines()[-1].endswith("[checksum-mismatch]")
+    assert names_in(root) == {"downloads/chexbert/vocab.txt"}
+
+
+def test_an_unknown_name_is_refused_with_a_hint(run_radfact: Run, root: Path) -> None:
+    for command in ("fetch", "verify"):
+        code, _, err = run_radfact("weights", command, "wordnt")
+        assert code == 2
+        assert "did you mean 'wordnet'? [unknown-name]" in err
+    assert run_radfact("weights", "fetch", "rouge_l")[0] == 2
+    assert not root.exists()
+
+
+@pytest.mark.usefixtures("root")
+def test_without_network_files_of_the_user_are_used(run_radfact: Run, server: FileServer) -> None:
+    server.close()
+    code, _, err = run_radfact("weights", "fetch", "wordnet")
+    assert code == 1
+    assert err.strip().endswith("[server-unavailable]")
+    place = Path(listed(run_radfact)["wordnet"]["files"][0]["download_to"])
+    assert str(place) in err
+    place.parent.mkdir(parents=True)
+    place.write_bytes(server.files["wordnet.zip"])
+    assert run_radfact("weights", "fetch", "wordnet")[0] == 0
+    assert listed(run_radfact)["wordnet"]["status"] == "ready"
+
+
+def test_a_copied_folder_is_verified(
+    run_radfact: Run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_radfact("weights", "fetch", "wordnet", "chexbert")
+    root.rename(tmp_path / "copy")
+    monkeypatch.setenv("RADFACT_WEIGHTS", str(tmp_path / "copy"))
+    code, out, _ = run_radfact("weights", "verify")
+    assert code == 0
+    assert "chexbert: 2 files, 2 with the published checksum" in out
+    assert "recorded checksum" in out
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+@pytest.mark.parametrize("name", ["chexbert/vocab.txt", "wordnet/lexnames"])
+def test_a_damaged_file_is_found(run_radfact: Run, root: Path, name: str, damage: str) -> None:
+    run_radfact("weights", "fetch", "wordnet", "chexbert")
+    if damage == "changed":
+        (root / name).write_text("damaged")
+    else:
+        (root / name).unlink()
+    code, out, err = run_radfact("weights", "verify")
+    assert code == 1
+    assert f"{root / name}: " in out
+    assert err.strip().endswith("[checksum-mismatch]")
+    assert run_radfact("weights", "verify", "chexbert" if "wordnet" in name else "wordnet")[0] == 0
+    if damage == "missing":
+        assert listed(run_radfact)[name.split("/")[0]]["status"] == "incomplete"
+        assert run_radfact("weights", "fetch", "wordnet", "chexbert")[0] == 0
+        assert run_radfact("weights", "verify")[0] == 0
+
+
+def test_files_without_record_are_kept_and_not_called_valid(run_radfact: Run, root: Path) -> None:
+    (root / "chexbert").mkdir(parents=True)
+    (root / "chexbert/vocab.txt").write_text("[PAD]\n")
+    (root / "chexbert/notes.txt").write_text("mine")
+    assert listed(run_radfact)["chexbert"]["status"] == "without record"
+    code, out, _ = run_radfact("weights", "verify", "chexbert")
+    assert code == 1
+    assert "chexbert.pth: missing" in out
+    assert "notes.txt: neither" in out
+    assert "1 with the published checksum" in out
+    code, _, err = run_radfact("weights", "fetch", "chexbert")
+    assert (code, "[output-conflict]" in err) == (2, True)
+    assert (root / "chexbert/notes.txt").read_text() == "mine"
+
+
+def test_files_without_a_known_checksum_are_listed(run_radfact: Run, root: Path) -> None:
+    write_wordnet(root / "wordnet")
+    code, out, _ = run_radfact("weights", "verify")
+    assert code == 3
+    assert f"{root / 'wordnet/lexnames'}: neither" in out
+
+
+@pytest.mark.parametrize("record", ["", "[1]", "{}", '{"sources": {}, "files": {"lexnames": 1}}'])
+def test_an_invalid_record_is_an_error_and_repaired_by_a_fetch(run_radfact: Run, root: Path, record: str) -> None:
+    run_radfact("weights", "fetch", "wordnet")
+    (root / "wordnet/.weights.json").write_text(record)
+    code, _, err = run_radfact("weights", "verify")
+    assert (code, "wordnet/.weights.json:" in err) == (2, True)
+    assert listed(run_radfact)["wordnet"]["status"] == "incomplete"
+    assert run_radfact("weights", "fetch", "wordnet")[0] == 0
+    assert run_radfact("weights", "verify")[0] == 0
+
+
+def test_weights_from_another_address_are_fetched_again(run_radfact: Run, root: Path, server: FileServer) -> None:
+    run_radfact("weights", "fetch", "radgraph")
+    text = weights_module.CATALOG.read_text()
+    server.files["encoder2.json"] = b"{}"
+    weights_module.CATALOG.write_text(text.replace("/encoder.json", "/encoder2.json"))
+    catalog.cache_clear()
+    assert listed(run_radfact)["radgraph"]["status"] == "incomplete"
+    assert run_radfact("weights", "fetch", "radgraph")[0] == 0
+    assert (root / "radgraph/encoder/config.json").read_text() == "{}"
+
+
+def test_an_archive_that_cannot_be_unpacked_is_one_error(run_radfact: Run, root: Path, server: FileServer) -> None:
+    server.files["radgraph.tar.gz"] = server.files["radgraph.tar.gz"][:40]
+    code, _, err = run_radfact("weights", "fetch", "radgraph")
+    assert code == 1
+    assert err.strip().splitlines()[-1].endswith("[invalid-format]")
+    assert not (root / "radgraph").exists()
+
+
+def test_an_archive_writes_nothing_outside_its_folder(run_radfact: Run, root: Path, server: FileServer) -> None:
+    server.files["radgraph.tar.gz"] = tar_of({"config.json": "{}", "../../outside.txt": "x"})
+    code, _, err = run_radfact("weights", "fetch", "radgraph")
+    assert code == 1
+    assert err.strip().splitlines()[-1].endswith("[invalid-format]")
+    assert not list(root.rglob("outside.txt"))
+
+
+def test_an_archive_of_other_files_is_refused(run_radfact: Run, root: Path, server: FileServer) -> None:
+    server.files["radgraph.tar.gz"] = tar_of({"readme.txt": "x"})
+    code, _, err = run_radfact("weights", "fetch", "radgraph")
+    assert code == 1
+    assert "config.json" in err
+    assert not (root / "radgraph").exists()
+
+
+def test_two_fetches_at_a_time_are_refused(run_radfact: Run, root: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from radfact.io.outputs import Output, lock_output\n"
+        "with lock_output(Path(sys.argv[1]), Output('folder', resumes=True)): print('locked', flush=True); input()"
+    )
+    command = [sys.executable, "-c", script, str(root / "downloads/wordnet")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        code, _, err = run_radfact("weights", "fetch", "wordnet")
+        other.communicate("\n")
+    assert (code, "[locked]" in err) == (2, True)
+    assert run_radfact("weights", "fetch", "wordnet")[0] == 0
+
+
+def test_without_any_weights_verify_says_so(run_radfact: Run, root: Path) -> None:
+    for names in ([], ["wordnet"]):
+        code, _, err = run_radfact("weights", "verify", *names)
+        assert (code, "radfact weights fetch" in err, "[file-not-found]" in err) == (2, True, True)
+    assert not root.exists()
