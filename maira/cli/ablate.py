@@ -57,16 +57,18 @@ def ablate(
     from maira.evaluate.ablations import Ablation, Drafting, compare_trials, plan_trials, read_configs
     from maira.evaluate.experiments import select_studies
     from maira.evaluate.scoring import Scoring
+    from maira.generate.transformers_engine import select_device
     from maira.runtime.commands import Launcher
-    from radfact.cli.inputs import check_folder
 
     if process_count() > 1:
         message = "ablate starts processes itself; run it without a launcher, and use --launch"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
+    if engine.device is not None:
+        # A wrong device would be found only after the training.
+        select_device(engine.device)
     console = Console()
     overrides = [word for word in configs if "=" in word and not Path(word).exists()]
     train_configs = read_configs([Path(word) for word in configs if word not in overrides], overrides)
-    check_folder(out)
     trials = plan_trials(train_configs, out, infer=infer)
     studies, skipped = read_studies(test, split)
     selection = select_studies(studies, generation.task, comparison.subset, [trial.experiment for trial in trials])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from maira.cli.options import OutFolder, read_studies
 from maira.cli.show import exit_with_failures, print_line, print_table
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
+from radfact.io.outputs import Output
 from radfact.judges.options import JudgeOptions
 from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
@@ -36,8 +38,12 @@ _Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the studies."
 @with_options
 def sentences(
     manifest: _Manifest,
-    out: Annotated[Path, typer.Option(help="Output manifest (.jsonl).")],
-    judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url", "few_shots", "concurrency")],
+    out: Annotated[
+        Path,
+        typer.Option(help="Output manifest (.jsonl)."),
+        Output("file", siblings=("{stem}.map.jsonl", "{stem}.changes.json")),
+    ],
+    judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url", "few_shots", "concurrency", "max_invalid")],
     target: Annotated[
         Literal["grounded_findings", "phrases"],
         typer.Option("--as", help="Write a grounded report without boxes, or phrases to annotate."),
@@ -60,17 +66,15 @@ def sentences(
     """
     from dataclasses import asdict
 
-    from data.manifest import read_manifest, replace_failures, write_manifest
+    from data.manifest import replace_failures, write_manifest
     from data.sentences import split_findings
     from radfact.io.jsonl import write_json, write_jsonl
     from radfact.judges import load_judge, load_splitter
 
-    _check_different(manifest, out)
-    skipped: list[Failure] = []
-    studies = read_manifest(manifest, skipped)
+    studies, skipped = read_studies(manifest)
     cache = cache or out.parent / "cache"
     name = judge.required_judge
-    shared: dict[str, Any] = {"base_url": judge.base_url, "concurrency": judge.concurrency}
+    shared = judge.model_dump(include={"base_url", "concurrency", "max_invalid"})
     with rename_fields({"splitter": "judge", "splitter_args": "judge_args"}):
         splitter = load_splitter(name, splitter_args=judge.judge_args, few_shots=judge.few_shots, cache=cache, **shared)
     judging = None
@@ -87,14 +91,14 @@ def sentences(
         with ProgressDisplay(watch, {"comparing": judging.usage}):
             compared = _compare(result, judging)
     failures = [*skipped, *result.failures]
-    write_manifest(out, result.studies)
     write_jsonl(out.with_name(f"{out.stem}.map.jsonl"), result.map_rows())
     record = {"changes": asdict(result.counts), "splitter": splitter.describe(), "splitting": splitter.usage()}
     if compared is not None:
-        scores = {name: asdict(compared.scores[name]) for name in _COMPARED}
+        scores = {name: asdict(compared.summaries[name]) for name in _COMPARED}
         record |= {"scores": scores, "judge": dict(compared.judge or {})}
     write_json(out.with_name(f"{out.stem}.changes.json"), record)
     replace_failures(out.with_name("failures.jsonl"), out.name, failures)
+    write_manifest(out, result.studies)
     console = Console()
     _show_changes(console, result, compared)
     if result.unchanged:
@@ -107,7 +111,7 @@ def sentences(
 @with_options
 def export_tasks(
     manifest: _Manifest,
-    out: Annotated[Path, typer.Option(help="Output folder.")],
+    out: OutFolder,
     to: Annotated[Literal["label-studio", "coco"], typer.Option(help="Annotation tool.")] = "label-studio",
     image_root: Annotated[
         Path | None,
@@ -130,11 +134,10 @@ def export_tasks(
     Annotators see the image, the prior image, the findings, and the phrases (or the sentences of the grounded report).
     """
     from data.annotation import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
-    from data.manifest import Failure, read_manifest, replace_failures
+    from data.manifest import Failure, replace_failures
     from radfact.io.jsonl import open_atomic, write_json
 
-    failures: list[Failure] = []
-    read = read_manifest(manifest, failures)
+    read, failures = read_studies(manifest)
     studies = [study for study in read if phrases_of(study)]
     reason = "no phrases to annotate; create them with 'maira sentences'"
     failures += [Failure(sample_id=s.sample_id, stage="export", reason=reason) for s in read if not phrases_of(s)]
@@ -174,7 +177,11 @@ def export_tasks(
 def import_annotations(
     export: Annotated[Path, typer.Argument(help="Annotations exported from Label Studio (JSON).")],
     manifest: Annotated[Path, typer.Option(help="Manifest that the tasks were exported from.")],
-    out: Annotated[Path, typer.Option(help="Output manifest of grounded studies (.jsonl).")],
+    out: Annotated[
+        Path,
+        typer.Option(help="Output manifest of grounded studies (.jsonl)."),
+        Output("file", siblings=("{stem}.annotations.jsonl", "{stem}.agreement.json")),
+    ],
     combine: Annotated[
         Literal["skip", "first", "union"],
         typer.Option(
@@ -193,13 +200,11 @@ def import_annotations(
     from data.manifest import read_manifest, replace_failures, write_manifest
     from radfact.io.jsonl import write_json, write_jsonl
 
-    _check_different(manifest, out)
     studies = read_manifest(manifest, [])
     samples = read_label_studio(export, studies)
     result = ground_studies(studies, samples, combine)
     console = Console()
     agreements = agreement([sample.annotations for sample in samples])
-    write_manifest(out, result.studies)
     write_jsonl(out.with_name(f"{out.stem}.annotations.jsonl"), _rows(samples))
     agreement_file = out.with_name(f"{out.stem}.agreement.json")
     if agreements:
@@ -208,18 +213,13 @@ def import_annotations(
     else:
         agreement_file.unlink(missing_ok=True)
     replace_failures(out.with_name("failures.jsonl"), out.name, result.failures)
+    write_manifest(out, result.studies)
     for reason, count in sorted(result.dropped.items()):
         print_line(console, f"phrases dropped as '{reason}': {count}")
     if result.ignored:
         print_line(console, f"regions ignored, because the protocol does not allow them: {result.ignored}")
     print_line(console, f"{len(result.studies)} of {len(samples)} annotated samples are grounded studies: {out}")
     exit_with_failures(console, _listed(result.failures))
-
-
-def _check_different(manifest: Path, out: Path) -> None:
-    if out.absolute() == manifest.absolute():
-        message = "the output is the input manifest; choose another file"
-        raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=out)
 
 
 def _categories(name: str) -> Sequence[str]:
@@ -275,7 +275,7 @@ def _show_changes(console: Console, result: SplitStudies, compared: EvaluationRe
     lines = [(name.replace("_", " "), f"{count:,}") for name, count in asdict(result.counts).items()]
     if compared is not None:
         for name in _COMPARED:
-            score = compared.scores[name]
+            score = compared.summaries[name]
             interval = "" if score.low is None else f" [{score.low:.3f}, {score.high:.3f}]"
             lines.append((f"RadFact {name.replace('_', ' ')}", f"{_number(score.point)}{interval}"))
     print_table(console, "Findings as lists of sentences", ("name", "value"), lines)

@@ -21,16 +21,18 @@ from maira.cli.show import (
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.runtime.processes import is_main
 from radfact.cli.command import with_options
+from radfact.io.outputs import Output
 from radfact.options import only
 
 app = typer.Typer(help="Evaluate drafts of phantoms without a judge, or run an input ablation.", no_args_is_help=True)
 
 
 @app.command("labels")
+@with_options
 def evaluate_by_labels(
     drafts: Annotated[Path, typer.Argument(help="Grounded drafts of phantoms (.jsonl).")],
     manifest: Manifest,
-    out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON."), Output("file")] = None,
 ) -> None:
     """Compute F1 over findings (kind and side) and IoU of matched boxes, without a judge."""
     from data.manifest import read_manifest
@@ -48,9 +50,10 @@ def evaluate_by_labels(
 
 
 @app.command("baseline")
+@with_options
 def write_baseline(
     manifest: Manifest,
-    out: Annotated[Path, typer.Option(help="Output file of drafts (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="Output file of drafts (.jsonl)."), Output("file")],
 ) -> None:
     """Write a baseline: the most frequent report for every study."""
     from data.manifest import read_manifest
@@ -87,10 +90,8 @@ def evaluate_by_inputs(
     from maira.evaluate.experiments import select_studies, without_inputs
     from maira.evaluate.scoring import Scoring, score_experiment
     from maira.generate.drafts import generate_drafts
-    from radfact.cli.inputs import check_folder
 
     console = Console()
-    check_folder(out)
     experiments = without_inputs(out, drop or ())
     studies, skipped = read_studies(manifest)
     selection = select_studies(studies, generation.task, comparison.subset, experiments)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from maira.cli.options import Checkpoint, Manifest, read_studies
+from maira.cli.options import RESUMED_FILE, Checkpoint, Manifest, read_studies
 from maira.cli.show import (
     exit_with_failures,
     generation_progress,
@@ -26,7 +26,7 @@ from radfact.options import only
 def generate(
     checkpoint: Checkpoint,
     manifest: Manifest,
-    out: Annotated[Path, typer.Option(help="Output file of drafts (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="Output file of drafts (.jsonl)."), RESUMED_FILE],
     generation: GenerationOptions,
     engine: EngineOptions,
 ) -> None:
@@ -59,7 +59,7 @@ def generate(
 def ground(
     checkpoint: Checkpoint,
     manifest: Manifest,
-    out: Annotated[Path, typer.Option(help="Output file of located phrases (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="Output file of located phrases (.jsonl)."), RESUMED_FILE],
     generation: Annotated[GenerationOptions, only("preset", "max_new_tokens")],
     engine: EngineOptions,
     phrases: Annotated[
@@ -100,7 +100,7 @@ def ground(
 def boxes(
     checkpoint: Checkpoint,
     manifest: Manifest,
-    out: Annotated[Path, typer.Option(help="Output file of completed sentences (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="Output file of completed sentences (.jsonl)."), RESUMED_FILE],
     generation: Annotated[GenerationOptions, only("preset", "drop", "max_new_tokens")],
     engine: EngineOptions,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 from pydantic import PositiveInt
 from rich.console import Console
 
+from maira.cli.options import OutFolder, Overwrite
 from maira.cli.show import exit_with_failures, print_line
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
@@ -94,9 +95,9 @@ DATA_MANUAL = "\n".join(
 @with_options
 def judge_data(
     task: Annotated[Literal["green", "vert", "entailment"], typer.Option(help="Task of the judge.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.")],
+    out: OutFolder,
     options: ReportOptions,
-    model: Annotated[JudgeOptions, only("judge_args", "base_url", "few_shots", "concurrency")],
+    model: Annotated[JudgeOptions, only("judge_args", "base_url", "few_shots", "concurrency", "max_invalid")],
     rated: RatingOptions,
     reports: Annotated[
         Path | None,
@@ -170,7 +171,7 @@ def _teachers(names: Sequence[str], model: JudgeOptions, cache: Path) -> list[Te
     """Return the teachers; the options of a model are those of the last one."""
     from maira.judge.data import Teacher
 
-    last = Teacher(names[-1], model.base_url, model.judge_args, model.concurrency, cache)
+    last = Teacher(names[-1], model.base_url, model.judge_args, model.concurrency, cache, model.max_invalid)
     return [*(Teacher(name, cache=cache) for name in names[:-1]), last]
 
 
@@ -208,6 +209,7 @@ def _drafts(file: Path | None) -> dict[str, str] | None:
 def judge_train(
     config: Annotated[Path, typer.Argument(help="Run config (YAML), as in configs/judges.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value overrides of the run config.")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Train a judge from a run config. The same command resumes an interrupted run.
 
@@ -220,4 +222,4 @@ def judge_train(
 
     disable_progress_bar()
     console = Console()
-    print_line(console, f"judge: {train_judge(read_judge_config(config, overrides), console)}")
+    print_line(console, f"judge: {train_judge(read_judge_config(config, overrides), console, overwrite=overwrite)}")

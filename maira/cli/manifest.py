@@ -12,8 +12,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from maira.cli.options import PreparedFolder
 from maira.cli.show import exit_with_failures, print_line, show_progress
 from radfact.cli.command import with_options
+from radfact.io.outputs import Output
 
 if TYPE_CHECKING:
     from data.statistics import Column, Statistics
@@ -34,7 +36,7 @@ def stats(
     by: Annotated[
         list[_By] | None, typer.Option(help="Column to group by; repeatable. Default: source, split and task.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the statistics as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the statistics as JSON."), Output("file")] = None,
 ) -> None:
     """Count patients, samples, laterals, priors, words, sentences and boxes of a manifest (MAIRA-2, table 1)."""
     from data.statistics import COLUMNS, manifest_statistics
@@ -50,9 +52,9 @@ def stats(
 @with_options
 def show(
     manifest: _Manifest,
-    out: Annotated[Path, typer.Option(help="Output file (.html).")],
+    out: Annotated[Path, typer.Option(help="Output file (.html)."), Output("file")],
     count: Annotated[int, typer.Option(help="Number of random samples; 0: all.", min=0)] = 50,
-    seed: Annotated[int, typer.Option(help="Random seed of the selection.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the selection.")] = 0,
     sample_id: Annotated[
         list[str] | None, typer.Option(help="Show this sample instead of random ones; repeatable.")
     ] = None,
@@ -70,7 +72,7 @@ def show(
 @with_options
 def pack(
     manifest: _Manifest,
-    out: Annotated[Path, typer.Option(help="Output folder.")],
+    out: PreparedFolder,
     shard_size: Annotated[str, typer.Option(help="Maximum size of a shard, such as 500MB.")] = "500MB",
     split: Annotated[list[str] | None, typer.Option(help="Split to pack; repeatable. Default: all.")] = None,
     shuffle: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from maira.cli.options import OutFolder
+from maira.cli.options import CheckpointFolder, Overwrite
 from maira.cli.show import print_line, show_progress
 from radfact.cli.command import with_options
 
@@ -33,6 +33,7 @@ class Dtype(StrEnum):
 def train(
     config: Annotated[Path, typer.Argument(help="Run config (YAML).")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value overrides of the run config.")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Train a model from a run config. The same command resumes an interrupted run.
 
@@ -46,13 +47,13 @@ def train(
 
     disable_progress_bar()
     console = Console()
-    print_line(console, f"checkpoint: {run(read_train_config(config, overrides), console)}")
+    print_line(console, f"checkpoint: {run(read_train_config(config, overrides), console, overwrite=overwrite)}")
 
 
 @with_options
 def convert(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of a MAIRA-2 checkpoint, in any layout.")],
-    out: OutFolder,
+    out: CheckpointFolder,
     to: Annotated[Layout, typer.Option(help="Layout to write.")] = Layout.OWN,
     shard_size: Annotated[str, typer.Option(help="Maximum size of a file.")] = "5GB",
 ) -> None:
@@ -68,8 +69,8 @@ def convert(
 def assemble(
     encoder: Annotated[Path, typer.Option(help="RAD-DINO: Hugging Face folder, or DINOv2 state dict.")],
     language_model: Annotated[Path, typer.Option(help="Folder of a Llama model with its tokenizer, such as Vicuna.")],
-    out: OutFolder,
-    seed: Annotated[int, typer.Option(help="Seed for initializing the adapter.")] = 0,
+    out: CheckpointFolder,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for initializing the adapter.")] = 0,
     dtype: Annotated[Dtype, typer.Option(help="Data type of the weights.")] = Dtype.FLOAT32,
     rope_factor: Annotated[float, typer.Option(help="Linear scaling factor of the rotary embedding.", min=1)] = 1.5,
 ) -> None:

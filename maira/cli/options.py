@@ -8,17 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radfact.errors import ErrorCode, InputError
+from radfact.io.outputs import Output
 from radfact.options import Option, Options
 
 if TYPE_CHECKING:
     from data.manifest import Failure
     from data.study import Study
 
-OutFolder = Annotated[Path, typer.Option(help="Output folder.")]
+OutFolder = Annotated[Path, typer.Option(help="Output folder."), Output("folder")]
+PreparedFolder = Annotated[Path, typer.Option(help="Output folder."), Output("folder", resumes=True)]
+"""Folder that the command resumes if the settings are the same, and refuses otherwise."""
+RESUMED_FILE = Output("file", resumes=True)
+"""Model responses, which the command resumes if the settings are the same, and refuses otherwise."""
+CheckpointFolder = Annotated[Path, typer.Option(help="Output folder."), Output("new folder", is_private=False)]
 Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
 Checkpoint = Annotated[
     Path,
     typer.Option(help="Checkpoint folder with model and processor, in any layout that 'maira convert' reads."),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option("--overwrite", help="Train in a folder that has files of another origin."),
 ]
 
 
@@ -67,12 +77,11 @@ def read_studies(manifest: Path, split: str | None = None) -> tuple[list[Study],
     Raises:
         InputError: the manifest cannot be read, is empty, or has no study of the split.
     """
-    from data.manifest import read_manifest
+    from data.manifest import check_has_samples, read_manifest
 
     skipped: list[Failure] = []
     studies = read_manifest(manifest, skipped)
-    if not studies and not skipped:
-        raise InputError("expected studies, found none", code=ErrorCode.EMPTY_INPUT, file=manifest)
+    check_has_samples(len(studies) + len(skipped), manifest)
     if split is not None:
         studies, skipped = [study for study in studies if study.split == split], []
         if not studies:

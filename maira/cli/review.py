@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from maira.cli.options import OutFolder
 from maira.cli.show import print_line, print_table
+from radfact.cli.command import with_options
 from radfact.cli.program import PlainGroup
 from radfact.errors import ErrorCode, InputError
 
@@ -107,9 +109,10 @@ def start(
 
 
 @app.command()
+@with_options
 def export(
     db: _Database,
-    out: Annotated[Path, typer.Option(help="Output folder.")],
+    out: OutFolder,
     reviewer: Annotated[list[str] | None, typer.Option(help="Reviewer to export; repeatable. Default: all.")] = None,
 ) -> None:
     """Write corrections.csv, one row per correction, and the corrected reports of each reviewer as drafts.
@@ -130,19 +133,22 @@ def export(
 
 
 @app.command()
-def summary(db: _Database, out: Annotated[Path, typer.Option(help="Output folder.")]) -> None:
+@with_options
+def summary(db: _Database, out: OutFolder) -> None:
     """Summarize finished reviews as in MAIRA-2, figure 4: figure4.png, figure4.svg and summary.json."""
     _require("matplotlib")
     from maira.review.plot import draw_figure
     from maira.review.summary import summarize
     from radfact.io.jsonl import write_json
+    from radfact.io.outputs import replace_files
 
     with _opened(db) as store:
         result = summarize(store, store.reviewers())
     if not any(item["finished"] for item in result["reviewers"].values()):
         raise InputError("expected a finished study, found none", code=ErrorCode.EMPTY_INPUT, file=db)
-    draw_figure(result, out / "figure4")
-    write_json(out / "summary.json", result)
+    with replace_files(out) as new:
+        draw_figure(result, new / "figure4")
+        write_json(new / "summary.json", result)
     console = Console()
     _show_summary(console, result)
     print_line(console, f"written: {out / 'figure4.png'}, {out / 'figure4.svg'}, {out / 'summary.json'}")

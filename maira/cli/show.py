@@ -143,8 +143,10 @@ def print_comparison(
         about: see `maira.evaluate.comparison.write_comparison`.
     """
     from maira.evaluate.comparison import footnotes, table_rows, write_comparison
+    from radfact.io.outputs import replace_files
 
-    write_comparison(table, folder, stem, title, settings, about)
+    with replace_files(folder) as new:
+        write_comparison(table, new, stem, title, settings, about)
     for experiment in table.experiments:
         heading = experiment.name
         if table.base is not None and experiment.name != table.base.name:

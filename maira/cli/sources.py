@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 from rich.console import Console
 
+from data.image_check import ImageCheckOption
+from data.images import MAX_SIZE
 from data.pairing import SPLITS, Priors
-from maira.cli.options import OutFolder
+from maira.cli.options import PreparedFolder
 from maira.cli.show import exit_with_failures, print_line, show_progress
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
@@ -32,6 +34,8 @@ def _parse_shares(value: Any) -> Any:
     shares: dict[str, float] = {}
     for part in value.split(",") if isinstance(value, str) else [f"{name}={share}" for name, share in value.items()]:
         name, _, share = part.strip().partition("=")
+        if name in shares:
+            raise InputError(f"duplicate split '{name}'", code=ErrorCode.DUPLICATE)
         try:
             shares[name] = float(share)
         except ValueError:
@@ -41,8 +45,8 @@ def _parse_shares(value: Any) -> Any:
                 f"expected fractions for {', '.join(SPLITS)} such as train=0.8,validate=0.1,test=0.1, found '{part}'",
                 code=ErrorCode.INVALID_OPTION,
             )
-    if not sum(shares.values()):
-        raise InputError("expected a fraction above 0, found none", code=ErrorCode.INVALID_OPTION)
+    if not math.isclose(total := sum(shares.values()), 1, abs_tol=1e-6):
+        raise InputError(f"expected fractions with the sum 1, found the sum {total:g}", code=ErrorCode.INVALID_OPTION)
     return shares
 
 
@@ -59,14 +63,15 @@ class PrepareOptions(Options):
             cli_type=str,
         ),
     ] = None
-    seed: Annotated[int, Option("Random seed: laterals, priors, splits.")] = 0
+    seed: Annotated[NonNegativeInt, Option("Random seed: laterals, priors, splits.")] = 0
     priors: Annotated[
         Priors | None, Option("Prior radiographs of a training sample. Default: as in the paper for this data set.")
     ] = None
-    size: Annotated[int, Field(ge=14), Option("Shorter side of the radiographs in pixels.")] = 518
+    size: Annotated[int, Field(ge=14, le=MAX_SIZE), Option("Shorter side of the radiographs in pixels.")] = 518
     apply_windows: Annotated[
         bool, Option("Apply the VOI windows of DICOM files (not done in the paper).", flag="--apply-windows")
     ] = False
+    image_check: ImageCheckOption = "refuse"
     engine: Annotated[Literal["local", "ray"], Option("Processes on this machine, or a Ray cluster.")] = "local"
     workers: Annotated[PositiveInt | None, Option("Number of processes. Default: 1, or the CPUs of the cluster.")] = (
         None
@@ -88,7 +93,7 @@ _LanguageOption = Annotated[Language, typer.Option(help="Language of the reports
 @with_options
 def mimic_cxr(
     root: _Root,
-    out: OutFolder,
+    out: PreparedFolder,
     options: PrepareOptions,
     metadata: Annotated[
         Path | None, typer.Option(help="Folder with the tables of the JPEG release. Default: --root.")
@@ -102,7 +107,7 @@ def mimic_cxr(
 @with_options
 def mimic_cxr_jpg(
     root: _Root,
-    out: OutFolder,
+    out: PreparedFolder,
     options: PrepareOptions,
     metadata: Annotated[
         Path | None, typer.Option(help="Folder with the reports of the DICOM release. Default: --root.")
@@ -116,7 +121,7 @@ def mimic_cxr_jpg(
 @with_options
 def ms_cxr(
     root: _Root,
-    out: OutFolder,
+    out: PreparedFolder,
     options: PrepareOptions,
     images: Annotated[Path, typer.Option(help="Folder of MIMIC-CXR or MIMIC-CXR-JPG.")],
 ) -> None:
@@ -129,7 +134,7 @@ def ms_cxr(
 @with_options
 def padchest(
     root: _Root,
-    out: OutFolder,
+    out: PreparedFolder,
     options: PrepareOptions,
     reports: _Reports = None,
     splits: Annotated[Path | None, typer.Option(help="Table of the official splits, from PadChest-GR.")] = None,
@@ -150,7 +155,7 @@ def padchest(
 @with_options
 def padchest_gr(
     root: _Root,
-    out: OutFolder,
+    out: PreparedFolder,
     options: PrepareOptions,
     padchest: Annotated[
         Path | None, typer.Option(help="Folder of PadChest, for laterals and previous studies.")
@@ -165,7 +170,7 @@ def padchest_gr(
 
 
 @with_options
-def iu_xray(root: _Root, out: OutFolder, options: PrepareOptions) -> None:
+def iu_xray(root: _Root, out: PreparedFolder, options: PrepareOptions) -> None:
     """IU-Xray (Open-i): XML reports, PNG or DICOM files."""
     from data.sources.iu_xray import read_iu_xray
 
@@ -175,7 +180,7 @@ def iu_xray(root: _Root, out: OutFolder, options: PrepareOptions) -> None:
 @with_options
 def coco(
     file: Annotated[Path, typer.Option("--root", help="COCO file (JSON).")],
-    out: OutFolder,
+    out: PreparedFolder,
     options: PrepareOptions,
     images: _Images = None,
 ) -> None:
@@ -190,7 +195,7 @@ def table(
     file: Annotated[
         Path, typer.Option("--root", help="Table of studies (CSV or JSON Lines), or the folder with studies.csv.")
     ],
-    out: OutFolder,
+    out: PreparedFolder,
     options: PrepareOptions,
     images: _Images = None,
 ) -> None:
@@ -244,7 +249,7 @@ def _prepare(
 ) -> None:
     from data.preparation import Conversion, prepare
 
-    conversion = Conversion(options.size, options.apply_windows, options.workers, options.engine)
+    conversion = Conversion(options.size, options.apply_windows, options.image_check, options.workers, options.engine)
     with show_progress("converting radiographs") as on_progress:
         prepared = prepare(source, images, make, out, conversion, unread=unread, on_progress=on_progress)
     console = Console()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
@@ -13,6 +13,7 @@ from maira.evaluate.experiments import COMPARISON_MENTIONS, LATERAL_MENTIONS, Ex
 from radfact.io.jsonl import open_atomic, read_json, write_json
 from radfact.results.systems import Column, pooled_functions, read_system
 from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
+from radfact.statistics.clusters import clusters_of
 from radfact.statistics.significance import mean_counts, mean_from_counts, paired_difference
 
 _REFERENCE_SUFFIX = "_reference"
@@ -61,11 +62,13 @@ class _Draws(TypedDict):
 
 @dataclass(frozen=True)
 class _Row:
-    """An experiment: dataset-level scores by name, and the contributions of studies or phrases to each."""
+    """An experiment: dataset-level scores by name, contributions of studies or phrases to each, clusters of studies."""
 
     experiment: Experiment
     scores: Mapping[str, Summary]
     columns: Mapping[str, Column]
+    clusters: Mapping[str, str | None]
+    cluster_by: str | None
 
 
 def compare(experiments: Sequence[Experiment], notes: Sequence[str] = (), base: Experiment | None = None) -> Comparison:
@@ -101,7 +104,8 @@ def compare(experiments: Sequence[Experiment], notes: Sequence[str] = (), base: 
 
 
 def _row(experiment: Experiment, functions: Mapping[str, Mapping[str, CountsFunction]], draws: _Draws) -> _Row:
-    columns = dict(read_system(experiment.results, experiment.name, functions).columns)
+    system = read_system(experiment.results, experiment.name, functions)
+    columns = dict(system.columns)
     phrases = experiment.completions
     completions = {COMPLETION + name: [float(row[name]) for row in phrases.values()] for name in _OVERLAPS}
     keys = [f"{sample_id} {index}" for sample_id, index in phrases]
@@ -109,8 +113,12 @@ def _row(experiment: Experiment, functions: Mapping[str, Mapping[str, CountsFunc
         name: Column(dict(zip(keys, mean_counts(values), strict=True)), mean_from_counts)
         for name, values in completions.items()
     }
-    scores = {name: Summary(**score) for name, score in experiment.scores["scores"].items()}
-    return _Row(experiment, scores | summarize(completions, **draws), columns)
+    names = [field.name for field in fields(Summary)]
+    scores = {
+        score: Summary(**{name: record[name] for name in names})
+        for score, record in experiment.scores["scores"].items()
+    }
+    return _Row(experiment, scores | summarize(completions, **draws), columns, system.clusters, system.cluster_by)
 
 
 def _differences(row: _Row, base: _Row, draws: _Draws) -> dict[str, Summary]:
@@ -129,6 +137,8 @@ def _differences(row: _Row, base: _Row, draws: _Draws) -> dict[str, Summary]:
             {name: column.value},
             has_value=column.has_value,
             pairing=column.pairing,
+            # A phrase of box completion is no sample, and is drawn by itself.
+            clusters=clusters_of(base.cluster_by, [base.clusters.get(key) for key in shared]),
             **draws,
         )[name]
         if difference.point is not None:

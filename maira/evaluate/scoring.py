@@ -12,11 +12,11 @@ from rich.console import Console
 from maira.evaluate.experiments import LATERAL_MENTIONS, PAPER, Experiment
 from radfact.cli.inputs import read_reports
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.io.jsonl import read_text
 from radfact.io.options import InputOptions
+from radfact.io.yaml_files import read_yaml
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
-from radfact.metrics.registry import select_metrics
+from radfact.metrics.registry import check_variants, select_metrics
 from radfact.metrics.resources import MetricResources
 from radfact.options import Options, flag_of, parse_key_values
 from radfact.pipeline import MetricRunner, run_record, write_results_and_page
@@ -25,7 +25,7 @@ from radfact.records import narratives
 from radfact.scoring.options import BootstrapOptions, ScoringOptions
 
 _IGNORED_KEYS = {
-    *("pairs", "candidates", "references", "missing", "price", "embeddings", "out", "cache"),
+    *("pairs", "candidates", "references", "missing", "price", "dry_run", "out", "cache"),
     *("note", "images", "manifest", "unscored"),
 }
 """Options of `radfact evaluate` that a configuration may contain and that do not apply to experiments."""
@@ -40,6 +40,7 @@ class Scoring:
         cache: folder of the response cache, shared by all experiments.
         judge, metrics, radfact, bootstrap: options of `radfact evaluate`.
         narrative: score grounded reports as narratives; None scores reports as they are.
+        limit: number of studies to score; None scores all.
         requires_metrics: whether metrics were named, so that unavailable ones are failures.
     """
 
@@ -50,6 +51,7 @@ class Scoring:
     radfact: ScoringOptions
     bootstrap: BootstrapOptions
     narrative: bool | None = None
+    limit: int | None = None
     requires_metrics: bool = False
 
     @classmethod
@@ -97,6 +99,7 @@ class Scoring:
         ):
             if override is not None:
                 values[group][field] = override
+        values[ScoringOptions].pop("compat", None)  # The option of the metrics selects the variant of RadFact, too.
         values[MetricOptions].setdefault("metrics", PAPER)
         metric_options = MetricOptions(**values[MetricOptions])
         names = dict.fromkeys(("radfact", LATERAL_MENTIONS, *metric_options.metrics))
@@ -108,6 +111,7 @@ class Scoring:
             ScoringOptions(**values[ScoringOptions]),
             BootstrapOptions(**values[BootstrapOptions]),
             values[InputOptions].get("narrative"),
+            values[InputOptions].get("limit"),
             requires_metrics=metrics is not None,
         )
 
@@ -115,11 +119,11 @@ class Scoring:
         """Check that judge and metrics can be loaded, before anything is drafted.
 
         Raises:
-            InputError: no judge is named, a metric is unknown, or a judge cannot be loaded.
+            InputError: no judge is named, a metric or a variant is unknown, or a judge cannot be loaded.
         """
         self.judge.required_judge  # noqa: B018 - raises an error
         self.judge.load_splitter(self.judge.load())
-        select_metrics(self.metrics.metrics)
+        check_variants(self.metrics.compat, select_metrics(self.metrics.metrics))
 
 
 def _keys(group: type[Options], field: str) -> set[str]:
@@ -128,13 +132,7 @@ def _keys(group: type[Options], field: str) -> set[str]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        values = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        problem = str(error).splitlines()[0]
-        raise InputError(f"not YAML: {problem}", code=ErrorCode.INVALID_FORMAT, file=path) from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise InputError("expected options by name", code=ErrorCode.INVALID_FORMAT, file=path)
     return {str(key): value for key, value in values.items()}
@@ -155,21 +153,27 @@ def score_experiment(experiment: Experiment, scoring: Scoring) -> list[tuple[str
         RunError: RadFact could not be computed.
     """
     inputs = InputOptions(
-        candidates=experiment.drafts, references=scoring.references, missing="skip", narrative=scoring.narrative
+        candidates=experiment.drafts,
+        references=scoring.references,
+        missing="skip",
+        narrative=scoring.narrative,
+        limit=scoring.limit,
     )
-    pairs = read_reports(None, inputs)
+    pairs = read_reports(None, inputs, scoring.bootstrap)
     resources = MetricResources(
         judge=scoring.judge,
         cache=scoring.cache,
         weights=scoring.metrics.weights,
         metric_args=scoring.metrics.metric_args,
+        compat=scoring.metrics.compat,
         radfact=scoring.radfact.record(),
     )
     resources.needs_splitter = bool(narratives(pairs))
     try:
         runner = MetricRunner(select_metrics(scoring.metrics.metrics), resources)
         with ProgressDisplay(Console(stderr=True), resources.usage_by_role):
-            result = runner.run(pairs, folder=experiment.results, **scoring.bootstrap.record())
+            draws = scoring.bootstrap
+            result = runner.run(pairs, folder=experiment.results, bootstrap=draws.bootstrap, seed=draws.seed)
     finally:
         resources.close()
     if "radfact" in result.unavailable:

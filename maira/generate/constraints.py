@@ -1,4 +1,4 @@
-"""Logits processors for transformers: the grammar of grounded reports, and the repetition guard."""
+"""Logits processors for transformers: the grammar of grounded reports, the repetition guard, and non-finite logits."""
 
 from __future__ import annotations
 
@@ -125,6 +125,31 @@ class GrammarProcessor(LogitsProcessor):
         self._last_tokens = [token for _, token in pairs]
         for state, token in zip(self._states, self._last_tokens, strict=True):
             state.advance(token)
+
+
+class FiniteCheck(LogitsProcessor):
+    """Records the rows whose logits are NaN or infinite; it must precede processors that replace such values.
+
+    Attributes:
+        is_broken: (rows,) whether a step of the row had such logits; None before the first step.
+    """
+
+    def __init__(self) -> None:
+        self.is_broken: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the scores (rows, vocabulary) unchanged."""
+        is_broken = has_non_finite(scores)
+        self.is_broken = is_broken if self.is_broken is None else self.is_broken | is_broken
+        return scores
+
+
+def has_non_finite(scores: Tensor) -> Tensor:
+    """Return for each row of (rows, vocabulary) whether its largest value is NaN or infinite.
+
+    Single values of -inf are legal: they mark tokens that may not come next.
+    """
+    return ~scores.amax(-1).isfinite()
 
 
 class NarrativeGuard(LogitsProcessor):

@@ -82,6 +82,10 @@ class Engine(Protocol):
         """Release what the engine holds."""
 
 
+NON_FINITE = "the model computed NaN or infinite logits; its weights or this image overflow"
+"""Reason of a request whose next token cannot be chosen."""
+
+
 def start_engine(checkpoint: Path, options: EngineOptions) -> Engine:
     """Start an engine.
 

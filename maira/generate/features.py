@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from data.image_check import ImageCheck, check_pixels
+from data.images import load_gray
 from radfact.errors import InputError
 
 ENCODER_BATCH = 16
@@ -33,6 +35,7 @@ class ImageFeatures:
         encode: image encoder, (images, 3, height, width) on the CPU -> (images, patches, width).
         image_processor: reads and prepares a file.
         images: images of every request, in order.
+        image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
         cache_bytes: memory for encoded images; those needed last are dropped first, and encoded again.
     """
 
@@ -42,8 +45,10 @@ class ImageFeatures:
         image_processor: Any,
         images: Sequence[Sequence[Path]],
         *,
+        image_check: ImageCheck = "off",
         cache_bytes: int = _CACHE_BYTES,
     ) -> None:
+        self._image_check = image_check
         self._encode, self._prepare, self._images, self._cache_bytes = encode, image_processor, images, cache_bytes
         self._uses: dict[Path, list[int]] = {}
         for index, paths in enumerate(images):
@@ -95,7 +100,10 @@ class ImageFeatures:
         return list(dict.fromkeys(path for paths in islice(self._images, start, stop) for path in paths))
 
     def _read(self, path: Path) -> Tensor:
-        pixels: Tensor = self._prepare([path])["pixel_values"]
+        gray = load_gray(path)
+        if self._image_check == "refuse":
+            check_pixels(gray, path)
+        pixels: Tensor = self._prepare([gray])["pixel_values"]
         return pixels
 
     def _encode_all(self, pixels: dict[Path, Tensor]) -> dict[Path, Tensor]:

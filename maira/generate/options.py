@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
+from data.image_check import ImageCheckOption
 from maira.model.prompts import Preset
 from maira.model.task_examples import Input, parse_inputs
 from radfact.errors import ErrorCode, InputError
@@ -90,6 +91,7 @@ class EngineOptions(Options):
     worker_engine: Annotated[
         Literal["transformers", "vllm"], Option("Inference engine of each Ray worker (--engine ray).")
     ] = "transformers"
+    image_check: ImageCheckOption = "refuse"
     free: Annotated[bool, Option("Disable the output grammar and the repetition guard.", flag="--free")] = False
 
     @model_validator(mode="after")

@@ -6,21 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from maira.model.checkpoint import INDEX, PREFIXES, check_json, fingerprint, read_headers
+from maira.model.checkpoint import INDEX, PREFIXES, check_json, checkpoint_folder, fingerprint, read_headers
 from maira.model.config import read_config
-from maira.model.convert import new_folder
 from maira.model.grammar import Vocabulary
 from maira.model.modeling import CheckpointWeights
 from maira.model.processor import MairaProcessor
-from radfact.doctor.machine import user_cache
+from radfact.cache_folders import user_cache
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
+from radfact.io.outputs import Output, lock_output
 
 _ORIGIN = "maira.json"
 """File of an export with the fingerprint of its checkpoint and its type."""
@@ -46,8 +45,7 @@ def export_plain_llama(checkpoint: Path, dtype: torch.dtype, folder: Path | None
     origin = {"checkpoint": fingerprint(checkpoint), "dtype": str(dtype).removeprefix("torch.")}
     if folder is None:
         folder = user_cache() / "maira" / f"{checkpoint.resolve().name}@{origin['checkpoint']}-{origin['dtype']}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f".{folder.name}.lock")):
+    with lock_output(folder, Output("new folder", resumes=True, is_private=False), waits=True):
         if folder.is_dir() and any(folder.iterdir()):
             _check(folder, origin)
         else:
@@ -81,7 +79,7 @@ def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str
     names = {_plain(name): name for name in weights.shapes if name.startswith(prefixes)}
     meta = {plain: torch.empty(weights.shapes[name], dtype=dtype, device="meta") for plain, name in names.items()}
     shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
-    with new_folder(folder) as made:
+    with checkpoint_folder(folder) as made:
         for file, members in shards.filename_to_tensors.items():
             read = weights.read((names[plain] for plain in members), dtype)
             save_file({_plain(name): tensor for name, tensor in read}, made / file, metadata={"format": "pt"})

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from data.image_check import ImageCheck
 from maira.generate.engine import FailedRequest, window_failure
 from maira.generate.features import ImageFeatures
 from maira.model.checkpoint import PREFIXES
@@ -28,12 +29,14 @@ class PromptEmbedder:
 
     Args:
         checkpoint: folder with the model and its processor, in any layout.
+        image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
 
     Raises:
         InputError: the folder is not a checkpoint of MAIRA-2.
     """
 
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, checkpoint: Path, image_check: ImageCheck = "off") -> None:
+        self._image_check = image_check
         self.processor: Any = MairaProcessor.from_pretrained(checkpoint)
         config = read_config(checkpoint)
         weights = CheckpointWeights(checkpoint, config)
@@ -64,7 +67,9 @@ class PromptEmbedder:
             window: tokens that a prompt and at least one token of its response share.
         """
         images = [example.images for example in examples]
-        with ImageFeatures(self._encode_patches, self.processor.image_processor, images) as features:
+        with ImageFeatures(
+            self._encode_patches, self.processor.image_processor, images, image_check=self._image_check
+        ) as features:
             patches: Mapping[Path, Tensor | InputError] = {}
             for index, example in enumerate(examples):
                 if index % _BATCH_SIZE == 0:

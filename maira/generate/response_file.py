@@ -18,7 +18,7 @@ from data.manifest import Failure, read_failures, replace_failures
 from maira.generate.engine import Engine, FailedRequest, GenerationRequest, Response, length_key
 from maira.model.checkpoint import fingerprint
 from maira.runtime.processes import join_group
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError, brief
 from radfact.io.jsonl import append_jsonl, parse_rows, read_json, read_text, write_json, write_jsonl
 from radfact.records import Box
 
@@ -268,12 +268,26 @@ def _generate_share(
     try:
         for done, (index, response) in enumerate(engine.generate([item.request for item in items]), start=1):
             item = items[index]
-            if isinstance(response, FailedRequest):
-                failures.append(Failure(sample_id=item.sample_id, stage="generate", reason=response.reason))
+            row = response if isinstance(response, FailedRequest) else _row(item, response, engine.name)
+            if isinstance(row, FailedRequest):
+                failures.append(Failure(sample_id=item.sample_id, stage="generate", reason=row.reason))
             else:
-                rows.append(item.row(response, engine.name))
+                rows.append(row)
                 file.append(rows[-1:])
             on_done(done)
     finally:
         engine.close()
     return rows, failures
+
+
+def _row(item: GenerationItem, response: Response, model: str) -> Row | FailedRequest:
+    """Return the row of a response; a failure if it has no sentence.
+
+    No report or phrase is trained with an empty answer: a normal study has sentences that say so, and a phrase without
+    a box is repeated without one. A box completion may have no box.
+    """
+    row = item.row(response, model)
+    if row.get("report", True):
+        return row
+    limit = "; it ended at the limit of new tokens" if response.cut_off else ""
+    return FailedRequest(f"expected findings, found an empty response {brief(response.text)}{limit}")

@@ -13,10 +13,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, LogitsProcessorList, StaticCache
+from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StaticCache
 
-from maira.generate.constraints import GrammarProcessor, NarrativeGuard
-from maira.generate.engine import FailedRequest, GenerationRequest, Response, limit_to_window, window_failure
+from maira.generate.constraints import FiniteCheck, GrammarProcessor, NarrativeGuard
+from maira.generate.engine import (
+    NON_FINITE,
+    FailedRequest,
+    GenerationRequest,
+    Response,
+    limit_to_window,
+    window_failure,
+)
 from maira.generate.features import ENCODER_BATCH, ImageFeatures
 from maira.generate.options import EngineOptions
 from maira.model.checkpoint import fingerprint
@@ -54,7 +61,7 @@ class TransformersEngine:
     """
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
-        device = _select_device(options.device)
+        device = select_device(options.device)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype)
         name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
@@ -94,7 +101,8 @@ class TransformersEngine:
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
         """Yield the index and the response of every request, the longest prompts first.
 
-        A request fails if its image cannot be read, or if its prompt fills the context window.
+        A request fails if its image cannot be read, if its prompt fills the context window, or if its logits are not
+        finite.
         """
         lengths = [self._prompt_length(request) for request in requests]
         limited = [
@@ -114,7 +122,9 @@ class TransformersEngine:
         kinds = [(request.form, request.max_new_tokens) for request in requests]
         order = sorted(order, key=lambda index: (kinds[index], lengths[index]), reverse=True)
         images = [requests[index].example.images for index in order]
-        with ImageFeatures(self._encode_patches, self.processor.image_processor, images) as features:
+        with ImageFeatures(
+            self._encode_patches, self.processor.image_processor, images, image_check=self.options.image_check
+        ) as features:
             start = 0
             while start < len(order):
                 longest = lengths[order[start]] + requests[order[start]].max_new_tokens
@@ -168,7 +178,7 @@ class TransformersEngine:
         except torch.OutOfMemoryError:
             return None
         seconds = (time.perf_counter() - begin) / max(1, len(readable))
-        return [failure or Response(*next(texts), seconds) for failure in failures]
+        return [failure or _response(next(texts), seconds) for failure in failures]
 
     def _free_memory(self) -> None:
         self._static_cache = None
@@ -178,17 +188,18 @@ class TransformersEngine:
 
     def _generate(
         self, requests: Sequence[GenerationRequest], images: Mapping[Path, Tensor | InputError]
-    ) -> list[tuple[str, bool]]:
-        """Return the text of each response, and whether the token limit ended it."""
+    ) -> list[tuple[str, bool] | None]:
+        """Return the text of each response and whether the token limit ended it; None for one of non-finite logits."""
         limit, form, tokenizer = requests[0].max_new_tokens, requests[0].form, self.processor.tokenizer
         ends = set(self.vocabulary.ends)
         if form == "boxes":
             ends.add(self.vocabulary.ids[OBJECT_END])
-        grammar, constraints = None, []
+        grammar, finite = None, FiniteCheck()
+        constraints: list[LogitsProcessor] = [finite]
         if not self.options.free and form == "narrative":
-            constraints = [NarrativeGuard(self.vocabulary, tokenizer)]
+            constraints.append(NarrativeGuard(self.vocabulary, tokenizer))
         elif not self.options.free:
-            constraints = [grammar := GrammarProcessor(self.grammar, limit, in_box=form == "boxes")]
+            constraints.append(grammar := GrammarProcessor(self.grammar, limit, in_box=form == "boxes"))
         examples = [request.example for request in requests]
         rows = [self.processor.encode_prompt(example.prompt, len(example.images)) for example in examples]
         prompt, mask = (tensor.to(self.device) for tensor in pad(rows, tokenizer.pad_token_id, left=True))
@@ -209,7 +220,11 @@ class TransformersEngine:
         if grammar is not None:
             cut_off = [is_cut or limited for is_cut, limited in zip(cut_off, grammar.cut_off, strict=True)]
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [(text.strip(), is_cut) for text, is_cut in zip(texts, cut_off, strict=True)]
+        is_broken = [False] * len(rows) if finite.is_broken is None else finite.is_broken.tolist()
+        return [
+            None if broken else (text.strip(), is_cut)
+            for text, is_cut, broken in zip(texts, cut_off, is_broken, strict=True)
+        ]
 
     def _image_tokens(self, patches: Sequence[Any]) -> Tensor | None:
         """Project encoded images, each (patches, encoder width), to (images, image_seq_length, width)."""
@@ -291,7 +306,7 @@ def _without_length_warning() -> Iterator[None]:
         logger.removeFilter(is_other)
 
 
-def _select_device(name: str | None) -> torch.device:
+def select_device(name: str | None) -> torch.device:
     """Return the device of a name, or the default: this process's GPU, if there is one.
 
     Raises:
@@ -318,6 +333,10 @@ def _select_device(name: str | None) -> torch.device:
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
     return device
+
+
+def _response(text: tuple[str, bool] | None, seconds: float) -> Response | FailedRequest:
+    return FailedRequest(NON_FINITE) if text is None else Response(*text, seconds)
 
 
 def _image_failure(request: GenerationRequest, images: Mapping[Path, Tensor | InputError]) -> FailedRequest | None:

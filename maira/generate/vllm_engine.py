@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from maira.generate.engine import FailedRequest, GenerationRequest, Response, limit_to_window
+from maira.generate.engine import NON_FINITE, FailedRequest, GenerationRequest, Response, limit_to_window
 from maira.generate.options import EngineOptions
 from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
@@ -72,7 +72,7 @@ class VLLMEngine:
         dtype: torch.dtype = getattr(torch, arguments["dtype"])
         folder = export_plain_llama(checkpoint, dtype, options.language_model)
         self._ends = frozenset(GenerationConfig.from_pretrained(folder).eos_token_id)
-        self._embedder = PromptEmbedder(checkpoint)
+        self._embedder = PromptEmbedder(checkpoint, options.image_check)
         self._tokenizer = self._embedder.processor.tokenizer
         self._request_count = 0
         self._clock = _SharedClock()
@@ -183,8 +183,8 @@ class VLLMEngine:
             temperature=0,
             max_tokens=request.max_new_tokens,
             stop_token_ids=sorted(self._ends_of(request)),
-            # The processor marks tokens that the limit decided by their score (`CUT`).
-            logprobs=None if self.options.free else 0,
+            # The processor marks tokens by their score: those that the limit decided, and the end of a broken response.
+            logprobs=0,
             detokenize=False,
             extra_args={FORM: None if self.options.free else request.form},
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -195,11 +195,13 @@ class VLLMEngine:
             return self._ends
         return self._ends | {self._tokenizer.convert_tokens_to_ids(OBJECT_END)}
 
-    def _read_output(self, output: Any, request: GenerationRequest, seconds: float) -> Response:
-        from maira.generate.vllm_grammar import CUT
+    def _read_output(self, output: Any, request: GenerationRequest, seconds: float) -> Response | FailedRequest:
+        from maira.generate.vllm_grammar import BROKEN, CUT
 
         ids = list(output.token_ids)
         scores = [logprobs[token].logprob for token, logprobs in zip(ids, output.logprobs or (), strict=False)]
+        if any(score >= BROKEN for score in scores):
+            return FailedRequest(NON_FINITE)
         cut_off = self._ends_of(request).isdisjoint(ids) or any(score >= CUT for score in scores)
         return Response(str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip(), cut_off, seconds)
 

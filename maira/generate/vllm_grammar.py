@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from maira.generate.constraints import GrammarMask, NarrativeGuard
+from maira.generate.constraints import GrammarMask, NarrativeGuard, has_non_finite
 from maira.generate.engine import Form
 from maira.model.grammar import Grammar, ReportState, Vocabulary
 from maira.model.tokens import IMAGE
@@ -26,6 +26,8 @@ FORM = "maira_form"
 """Extra argument of the sampling parameters with the form of the response; None for an unconstrained one."""
 CUT = 1e9
 """Score of a token that was chosen because the limit forbids a more likely one; larger than any logit of a model."""
+BROKEN = 2.0**40
+"""Score of the end token that ends a response whose logits are NaN or infinite; exact in single precision."""
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class MairaLogitsProcessor(LogitsProcessor):
         self._mask = GrammarMask(self._grammar)
         self._guard = NarrativeGuard(vocabulary, tokenizer)
         self._image = tokenizer.convert_tokens_to_ids(IMAGE)
+        self._end = min(vocabulary.ends)
         self._sequences: dict[int, _Sequence] = {}
 
     def is_argmax_invariant(self) -> bool:
@@ -80,17 +83,20 @@ class MairaLogitsProcessor(LogitsProcessor):
         return _Sequence(form, params.max_tokens, ids, state)
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Set the logits (requests, vocabulary) of forbidden tokens to -inf, in place.
+        """Set the logits (requests, vocabulary) of forbidden tokens to -inf, in place, and end broken responses.
 
         Output tokens are read here and not in `update_state`, before which vLLM may hold the last ones back.
         """
         logits[:, self._image] = -torch.inf
+        broken = has_non_finite(logits)
         guided = [index for index, sequence in self._sequences.items() if sequence.state is not None]
         if guided:
             self._constrain(logits, guided)
         for index, sequence in self._sequences.items():
             if sequence.form == "narrative":
                 logits[index] = self._guard.constrain(sequence.ids, logits[index])
+        logits[broken] = -torch.inf
+        logits[broken, self._end] = BROKEN
         return logits
 
     def _constrain(self, logits: Tensor, guided: list[int]) -> None:

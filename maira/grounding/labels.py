@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.manifest import check_has_samples
 from data.phantoms import read_label
 from data.study import Study
 from maira.grounding.boxes import box_overlap
@@ -45,8 +46,9 @@ def evaluate_labels(
         seed: of the bootstrap.
 
     Raises:
-        InputError: a study has no labels or no draft, or its draft is a narrative.
+        InputError: there are no studies, a study has no labels or no draft, or its draft is a narrative.
     """
+    check_has_samples(len(studies))
     counts, overlaps = [], []
     for study in studies:
         if study.labels is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data.study import Study
-from radfact.errors import ErrorCode, InputError, brief, suggest_name
+from radfact.errors import ErrorCode, InputError, describe, list_columns, suggest_name
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_jsonl
 from radfact.records import Sentence, validate_model
@@ -78,7 +78,7 @@ def _read_csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     columns, rows = read_csv(path)
     if "sample_id" not in columns or len(columns) != 2 or not set(columns) & set(_TEXT_COLUMNS):
         raise InputError(
-            f"expected the columns sample_id,phrase; found {', '.join(columns) or 'none'} "
+            f"expected the columns sample_id,phrase; found {list_columns(columns)} "
             "(reference boxes are read from JSON Lines)",
             code=ErrorCode.INVALID_FORMAT,
             file=path,
@@ -95,7 +95,7 @@ def _read_sentence(row: Mapping[str, Any], path: Path, line: int) -> Sentence:
         raise InputError(message, code=code, file=path, line=line, field="phrase")
     text = row[names[0]]
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"expected a phrase, found {brief(text)}", file=path, line=line, field=names[0])
+        raise InputError(f"expected a phrase, found {describe(text)}", file=path, line=line, field=names[0])
     fields = {key: value for key, value in row.items() if key not in ("sample_id", *_TEXT_COLUMNS)}
     return validate_model(Sentence, {"text": text, **fields}, file=path, line=line)
 

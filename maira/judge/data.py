@@ -19,6 +19,7 @@ from maira.judge.verdicts import balance, held_out_judgments, make_entailment_ex
 from maira.train.data.packing import JudgeTask
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import open_atomic, write_json
+from radfact.io.outputs import replace_files
 from radfact.judges import load_judge, load_splitter
 from radfact.judges.llm_judge import judge_prompt
 from radfact.judges.protocol import Judge
@@ -38,7 +39,7 @@ class Teacher:
 
     Attributes:
         name: of a judge as in `radfact.judges.load_judge`, or `injected`.
-        base_url, arguments, concurrency: of a model.
+        base_url, arguments, concurrency, max_invalid: of a model.
         cache: folder of a model's cached responses.
     """
 
@@ -47,6 +48,7 @@ class Teacher:
     arguments: Mapping[str, Any] | None = None
     concurrency: int | None = None
     cache: Path | None = None
+    max_invalid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,7 @@ def _label_entailment(pairs: Sequence[ReportPair], teachers: Sequence[Teacher], 
                 base_url=teacher.base_url,
                 judge_args=teacher.arguments,
                 concurrency=teacher.concurrency,
+                max_invalid=teacher.max_invalid,
                 cache=teacher.cache,
             )
     return make_entailment_examples(pairs, judge_prompt(few_shots), load_splitter("offline"), judges)
@@ -236,6 +239,7 @@ def _label_scores(pairs: Sequence[ReportPair], task: ScoreTask, teachers: Sequen
                 base_url=teacher.base_url,
                 parameters={"temperature": 0, "max_tokens": 2048, **parse_model_args(teacher.arguments)},
                 concurrency=teacher.concurrency,
+                max_invalid=teacher.max_invalid,
                 cache=teacher.cache,
             )
             stack.callback(client.close)
@@ -278,8 +282,6 @@ def _write(
     about: Mapping[str, Any],
 ) -> JudgeDataSummary:
     samples = [_sample(example, task, split) for split, examples in splits.items() for example in examples]
-    write_samples(out / "samples.jsonl", samples)
-    path = _write_held_out(splits["heldout"], task, out)
     sizes: Counter[Split] = Counter(sample.split for sample in samples)
     examples = [example for split in splits.values() for example in split]
     counts = {
@@ -291,8 +293,12 @@ def _write(
         "samples": dict(sizes),
         "failures": len(failures),
     }
-    write_json(out / "about.json", {"task": task, **about, **counts, "held_out": hold_out.share, "seed": hold_out.seed})
-    return JudgeDataSummary(sizes, failures, path)
+    record = {"task": task, **about, **counts, "held_out": hold_out.share, "seed": hold_out.seed}
+    with replace_files(out) as new:
+        write_samples(new / "samples.jsonl", samples)
+        held_out = _write_held_out(splits["heldout"], task, new)
+        write_json(new / "about.json", record)
+    return JudgeDataSummary(sizes, failures, out / held_out.name)
 
 
 def _kind(example: TrainingExample) -> str:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from maira.judge.dataset import ChatDataset, open_chat_dataset
 from maira.judge.run_config import JudgeTrainConfig, check_folder
-from maira.model.checkpoint import fingerprint
+from maira.model.checkpoint import checkpoint_folder, fingerprint
 from maira.train import attention, lora
 from maira.train.components import weight_dtype
 from maira.train.data.packing import PackedBatch, StepTotals
-from maira.train.export import atomic_folder, gather_weights
+from maira.train.export import gather_weights
 from maira.train.logging import MetricsLogger
 from maira.train.loop import TrainingSetup, attention_kernel, main_process_first, run_training
 from maira.train.loss import Losses, PackedLossModel, answer_losses
@@ -56,19 +56,20 @@ class JudgeLossModel(PackedLossModel):
         return answer_losses(hidden, self.model.get_output_embeddings(), batch)
 
 
-def train_judge(config: JudgeTrainConfig, console: Console | None = None) -> Path:
+def train_judge(config: JudgeTrainConfig, console: Console | None = None, *, overwrite: bool = False) -> Path:
     """Train a judge to the end, resuming an interrupted run, and return the folder of the model.
 
     Args:
         config: of the run.
         console: for messages; the standard output by default.
+        overwrite: whether the folder may hold files of another origin.
 
     Raises:
         InputError: the configuration, the model or a sample cannot be used, or the folder holds a run of another
             configuration.
         RunError: an anomaly ended the run, it was terminated (SIGTERM, Ctrl-C), or its end could not be saved.
     """
-    return run_training(config, setup_judge_training, console)
+    return run_training(config, setup_judge_training, console, overwrite=overwrite)
 
 
 def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, console: Console) -> TrainingSetup:
@@ -144,7 +145,7 @@ def write_judge(model: Any, config: JudgeTrainConfig, context: DistributedContex
     """
     weights = gather_weights(model, only_trained=True)
     if context.is_main:
-        with atomic_folder(folder) as temporary:
+        with checkpoint_folder(folder) as temporary:
             _write(config, weights, temporary)
     context.wait()
 
@@ -180,7 +181,7 @@ def _tokenizer(folder: Path) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # tokenizers raises nothing narrower
         message = f"the tokenizer cannot be read: {_first_line(error)}"
         raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=folder, field="model") from None
     if not tokenizer.chat_template:
@@ -199,6 +200,7 @@ def _load(config: JudgeTrainConfig, *, empty: bool) -> Any:
     Raises:
         InputError: it is not a causal language model, or does not keep the samples of a row apart.
     """
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
 
     dtype = weight_dtype(config, "language_model")
@@ -207,7 +209,7 @@ def _load(config: JudgeTrainConfig, *, empty: bool) -> Any:
             with torch.device("meta"):
                 return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model), dtype=dtype)
         model = AutoModelForCausalLM.from_pretrained(config.model, dtype=dtype)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         message = f"not a causal language model: {_first_line(error)}"
         raise InputError(message, file=config.model, field="model") from None
     check_packing(model, config.model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,14 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from encoders import Encoder, load_encoder
-from maira.model.checkpoint import loading_mismatches, raise_mismatch
+from maira.model.checkpoint import check_json, loading_mismatches, raise_mismatch
 from maira.model.config import MairaConfig
 from maira.model.convert import new_folder
 from maira.model.modeling import Adapter, MairaForConditionalGeneration
 from maira.model.processor import MairaImageProcessor, MairaProcessor, load_tokenizer
 from maira.model.tokens import IMAGE, add_tokens
 from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import read_json
 
 ROPE_FACTOR = 1.5
 """Linear scaling of the rotary embedding: extends the context window for the tokens of three images."""
@@ -51,7 +51,7 @@ def assemble(
         torch.manual_seed(seed)
         try:
             vision = load_encoder(encoder)
-        except (ValueError, OSError) as error:
+        except (ValueError, TypeError, OSError) as error:
             raise InputError(str(error), code=ErrorCode.FILE_UNREADABLE, file=encoder) from None
         tokenizer, base_size = build_tokenizer(language_model)
         language = _language_model(language_model, dtype, rope_factor)
@@ -102,7 +102,8 @@ def _language_model(folder: Path, dtype: torch.dtype, rope_factor: float) -> Any
     path = folder / "config.json"
     if not path.is_file():
         raise InputError("expected a language model, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=folder)
-    kind = json.loads(path.read_text(encoding="utf-8")).get("model_type")
+    check_json(folder, "config.json")
+    kind = read_json(path).get("model_type")
     if kind != "llama":
         raise InputError(f"expected 'llama', found {kind!r}", code=ErrorCode.MISMATCH, file=path, field="model_type")
     config = LlamaConfig.from_pretrained(folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,12 +17,23 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from encoders.weights import config_of_options
-from maira.model.checkpoint import INDEX, Layout, StoredTensor, match_weights, names_for_layout, read_headers
+from maira.model.checkpoint import (
+    INDEX,
+    Layout,
+    StoredTensor,
+    checkpoint_folder,
+    match_weights,
+    names_for_layout,
+    read_headers,
+)
 from maira.model.config import FIXED, MairaConfig, read_config
 from maira.model.modeling import expected_shapes
 from maira.model.tokens import IMAGE
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
+from radfact.io.outputs import Output, lock_output
+
+CHECKPOINT_FOLDER = Output("new folder", is_private=False)
 
 SHARD_SIZE = "5GB"
 
@@ -207,18 +217,11 @@ def new_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `out` when the block ends without an error.
 
     Raises:
-        InputError: `out` exists and is not empty.
+        InputError: `out` exists and is not empty, or another process has locked it.
+        OSError: it cannot be written.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError("exists; choose another folder or remove it", code=ErrorCode.OUTPUT_CONFLICT, file=out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", ignore_cleanup_errors=True) as temporary:
-        made = Path(temporary) / "made"
-        made.mkdir()
-        yield made
-        if out.exists():
-            out.rmdir()
-        made.rename(out)
+    with lock_output(out, CHECKPOINT_FOLDER), checkpoint_folder(out) as new:
+        yield new
 
 
 class _Reader:

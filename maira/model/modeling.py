@@ -26,14 +26,18 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from encoders import Encoder
 from maira.model.checkpoint import (
+    check_finite,
     check_json,
+    detect_layout,
     loading_mismatches,
     match_weights,
+    names_for_layout,
     raise_mismatch,
     read_headers,
     weight_transforms,
 )
 from maira.model.config import MairaConfig, read_config
+from radfact.errors import InputError
 
 
 class Adapter(nn.Module):
@@ -95,7 +99,7 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
         Raises:
             InputError: the configuration is not that of a MAIRA-2, there are no weights, names are missing or
-                unexpected, or shapes differ; the error lists them.
+                unexpected, or shapes differ; the error lists them. Or a weight is not finite.
         """
         output_loading_info = kwargs.pop("output_loading_info", False)
         folder = Path(str(pretrained_model_name_or_path))
@@ -105,6 +109,13 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
             match_weights(read_headers(folder), expected_shapes(config), file=folder)
         loaded, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         raise_mismatch(*loading_mismatches(info), file=str(pretrained_model_name_or_path))
+        for name, tensor in loaded.state_dict().items():
+            try:
+                check_finite(name, tensor, folder)
+            except InputError:
+                if folder.is_dir():
+                    _check_stored(name, folder)
+                raise
         return (loaded, info) if output_loading_info else loaded
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
@@ -283,6 +294,14 @@ def expected_shapes(config: MairaConfig) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
+def _check_stored(name: str, folder: Path) -> None:
+    """Raise an InputError with name and file on disk if one of our parameters is not finite there."""
+    stored = read_headers(folder)
+    for source in names_for_layout(name, detect_layout(stored)):
+        with safe_open(stored[source].file, framework="pt") as file:
+            check_finite(source, file.get_tensor(source), stored[source].file)
+
+
 class CheckpointWeights:
     """The parameters of a checkpoint by our names, read one at a time.
 
@@ -308,12 +327,16 @@ class CheckpointWeights:
         Args:
             names: names of the parameters.
             dtype: type of the tensors.
+
+        Raises:
+            InputError: a parameter is not finite in this type.
         """
         for name in names:
             parts = []
             for source in self._plan[name]:
                 with safe_open(self._stored[source].file, framework="pt") as file:
                     parts.append(file.get_tensor(source).to(dtype))
+                check_finite(source, parts[-1], self._stored[source].file)
             yield name, parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

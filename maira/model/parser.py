@@ -105,8 +105,10 @@ def render_report(sentences: Iterable[Sentence]) -> str:
     """
     rendered = []
     for sentence in sentences:
-        if not WORD.search(sentence.text) or FORMAT_TOKEN.search(sentence.text):
-            raise InputError(f"expected words without tokens of the format, found {sentence.text!r:.80}", field="text")
+        token = FORMAT_TOKEN.search(sentence.text)
+        if token is not None or not WORD.search(sentence.text):
+            found = f"the token '{token[0]}'" if token is not None else "no words"
+            raise InputError(f"expected words without tokens of the format, found {found}", field="text")
         bins = dict.fromkeys(tuple(map(_bin, box.as_tuple())) for box in sentence.boxes or ())
         boxes = (f"<box><x{x_min}><y{y_min}><x{x_max}><y{y_max}></box>" for x_min, y_min, x_max, y_max in bins)
         rendered.append(f"<obj>{sentence.text}{''.join(boxes)}</obj>")

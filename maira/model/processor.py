@@ -123,6 +123,9 @@ def load_tokenizer(folder: str | Path, **kwargs: Any) -> Any:
         raise InputError(
             "no tokenizer here: expected tokenizer.json or tokenizer.model", code=ErrorCode.FILE_NOT_FOUND, file=path
         )
+    if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
+        message = "no such file; it names the tokenizer's tokens for begin, end and padding"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path / "tokenizer_config.json")
     check_json(path, "tokenizer.json", "tokenizer_config.json")
     kind = PreTrainedTokenizerFast if (path / "tokenizer.json").is_file() else AutoTokenizer
     try:
@@ -144,7 +147,15 @@ def _check_processor(folder: Path) -> None:
 
 
 def _check_tokens(tokenizer: Any, folder: Path | str) -> None:
-    """Raise an InputError unless a folder's tokenizer has MAIRA-2's tokens."""
+    """Raise an InputError unless a folder's tokenizer has MAIRA-2's tokens and valid settings."""
+    file = Path(folder) / "tokenizer_config.json"
+    for name in ("bos_token", "eos_token", "pad_token"):
+        if getattr(tokenizer, f"{name}_id") is None:
+            raise InputError("expected a token, found none", code=ErrorCode.MISSING_FIELD, file=file, field=name)
+    if not isinstance(tokenizer.model_max_length, int | float):
+        found = type(tokenizer.model_max_length).__name__
+        message = f"expected a number, found {found}"
+        raise InputError(message, code=ErrorCode.INVALID_VALUE, file=file, field="model_max_length")
     vocabulary = tokenizer.get_vocab()
     if missing := [token for token in (IMAGE, *ADDED_TOKENS) if token not in vocabulary]:
         raise InputError(
@@ -236,10 +247,7 @@ class MairaProcessor(ProcessorMixin):
         before: list[int] = self.tokenizer(PROMPT_END, add_special_tokens=False)["input_ids"]
         both: list[int] = self.tokenizer(PROMPT_END + target, add_special_tokens=False)["input_ids"]
         if both[: len(before)] != before:
-            raise ValueError(
-                f"expected a target that starts with a space, found {target!r:.40}; the tokenizer merges it with the "
-                "prompt"
-            )
+            raise ValueError("expected a target that starts with a space; the tokenizer merges it with the prompt")
         return [*both[len(before) :], self.tokenizer.eos_token_id]
 
     def __call__(

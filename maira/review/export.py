@@ -14,6 +14,7 @@ from typing import Any, Literal
 from maira.review.changes import ReviewedSentence, as_box
 from maira.review.store import Draft, Store
 from radfact.io.jsonl import open_atomic, write_jsonl
+from radfact.io.outputs import replace_files
 from radfact.records import Sentence
 
 CorrectionKind = Literal["edit", "deletion", "addition"]
@@ -114,14 +115,15 @@ def write_export(store: Store, folder: Path, reviewers: Sequence[str]) -> Export
     """
     reviewers = list(dict.fromkeys(map(store.registered_name, reviewers)))
     table = corrections_csv(store, reviewers)
-    with open_atomic(folder / "corrections.csv", "wb") as handle:
-        handle.write(table.encode("utf-8-sig"))
     drafts = {}
-    for reviewer in reviewers:
-        # Names may contain characters that file names cannot, and two may differ only in these.
-        number = store.reviewers().index(reviewer) + 1
-        path = folder / f"drafts-{number}-{_as_file_name(reviewer) or 'reviewer'}.jsonl"
-        drafts[reviewer] = (path, write_jsonl(path, corrected_drafts(store, reviewer)))
+    with replace_files(folder) as new:
+        with open_atomic(new / "corrections.csv", "wb") as handle:
+            handle.write(table.encode("utf-8-sig"))
+        for reviewer in reviewers:
+            # Names may contain characters that file names cannot, and two may differ only in these.
+            number = store.reviewers().index(reviewer) + 1
+            name = f"drafts-{number}-{_as_file_name(reviewer) or 'reviewer'}.jsonl"
+            drafts[reviewer] = (folder / name, write_jsonl(new / name, corrected_drafts(store, reviewer)))
     corrections = sum(len(review.state.corrections) for name in reviewers for review in store.reviews(name))
     return ExportResult(corrections, drafts)
 

@@ -1,1 +1,1 @@
-"""Support of long-running jobs: process groups, locks, signals, subprocesses, start-up."""
+"""Support of long-running jobs: process groups, signals, subprocesses, start-up."""

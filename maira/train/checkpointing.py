@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ class CheckpointManager:
         tensors = _copy_to_cpu(self._tensors(model, optimizer))
         # As bytes, since torch would take nested values apart.
         tensors["random"] = {str(self.context.rank): pickle.dumps(_random_state())}
-        self._pending = step, self._thread.submit(self._write, step, tensors, record)
+        self._pending = step, self._thread.submit(copy_context().run, self._write, step, tensors, record)
 
     def finish(self) -> bool:
         """Wait until the last state is written; return whether it was, with the same result on all processes."""

@@ -124,7 +124,9 @@ class DraftEvaluator:
         autocast = torch.autocast(self._context.device.type, torch.bfloat16, enabled=model.autocast)
         # Blocks are compiled for packed rows; prompts, caches and single tokens would compile them again and again.
         with gathered_weights(model), autocast, torch.compiler.set_stance("force_eager"):
-            engine = TransformersEngine.from_model(maira, self._processor, EngineOptions())
+            engine = TransformersEngine.from_model(
+                maira, self._processor, EngineOptions(image_check=self._config.faults.image_check)
+            )
             drafts, boxes, failures = self._generate(engine, f"step-{step}")
         if self._context.device.type == "cuda":
             torch.cuda.empty_cache()  # the memory of the key-value cache
@@ -154,7 +156,7 @@ class DraftEvaluator:
 
         pairs = [Pair(row["sample_id"], _report(row["report"]), self._references[row["sample_id"]]) for row in drafts]
         scored = RadFact(OfflineJudge(), bootstrap=0).score(pairs).scores
-        scores = {f"drafts/{name}": scored[name].point if name in scored else None for name in SCORES}
+        scores: dict[str, float | None] = {f"drafts/{name}": scored.get(name) for name in SCORES}
         overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in boxes if row["iou"] is not None]
         if f"boxes/{BOXES['mean_iou']}" in self.names:
             box_scores = summarize_overlaps(overlaps, replicates=0)

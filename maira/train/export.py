@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import copy
-import errno
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
+from maira.model.checkpoint import checkpoint_folder
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.train.components import export_weights
@@ -43,7 +39,7 @@ def write_checkpoint(
     """
     weights = gather_weights(model, only_trained=not isinstance(config.model, FromScratch))
     if context.is_main:
-        with atomic_folder(folder) as fresh:
+        with checkpoint_folder(folder) as fresh:
             _write(model, processor, config, weights, fresh)
     context.wait()
 
@@ -57,30 +53,6 @@ def gather_weights(model: nn.Module, *, only_trained: bool) -> dict[str, Tensor]
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=only_trained)
     return {n: w for n, w in get_model_state_dict(model, options=options).items() if isinstance(w, Tensor)}
-
-
-@contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Context with a temporary folder that replaces another one when the block ends without an error.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    fresh, old = (folder.with_name(f"{folder.name}.{end}") for end in ("writing", "old"))
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
-        yield fresh
-    except BaseException as error:
-        # Frees the disk space.
-        shutil.rmtree(fresh, ignore_errors=True)
-        if isinstance(error, SafetensorError):
-            raise OSError(errno.EIO, str(error), str(folder)) from error
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    fresh.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write(

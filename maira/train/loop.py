@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+import shutil
 import time
-from collections.abc import Callable
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -19,7 +20,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from maira.runtime.locks import FolderLock
 from maira.runtime.signals import TerminationSignal
 from maira.train import attention
 from maira.train.anomalies import (
@@ -46,10 +46,12 @@ from maira.train.parallel import DistributedContext, ParallelModel, init_distrib
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import append_jsonl
+from radfact.io.outputs import Output, lock_output
 from radfact.progress import ProgressDisplay
 
 ConfigT = TypeVar("ConfigT", bound=BaseTrainConfig)
 OpenedT = TypeVar("OpenedT")
+_FOLDER = Output("folder", content="training", is_private=False)
 
 
 class StepResult(NamedTuple):
@@ -385,6 +387,8 @@ def run_training(
     config: ConfigT,
     make_setup: Callable[[ConfigT, DistributedContext, Console], TrainingSetup],
     console: Console | None = None,
+    *,
+    overwrite: bool = False,
 ) -> Path:
     """Train to the end, resuming an interrupted run, and return the folder of the checkpoint.
 
@@ -392,20 +396,17 @@ def run_training(
         config: of the run.
         make_setup: makes model, data and the rest, in all processes alike.
         console: for messages.
+        overwrite: whether the folder may hold files of another origin.
 
     Raises:
         InputError: the configuration or what it names cannot be used, another run is active in the folder, or the
-            folder holds a run of another configuration.
+            folder holds files of another origin or a run of another configuration.
         RunError: an anomaly ended the run, it was terminated (SIGTERM, Ctrl-C), or its end could not be saved.
     """
-    if config.out.exists() and not config.out.is_dir():
-        raise InputError(
-            "expected a folder, found a file", code=ErrorCode.OUTPUT_CONFLICT, file=config.out, field="out"
-        )
     config.check_sources()
     context, console = init_distributed(), console or Console()
     _seed(config.seed)
-    with closing(FolderLock(config.out)) if context.is_main else nullcontext() as lock:
+    with _lock_run_folder(config, overwrite) if context.is_main else nullcontext() as is_new:
         try:
             context.wait()  # until the main process holds the lock; the folder is read from here on
             trainer = _make_trainer(config, make_setup(config, context, console), context, console)
@@ -415,8 +416,9 @@ def run_training(
                 trainer.close()
                 raise
         except InputError:
-            if lock is not None:
-                lock.remove_new_folder()
+            if is_new:
+                for name in ("tables", "tensorboard"):
+                    shutil.rmtree(config.out / name, ignore_errors=True)
             raise
         try:
             with TerminationSignal() as termination:
@@ -428,6 +430,15 @@ def run_training(
             raise
         finally:
             trainer.close()
+
+
+@contextmanager
+def _lock_run_folder(config: BaseTrainConfig, overwrite: bool) -> Iterator[bool]:
+    """Lock the folder of a run; yield whether it was empty, so that a refused run can remove what it has written."""
+    sources = (*config.train, *config.validation.sources)
+    inputs = [path for source in sources for _, path in source if isinstance(path, Path)]
+    with lock_output(config.out, _FOLDER, inputs=inputs, overwrite=overwrite) as is_locked:
+        yield is_locked and all(path.name.startswith(".") for path in config.out.iterdir())
 
 
 def _make_trainer(

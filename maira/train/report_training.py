@@ -19,19 +19,20 @@ from maira.train.parallel import DistributedContext, sharding
 from maira.train.validation import make_report_validator
 
 
-def train(config: TrainConfig, console: Console | None = None) -> Path:
+def train(config: TrainConfig, console: Console | None = None, *, overwrite: bool = False) -> Path:
     """Train a model to the end, resuming an interrupted run, and return the folder of the checkpoint.
 
     Args:
         config: of the run.
         console: for messages; the standard output by default.
+        overwrite: whether the folder may hold files of another origin.
 
     Raises:
         InputError: the configuration, a manifest or an image cannot be used, or the folder holds a run of another
             configuration.
         RunError: an anomaly ended the run, it was terminated (SIGTERM, Ctrl-C), or its end could not be saved.
     """
-    return run_training(config, setup_report_training, console)
+    return run_training(config, setup_report_training, console, overwrite=overwrite)
 
 
 def setup_report_training(config: TrainConfig, context: DistributedContext, console: Console) -> TrainingSetup:

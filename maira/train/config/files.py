@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import read_text
+from radfact.io.yaml_files import parse_yaml, read_yaml
 from radfact.records import Record, validate_model
 
 RecordT = TypeVar("RecordT", bound=Record)
@@ -107,17 +105,7 @@ def _read_files(path: Path, derived: tuple[Path, ...]) -> list[tuple[Path, dict[
     """Return keys and values of a file, of its base, of the base's base, and so on."""
     if path.resolve() in derived:
         raise InputError("a configuration cannot be its own base", file=path, field="base")
-    try:
-        values = _load(read_text(path))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        is_duplicate = isinstance(error, _DuplicateKeyError)
-        raise InputError(
-            str(error.problem) if isinstance(error, _DuplicateKeyError) else "not YAML",
-            code=ErrorCode.DUPLICATE if is_duplicate else ErrorCode.INVALID_FORMAT,
-            file=path,
-            line=mark.line + 1 if mark else None,
-        ) from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise InputError(
             "expected keys and values, as in configs/phantom.yaml", code=ErrorCode.INVALID_FORMAT, file=path
@@ -130,32 +118,6 @@ def _read_files(path: Path, derived: tuple[Path, ...]) -> list[tuple[Path, dict[
     if not (file := path.parent / base).is_file():
         raise InputError(f"{file}: no such file", code=ErrorCode.FILE_NOT_FOUND, file=path, field="base")
     return [(path, values), *_read_files(file, (*derived, path.resolve()))]
-
-
-class _DuplicateKeyError(yaml.constructor.ConstructorError):
-    """A duplicate key in a mapping, of which YAML would silently take the last."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses duplicate keys and reads 1e-3 as a number, as in YAML 1.2."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Construct a mapping without duplicate keys."""
-        keys = set()
-        for key, _ in node.value:
-            if key.value in keys and isinstance(key, yaml.ScalarNode):
-                raise _DuplicateKeyError(None, None, f"duplicate key '{key.value}'", key.start_mark)
-            keys.add(key.value if isinstance(key, yaml.ScalarNode) else None)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
-def _load(text: str) -> Any:
-    return yaml.load(text, _Loader)
 
 
 def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -184,9 +146,10 @@ def _override(values: dict[str, Any], override: str) -> None:
         if not isinstance(container, dict | list):
             message = f"'{parent}' has no keys: it is {container!r:.80}"
             raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=COMMAND_LINE, field=key)
+    place = _index(container, last, key) if isinstance(container, list) else last
     try:
-        container[_index(container, last, key) if isinstance(container, list) else last] = _load(value)
-    except yaml.YAMLError:
+        container[place] = parse_yaml(value)
+    except InputError:
         raise InputError(f"expected a YAML value, found {value!r:.80}", file=COMMAND_LINE, field=key) from None
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from data.image_check import ImageCheck
 from maira.model.prompts import Preset, Task
 from maira.model.task_examples import Input
 from maira.train.config.files import read_config_values
@@ -173,6 +174,7 @@ class AnomalyConfig(Record):
         spike: a gradient norm this many times its running mean is a spike; None detects none.
         on_spike: action for a spike.
         most_skipped: the run ends when more steps than this are skipped in a row.
+        image_check: whether a sample with an image that cannot be a chest radiograph counts as unreadable.
         unreadable: action for a sample that cannot be read: end the run, or skip the sample.
         most_unreadable: the run ends when more different samples than this cannot be read.
     """
@@ -181,6 +183,7 @@ class AnomalyConfig(Record):
     spike: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
     on_spike: Literal["stop", "skip"] = "skip"
     most_skipped: PositiveInt = 3
+    image_check: ImageCheck = "refuse"
     unreadable: Literal["stop", "skip"] = "stop"
     most_unreadable: PositiveInt = 100
 

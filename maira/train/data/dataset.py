@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.images import CropMap
+from data.image_check import check_pixels
+from data.images import CropMap, Gray
 from data.study import IMAGE_COLUMNS, Study
 from maira.model.checkpoint import fingerprint
 from maira.model.processor import MairaProcessor
@@ -24,7 +25,7 @@ from maira.model.prompts import Task
 from maira.model.task_examples import Example, UnusedInputWarning, drop_inputs, make_example
 from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
-from maira.train.data.sources import ManifestSource, StudySource, manifest_key, open_source
+from maira.train.data.sources import ManifestSource, StudySource, UnreadableSample, manifest_key, open_source
 from maira.train.data.workers import map_in_workers
 from radfact.doctor.machine import usable_cores
 from radfact.errors import ErrorCode, InputError
@@ -143,7 +144,7 @@ class StudyDataset:
         """Tokenize a sample and preprocess its images; each file is read once.
 
         Raises:
-            UnreadableSample: an image cannot be read.
+            UnreadableSample: an image cannot be read, or cannot be a chest radiograph.
             InputError: the study has changed since the table was made.
         """
         lengths = self.table[row]
@@ -152,6 +153,8 @@ class StudyDataset:
         study = drop_inputs(sample.study, self.config.drop)
         columns = IMAGE_COLUMNS[:1] if task == "phrase" else IMAGE_COLUMNS
         radiographs = [source.radiograph(sample, c) for c in columns if getattr(study, c) is not None]
+        if self.config.faults.image_check == "refuse":
+            self._check_pixels(study, columns, radiographs)
         height, width = radiographs[0].shape
         example = _example(study, task, int(lengths["phrase"]), self.config, (width, height))
         ids, prompt_tokens = encode_example(example, self.processor)
@@ -168,6 +171,15 @@ class StudyDataset:
         if self.patch_grid is not None:
             coverage = patch_coverage(study, self.kinds, self.patch_grid, CropMap(width, height))
         return EncodedSample(study.sample_id, task, ids, prompt_tokens, images, coverage)
+
+    def _check_pixels(self, study: Study, columns: Sequence[str], radiographs: Sequence[Gray]) -> None:
+        """Raise UnreadableSample if one of a study's images cannot be a chest radiograph."""
+        paths = [path for column in columns if (path := getattr(study, column)) is not None]
+        for path, pixels in zip(paths, radiographs, strict=True):
+            try:
+                check_pixels(pixels, path)
+            except InputError as error:
+                raise UnreadableSample(error.message, code=error.code, file=error.file) from None
 
 
 def open_dataset(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import threading
 import traceback
 import warnings
@@ -23,9 +22,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from data.processes import ignore_signals, signals_blocked
 from radfact.errors import ErrorCode, InputError, RunError
-
-_TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -52,24 +50,20 @@ def map_in_workers(
     # Runs at the exit of the interpreter before multiprocessing waits for its processes.
     end = util.Finalize(None, ended.set, exitpriority=0)
     # Until a worker ignores the signals itself it inherits that they are blocked.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINATION_SIGNALS)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores, as configured
-            loader: Any = DataLoader(
-                _FunctionDataset(function),
-                batch_size=None,
-                sampler=items,
-                num_workers=workers,
-                collate_fn=_identity,
-                worker_init_fn=partial(_init_worker, ended),
-                prefetch_factor=prefetch,
-                # Its own, since the DataLoader draws a seed, which must not advance the generator of the training.
-                generator=torch.Generator(),
-            )
-            results = iter(loader)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    with signals_blocked(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores, as configured
+        loader: Any = DataLoader(
+            _FunctionDataset(function),
+            batch_size=None,
+            sampler=items,
+            num_workers=workers,
+            collate_fn=_identity,
+            worker_init_fn=partial(_init_worker, ended),
+            prefetch_factor=prefetch,
+            # Its own, since the DataLoader draws a seed, which must not advance the generator of the training.
+            generator=torch.Generator(),
+        )
+        results = iter(loader)
     try:
         while True:
             is_killed = False
@@ -134,8 +128,7 @@ def _init_worker(ended: Event, _worker: int) -> None:
         threading.Thread(target=_exit_after, args=(parent.sentinel, ended), daemon=True).start()
     # Texts come one at a time; the tokenizer would start a thread for each core in each worker.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    for number in _TERMINATION_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
 
 
 def _exit_after(parent: int, ended: Event) -> None:
