@@ -59,13 +59,17 @@ def config(processor: MairaProcessor) -> MairaConfig:
 
 @pytest.fixture(scope="session")
 def model(config: MairaConfig) -> MairaForConditionalGeneration:
-    """Random weights, ten times as large as initial ones, so that every attended token affects the logits."""
+    """Random weights, ten times as large as initial ones, so that every attended token affects the logits.
+
+    The end token is never the most likely one, so that no response is empty.
+    """
     torch.manual_seed(0)
     made = MairaForConditionalGeneration(config).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.ndim >= 2:
                 parameter.mul_(10)
+        made.get_output_embeddings().weight[made.config.text_config.eos_token_id] = 0
     return made
 
 

@@ -257,10 +257,16 @@ def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Callable[...,
 
     def run(*more: str) -> Result:
         words = ["ablate", *map(str, recipes), "--test", str(tmp_path / "set.jsonl"), "--out", str(tmp_path / "out")]
-        words += ["--judge", "offline", "--max-new-tokens", "4", *more]
+        words += ["--judge", "offline", "--max-new-tokens", "12", *more]
         return CliRunner().invoke(app, words, catch_exceptions=False)
 
     return run
+
+
+def test_a_wrong_device_is_refused_before_any_training(ablate: Callable[..., Result], commands: Commands) -> None:
+    with raises("--device: invalid-option"):
+        ablate("--device", "nope")
+    assert commands.trained == []
 
 
 @pytest.mark.usefixtures("commands")

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from error_checks import raises_code
+from safetensors.torch import load_file, save_file
 
 from maira.generate.options import EngineOptions
 from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.transformers_engine import TransformersEngine
+from maira.model.checkpoint import PREFIXES, WEIGHTS, Layout
 from maira.model.convert import convert
 from maira.model.processor import MairaProcessor
 from maira.train.data.tokenizer import train_tokenizer
@@ -59,8 +62,10 @@ def _other_tokenizer(folder: Path) -> None:
 
 PROCESSORS = [
     (_lose("tokenizer.json"), ErrorCode.FILE_NOT_FOUND, ""),
+    (_lose("tokenizer_config.json"), ErrorCode.FILE_NOT_FOUND, "tokenizer_config.json"),
     (_write("tokenizer.json", "{"), None, "tokenizer.json:1: "),
     (_write("tokenizer.json", "{}"), ErrorCode.FILE_UNREADABLE, ""),
+    (_write("tokenizer_config.json", "{}"), ErrorCode.MISSING_FIELD, "tokenizer_config.json: bos_token: "),
     (_other_tokenizer, ErrorCode.MISMATCH, "205 tokens of MAIRA-2, such as <image>"),
     (_lose("processor_config.json"), ErrorCode.FILE_NOT_FOUND, "processor_config.json"),
     (_write("processor_config.json", "{\n,"), None, "processor_config.json:2: "),
@@ -106,6 +111,22 @@ def test_a_broken_checkpoint_is_a_one_line_error_that_names_the_folder(
     assert "\n" not in line
     assert len(line) - len(str(folder)) < 300
     assert {path for path in folder.parent.iterdir() if not path.name.endswith(".lock")} == before
+
+
+@pytest.mark.parametrize("use", [_transformers, _vllm_parts])
+@pytest.mark.parametrize("layout", ["own", "released"])
+@pytest.mark.parametrize(("part", "value"), [("encoder", torch.nan), ("language", -torch.inf)])
+def test_non_finite_weights_are_named(
+    checkpoint: Path, tmp_path: Path, use: Callable[[Path], object], layout: Layout, part: str, value: float
+) -> None:
+    folder = tmp_path / "checkpoint"
+    convert(checkpoint, folder, layout)
+    weights = load_file(folder / WEIGHTS)
+    name = max(key for key in weights if key.startswith(PREFIXES[layout][part]))
+    weights[name].view(-1)[-1] = value
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    with raises_code(ErrorCode.INVALID_VALUE, file=folder / WEIGHTS, field=name):
+        use(folder)
 
 
 @pytest.mark.parametrize("use", [_transformers, _vllm_parts])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -380,6 +381,19 @@ def llama_tokenizer(folder: Path) -> None:
 
 def maira(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+def test_a_full_disk_is_one_error_and_leaves_nothing(folders: dict[str, Path], tmp_path: Path) -> None:
+    """A limit of the size of files stands for the end of the disk: the weights reach it, the configuration does not."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            convert(folders["own"], tmp_path / "out", "transformers5")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert Path(caught.value.filename).is_relative_to(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_converts(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -379,8 +379,9 @@ def test_an_image_lost_during_a_run_is_a_one_line_error(
         list(iterate_steps(dataset, DataSchedule(dataset.table, dataset.config)))
 
 
+@pytest.mark.parametrize("is_black", [False, True])
 def test_unreadable_samples_are_skipped_if_configured(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path, is_black: bool
 ) -> None:
     radiograph = tmp_path / "radiograph.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8)).save(radiograph)
@@ -390,13 +391,17 @@ def test_unreadable_samples_are_skipped_if_configured(
     bad = studies[number].model_copy(update={"lateral": radiograph})
     write_manifest(manifest, [*studies[:number], bad, *studies[number + 1 :]])
     dataset = opened(manifest, faults={"unreadable": "skip"}, tasks={"findings": 1}, epochs=1, global_batch=14)
-    radiograph.write_bytes(radiograph.read_bytes()[:1000])
+    if is_black:
+        Image.new("L", (64, 64)).save(radiograph)
+    else:
+        radiograph.write_bytes(radiograph.read_bytes()[:1000])
     schedule = DataSchedule(dataset.table, dataset.config)
     ((_, rows, skipped),) = iterate_steps(dataset, schedule)
     assert [(name, tokens) for name, tokens, _ in skipped] == [
         (studies[number].sample_id, int(dataset.table[number]["answer"]))
     ]
     assert "radiograph.png" in skipped[0].reason
+    assert ("1 distinct gray value " in skipped[0].reason) == is_black
     names = {name for row in rows for name in row.sample_ids}
     assert names == {study.sample_id for study in studies} - {studies[number].sample_id}
 

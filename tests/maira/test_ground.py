@@ -287,6 +287,21 @@ def test_a_phrase_without_its_study_is_refused(study: Study, folder: Path) -> No
         _ground(study, [Phrase("other", 0, LEFT)], folder / "out.jsonl")
 
 
+def test_an_empty_response_to_a_phrase_is_a_failure_and_one_without_a_box_is_not(
+    study: Study, folder: Path, engine: Install
+) -> None:
+    engine(lambda request: "</obj>" if "opacity" in request.example.prompt else "<obj>Nodule.</obj>")
+    run = _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
+    assert (run.answered, run.compared, len(run.failures)) == (1, 1, 1)
+    assert "'</obj>'" in run.failures[0].reason
+
+
+def test_a_completion_may_have_no_box(study: Study, folder: Path, engine: Install) -> None:
+    engine(lambda _: "")
+    run = _complete([study], folder / "out.jsonl")
+    assert (run.answered, run.failures, run.scores["recall"].point) == (2, [], 0)
+
+
 def test_a_run_without_responses_fails(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda _: FailedRequest("out of memory"))
     with raises_code(ErrorCode.RUN_FAILED, match="out of memory"):

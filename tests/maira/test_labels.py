@@ -78,6 +78,11 @@ def test_studies_without_labels_are_refused() -> None:
         evaluate_labels({"a": []}, [study])
 
 
+def test_no_studies_are_refused() -> None:
+    with raises_code(ErrorCode.EMPTY_INPUT):
+        evaluate_labels({}, [])
+
+
 def test_a_missing_draft_is_named() -> None:
     with raises_code(ErrorCode.MISMATCH, match="'a'", field="sample_id"):
         evaluate_labels({}, [_study("a", LEFT)])

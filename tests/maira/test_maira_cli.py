@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -9,11 +10,13 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import pytest
+from dicom_files import write_dicom
 from typer.testing import CliRunner
 
 from data.dicom.reader import example_radiograph
-from data.manifest import read_manifest
+from data.manifest import read_failures, read_manifest
 from maira.cli.main import app, main
 from radfact.errors import ErrorCode, InputError
 
@@ -56,6 +59,33 @@ def test_radiographs_that_cannot_be_read_are_listed(maira: Run, tmp_path: Path) 
     assert json.loads(failure)["source"].endswith("text.dcm")
     (study,) = read_manifest(tmp_path / "out" / "manifest.jsonl")
     assert study.frontal.is_file()
+
+
+def test_samples_are_named_without_the_file_name_unless_asked(maira: Run, tmp_path: Path) -> None:
+    shutil.copy(example_radiograph(), tmp_path / "Doe^Jane.dcm")
+    uid = b"1.3.6.1.4.1.5962.1.1.9.1.1.20040826185059.5457"
+    for folder in ("a", "b"):
+        assert maira("prepare", "dicom", "Doe^Jane.dcm", "--out", folder)[0] == 0
+        (study,) = read_manifest(tmp_path / folder / "manifest.jsonl")
+        assert study.sample_id == hashlib.sha256(uid).hexdigest()[:16]
+        named = [path for path in (tmp_path / folder).rglob("*") if "Doe" in path.name]
+        named += [path for path in (tmp_path / folder).rglob("*.*") if path.is_file() and b"Doe" in path.read_bytes()]
+        assert [path.name for path in named] == ["source_files.jsonl"]
+        assert named[0].stat().st_mode & 0o077 == 0
+    assert maira("prepare", "dicom", "Doe^Jane.dcm", "--file-names", "--out", "c")[0] == 0
+    assert [study.sample_id for study in read_manifest(tmp_path / "c" / "manifest.jsonl")] == ["Doe^Jane"]
+
+
+def test_the_same_instance_and_other_body_parts_are_skipped(maira: Run, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 4096, (64, 48)).astype(np.uint16)
+    for name, part in (("chest", "CHEST"), ("hand", "HAND")):
+        write_dicom(tmp_path / f"{name}.dcm", noise, BodyPartExamined=part)
+    shutil.copy(tmp_path / "chest.dcm", tmp_path / "copy.dcm")
+    files = ("chest.dcm", "copy.dcm", "hand.dcm")
+    assert maira("prepare", "dicom", *files, "--size", "48", "--out", "out")[0] == 3
+    reasons = [failure.reason for failure in read_failures(tmp_path / "out" / "failures.jsonl")]
+    assert [("same SOP instance" in reason, "HAND" in reason) for reason in reasons] == [(True, False), (False, True)]
+    assert maira("prepare", "dicom", "hand.dcm", "--image-check", "off", "--size", "48", "--out", "hand")[0] == 0
 
 
 def test_other_settings_do_not_replace_prepared_radiographs(maira: Run, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_both_processes_are_refused_during_another_run(phantoms: Path, tmp_path:
         assert command.end() == [2, 2], command.said
     assert command.said.count(f"process {pid} on ") == 1, command.said
     assert "Traceback" not in command.said
-    assert [path.name for path in out.iterdir()] == [".lock"]
+    assert {path.name for path in out.iterdir()} == {".lock", ".output.json"}
 
 
 def test_refused_processes_leave_no_folder(phantoms: Path, tmp_path: Path) -> None:

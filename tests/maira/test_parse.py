@@ -158,11 +158,17 @@ def test_truncation_is_noted_once_on_the_last_sentence(text: str, notes: list[tu
     assert kinds(parse_report(text, cut_off=True)) == notes
 
 
-def test_swapped_corners_are_reordered() -> None:
-    parsed = parse_report("<obj>Nodule.<box><x30><y20><x10><y40></box></obj>")
+@pytest.mark.parametrize("corners", ["<x30><y20><x10><y40>", "<x10><y40><x30><y20>", "<x30><y40><x10><y20>"])
+def test_swapped_corners_are_reordered(corners: str) -> None:
+    parsed = parse_report(f"<obj>Nodule.<box>{corners}</box></obj>")
     [box] = parsed.sentences[0].boxes or ()
     assert box.as_tuple() == pytest.approx(MIDDLE)
     assert kinds(parsed) == [(0, "swapped_corners")]
+
+
+@pytest.mark.parametrize("corners", ["<x10><y20><x10><y20>", "<x10><y20><x10><y40>", "<x10><y20><x30><y20>"])
+def test_corners_in_the_same_bin_are_in_order(corners: str) -> None:
+    assert kinds(parse_report(f"<obj>Nodule.<box>{corners}</box></obj>")) == []
 
 
 def test_each_kind_of_repetition_is_noted_once_per_sentence() -> None:

@@ -95,6 +95,11 @@ def test_splits_can_be_drawn_and_chosen(table: Path, tmp_path: Path) -> None:
         (("--draw-splits", "train=x"), "--draw-splits: "),
         (("--draw-splits", "training=1"), "--draw-splits: "),
         (("--draw-splits", "train=0"), "--draw-splits: "),
+        (
+            ("--draw-splits", "train=0.8,test=0.5"),
+            "--draw-splits: expected fractions with the sum 1, found the sum 1.3",
+        ),
+        (("--draw-splits", "train=0.5,train=0.5"), "--draw-splits: duplicate split 'train'"),
         (("--draw-splits", "validate=1", "--split", "valid"), "did you mean 'validate'?"),
     ],
 )

@@ -152,7 +152,7 @@ def test_the_command_prints_the_progress(store: Store, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert "1 of 3 reports finished by Ada" in result.output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["corrections.csv", "drafts-1-Ada.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["corrections.csv", "drafts-1-Ada.jsonl"]
 
 
 def test_reviewer_names_cannot_change_the_output_folder(store: Store, tmp_path: Path) -> None:

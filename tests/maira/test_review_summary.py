@@ -197,7 +197,11 @@ def test_the_command_writes_figure_and_numbers(paper: Store, tmp_path: Path) -> 
     pytest.importorskip("matplotlib")
     result = CliRunner().invoke(app, ["review", "summary", str(paper.path), "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["figure4.png", "figure4.svg", "summary.json"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == [
+        "figure4.png",
+        "figure4.svg",
+        "summary.json",
+    ]
     assert json.loads((tmp_path / "out/summary.json").read_text("utf-8")) == summarize(paper, paper.reviewers())
     assert (tmp_path / "out/figure4.png").read_bytes().startswith(b"\x89PNG")
 

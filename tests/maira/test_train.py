@@ -201,7 +201,7 @@ def test_a_refused_start_reads_nothing_of_the_folder(phantoms: Path, tmp_path: P
     out = tmp_path / "out"
     with held_by_another(out), raises("out: locked"):
         train(train_config(phantoms, out, model=tmp_path / "gone"), quiet())
-    assert [path.name for path in out.iterdir()] == [".lock"]
+    assert {path.name for path in out.iterdir()} == {".lock", ".output.json"}
 
 
 @pytest.mark.slow
@@ -356,7 +356,7 @@ def test_a_skipped_step_changes_nothing(phantoms: Path, tmp_path: Path, monkeypa
 def test_a_run_cannot_be_shortened_below_its_progress(phantoms: Path, finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "states", tmp_path / "states")
     with raises("passes: output-conflict"):
-        train(train_config(phantoms, tmp_path, passes=16), quiet())
+        train(train_config(phantoms, tmp_path, passes=16), quiet(), overwrite=True)
 
 
 def test_a_run_with_only_damaged_states_does_not_restart(phantoms: Path, finished: Path, tmp_path: Path) -> None:
@@ -364,7 +364,15 @@ def test_a_run_with_only_damaged_states_does_not_restart(phantoms: Path, finishe
     for tensors in tmp_path.glob("states/*/*.distcp"):
         tensors.write_bytes(tensors.read_bytes()[:-1] + b"x")
     with raises("states: file-unreadable"):
-        train(train_config(phantoms, tmp_path), quiet())
+        train(train_config(phantoms, tmp_path), quiet(), overwrite=True)
+
+
+def test_a_checkpoint_of_another_origin_is_not_replaced(phantoms: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "out" / "checkpoint" / "model.safetensors").write_text("mine")
+    with raises("out: output-conflict"):
+        train(train_config(phantoms, tmp_path / "out"), quiet())
+    assert [path.name for path in (tmp_path / "out").rglob("*")] == ["checkpoint", "model.safetensors"]
 
 
 def test_a_refused_run_creates_no_folder(phantoms: Path, tmp_path: Path) -> None:
@@ -390,7 +398,6 @@ def test_an_unwritable_checkpoint_leaves_no_partial_files(
     phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_model: object, folder: Path, **_: object) -> None:
-        folder.mkdir()
         (folder / "model.safetensors").write_bytes(b"half")
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
@@ -398,7 +405,7 @@ def test_an_unwritable_checkpoint_leaves_no_partial_files(
     message = r"No space left on device .*the checkpoint could not be written, and the state of step 1 is saved"
     with pytest.raises(RunError, match=message):
         train(train_config(phantoms, tmp_path, passes=4), quiet())
-    assert not list(tmp_path.glob("checkpoint*"))
+    assert not list(tmp_path.glob("*checkpoint*"))
 
 
 def test_a_checkpoint_can_be_trained_further(finished: Path, phantoms: Path, tmp_path: Path) -> None:
@@ -447,7 +454,7 @@ def test_an_inconsistent_config_is_refused(
 
 def test_an_output_path_that_is_a_file_is_refused(phantoms: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine", encoding="utf-8")
-    with raises("out: out: output-conflict"):
+    with raises("out: output-conflict"):
         train(train_config(phantoms, tmp_path / "out"), quiet())
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from data.images import load_gray
 from data.study import Study
 from maira.generate import features, transformers_engine
-from maira.generate.engine import FailedRequest, GenerationRequest, Response, report_request
+from maira.generate.engine import NON_FINITE, FailedRequest, GenerationRequest, Response, report_request
 from maira.generate.features import ImageFeatures
 from maira.generate.options import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine, largest_batch_size
@@ -86,6 +86,32 @@ def _parrot(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPat
         return outputs
 
     monkeypatch.setattr(engine.language_model, "forward", parrot)
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_non_finite_logits_fail_their_request_alone(
+    checkpoint: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch, free: bool
+) -> None:
+    requests = [request for request in requests if len(request.example.images) == 1][-3:]
+    options = EngineOptions(batch_size=3, free=free)
+    expected = _run(TransformersEngine(checkpoint, options), requests)
+    engine = TransformersEngine(checkpoint, options)
+    project, image = engine.model.project, requests[1].example.images[0]
+    (pixels,) = engine.processor.image_processor([image])["pixel_values"][:, :1]
+    poisoned = engine.model.encode_patches(pixels[None])[0]
+
+    def project_with_nan(patches: torch.Tensor) -> torch.Tensor:
+        tokens: torch.Tensor = project(patches)
+        tokens[(patches - poisoned).abs().amax((1, 2)) < 1e-4] = torch.nan
+        return tokens
+
+    monkeypatch.setattr(engine.model, "project", project_with_nan)
+    responses = _run(engine, requests)
+    broken = [index for index, request in enumerate(requests) if request.example.images[0] == image]
+    assert {responses[index] for index in broken} == {FailedRequest(NON_FINITE)}
+    kept = [index for index in expected if index not in broken]
+    assert kept
+    assert [responses[index].text for index in kept] == [expected[index].text for index in kept]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("size", [None, 3])

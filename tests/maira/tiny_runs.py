@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from maira.runtime.locks import FolderLock
 from maira.train.config.run_config import TrainConfig
+from radfact.io.outputs import Output, lock_output
 
 VISION: dict[str, Any] = {
     "image_size": 64,
@@ -181,7 +181,6 @@ def held_by_another(out: Path) -> Iterator[int]:
 
 
 def _hold(out: Path, line: Connection) -> None:
-    lock = FolderLock(out)
-    line.send(os.getpid())
-    signal.pause()
-    lock.close()
+    with lock_output(out, Output("folder", content="training")):
+        line.send(os.getpid())
+        signal.pause()
