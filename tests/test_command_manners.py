@@ -92,8 +92,14 @@ def test_an_unknown_command_is_exit_code_2_with_a_suggestion(program: str) -> No
 
 
 LONG_RUNNING = (
-    *("radfact score", "radfact evaluate", "radfact judge-check", "radfact compare", "radfact meta agreement"),
-    *("radfact meta corrections", "radfact meta inject", "radfact meta detect", "radfact meta rexamine"),
+    *("radfact score", "radfact evaluate", "radfact judge-check", "radfact split", "radfact compare"),
+    *(
+        "radfact meta agreement",
+        "radfact meta corrections",
+        "radfact meta inject",
+        "radfact meta detect",
+        "radfact meta rexamine",
+    ),
     *("radfact meta ensemble fit", "radfact meta ensemble apply", "maira generate", "maira ground", "maira boxes"),
     *("maira evaluate inputs", "maira ablate", "maira judge-data", "maira sentences", "maira pack"),
     *(words for words in COMMANDS if words.startswith(("maira prepare ", "maira annotate "))),

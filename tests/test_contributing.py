@@ -42,8 +42,8 @@ def test_a_new_metric_scores_pairs() -> None:
     metric = _run_example("Add a metric")["LengthRatio"]()
     pairs = [Pair("1", "Clear lungs.", "The lungs are clear."), Pair("2", "Clear lungs.", "")]
     result = evaluate(pairs, [metric], bootstrap=0)
-    assert result.scores["length_ratio"].point == 0.5
-    assert result.scores["length_ratio"].n == 1
+    assert result.scores["length_ratio"] == 0.5
+    assert result.summaries["length_ratio"].n == 1
     assert result.failures[1] == {"length_ratio": "empty reference"}
 
 

@@ -231,11 +231,20 @@ def test_records_of_the_files_page_are_readable(tmp_path: Path) -> None:
     assert len(read_pairs(tmp_path / "pairs.json")) == 1
 
 
-def test_the_example_in_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("page", "printed"), [("score.md", "1.0 1.0\n"), ("README.md", "0.5 0.5\n")])
+def test_the_example_in_python_runs(page: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pandas")
-    (example,) = _blocks("score.md", "python")
-    exec(compile(example, "score.md", "exec"), {})
-    assert capsys.readouterr().out.startswith("1.0 1.0\n")
+    (example,) = _blocks(page, "python")
+    exec(compile(example, page, "exec"), {})
+    assert capsys.readouterr().out.startswith(printed)
+
+
+def test_the_first_example_of_the_readme_needs_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    language, example = FENCE.findall(TEXTS["README.md"])[0]
+    assert language == "python"
+    exec(compile(example, "README.md", "exec"), {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_options_of_the_configuration_file_exist() -> None:

@@ -24,8 +24,7 @@ MACHINE = re.compile(r"/(?:home|root|tmp|work|usr|Users)/|0x[0-9a-f]{6,}|\x1b\["
 TRAINING_CHECKS = """
 assert losses[-1] < 0.25 * losses[0], losses
 for name in ("logical_f1", "spatial_f1"):
-    # A model that writes no sentence has no score.
-    assert after[name] > (before[name] or 0.0) + 0.2, (name, before[name], after[name])
+    assert after[name] > 0.8, (name, after[name])
 """
 
 

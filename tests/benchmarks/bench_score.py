@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact import RadFact, load_judge, read_candidates_and_references, write_results
+from radfact.html.page import write_page
 from radfact.io.jsonl import write_jsonl
 
 FINDINGS = ["pleural effusion", "opacity", "consolidation", "nodule", "atelectasis", "pneumothorax", "scarring", "mass"]
@@ -109,7 +110,11 @@ def main() -> None:
                 result = RadFact(judge).score(pairs)
             with timed("write"):
                 write_results(result, folder / "results")
-        print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in result.counts.items()))
+            counts = result.counts
+            del pairs, result
+            with timed("page"):
+                write_page(folder / "results")
+        print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ from radfact.errors import ErrorCode, ExitCode, Failure, InputError, RunError
 from radfact.judges import EntailmentQuery, Splitter, Verdict, default_splitter, load_judge, load_splitter
 from radfact.judges.callables import CallableSplitter
 from radfact.judges.check import load_labeled_queries
+from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.options import JudgeOptions
 from radfact.judges.ray import RaySplitter, load_ray_judge
-from radfact.llm import CachedResponse, ResponseCache
+from radfact.llm import CachedResponse, ChatClient, MockChatModel, ResponseCache
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine, gpus_per_worker
+from radfact.progress import ServerActivity
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
@@ -71,6 +73,27 @@ def test_two_workers_split_as_whoever_splits_beside_the_judge(name: str) -> None
     spread, alone = default_splitter(load_ray_judge(name, workers=2)), default_splitter(load_judge(name))
     assert spread.split(narratives) == alone.split(narratives)
     assert spread.describe() == alone.describe()
+
+
+def hopeless_judge() -> LLMJudge:
+    """A judge whose model never follows the format, with one call at a time."""
+    client = ChatClient(MockChatModel("I cannot assess images."), {"model": "mock:hopeless"}, concurrency=1)
+    return LLMJudge("hopeless", client, judge_prompt())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_hopeless_judge_stops_the_run_on_a_cluster_too() -> None:
+    with pytest.raises(RunError, match=r"the first 10 responses are all invalid.*--max-invalid 0") as error:
+        load_ray_judge("python:test_ray:hopeless_judge", workers=2).judge(_labeled_queries())
+    assert error.value.code is ErrorCode.JUDGE_FAILED
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_first_failures_on_a_cluster_are_shown() -> None:
+    judge = load_ray_judge("python:test_ray:hopeless_judge", workers=2)
+    failures = judge.judge(_labeled_queries()[:3])
+    assert all(isinstance(failure, Failure) for failure in failures)
+    assert f"python:test_ray:hopeless_judge: {failures[0].reason}" in ServerActivity.failures()
 
 
 @pytest.mark.usefixtures("cluster")

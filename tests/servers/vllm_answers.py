@@ -81,6 +81,20 @@ def other_device(checkpoint: Path) -> str:
     return "it started"
 
 
+def non_finite(engine: Any, questions: dict[str, Any], name: str, *, free: bool) -> dict[str, Any]:
+    """The answers where the prompt of one question is NaN."""
+    embed, poisoned = engine._embedder.embed, questions[name].example
+
+    def embed_with_nan(examples: Any, window: int) -> Any:
+        for example, prompt in zip(examples, embed(examples, window), strict=True):
+            yield torch.full_like(prompt, torch.nan) if example is poisoned else prompt
+
+    engine._embedder.embed = embed_with_nan
+    found = answers(engine, questions, free=free)
+    engine._embedder.embed = embed
+    return found
+
+
 def death(engine: Any, questions: dict[str, Any]) -> str:
     """What is said when vLLM's process is killed while it answers."""
     answering = engine.generate(list(questions.values()))
@@ -136,6 +150,13 @@ if __name__ == "__main__":
         "loop": allowed_after_loop(folder),
     }
     found["room"] = started._engine.model_config.max_model_len
+    few = {
+        name: question
+        for name, question in questions.items()
+        if name.endswith(("000000", "000001", "000002")) and name.startswith(("findings", "grounded"))
+    }
+    for mode in ("guided", "free"):
+        found[f"nan {mode}"] = non_finite(started, few, "grounded phantom-7-000000", free=mode == "free")
     found["death"] = death(started, questions)
     started.close()
     found["device"] = other_device(checkpoint)

@@ -1,0 +1,216 @@
+"""How the metric `findings` agrees with people and with known numbers of errors, and how fast it is.
+
+    python tests/benchmarks/bench_findings.py rankings SHARED/radjudge/rankings.json
+    python tests/benchmarks/bench_findings.py codes SHARED/openi --half held-out
+    python tests/benchmarks/bench_findings.py errors SHARED/openi --half held-out
+    python tests/benchmarks/bench_findings.py speed SHARED/openi
+
+`rankings`: the order in which radiologists put candidates (RadJudge): fraction of the comparisons that a score gets
+right; equal candidates must differ by less than 0.01. All cases were seen in development.
+
+`codes`: each reference of IU-Xray gets four other reports of the archive as candidates, those with the most similar
+text by ROUGE-L, by words and by pairs of words, and a random one. The number of errors of a candidate is the distance
+between the manual MeSH codes of both reports: the smallest number of codes to add, remove or change, where a code with
+another place or qualifier counts as half a change. People assigned the codes, and no rule of ours plays a part.
+
+`errors`: no to five errors are put into each report by rule (`radfact meta inject`), and half of the reports are
+reworded. The rules check each error with the ontology that the metric reads with, which favors it.
+
+For `codes` and `errors`, Kendall's tau-b of each score with the number of errors is printed, and its difference from
+that of `findings`, with intervals of a bootstrap of references. `--half` selects the half of the archive
+(`iu_reports.py`); costs were chosen with the development half alone.
+
+`speed`: pairs of reports per minute on one core, all texts different.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from iu_reports import HALVES, half
+from read_reports import read_reports
+from scipy.optimize import linear_sum_assignment
+from scipy.stats import kendalltau
+
+from radfact import Pair, PatientContext, evaluate
+from radfact.meta.injection.rules import RuleInjector
+from radfact.meta.injection.style import RuleStyler
+
+METRICS = ("findings", "radfact", "rouge_l", "bleu")
+SCORES = ("findings", "findings_f1", "logical_f1", "rouge_l", "bleu_4")
+"""Scores to compare; the first is compared with all others."""
+
+Case = tuple[Pair, float]
+"""A pair whose cluster is its reference, and its number of errors."""
+
+
+def score(
+    pairs: Sequence[Pair], significance: Path | None = None, names: Sequence[str] = METRICS
+) -> dict[str, np.ndarray]:
+    """Return the sample-level values of scores."""
+    arguments = {} if significance is None else {"findings": {"significance": significance}}
+    values = evaluate(pairs, names, judge="offline", metric_args=arguments, bootstrap=0).values
+    columns = {name: np.array(column, dtype=float) for name, column in values.items()}
+    if "logical_precision" in columns:
+        precision, recall = columns["logical_precision"], columns["logical_recall"]
+        total = precision + recall
+        with np.errstate(invalid="ignore"):
+            columns["logical_f1"] = np.where(total > 0, 2 * precision * recall / total, 0 * total)
+    return columns
+
+
+def code_distance(candidate: Sequence[str], reference: Sequence[str]) -> float:
+    """Return the smallest number of codes to add, remove or change."""
+    first, second = (
+        [set(code.split("/")) | {f"^{code.split('/')[0]}"} for code in codes if code != "normal"]
+        for codes in (candidate, reference)
+    )
+    size = len(first) + len(second)
+    costs = np.ones((size, size))
+    costs[len(first) :, len(second) :] = 0.0
+    for row, code in enumerate(first):
+        for column, other in enumerate(second):
+            is_same = any(part.startswith("^") for part in code & other)
+            costs[row, column] = (0.0 if code == other else 0.5) if is_same else 2.0
+    rows, columns = linear_sum_assignment(costs)
+    return float(costs[rows, columns].sum())
+
+
+def code_cases(root: Path, part: str | None, count: int, seed: int) -> Iterator[Case]:
+    """Yield references with four candidates each."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    reports = [report for report in read_reports(root) if part in (None, half(report.key))]
+    rng = random.Random(seed)
+    texts = {report.key: " ".join(report.sections) for report in reports}
+    words = {key: Counter(text.lower().split()) for key, text in texts.items()}
+    pairs = {key: Counter(zip(tokens := text.lower().split(), tokens[1:], strict=False)) for key, text in texts.items()}
+    abnormal = [report for report in reports if report.codes != ("normal",)]
+    references = rng.sample(abnormal, count * 4 // 5) + rng.sample(reports, count - count * 4 // 5)
+    scorer = RougeScorer(["rougeL"])
+    for number, reference in enumerate(references):
+        text = texts[reference.key]
+        others = {report.key: report for report in rng.sample(reports, 400) if texts[report.key] != text}
+        similarities = (
+            {key: scorer.score(text, texts[key])["rougeL"].fmeasure for key in others},
+            {key: _overlap(words[key], words[reference.key]) for key in others},
+            {key: _overlap(pairs[key], pairs[reference.key]) for key in others},
+            {key: rng.random() for key in others},
+        )
+        for similarity in similarities:
+            candidate = others.pop(max(others, key=similarity.__getitem__))
+            pair = Pair(f"{number}_{candidate.key}", texts[candidate.key], text, str(number))
+            yield pair, code_distance(candidate.codes, reference.codes)
+
+
+def _overlap(first: Counter, second: Counter) -> float:
+    return 2 * (first & second).total() / max(first.total() + second.total(), 1)
+
+
+def error_cases(root: Path, part: str | None, count: int, seed: int) -> Iterator[Case]:
+    """Yield reports with no to five errors; half of them reworded."""
+    reports = [report for report in read_reports(root) if part in (None, half(report.key))]
+    rng = random.Random(seed)
+    injector, styler = RuleInjector(seed=seed), RuleStyler()
+    for report in rng.sample(reports, count):
+        reference = " ".join(report.sections)
+        injected = injector.inject_mixed(report.key, reference, rng.randrange(6))
+        candidate: object = injected.candidate
+        if rng.random() < 0.5:
+            (candidate,) = styler.standardize([injected.candidate])
+        if isinstance(candidate, str) and candidate.strip():
+            yield Pair(report.key, candidate, reference, report.key), float(len(injected.changes))
+
+
+def show_agreement(cases: Sequence[Case], significance: Path | None, seed: int, replicates: int = 1000) -> None:
+    """Print tau of each score, and how much that of the first is higher."""
+    pairs = [pair for pair, _ in cases]
+    numbers = np.array([number for _, number in cases])
+    columns = score(pairs, significance)
+    scored = np.all([np.isfinite(columns[name]) for name in SCORES], axis=0)
+    print(f"{len(pairs)} pairs, {scored.sum()} with all scores; {numbers.mean():.2f} errors per pair")
+    clusters: dict[str | None, list[int]] = {}
+    for place in np.flatnonzero(scored):
+        clusters.setdefault(pairs[place].cluster, []).append(int(place))
+    groups = [np.array(group) for group in clusters.values()]
+    rng = np.random.default_rng(seed)
+    draws = [
+        np.concatenate([groups[i] for i in rng.integers(len(groups), size=len(groups))]) for _ in range(replicates)
+    ]
+
+    def tau(name: str, places: np.ndarray) -> float:
+        return float(-kendalltau(columns[name][places], numbers[places]).statistic)
+
+    replicated = {name: np.array([tau(name, draw) for draw in draws]) for name in SCORES}
+    for name in SCORES:
+        low, high = np.percentile(replicated[name], [2.5, 97.5])
+        line = f"{name:12} tau {tau(name, np.flatnonzero(scored)):.3f} ({low:.3f} to {high:.3f})"
+        if name != SCORES[0]:
+            low, high = np.percentile(replicated[SCORES[0]] - replicated[name], [2.5, 97.5])
+            line += f"; {SCORES[0]} is higher by {low:.3f} to {high:.3f}"
+        print(line)
+
+
+def show_rankings(path: Path, significance: Path | None) -> None:
+    """Print the fraction of right comparisons of each score."""
+    comparisons, pairs = [], []
+    for category in json.loads(path.read_text(encoding="utf-8")):
+        for case in category["tests"]:
+            for name, candidate in case["candidates"].items():
+                context = PatientContext.of(candidate.get("context", {}))
+                pairs.append(Pair(f"{case['id']}_{name}", candidate["text"], case["ground_truth"], context=context))
+            rankings = case["expected_ranking"]
+            for ranking in [rankings] if isinstance(rankings, str) else rankings:
+                first, sign, second = ranking.split()
+                comparisons.append((f"{case['id']}_{first}", sign, f"{case['id']}_{second}"))
+    columns = score(pairs, significance)
+    places = {pair.sample_id: place for place, pair in enumerate(pairs)}
+    for name in SCORES:
+        scale = 100 if name.startswith("bleu") else 1
+        differences = [(columns[name][places[a]] - columns[name][places[b]]) / scale for a, _, b in comparisons]
+        right = [
+            difference > 1e-9 if sign == ">" else abs(difference) < 0.01
+            for difference, (_, sign, _) in zip(differences, comparisons, strict=True)
+        ]
+        print(f"{name:12} {sum(right)} of {len(right)}")
+
+
+def show_speed(root: Path, count: int) -> None:
+    """Print pairs per minute."""
+    texts = list(dict.fromkeys(" ".join(report.sections) for report in read_reports(root)))
+    pairs = [Pair(str(i), texts[2 * i], texts[2 * i + 1]) for i in range(min(count, len(texts) // 2))]
+    score(pairs[:1], names=["findings"])
+    started, processor = time.perf_counter(), time.process_time()
+    score(pairs, names=["findings"])
+    seconds, busy = time.perf_counter() - started, time.process_time() - processor
+    print(f"{len(pairs)} pairs in {seconds:.1f} s ({busy:.1f} s of one core): {60 * len(pairs) / busy:,.0f} per minute")
+
+
+def main() -> None:
+    """Print one of the measurements."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("rankings", "codes", "errors", "speed"))
+    parser.add_argument("data", type=Path, help="folder of IU-Xray, or the file of rankings")
+    parser.add_argument("--half", choices=HALVES)
+    parser.add_argument("--count", type=int, default=300, help="references")
+    parser.add_argument("--significance", type=Path, help="another table of significance")
+    parser.add_argument("--seed", type=int, default=42)
+    given = parser.parse_args()
+    if given.what == "rankings":
+        show_rankings(given.data, given.significance)
+    elif given.what == "speed":
+        show_speed(given.data, given.count)
+    else:
+        cases = (code_cases if given.what == "codes" else error_cases)(given.data, given.half, given.count, given.seed)
+        show_agreement(list(cases), given.significance, given.seed)
+
+
+if __name__ == "__main__":
+    main()

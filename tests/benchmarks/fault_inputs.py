@@ -1,0 +1,289 @@
+"""Command lines of every command and the small valid inputs that they name, for `faults.py`."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SENTENCES = ("There is a small left pleural effusion.", "The heart is enlarged.", "There is no pneumothorax.")
+ROWS = [(f"r{number}", " ".join(SENTENCES[number % 3 :]), " ".join(SENTENCES[: 1 + number % 3])) for number in range(6)]
+"""Id, reference and candidate."""
+
+LINES = (
+    "radfact score pairs.json --judge offline --out out",
+    "radfact score pairs.csv --judge offline --out out --config options.yaml",
+    "radfact score --candidates drafts.jsonl --references phantoms/manifest.jsonl --judge offline --out out",
+    "radfact evaluate pairs.csv --metrics rouge_l --out out",
+    "radfact metrics",
+    "RADFACT_WEIGHTS=fetched radfact weights list",
+    "RADFACT_WEIGHTS=fetched radfact weights verify",
+    "radfact doctor",
+    "radfact compare results results2 --out out",
+    "radfact green-summary results",
+    "radfact page results --manifest phantoms/manifest.jsonl",
+    "radfact judge-check labeled.json --judge offline --out out",
+    "radfact split pairs.csv --judge offline --out out.json",
+    "radfact export results --out out.json",
+    "radfact meta agreement ratings.csv --better lower --metrics rouge_l --out out",
+    "radfact meta pairs ratings.csv --out out.csv",
+    "radfact meta corrections refisco.csv --layout refisco-v0 --judge openai:m --base-url http://127.0.0.1:9/v1 "
+    "--metrics rouge_l --out out",
+    "radfact meta inject reports.csv --out out.jsonl",
+    "radfact meta detect injected.jsonl --metrics rouge_l --out out",
+    "radfact meta rexamine reports.csv --metrics rouge_l --out out",
+    "radfact meta ensemble fit ratings.csv --better lower --judges a=rated --judges b=rated2 --folds 2 --out out.json",
+    "radfact meta ensemble apply ensemble.json --judges a=rated --judges b=rated2 --out out",
+    "maira stats phantoms/manifest.jsonl --out out.json",
+    "maira show phantoms/manifest.jsonl --out out.html",
+    "maira pack phantoms/manifest.jsonl --out out",
+    "maira sentences phantoms/manifest.jsonl --judge offline --out out.jsonl",
+    "maira train train.yaml train=phantoms/manifest.jsonl out=out",
+    "maira estimate train.yaml --gpus 1 --gpu a100-80g",
+    "maira ablate train.yaml ablation.yaml train=phantoms/manifest.jsonl out=out/{name} "
+    "--test phantoms/manifest.jsonl --judge offline --out out",
+    "maira generate --checkpoint checkpoint --manifest phantoms/manifest.jsonl --max-new-tokens 2 --out out.jsonl",
+    "maira ground --checkpoint checkpoint --manifest phantoms/manifest.jsonl --phrases phrases.csv --out out.jsonl",
+    "maira boxes --checkpoint checkpoint --manifest phantoms/manifest.jsonl --out out.jsonl",
+    "maira convert checkpoint --to released --out out",
+    "maira assemble --encoder encoder --language-model llama --out out",
+    "maira judge-data reports.csv --task entailment --teacher injected --teacher offline --out out",
+    "maira judge-train judge.yaml model=llama train=samples.jsonl out=out",
+    "maira doctor checkpoint",
+    "maira prepare dicom radiograph.dcm --size 32 --out out",
+    "maira prepare phantom --count 1 --size 32 --out out",
+    "maira prepare mimic-cxr-jpg --root mimic --out out --size 32",
+    "maira prepare mimic-cxr --root mimic --metadata mimic --out out --size 32",
+    "maira prepare ms-cxr --root ms-cxr --images mimic --out out --size 32",
+    "maira prepare padchest --root padchest --reports padchest/english.csv --out out --size 32",
+    "maira prepare padchest-gr --root padchest-gr --out out --size 32",
+    "maira prepare iu-xray --root iu-xray --out out --size 32",
+    "maira prepare coco --root coco.json --images phantoms --out out --size 32",
+    "maira prepare table --root studies.csv --out out --size 32",
+    "maira annotate export phrases.jsonl --out out",
+    "maira annotate import export.json --manifest phrases.jsonl --out out.jsonl",
+    "maira evaluate labels drafts.jsonl --manifest phantoms/manifest.jsonl --out out.json",
+    "maira evaluate baseline --manifest phantoms/manifest.jsonl --out out.jsonl",
+    "maira evaluate inputs --checkpoint checkpoint --manifest phantoms/manifest.jsonl --drop prior "
+    "--max-new-tokens 2 --judge offline --out out",
+    "maira review start drafts.jsonl --manifest phantoms/manifest.jsonl --db out.sqlite --no-browser --port 0",
+    "maira review export review.sqlite --out out",
+    "maira review summary review.sqlite --out out",
+)
+"""Command lines of every command, in the folder of the inputs."""
+NOT_UTF8 = os.fsdecode(b"\xe9.dcm")
+SPECIAL = {
+    "a name that is not UTF-8": f"maira prepare dicom {NOT_UTF8} --out out",
+    "a deflated bomb": "maira prepare dicom bomb.dcm --out out",
+    "a key with a line break": "OPENAI_API_KEY='sk\nx' radfact score pairs.json --judge openai:m --out out",
+    "no network": "RADFACT_WEIGHTS=out https_proxy=http://127.0.0.1:9 radfact weights fetch wordnet",
+    "an unknown name": "RADFACT_WEIGHTS=out radfact weights fetch wordnt",
+    "a server that is down": "radfact score pairs.json --judge openai:m --base-url http://127.0.0.1:9/v1 --out out",
+}
+"""Command lines that fail by themselves, by case."""
+INSIDE = {
+    "fetched": ("wordnet/.weights.json", "wordnet/lexnames"),
+    "results": ("scores.json", "samples.jsonl"),
+    "rated": ("scores.json", "samples.jsonl"),
+    "checkpoint": (
+        "config.json",
+        "model.safetensors",
+        "processor_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ),
+    "encoder": ("config.json", "model.safetensors"),
+    "llama": ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+    "mimic": ("mimic-cxr-2.0.0-metadata.csv", "mimic-cxr-2.0.0-split.csv"),
+    "ms-cxr": ("MS_CXR_Local_Alignment_v1.1.0.json",),
+    "padchest": ("PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv",),
+    "iu-xray": ("indiana_projections.csv", "ecgen-radiology/1.xml"),
+}
+"""Files to damage in the folders that a command line names."""
+
+
+def write_inputs(folder: Path) -> None:
+    """Write everything that the command lines name, into an empty folder."""
+    _write_studies(folder)
+    write_reports(folder)
+    _write_models(folder)
+    _write_archives(folder)
+    _write_tables(folder)
+    _write_weights(folder / "fetched/wordnet")
+    lines = (
+        "radfact score pairs.json --judge offline --out results",
+        "radfact score pairs.csv --judge offline --out results2",
+        "radfact evaluate ratings_pairs.csv --metrics rouge_l --out rated",
+        "radfact evaluate ratings_pairs.csv --metrics bleu_2 --out rated2",
+        "radfact meta inject reports.csv --out injected.jsonl",
+        "radfact meta ensemble fit ratings.csv --better lower --judges a=rated --judges b=rated2 --folds 2"
+        " --out ensemble.json",
+    )
+    for line in lines:
+        process = subprocess.run([sys.executable, "-m", *line.split()], cwd=folder, capture_output=True, text=True)
+        if process.returncode:
+            raise RuntimeError(f"{line}: {process.stderr}")
+    from review_files import finish
+
+    from maira.review.store import Store
+    from maira.review.studies import read_review_drafts
+
+    store = Store(folder / "review.sqlite", read_review_drafts(folder / "drafts.jsonl"))
+    store.add_reviewer("Ada")
+    finish(store)
+
+
+def _write_studies(folder: Path) -> None:
+    from dicom_files import RAMP, write_deflated_bomb, write_dicom
+
+    from data.phantoms import write_phantoms
+
+    list(write_phantoms(folder / "phantoms", 3, seed=7, size=224, split="train"))
+    rows = _rows(folder / "phantoms/manifest.jsonl")
+    _jsonl(folder / "drafts.jsonl", ({"sample_id": r["sample_id"], "report": r["grounded_findings"]} for r in rows))
+    located = [{**row, "frontal": f"phantoms/{row['frontal']}", "lateral": None} for row in rows]
+    phrases = [{**row, "prior_frontal": None, "phrases": row["grounded_findings"]} for row in located]
+    _jsonl(folder / "phrases.jsonl", phrases)
+    _csv(folder / "phrases.csv", ("sample_id", "phrase"), [(row["sample_id"], "The heart is large.") for row in rows])
+    columns = ("sample_id", "patient_id", "frontal", "findings", "split")
+    _csv(folder / "studies.csv", columns, [[row[column] for column in columns] for row in located])
+    for name in ("radiograph.dcm", NOT_UTF8):
+        write_dicom(folder / name, RAMP.astype("uint16"))
+    write_deflated_bomb(folder / "bomb.dcm")
+    images = [
+        {"id": n, "file_name": Path(row["frontal"]).name, "width": 224, "height": 224} for n, row in enumerate(rows)
+    ]
+    boxes = [{"image_id": 0, "category_id": 5, "bbox": [20, 10, 40, 20]}]
+    _json(folder / "coco.json", {"images": images, "annotations": boxes, "categories": [{"id": 5, "name": "Nodule"}]})
+    image = folder / "phantoms" / Path(rows[0]["frontal"]).parent
+    shutil.copytree(image, folder / "coco")
+
+
+def write_reports(folder: Path) -> None:
+    """Write tables and pairs of reports, without images and models."""
+    box = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.5, "y_max": 0.75}
+    reports = [[{"text": SENTENCES[0], "boxes": [box]}], [{"text": text} for text in SENTENCES]]
+    _json(
+        folder / "pairs.json",
+        [{"example_id": name, "prediction": reports[0], "target": reports[1]} for name, *_ in ROWS],
+    )
+    texts = [(name, candidate, reference) for name, reference, candidate in ROWS]
+    for name in ("pairs.csv", "ratings_pairs.csv"):
+        _csv(folder / name, ("example_id", "prediction", "target"), texts)
+    _csv(folder / "ratings.csv", ("id", "reference", "candidate", "expert"), [(*r, n % 4) for n, r in enumerate(ROWS)])
+    _csv(folder / "reports.csv", ("id", "report"), [(f"p{n}", " ".join(SENTENCES)) for n in range(6)])
+    labeled = [{"hypothesis": SENTENCES[0], "report": list(SENTENCES), "status": "entailment", "evidence": [0]}]
+    _json(folder / "labeled.json", labeled)
+    header = ("id", "indication", "impression_original", "impression_edited", "score", "annotator", "source")
+    lines = [
+        ("7", "", SENTENCES[0], "[no edit]", "No error", "r1", "X-REM"),
+        ("7", "", SENTENCES[1], "[delete]", "2", "r1", "X-REM"),
+    ]
+    _csv(folder / "refisco.csv", header, lines)
+    (folder / "options.yaml").write_text("bootstrap: 0\njudge: offline\n")
+
+
+def _write_weights(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "lexnames").write_text("00\tadj.all\t3\n")
+    checksum = hashlib.sha256((folder / "lexnames").read_bytes()).hexdigest()
+    _json(folder / ".weights.json", {"sources": {}, "files": {"lexnames": checksum}})
+
+
+def _write_models(folder: Path) -> None:
+    import torch
+    from tiny_judge import write_tiny_model
+    from tiny_runs import values
+    from transformers import Dinov2Config, Dinov2Model
+
+    (folder / "checkpoint").mkdir()
+    for file in (ROOT / "checkpoints/phantom").iterdir():
+        (folder / "checkpoint" / file.name).symlink_to(file)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(folder / "encoder")
+    write_tiny_model(folder / "llama", SENTENCES)
+    recipe = values(Path("phantoms/manifest.jsonl"), Path("out"), passes=4, validation={"sources": []})
+    _json(folder / "train.yaml", recipe)  # JSON is YAML
+    _json(folder / "ablation.yaml", {"base": "train.yaml", "drop": ["prior"], "out": "out/no_prior"})
+    judge = {
+        "model": "llama",
+        "train": "samples.jsonl",
+        "out": "out",
+        "epochs": 1,
+        "global_batch": 2,
+        "precision": "no",
+    }
+    _json(folder / "judge.yaml", judge)
+    turns = [{"role": "user", "content": SENTENCES[0]}, {"role": "assistant", "content": "yes"}]
+    _jsonl(folder / "samples.jsonl", ({"sample_id": f"s{n}", "split": "train", "messages": turns} for n in range(4)))
+
+
+def _write_archives(folder: Path) -> None:
+    from mimic_files import IMAGES, write_images, write_reports, write_tables
+    from PIL import Image
+
+    picture = Image.linear_gradient("L").resize((60, 40))
+    mimic = folder / "mimic"
+    write_tables(mimic, suffix=".csv")
+    write_reports(mimic)
+    write_images(mimic)
+    for name, patient, study, *_ in IMAGES:
+        picture.save(mimic / "files" / f"p{patient[:2]}" / f"p{patient}" / f"s{study}" / f"{name}.jpg")
+    image = {"id": 1, "path": "files/p10/p10000032/s50414267/a1.jpg", "width": 60, "height": 40}
+    box = {"image_id": 1, "category_id": 1, "label_text": "Opacity", "bbox": [4, 6, 8, 12], "split": "test"}
+    categories = [{"id": 1, "name": "Pneumonia"}]
+    coco = {"images": [image], "annotations": [box], "categories": categories}
+    _json(folder / "ms-cxr/MS_CXR_Local_Alignment_v1.1.0.json", coco)
+    padchest = folder / "padchest"
+    columns = ["ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "Projection", "Pediatric", "Report"]
+    table = padchest / "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
+    _csv(table, columns, [(f"{name}.png", "0", "20120101", name, "p1", "PA", "No", "sin cambios") for name in "ab"])
+    _csv(padchest / "english.csv", ("StudyID", "findings", "impression"), [(n, "Clear lungs.", "") for n in "ab"])
+    (padchest / "0").mkdir()
+    for name in "ab":
+        picture.save(padchest / f"0/{name}.png")
+    xml = (
+        '<eCitation><uId id="CXR1"/><AbstractText Label="FINDINGS">Clear lungs.</AbstractText>'
+        '<parentImage id="CXR1_1_IM-0001-3001"><caption>PA</caption></parentImage></eCitation>'
+    )
+    iu = folder / "iu-xray"
+    (iu / "ecgen-radiology").mkdir(parents=True)
+    (iu / "ecgen-radiology/1.xml").write_text(xml)
+    _csv(
+        iu / "indiana_projections.csv", ("uid", "filename", "projection"), [("1", "1_IM-0001-3001.dcm.png", "Frontal")]
+    )
+    picture.save(iu / "1_IM-0001-3001.dcm.png")
+
+
+def _write_tables(folder: Path) -> None:
+    manifest = _rows(folder / "phrases.jsonl")
+    tasks = [{"id": n, "data": {"sample_id": row["sample_id"]}, "annotations": []} for n, row in enumerate(manifest)]
+    _json(folder / "export.json", tasks)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _json(path: Path, value: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def _jsonl(path: Path, rows: Iterable[Any]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as handle:
+        csv.writer(handle).writerows([header, *rows])

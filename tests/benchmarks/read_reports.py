@@ -1,0 +1,296 @@
+"""What the offline judge reads in the reports of IU-Xray, compared with the archive's manual MeSH codes.
+
+    python tests/benchmarks/read_reports.py FOLDER --half development --out disagreements.txt
+    python tests/benchmarks/read_reports.py FOLDER --half held-out
+    python tests/benchmarks/read_reports.py FOLDER --half development --pairs
+
+FOLDER holds `NLMCXR_reports.tgz`. Findings and impression of each report are the premises, once as segmented and once
+split by the offline splitter; each of the eight findings in `FINDINGS` is a hypothesis. A finding is labeled present if
+one of its codes is among the major MeSH codes of the report ("Opacity/lung/base/left"). A report is not counted for a
+finding if it only has codes that leave the finding open, such as "Cardiomegaly/borderline" (`UNDECIDED`). The findings
+in `OTHER_FINDINGS` have their own row, outside of the micro average.
+
+The codes do not distinguish what a report states from what it holds possible ("scarring or atelectasis"), the judge
+does: the last line of scores also counts as read what is only possible.
+
+The side is tested where all codes of a finding name the same side, left or right (the lingula is on the left, the
+middle lobe on the right): how often "There is left X." is entailed with the labeled side, and with the other, first
+where the finding is read, then for all labels, where a finding that is not read counts as a side that is not.
+
+`--pairs` measures instead how many sentences of a report follow from the next report with the same codes, at most 60
+pairs for each set of codes, and how many queries one core answers per second.
+
+`--out` writes every disagreement with the report; use it only for the development half (`iu_reports.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tarfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from pathlib import Path
+from time import process_time
+from xml.etree import ElementTree
+
+from iu_reports import HALVES, half
+
+from radfact.io.jsonl import open_atomic
+from radfact.judges import EntailmentQuery, Verdict, split_narrative
+from radfact.judges.offline.facts import parse_sentence
+from radfact.judges.offline.judge import OfflineJudge
+from radfact.judges.offline.segmentation import segment_sentences
+
+_CONSOLIDATION = ("Consolidation", "Airspace Disease", "Infiltrate", "Pneumonia")
+_FOCAL = ("Nodule", "Mass", "Granuloma", "Calcified Granuloma")
+
+FINDINGS: dict[str, tuple[str, ...]] = {
+    "cardiomegaly": ("Cardiomegaly",),
+    "pleural effusion": ("Pleural Effusion", "Hydropneumothorax", "Hemothorax", "Hemopneumothorax"),
+    "pneumothorax": ("Pneumothorax", "Hydropneumothorax", "Hemopneumothorax"),
+    "consolidation": _CONSOLIDATION,
+    "atelectasis": ("Pulmonary Atelectasis",),
+    "pulmonary edema": ("Pulmonary Edema",),
+    "lung lesion": _FOCAL,
+    "opacity": (*_CONSOLIDATION, *_FOCAL, "Opacity", "Density", "Pulmonary Atelectasis"),
+}
+"""Codes that mean that a finding is present."""
+OTHER_FINDINGS: dict[str, tuple[str, ...]] = {
+    "scarring": ("Cicatrix/lung",),
+    "hyperinflation": ("Lung/hyperdistention",),
+    "low lung volumes": ("Lung/hypoinflation",),
+    "emphysema": ("Emphysema", "Pulmonary Emphysema", "Bullous Emphysema"),
+    "pulmonary vascular congestion": ("Pulmonary Congestion",),
+    "elevated hemidiaphragm": ("Diaphragm/elevated",),
+    "pleural thickening": ("Thickening/pleura",),
+    "hiatal hernia": ("Hernia, Hiatal",),
+    "tortuous aorta": ("Aorta/tortuous", "Aorta, Thoracic/tortuous"),
+    "aortic atherosclerosis": ("Atherosclerosis/aorta", "Calcinosis/aorta", "Calcinosis/aorta, thoracic"),
+    "fracture": ("Fractures, Bone",),
+    "scoliosis": ("Scoliosis",),
+    "degenerative change of the spine": ("Spine/degenerative", "Thoracic Vertebrae/degenerative", "Osteophyte",
+                                         "Spondylosis", "Lumbar Vertebrae/degenerative"),
+}  # fmt: skip
+"""Codes of further findings, in a row of their own."""
+_LESS_CERTAIN = ("Granulomatous Disease", "Calcinosis", "Lung", "Cavitation")
+UNDECIDED: dict[str, tuple[str, ...]] = {
+    "cardiomegaly": ("Cardiomegaly/borderline", "Cardiac Shadow/enlarged"),
+    "pleural effusion": ("Costophrenic Angle", "Pleura"),
+    "consolidation": ("Opacity", "Density"),
+    "pulmonary edema": ("Pulmonary Congestion", "Heart Failure"),
+    "lung lesion": (*_LESS_CERTAIN, "Density", "Opacity"),
+    "opacity": (*_LESS_CERTAIN, "Cicatrix", "Markings", "Pulmonary Fibrosis", "Lung Diseases, Interstitial",
+                "Pulmonary Edema", "Pulmonary Congestion", "Tuberculosis", "Sarcoidosis", "Nipple Shadow"),
+    "scarring": ("Cicatrix", "Pulmonary Fibrosis", "Fibrosis", "Granulomatous Disease",
+                 "Lung Diseases, Interstitial", "Opacity"),
+    "hyperinflation": ("Emphysema", "Pulmonary Emphysema", "Pulmonary Disease, Chronic Obstructive",
+                       "Diaphragm/flattened", "Lung, Hyperlucent"),
+    "emphysema": ("Pulmonary Disease, Chronic Obstructive", "Lung/hyperdistention", "Blister"),
+    "pulmonary vascular congestion": ("Pulmonary Edema", "Heart Failure", "Markings", "Blood Vessels",
+                                      "Pulmonary Artery"),
+    "elevated hemidiaphragm": ("Diaphragm", "Diaphragmatic Eventration"),
+    "pleural thickening": ("Cicatrix", "Pleura", "Costophrenic Angle"),
+    "tortuous aorta": ("Aorta", "Aorta, Thoracic"),
+    "aortic atherosclerosis": ("Atherosclerosis", "Calcinosis", "Aorta", "Aorta, Thoracic"),
+    "fracture": ("Deformity", "Ribs", "Spinal Fusion"),
+    "scoliosis": ("Spine", "Kyphosis", "Thoracic Vertebrae"),
+    "degenerative change of the spine": ("Spine", "Thoracic Vertebrae", "Lumbar Vertebrae", "Arthritis", "Kyphosis",
+                                         "Hyperostosis, Diffuse Idiopathic Skeletal", "Deformity", "Sclerosis"),
+}  # fmt: skip
+"""Codes that leave a finding open if none of its own is given."""
+MIDLINE = {"cardiomegaly", "pulmonary edema"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Id, findings with impression, and codes of a report."""
+
+    key: str
+    sections: tuple[str, ...]
+    codes: tuple[str, ...]
+
+    def label(self, finding: str) -> bool | None:
+        """Return whether a finding is labeled present; None if the codes leave it open."""
+        if any(_is_code(code, UNDECIDED["cardiomegaly"]) for code in self.codes) and finding == "cardiomegaly":
+            return None
+        if self.codes_of(finding):
+            return True
+        return None if any(_is_code(code, UNDECIDED.get(finding, ())) for code in self.codes) else False
+
+    def codes_of(self, finding: str) -> list[str]:
+        """Return the codes of a finding."""
+        names = FINDINGS.get(finding) or OTHER_FINDINGS[finding]
+        return [code for code in self.codes if _is_code(code, names)]
+
+    def side(self, finding: str) -> str | None:
+        """Return the side on which all codes of a finding are; None if there is no such side."""
+        sides = {_side(code) for code in self.codes_of(finding)}
+        return sides.pop() if len(sides) == 1 else None
+
+
+def _is_code(code: str, names: Sequence[str]) -> bool:
+    """Return whether a code is one of the names, or has all of its parts: "Diaphragm/left/elevated"."""
+    head, *parts = code.split("/")
+    return any(head == first and set(parts) >= set(rest) for first, *rest in (name.split("/") for name in names))
+
+
+def _side(code: str) -> str | None:
+    parts = code.split("/")
+    sides = {"left": "left", "lingula": "left", "right": "right", "middle lobe": "right"}
+    found = {sides[part] for part in parts if part in sides}
+    return found.pop() if len(found) == 1 and "bilateral" not in parts else None
+
+
+def read_reports(root: Path) -> Iterator[Report]:
+    """Yield the indexed reports that have a text.
+
+    Args:
+        root: folder with `NLMCXR_reports.tgz`.
+    """
+    with tarfile.open(root / "NLMCXR_reports.tgz") as archive:
+        for member in archive:
+            handle = archive.extractfile(member) if member.name.endswith(".xml") else None
+            if handle is None:
+                continue
+            tree = ElementTree.fromstring(handle.read())
+            identity = tree.find("uId")
+            texts = {
+                part.get("Label"): " ".join("".join(part.itertext()).split()) for part in tree.iter("AbstractText")
+            }
+            sections = tuple(text for label in ("FINDINGS", "IMPRESSION") if (text := texts.get(label)))
+            codes = tuple("/".join(p.strip() for p in (c.text or "").split("/")) for c in tree.iter("major"))
+            if identity is not None and sections and codes and "No Indexing" not in codes:
+                yield Report(identity.get("id", ""), sections, codes)
+
+
+def main() -> None:
+    """Print the scores of both readings, and write the disagreements."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=Path, help="folder with the reports")
+    parser.add_argument("--half", choices=HALVES)
+    parser.add_argument("--out", type=Path, help="file of the disagreements")
+    parser.add_argument("--pairs", action="store_true", help="judge reports with the same codes")
+    given = parser.parse_args()
+    reports = [report for report in read_reports(given.root) if given.half in (None, half(report.key))]
+    judge = OfflineJudge()
+    print(f"{len(reports):,} reports")
+    if given.pairs:
+        _judge_pairs(judge, reports)
+        return
+    disagreements: list[str] = []
+    for name in ("as written", "split"):
+        counts: Counter[tuple[str, str]] = Counter()
+        for report in reports:
+            premises = tuple(
+                sentence
+                for section in report.sections
+                for sentence in (segment_sentences(section) if name == "as written" else split_narrative(section))
+            )
+            for finding in (*FINDINGS, *OTHER_FINDINGS):
+                disagreements += _compare(judge, report, premises, finding, counts, name)
+        _print(counts, name)
+    if given.out is not None:
+        with open_atomic(given.out) as handle:
+            handle.write("\n\n".join(disagreements) + "\n")
+        print(f"{len(disagreements):,} disagreements: {given.out}")
+
+
+def _judge_pairs(judge: OfflineJudge, reports: Sequence[Report]) -> None:
+    """Print the share of sentences that the next report with the same codes entails, and the speed."""
+    by_codes: defaultdict[tuple[str, ...], list[Report]] = defaultdict(list)
+    for report in reports:
+        by_codes[tuple(sorted(report.codes))].append(report)
+    queries = [
+        EntailmentQuery(tuple(sentence for part in other.sections for sentence in split_narrative(part)), sentence)
+        for group in by_codes.values()
+        for report, other in islice(pairwise(group), 60)
+        for sentence in split_narrative(report.sections[0])
+    ]
+    seconds = []
+    for _ in range(3):
+        parse_sentence.cache_clear()
+        start = process_time()
+        verdicts = judge.judge(queries)
+        seconds.append(process_time() - start)
+    entailed = sum(isinstance(verdict, Verdict) and verdict.status == "entailment" for verdict in verdicts)
+    print(f"{entailed:,} of {len(queries):,} sentences entailed ({entailed / len(queries):.1%})")
+    print(f"{len(queries) / min(seconds):,.0f} queries per second of processor time, parsing included")
+
+
+def _compare(
+    judge: OfflineJudge,
+    report: Report,
+    premises: tuple[str, ...],
+    finding: str,
+    counts: Counter[tuple[str, str]],
+    reading: str,
+) -> Iterator[str]:
+    """Count one finding of one report, and yield its disagreements as text."""
+    label = report.label(finding)
+    if label is None:
+        return
+    verdict = judge.judge_one(EntailmentQuery(premises, f"There is {finding}."))
+    is_read = verdict.status == "entailment"
+    counts[finding, _cell(is_read, label)] += 1
+    found = []
+    if is_read != label:
+        found.append((f"{finding}: {'missed' if label else 'not labeled'}", verdict))
+    if finding in FINDINGS:
+        possible = judge.judge_one(EntailmentQuery(premises, f"There is possible {finding}."))
+        counts["or possible", _cell(is_read or possible.status == "entailment", label)] += 1
+    side = report.side(finding) if finding in FINDINGS and finding not in MIDLINE else None
+    for asked in ("left", "right") if side is not None else ():
+        sided = judge.judge_one(EntailmentQuery(premises, f"There is {asked} {finding}."))
+        is_entailed = sided.status == "entailment"
+        kind = "stated" if asked == side else "other"
+        for scope in ("all", "read") if is_read else ("all",):
+            counts[scope, kind] += 1
+            counts[scope, f"{kind} entailed"] += is_entailed
+        if is_read and is_entailed != (asked == side):
+            found.append((f"{finding}: {kind} side ({asked}) is {sided.status}", sided))
+    for title, verdict in found:
+        evidence = " | ".join(premises[index] for index in verdict.evidence)
+        yield "\n".join(
+            (
+                f"{report.key}, {reading}: {title}",
+                f"  codes: {', '.join(report.codes)}",
+                f"  evidence: {evidence}",
+                f"  reason: {verdict.why}",
+                *(f"  {sentence}" for sentence in premises),
+            )
+        )
+
+
+def _cell(is_read: bool, label: bool) -> str:
+    """Return the cell of the table of confusion: tp, fp, fn or tn."""
+    return ("t" if is_read == label else "f") + ("p" if is_read else "n")
+
+
+def _print(counts: Counter[tuple[str, str]], name: str) -> None:
+    print(f"{name:32} {'precision':>9} {'recall':>7} {'F1':>6} {'labeled':>8}")
+    for findings, total in ((FINDINGS, "micro"), (OTHER_FINDINGS, "micro of the others")):
+        micro: Counter[str] = Counter()
+        for finding in findings:
+            row = Counter({kind: counts[finding, kind] for kind in ("tp", "fp", "fn")})
+            micro += row
+            print(f"  {finding:30} {_scores(row)}")
+        print(f"  {total:30} {_scores(micro)}")
+    possible = Counter({kind: counts["or possible", kind] for kind in ("tp", "fp", "fn")})
+    print(f"  {'micro, or possible':30} {_scores(possible)}")
+    for scope, text in (("read", "findings read"), ("all", "all labels")):
+        for kind in ("stated", "other"):
+            share = counts[scope, f"{kind} entailed"] / max(1, counts[scope, kind])
+            print(f"  {kind} side, {text}: {share:.3f} of {counts[scope, kind]}")
+
+
+def _scores(row: Counter[str]) -> str:
+    precision = row["tp"] / max(1, row["tp"] + row["fp"])
+    recall = row["tp"] / max(1, row["tp"] + row["fn"])
+    f1 = 2 * row["tp"] / max(1, 2 * row["tp"] + row["fp"] + row["fn"])
+    return f"{precision:9.3f} {recall:7.3f} {f1:6.3f} {row['tp'] + row['fn']:8}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""How commands end on bad input and on signals: a part of the matrix of `tests/benchmarks/faults.py`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer
+from fault_inputs import write_inputs, write_reports
+from faults import ALLOWED, LOADED, Run, plan_runs, run_all
+
+QUICK = (
+    "radfact score: a key with a line break",
+    "radfact score: duplicate key pairs.json",
+    "radfact score: boolean corner pairs.json",
+    "radfact score: deep nesting options.yaml",
+    "radfact score: NUL options.yaml",
+    "radfact score: --bootstrap 1000000000",
+    "radfact score: --seed -5",
+    "radfact evaluate: no header pairs.csv",
+    "radfact evaluate: not UTF-8 pairs.csv",
+    "radfact evaluate: BOM pairs.csv",
+    "maira judge-data: extra cell reports.csv",
+    "maira prepare phantom: --seed -5",
+    "maira prepare phantom: --size 1000000000",
+    "maira prepare phantom: --out /proc/x",
+)
+STRIDE = 89
+"""Every STRIDE-th run of the whole matrix is a slow test."""
+
+
+def _faults(runs: Sequence[Run], inputs: Path, loaded: Sequence[str]) -> list[str]:
+    return [str(outcome) for outcome in run_all(runs, inputs, loaded=loaded) if outcome.kind not in ALLOWED]
+
+
+def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
+    write_reports(tmp_path)
+    runs = {f"{run.command}: {run.case}": run for run in plan_runs(tmp_path)}
+    assert _faults([runs[name] for name in QUICK], tmp_path, LOADED[:2]) == []
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_matrix_ends_clearly(tmp_path: Path) -> None:
+    write_inputs(tmp_path)
+    assert _faults([*plan_runs(tmp_path)][::STRIDE], tmp_path, LOADED) == []
+
+
+def _start(*words: object) -> subprocess.Popen[str]:
+    """Start a command of a process group of its own."""
+    command = [sys.executable, "-m", *map(str, words)]
+    return subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell ignores it in what it starts in the background, perhaps these tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def _alive(group: int) -> list[str]:
+    """Return the processes of a group that are no zombies."""
+    alive = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, number = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(number) == group and state != "Z":
+            alive.append(path.parent.name)
+    return alive
+
+
+def _wait(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_command(number: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = _start("maira", "prepare", "phantom", "--count", 9999, "--size", 64, "--workers", 2, "--out", out)
+    _wait(lambda: any((out / "frontal").glob("*.png")))
+    # A terminal sends Ctrl-C to all processes of the group, and a scheduler SIGTERM.
+    (os.kill if number == signal.SIGKILL else os.killpg)(process.pid, number)
+    _, error = process.communicate(timeout=60)
+    _wait(lambda: not _alive(process.pid))
+    if number != signal.SIGKILL:
+        assert process.returncode == 1
+        assert error.endswith("[interrupted]\n")
+        assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_that_waits_for_a_server(number: signal.Signals, tmp_path: Path) -> None:
+    write_reports(tmp_path)
+    ended = False
+
+    def reply(*_: Any) -> bytes:
+        _wait(lambda: ended)
+        return b""
+
+    server = ChatServer(reply)
+    judge = ("--judge", "openai:m", "--base-url", server.base_url)
+    process = _start("radfact", "score", tmp_path / "pairs.json", *judge, "--out", tmp_path / "out")
+    try:
+        _wait(lambda: server.requests)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+    finally:
+        ended = True
+        server.close()
+    assert process.returncode == 1
+    assert error.splitlines()[-1].endswith("[interrupted]")
+    assert "Traceback" not in error
