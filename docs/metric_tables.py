@@ -1,4 +1,4 @@
-"""Write the tables of metrics in README.md and docs/metrics.md from the attributes of the metrics.
+"""Write the tables of metrics in README.md, docs/metrics.md and docs/parity.md from the metrics.
 
 python docs/metric_tables.py
 
@@ -7,15 +7,21 @@ Each table replaces the lines between `<!-- metrics: NAME -->` and `<!-- end of 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from radfact.metrics.protocol import Metric, directions_of, main_scores_of
+from radfact.io.jsonl import read_json
+from radfact.metrics.protocol import Metric, describe_language, directions_of, main_scores_of
 from radfact.metrics.registry import entries
+from radfact.metrics.weights import WeightsFile, catalog
+from radfact.pipeline import evaluate
+from radfact.records import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = (ROOT / "README.md", ROOT / "docs" / "metrics.md")
+FILES = (ROOT / "README.md", ROOT / "docs" / "metrics.md", ROOT / "docs" / "parity.md")
+PARITY = ROOT / "docs" / "parity.json"
 ARROWS = {"higher": "↑", "lower": "↓", "neutral": "neutral"}
 
 
@@ -31,10 +37,17 @@ def update(text: str) -> str:
 
 def _overview() -> str:
     rows = [
-        (f"`{metric.name}`", metric.measures, _direction(metric), _requirements(metric), metric.source)
+        (
+            f"`{metric.name}`",
+            metric.measures,
+            _direction(metric),
+            _requirements(metric),
+            describe_language(metric),
+            metric.source,
+        )
         for metric in _metrics()
     ]
-    return _table(("name", "measures", "direction", "requires", "source"), rows)
+    return _table(("name", "measures", "direction", "requires", "language", "source"), rows)
 
 
 def _main_scores() -> str:
@@ -44,6 +57,46 @@ def _main_scores() -> str:
         if (names := main_scores_of(metric)) != [metric.name]
     ]
     return _table(("metric", "main scores"), rows)
+
+
+def _variants() -> str:
+    rows = [
+        (f"`{metric.name}`", f"`{name}`", variant.difference, variant.source)
+        for metric in _metrics()
+        for name, variant in metric.variants.items()
+    ]
+    return _table(("metric", "`--compat`", "difference from the default", "source"), rows)
+
+
+def _parity() -> str:
+    sample = read_json(PARITY)
+    pairs = [Pair(str(index), **pair) for index, pair in enumerate(sample["pairs"])]
+    rows = []
+    for metric in _metrics():
+        for variant in ("", *metric.variants):
+            if (required := _requirements(metric)) != "nothing":
+                rows.append((f"`{metric.name}`", variant, "", "", "", f"not computed here: needs {required}"))
+                continue
+            result = evaluate(pairs, [metric.name], compat=[variant] if variant else [], bootstrap=0)
+            for name, score in result.scores.items():
+                other = sample["values"].get(name, {"value": math.nan, "implementation": "none"})
+                values = (score, other["value"], score - other["value"])
+                cells = ("" if math.isnan(value) else f"{round(value, 6) + 0.0:.6f}" for value in values)
+                rows.append((f"`{name}`", variant, *cells, other["implementation"]))
+    return _table(("score", "variant", "value", "other value", "difference", "other implementation"), rows)
+
+
+def _weights() -> str:
+    rows = [
+        (f"`{entry.name}`", entry.title, entry.license, ", ".join(map(_weights_file, entry.files)))
+        for entry in catalog().values()
+    ]
+    return _table(("folder", "weights", "license", "files to download"), rows)
+
+
+def _weights_file(file: WeightsFile) -> str:
+    size = "size unknown" if file.bytes is None else f"{file.bytes:,} bytes"
+    return f"`{file.path}` ({size}{'' if file.sha256 else ', no published checksum'})"
 
 
 def _metrics() -> list[type[Metric] | Metric]:
@@ -67,7 +120,13 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, ("---",) * len(heads), *rows))
 
 
-_TABLES = {"overview": _overview, "main_scores": _main_scores}
+_TABLES = {
+    "overview": _overview,
+    "main_scores": _main_scores,
+    "weights": _weights,
+    "variants": _variants,
+    "parity": _parity,
+}
 
 if __name__ == "__main__":
     for path in FILES:
