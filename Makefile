@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SERVERS := tests/servers
+# Tests of one file stay in one process. A process that dies fails the run; replacing it can repeat its test forever.
+XDIST := --numprocesses 2 --dist loadfile --max-worker-restart 0
 OUT := demo
 CHECKPOINT := checkpoints/phantom
 LOWEST := assemble checkpoint config generate grammar model processor transformers_engine
@@ -37,19 +39,18 @@ lint: install
 
 # The fast tests, with fewer examples of each property than make test.
 check: lint
-	HYPOTHESIS_PROFILE=quick OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
+	HYPOTHESIS_PROFILE=quick OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) \
 		-m "not slow and not server and not browser and not gpu"
 
 test: lint $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/installed
 	# The model's tests with the lowest transformers that pyproject.toml admits.
-	PYTHONPATH=$(VENV)/lowest OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow" \
+	PYTHONPATH=$(VENV)/lowest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "not slow" \
 		$(addprefix tests/maira/test_,$(addsuffix .py,$(LOWEST)))
-	# Tests of one file stay in one process.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not server"
-	# Real servers come last, because two of them fill a small machine. Chat servers run alone: a request that is still
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "not server"
+	# Real servers and Ray clusters come last, because two of them fill a small machine. Chat servers run alone: a request that is still
 	# in flight on a busy machine changes the rounding of the next one.
 	$(BIN)/python -m pytest $(SERVERS)/test_chat_servers.py
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore $(SERVERS)/test_chat_servers.py $(SERVERS)
+	$(BIN)/python -m pytest $(XDIST) -m server --ignore $(SERVERS)/test_chat_servers.py
 
 docs: install
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env --builder html docs build/docs
