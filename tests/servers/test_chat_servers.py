@@ -11,7 +11,6 @@ import json
 import signal
 import sqlite3
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,8 @@ def test_both_routes_get_the_same_texts(server: Server, monkeypatch: pytest.Monk
     parameters = {"temperature": 0, "top_p": 1, "max_tokens": 24}
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     model = load_chat_model(server.judge, {**parameters, "base_url": server.base_url})
+    # A cached prompt can change the rounding of an answer: these calls leave the same cache to both routes.
+    _ask_in_turn(HttpBackend(server.model, server.base_url, parameters))
     by_http = _ask_in_turn(HttpBackend(server.model, server.base_url, parameters))
     assert by_http == _ask_in_turn(LangChainBackend(model))
     assert all(answer.text and answer.tokens_in and answer.tokens_out for answer in by_http)
@@ -169,13 +170,13 @@ def test_the_check_of_a_judge_prints_its_figures(server: Server) -> None:
     assert "evidence" in done.stdout
 
 
-def _stored(out: Path) -> int:
-    """How many answers are on disk."""
+def _stored(out: Path) -> dict[str, str]:
+    """Return the text of each response on disk by its key."""
     try:
         with contextlib.closing(sqlite3.connect(f"file:{out}/cache/answers.sqlite?mode=ro", uri=True)) as answers:
-            return int(answers.execute("SELECT count(*) FROM answers").fetchone()[0])
+            return dict(answers.execute("SELECT key, text FROM answers").fetchall())
     except sqlite3.OperationalError:
-        return 0
+        return {}
 
 
 def test_a_run_killed_in_its_middle_asks_nothing_twice(server: Server, tmp_path: Path) -> None:
@@ -183,19 +184,19 @@ def test_a_run_killed_in_its_middle_asks_nothing_twice(server: Server, tmp_path:
     arguments += ["--judge-arg", "max_tokens=200", "--few-shots", str(FEW_SHOTS), "--concurrency", "1", "--out"]
     out, whole = tmp_path / "killed", tmp_path / "whole"
     process = subprocess.Popen([*RADFACT, *arguments, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while _stored(out) < 2 and process.poll() is None:
+    while len(_stored(out)) < 2 and process.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.02)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    # The server may still answer the killed run; answers at the same time are computed in one batch, which changes
-    # their rounding.
-    time.sleep(5)
     kept = _stored(out)
     assert radfact(*arguments, out).returncode == ExitCode.SUCCESS
-    assert radfact(*arguments, whole).returncode == ExitCode.SUCCESS
-    runs = [json.loads((folder / "run.json").read_text()) for folder in (out, whole)]
-    assert runs[0]["calls"] == runs[1]["calls"] - kept
+    stored = _stored(out)
+    assert kept.items() <= stored.items()
+    # A server may round another run differently, so the run without a break reads these responses.
+    assert radfact(*arguments, whole, "--cache", out / "cache").returncode == ExitCode.SUCCESS
+    calls = [json.loads((folder / "run.json").read_text())["calls"] for folder in (out, whole)]
+    assert calls == [len(stored) - len(kept), 0]
     for name in ("scores.json", "samples.jsonl", "sentences.jsonl"):
         assert (out / name).read_text() == (whole / name).read_text()
 
