@@ -89,14 +89,13 @@ def packed_kwargs(name: str, batch: PackedBatch) -> dict[str, PackedRow]:
         name: of the kernel.
         batch: the row.
     """
-    tokens, starts = batch.input_ids.shape[1], batch.starts
-    end = int(starts[-1])
-    if len(starts) == 1 or (name == VARLEN and end < tokens):
+    # Numbers come from the batch: reading them from `starts` would wait for the device.
+    tokens, starts, longest = batch.input_ids.shape[1], batch.starts, batch.longest
+    if len(starts) == 1 or (name == VARLEN and batch.used < tokens):
         starts = F.pad(starts, (0, 1), value=tokens)
     if name == VARLEN:
         empty = starts.new_empty(0)
-        return {"row": PackedRow(starts, max(batch.longest, tokens - end), empty, empty)}
-    longest = int(starts.diff().max())
+        return {"row": PackedRow(starts, longest, empty, empty)}
     within = torch.arange(longest, device=starts.device, dtype=starts.dtype)
     places = (starts[:-1, None] + within).clamp(max=tokens - 1)
     token = torch.arange(tokens, device=starts.device, dtype=starts.dtype)

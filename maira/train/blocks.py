@@ -49,7 +49,9 @@ def prepare_blocks(model: nn.Module, config: BaseTrainConfig) -> None:
             # Inside of the compiled function, whose operations are not visible from outside.
             forward = MethodType(_selective, block)
         if config.compile and isinstance(block, GradientCheckpointingLayer):
-            forward = torch.compile(forward, dynamic=True)
+            # Only sizes that have changed become dynamic. With `dynamic=True`, under FSDP2, the numbers of a module,
+            # such as the size of a head, would be symbols too, and a block several graphs.
+            forward = torch.compile(forward)
         if config.activation_checkpointing == "full":
             forward = partial(checkpoint, forward, use_reentrant=False)
         if forward is not block.forward:

@@ -108,7 +108,8 @@ class MairaLossModel(PackedLossModel):
         """
         # (images, 1, size, size) -> (images, patches, encoder width)
         patches = self.model.encode_patches(batch.pixel_values)
-        embeddings = self.model.embed(batch.input_ids, self.model.project(patches))
+        # Without the check, which would wait for the device; `encode_example` has made it.
+        embeddings = self.model.embed(batch.input_ids, self.model.project(patches), check=False)
         # (1, tokens, width)
         hidden = self.model.decode(
             embeddings,

@@ -164,6 +164,9 @@ def parallelize(model: PackedLossModel, config: BaseTrainConfig, context: Distri
         return ParallelModel(model, model, context, keeps_unsharded_gradients=_fits_unsharded(model, context))
     model.to(context.device)
     half = config.precision == "bf16"
+    if config.compile:
+        # It would split the graph of a block at each 25 MB of gradients, to reduce them earlier; blocks suffice.
+        torch._dynamo.config.optimize_ddp = False
     if kind == "none":
         return ParallelModel(model, model, context, autocast=half)
     ids = [context.device.index] if context.device.type == "cuda" else None

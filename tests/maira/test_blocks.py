@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -10,15 +11,17 @@ from typing import Any
 import pytest
 import torch
 from packed_rows import KINDS, gradients, make_sample, pack, trainable
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maira.model.config import MairaConfig
+from maira.train import parallel
 from maira.train.blocks import prepare_blocks
 from maira.train.config.run_config import TrainConfig
 from maira.train.loss import MairaLossModel
+from maira.train.parallel import DistributedContext, parallelize
 
 
 def make_recipe(checkpointing: str, compiled: bool = False) -> TrainConfig:
@@ -102,3 +105,44 @@ def test_compilation_keeps_gradients(config: MairaConfig, monkeypatch: pytest.Mo
     assert compiled.keys() == plain.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(compiled[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
+
+
+@pytest.fixture
+def group() -> Iterator[Any]:
+    """A process group of this process alone."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield distributed.group.WORLD
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "checkpointing"), [("ddp", "full"), ("fsdp", "selective")])
+def test_distributed_blocks_compile_to_one_graph_each(
+    kind: str, checkpointing: str, config: MairaConfig, group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which all blocks share, and which is compiled again only until the sizes that change are known to change."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def record(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=record, fullgraph=True))
+    monkeypatch.setattr(parallel, "sharding", lambda *_: kind)
+    training = MairaLossModel(trainable(config, num_hidden_layers=3), KINDS, 0.5).train()
+    training.model.vision_tower.vit.mask_token.requires_grad_(False)
+    recipe = make_recipe(checkpointing, compiled=True)
+    prepare_blocks(training, recipe)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        model = parallelize(training, recipe, DistributedContext(0, 1, torch.device("cpu"), group))
+        # Buckets of DDP smaller than a block, as with 7B parameters.
+        monkeypatch.setattr(distributed, "_DEFAULT_FIRST_BUCKET_BYTES", 2000)
+        monkeypatch.setattr(model.wrapped, "bucket_bytes_cap", 4000, raising=False)
+        for number in range(6):
+            samples = [make_sample(config, 1 + i % 2, 10 + 3 * number, 6 + i, seed=i) for i in range(1 + number % 4)]
+            row = pack(samples, padding=5 * (number % 3))
+            model.backward(model(row).total(row.totals, 0.5))
+    assert 1 <= len(graphs) <= 3

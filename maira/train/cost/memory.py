@@ -278,8 +278,9 @@ def _run_passes(
 def _packed_row(row: RowShape, kernel: str) -> attention.PackedRow:
     """Return the positions of the samples of a row, on the CPU because shapes depend on their values."""
     starts = torch.tensor([0, *row.samples]).cumsum(0).int()
+    tokens = sum(row.samples)
     batch: Any = SimpleNamespace(
-        input_ids=torch.empty(1, sum(row.samples), device="meta"), starts=starts, longest=max(row.samples)
+        input_ids=torch.empty(1, tokens, device="meta"), starts=starts, used=tokens, longest=max(row.samples)
     )
     return attention.packed_kwargs(kernel, batch)["row"]
 

@@ -105,6 +105,7 @@ class PackedBatch:
         position_ids: (1, tokens), from 0 in each sample.
         starts: (samples + 1,) int32, first token of each sample, then the end of the last one. Tokens beyond it are
             padding, which attention treats as one more sample.
+        used: tokens without padding.
         longest: tokens of the longest sample (padding included as one).
         answers: (answer tokens,), positions whose next token belongs to an answer.
         targets: (answer tokens,), that next token.
@@ -119,6 +120,7 @@ class PackedBatch:
     input_ids: Tensor
     position_ids: Tensor
     starts: Tensor
+    used: int
     longest: int
     answers: Tensor
     targets: Tensor
@@ -131,9 +133,15 @@ class PackedBatch:
     totals: StepTotals
 
     def to(self, device: torch.device) -> PackedBatch:
-        """Return the batch with its tensors on a device."""
+        """Return the batch with its tensors on a device.
+
+        A copy to a GPU starts from pinned memory: from other memory it would wait until the GPU has done all earlier
+        work.
+        """
         moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
+            name: (value.pin_memory() if device.type == "cuda" else value).to(device, non_blocking=True)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
         }
         return replace(self, **moved)
 
@@ -234,6 +242,7 @@ def collate(encoded: Sequence[EncodedSample], totals: StepTotals, pad_id: int, m
         input_ids=torch.from_numpy(ids)[None],
         position_ids=torch.from_numpy(positions)[None],
         starts=torch.from_numpy(starts.astype(np.int32)),
+        used=used,
         longest=max(int(lengths.max()), padding),
         answers=torch.from_numpy(predicting),
         targets=torch.from_numpy(ids[predicting + 1]),

@@ -1,0 +1,125 @@
+"""A training step on a GPU that exists only as the device of fake tensors: where tensors are, and what waits for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from packed_rows import KINDS, make_sample, pack
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from maira.model.config import MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.train import attention
+from maira.train.blocks import prepare_blocks
+from maira.train.config.run_config import TrainConfig
+from maira.train.data.packing import StepTotals
+from maira.train.loop import Trainer
+from maira.train.loss import MairaLossModel
+from maira.train.optimizers import make_optimizer
+from maira.train.parallel import DistributedContext, ParallelModel
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+class Recorder(TorchDispatchMode):
+    """Counts the numbers that are read from tensors, copies, and the tensors that operations make on other devices.
+
+    Other operations that wait for a device, such as nonzero, are errors of fake tensors.
+
+    Args:
+        device: of the step.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device, self.read = device, 0
+        self.elsewhere: Counter[str] = Counter()
+        self.copies: list[bool] = []
+
+    def __torch_dispatch__(self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if operation is torch.ops.aten._local_scalar_dense.default:
+            self.read += 1
+            return 1.0
+        result = operation(*args, **kwargs)
+        tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        if operation is torch.ops.aten._to_copy.default and args[0].device != result.device:
+            self.copies.append(kwargs.get("non_blocking", False))
+        if any(tensor.device != self.device for tensor in tensors):
+            self.elsewhere[str(operation)] += 1
+        return result
+
+
+def make_trainer(training: MairaLossModel, recipe: TrainConfig, device: torch.device) -> Trainer:
+    """A run of which only the model, the optimizer and the numbers for them are real."""
+    stubs: Any = dict.fromkeys(("write_checkpoint", "dataset", "checkpoints", "anomalies", "origin"))
+    schedule: Any = SimpleNamespace(epoch=lambda _: 0)
+    log: Any = SimpleNamespace(count_row=lambda *_: None, log_step=lambda *_, **__: None)
+    context = DistributedContext(0, 1, device)
+    return Trainer(
+        **stubs,
+        config=recipe,
+        context=context,
+        model=ParallelModel(training, training, context, autocast=device == CPU),
+        optimizer=make_optimizer(training, recipe),
+        lr_factor=lambda _: 1.0,
+        schedule=schedule,
+        log=log,
+    )
+
+
+def without_backward(model: ParallelModel, _loss: Tensor) -> None:
+    """Gradients without the backward pass, which needs the driver of a GPU."""
+    for parameter in model.training.parameters():
+        parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
+
+
+@pytest.mark.parametrize("device", [CPU, GPU], ids=str)
+@pytest.mark.parametrize(
+    ("kernel", "checkpointing"),
+    [(attention.SAMPLES, "none"), (attention.SAMPLES, "full"), (attention.VARLEN, "selective")],
+)
+def test_a_step_reads_its_losses_and_norm_only(
+    kernel: str,
+    checkpointing: str,
+    device: torch.device,
+    config: MairaConfig,
+    make_recipe: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe: TrainConfig = make_recipe(precision="bf16", activation_checkpointing=checkpointing)
+    totals = StepTotals(40, 4)
+    rows = [pack([make_sample(config, n, 20, 9, seed=n) for n in (1, 2)], padding, totals) for padding in (5, 0)]
+    moved = [value for row in rows for value in vars(row).values() if isinstance(value, Tensor)]
+    pinned: list[Tensor] = []
+    # Pinning needs a GPU as well.
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    # As does torch's kernel, whose signature test_attention.py checks.
+    monkeypatch.setattr(attention, "varlen_attn", lambda query, key, value, *_, **__: query + key + value)
+    if device == GPU:
+        monkeypatch.setattr(ParallelModel, "backward", without_backward)
+    with torch.device("meta"):
+        training = MairaLossModel(MairaForConditionalGeneration(config), KINDS, 0.5, kernel).train()
+    prepare_blocks(training, recipe)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        training.to_empty(device=device)
+        trainer = make_trainer(training, recipe, device)
+        with Recorder(device) as recorder:
+            result = trainer._compute_gradient(rows, 0.0)
+            # At the end of the step.
+            assert recorder.read == len(("answer", "patches", "norm"))
+            trainer._update(result)
+        assert recorder.read == len(("answer", "patches", "norm"))
+        assert all(parameter.grad is None for parameter in training.parameters())
+        states = [value for state in trainer.optimizer.state.values() for value in state.values()]
+        assert {tensor.device for tensor in states} == {device}
+    assert not recorder.elsewhere
+    assert [*map(id, pinned)] == ([*map(id, moved)] if device == GPU else [])
+    assert recorder.copies == ([True] * len(moved) if device == GPU else [])
