@@ -14,6 +14,7 @@ from data.study import Label
 from radfact.records import Sentence
 
 View = Literal["frontal", "lateral"]
+_DEIDENTIFIED = re.compile("X{4,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +124,8 @@ def prose(text: str | None) -> str | None:
     """Return a text on one line; None if it contains no word."""
     text = " ".join((text or "").split())
     return text if re.search(r"\w", text) else None
+
+
+def section_text(text: str) -> str | None:
+    """Return a section as `prose`, with de-identified words ("XXXX") as "___", as in MIMIC-CXR."""
+    return prose(_DEIDENTIFIED.sub("___", text))

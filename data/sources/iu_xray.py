@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 from xml.etree import ElementTree
 
-from data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
+from data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure, section_text
 from data.manifest import Failure
 from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.csv_tables import find_csv, stream_columns
@@ -28,7 +28,6 @@ _IMAGES = "NLMCXR_png"
 _RADIOGRAPH = re.compile(
     r"(?:CXR)?(?P<study>\d+)_(?:\d+_)?(?P<radiograph>IM-[\d-]+)(?P<suffix>(?:\.dcm)?(?:\.png)?)", re.ASCII
 )
-_DEIDENTIFIED = re.compile("X{4,}")
 
 
 def read_iu_xray(root: Path) -> Archive:
@@ -121,6 +120,12 @@ def _files(root: Path) -> dict[str, Path]:
     return files
 
 
+def radiograph_key(name: str) -> str | None:
+    """Return what the four names of a radiograph have in common; None for another name."""
+    match = _RADIOGRAPH.fullmatch(name)
+    return None if match is None else _key(match)
+
+
 def _key(match: re.Match[str]) -> str:
     return f"{match['study']}_{match['radiograph']}"
 
@@ -134,8 +139,8 @@ def _study(
     number = re.fullmatch(r"CXR(\d+)", study_id, re.ASCII)
     if number is None:
         raise InputError(f"expected a name such as CXR1, found {describe_choice(study_id)}", field="uId")
-    sections = {part.get("Label"): _section("".join(part.itertext())) for part in report.iter("AbstractText")}
-    captions = dict.fromkeys(_section(image.findtext("caption") or "") for image in report.iter("parentImage"))
+    sections = {part.get("Label"): section_text("".join(part.itertext())) for part in report.iter("AbstractText")}
+    captions = dict.fromkeys(section_text(image.findtext("caption") or "") for image in report.iter("parentImage"))
     radiographs = []
     for image in report.iter("parentImage"):
         name = image.get("id") or ""
@@ -155,7 +160,3 @@ def _study(
         comparison=sections.get("COMPARISON"),
         split="test",
     )
-
-
-def _section(text: str) -> str | None:
-    return prose(_DEIDENTIFIED.sub("___", text))

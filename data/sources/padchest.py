@@ -26,9 +26,9 @@ from typing import Literal
 
 from data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
 from data.manifest import Failure
-from radfact.errors import ErrorCode, InputError, describe_choice
+from data.sources.records import parse_date, split_name, table_records, whole_report
+from radfact.errors import ErrorCode, InputError
 from radfact.io.csv_tables import find_csv, stream_columns
-from radfact.io.jsonl import read_jsonl
 
 Language = Literal["en", "es"]
 
@@ -46,7 +46,6 @@ _VIEWS: dict[str, View | None] = {
     "COSTAL": None,
     "EXCLUDE": None,
 }
-_SPLITS = {"train": "train", "validation": "validate", "validate": "validate", "val": "validate", "test": "test"}
 # Lists of images are written in JSON, as Python prints a list, or as numpy prints an array (without commas).
 _IMAGE_NAME = re.compile(r"[^\s'\"\[\],/\\]+\.png")
 
@@ -112,35 +111,6 @@ def read_padchest(
             )
         )
     return Archive("padchest", studies, failures)
-
-
-def whole_report(findings: str | None, impression: str | None) -> str | None:
-    """Join two sections to one report, with headings as in MIMIC-CXR.
-
-    Args:
-        findings: section.
-        impression: section.
-    """
-    sections = (("FINDINGS", findings), ("IMPRESSION", impression))
-    return " ".join(f"{heading}: {text}" for heading, text in sections if text) or None
-
-
-def split_name(value: str | None, *, file: Path, line: int) -> str:
-    """Return the name of a split as used in manifests.
-
-    Args:
-        value: split as in the table.
-        file: for error messages.
-        line: for error messages.
-
-    Raises:
-        InputError: the split is unknown.
-    """
-    if value is None or value.lower() not in _SPLITS:
-        raise InputError(
-            f"expected train, validation or test, found {describe_choice(value)}", file=file, line=line, field="split"
-        )
-    return _SPLITS[value.lower()]
 
 
 @dataclass(slots=True)
@@ -259,34 +229,21 @@ def _read_english(
 ) -> dict[str, tuple[str | None, str | None]]:
     """Return (findings, impression) by study."""
     english: dict[str, tuple[str | None, str | None]] = {}
-    for line, row in _english_rows(path):
-        if row["source"] is not None and row["source"].lower() != "padchest":
+    for row in table_records(path, ("findings",)):
+        if (row.text("source") or "padchest").lower() != "padchest":
             continue
-        names = _IMAGE_NAME.findall(f"{row['ImageID'] or ''} {row['images_path'] or ''}")
-        if row["StudyID"] is None and not names:
+        names = _IMAGE_NAME.findall(f"{row.value('ImageID') or ''} {row.value('images_path') or ''}")
+        study = row.text("StudyID")
+        if study is None and not names:
             message = "expected StudyID, ImageID or images_path, found none"
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line, field="images_path")
-        name = row["StudyID"] or next((study_of[image] for image in names if image in study_of), "")
-        sections = prose(row["findings"]), prose(row["impression"])
+            raise row.error("images_path", message, ErrorCode.MISSING_FIELD)
+        name = study or next((study_of[image] for image in names if image in study_of), "")
+        sections = prose(row.text("findings")), prose(row.text("impression"))
         if name in studies and any(sections):
             english.setdefault(name, sections)
     if not english:
         raise InputError("expected reports of this archive, found none", code=ErrorCode.MISMATCH, file=path)
     return english
-
-
-_ENGLISH = ("findings", "impression", "source", "StudyID", "ImageID", "images_path")
-
-
-def _english_rows(path: Path) -> Iterator[tuple[int, dict[str, str | None]]]:
-    if path.suffix == ".jsonl":
-        for line, row in read_jsonl(path):
-            yield line, {name: None if row.get(name) is None else str(row[name]) for name in _ENGLISH}
-    elif path.name.endswith((".csv", ".csv.gz", ".zip")):
-        for line, cells in stream_columns(path, _ENGLISH[:1], _ENGLISH[1:]):
-            yield line, dict(zip(_ENGLISH, cells, strict=True))
-    else:
-        raise InputError("expected a .csv, .csv.gz or .jsonl file", code=ErrorCode.INVALID_FORMAT, file=path)
 
 
 def _read_splits(path: Path, studies: Mapping[str, _Study], study_of: Mapping[str, str]) -> dict[str, str]:
@@ -307,9 +264,3 @@ def _read_splits(path: Path, studies: Mapping[str, _Study], study_of: Mapping[st
         message = "expected patients or studies of this archive, found none"
         raise InputError(message, code=ErrorCode.MISMATCH, file=path)
     return splits
-
-
-def parse_date(value: str | None) -> int | None:
-    """Return a date yyyymmdd as a number; pandas writes "20190102.0" if values are missing."""
-    match = re.fullmatch(r"(\d{8})(\.0)?", value or "", re.ASCII)
-    return int(match[1]) if match else None

@@ -28,7 +28,8 @@ from typing import Any
 
 from data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
 from data.manifest import Failure
-from data.sources.padchest import Language, parse_date, png_members, read_padchest, split_name, whole_report
+from data.sources.padchest import Language, png_members, read_padchest
+from data.sources.records import parse_date, split_name, whole_report
 from data.study import Label, Side
 from radfact.errors import ErrorCode, InputError, describe
 from radfact.io.csv_tables import find_csv, stream_columns

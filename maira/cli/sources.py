@@ -83,6 +83,7 @@ _Root = Annotated[Path, typer.Option(help="Folder of the data set.")]
 _Images = Annotated[
     Path | None, typer.Option(help="Folder that image paths are relative to. Default: the folder of the file.")
 ]
+_ArchiveImages = Annotated[Path | None, typer.Option(help="Folder of the images. Default: --root.")]
 _Reports = Annotated[Path | None, typer.Option(help="English reports of PadChest (CSV or JSON Lines).")]
 _MsCxr = Annotated[
     Path | None, typer.Option(help="Folder of MS-CXR; its validation and test patients are removed from training.")
@@ -178,6 +179,54 @@ def iu_xray(root: _Root, out: PreparedFolder, options: PrepareOptions) -> None:
 
 
 @with_options
+def chexpert_plus(root: _Root, out: PreparedFolder, options: PrepareOptions, images: _ArchiveImages = None) -> None:
+    """CheXpert Plus: DICOM, PNG or JPEG files, and a table of reports.
+
+    --images is the folder with train and valid.
+    """
+    from data.sources.chexpert_plus import read_chexpert_plus
+
+    _prepare_archive(read_chexpert_plus(root, images), images or root, out, options)
+
+
+@with_options
+def rexgradient(root: _Root, out: PreparedFolder, options: PrepareOptions, images: _ArchiveImages = None) -> None:
+    """ReXGradient-160K: PNG files, and reports as JSON.
+
+    --images is the folder with deid_png.
+    """
+    from data.sources.rexgradient import read_rexgradient
+
+    _prepare_archive(read_rexgradient(root, images), images or root, out, options)
+
+
+@with_options
+def interpret_cxr(
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--root", help="Table (CSV, JSON or JSON Lines), or the folder with train.csv, validation.csv, ..."
+        ),
+    ],
+    out: PreparedFolder,
+    options: PrepareOptions,
+    images: _Images = None,
+    views: Annotated[
+        list[Path] | None,
+        typer.Option(help="Table of MIMIC-CXR, PadChest or OpenI with the views of its images; repeatable."),
+    ] = None,
+) -> None:
+    """interpret-cxr (RRG24): tables with findings, impression and images of five data sets.
+
+    Images without a view in their names or in --views are listed and not used.
+    """
+    from data.sources.interpret_cxr import read_interpret_cxr
+
+    folder = images or (file if file.is_dir() else file.parent)
+    _prepare_archive(read_interpret_cxr(file, images, views or ()), folder, out, options)
+
+
+@with_options
 def coco(
     file: Annotated[Path, typer.Option("--root", help="COCO file (JSON).")],
     out: PreparedFolder,
@@ -216,6 +265,9 @@ SOURCES = {
     "padchest": padchest,
     "padchest-gr": padchest_gr,
     "iu-xray": iu_xray,
+    "chexpert-plus": chexpert_plus,
+    "rexgradient": rexgradient,
+    "interpret-cxr": interpret_cxr,
     "coco": coco,
     "table": table,
 }

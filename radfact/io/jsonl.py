@@ -228,13 +228,17 @@ def read_text(path: Path | str) -> str:
         raise InputError(f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
-def read_json(path: Path | str) -> Any:
+def read_json(path: Path | str, *, allow_nan: bool = False) -> Any:
     """Read one JSON document.
+
+    Args:
+        path: of the file.
+        allow_nan: read NaN and infinities as null. Data sets from pandas have NaN for missing values.
 
     Raises:
         InputError: the file cannot be read or is not JSON.
     """
-    return parse_json(read_text(path), path)
+    return parse_json(read_text(path), path, allow_nan=allow_nan)
 
 
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -294,7 +298,9 @@ def read_lines(path: Path | str) -> Iterator[str]:
         raise InputError(f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
-def parse_json(text: str, path: Path | str, *, first_line: int = 1, field: str | None = None) -> Any:
+def parse_json(
+    text: str, path: Path | str, *, first_line: int = 1, field: str | None = None, allow_nan: bool = False
+) -> Any:
     """Parse one JSON document.
 
     Args:
@@ -302,12 +308,13 @@ def parse_json(text: str, path: Path | str, *, first_line: int = 1, field: str |
         path: of its file, for errors.
         first_line: number of its first line, for errors.
         field: that holds the document, for errors.
+        allow_nan: read NaN and infinities as null.
 
     Raises:
         InputError: the text is not JSON, has NaN or an infinity, or an object has a key twice.
     """
     try:
-        return _decoder.decode(text)
+        return (_nan_decoder if allow_nan else _decoder).decode(text)
     except json.JSONDecodeError as error:
         message, line = f"not JSON: {error.msg} at column {error.colno}", first_line + error.lineno - 1
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, line=line, field=field) from None
@@ -340,6 +347,7 @@ def _refuse_constant(name: str) -> None:
 
 # Created once: json.loads would create one for each line, which takes half of its time.
 _decoder = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant=_refuse_constant)
+_nan_decoder = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant=lambda _: None)
 
 
 def _find_duplicate_key(text: str) -> tuple[str, int]:

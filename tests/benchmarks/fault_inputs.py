@@ -66,6 +66,9 @@ LINES = (
     "maira prepare padchest --root padchest --reports padchest/english.csv --out out --size 32",
     "maira prepare padchest-gr --root padchest-gr --out out --size 32",
     "maira prepare iu-xray --root iu-xray --out out --size 32",
+    "maira prepare chexpert-plus --root chexpert-plus --out out --size 32",
+    "maira prepare rexgradient --root rexgradient --out out --size 32",
+    "maira prepare interpret-cxr --root interpret-cxr --views interpret-cxr/views.csv --out out --size 32",
     "maira prepare coco --root coco.json --images phantoms --out out --size 32",
     "maira prepare table --root studies.csv --out out --size 32",
     "maira annotate export phrases.jsonl --out out",
@@ -106,6 +109,9 @@ INSIDE = {
     "ms-cxr": ("MS_CXR_Local_Alignment_v1.1.0.json",),
     "padchest": ("PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv",),
     "iu-xray": ("indiana_projections.csv", "ecgen-radiology/1.xml"),
+    "chexpert-plus": ("df_chexpert_plus_240401.csv",),
+    "rexgradient": ("test_metadata_view_position.json",),
+    "interpret-cxr": ("train.csv", "val_mimic.json"),
 }
 """Files to damage in the folders that a command line names."""
 
@@ -230,6 +236,13 @@ def _write_models(folder: Path) -> None:
 def _write_archives(folder: Path) -> None:
     from mimic_files import IMAGES, write_images, write_reports, write_tables
     from PIL import Image
+    from record_files import (
+        chexpert_plus_row,
+        rexgradient_study,
+        write_chexpert_plus,
+        write_interpret_cxr,
+        write_rexgradient,
+    )
 
     picture = Image.linear_gradient("L").resize((60, 40))
     mimic = folder / "mimic"
@@ -262,6 +275,13 @@ def _write_archives(folder: Path) -> None:
         iu / "indiana_projections.csv", ("uid", "filename", "projection"), [("1", "1_IM-0001-3001.dcm.png", "Frontal")]
     )
     picture.save(iu / "1_IM-0001-3001.dcm.png")
+    write_chexpert_plus(folder / "chexpert-plus", chexpert_plus_row())
+    write_rexgradient(folder / "rexgradient", rexgradient_study(), folder="")
+    write_interpret_cxr(folder / "interpret-cxr")
+    for path in [
+        path for name in ("chexpert-plus", "rexgradient", "interpret-cxr") for path in (folder / name).rglob("*.png")
+    ]:
+        picture.save(path)
 
 
 def _write_tables(folder: Path) -> None:

@@ -1,0 +1,87 @@
+"""CheXpert Plus (Chambon et al. 2024): 223,462 radiographs of 187,711 studies, with reports in one table.
+
+    df_chexpert_plus_240401.csv
+        one row per image: path_to_image (train/patient42142/study5/view1_frontal.jpg), frontal_lateral (Frontal,
+        Lateral), deid_patient_id, patient_report_date_order, report, section_* (sections of the report), split
+        (train, valid)
+    train/, valid/
+        images as DICOM (.dcm), PNG, or the JPEG files of CheXpert, with the folders of path_to_image
+
+Dates in the reports are shifted by patient.
+
+Source: https://arxiv.org/abs/2405.19538, https://github.com/Stanford-AIMI/chexpert-plus, and public readers of the
+table; the release itself was not available.
+
+Inferred, not verified:
+- A study is a folder `patient*/study*`; `section_accession_number` does not identify one.
+- The indication is `section_clinical_history`, or else `section_history`, because no column is called indication.
+- `patient_report_date_order` sorts the studies of a patient in time. A public reader of the table states that it often
+  contradicts the dates in the reports; `--priors none` omits prior studies.
+- The sections are those of the release. In some rows one has the text of another, such as an impression in
+  section_findings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from data.archive import Archive
+from data.sources.records import Layout, Record, read_studies, table_records
+from radfact.errors import ErrorCode, InputError, describe
+from radfact.io.csv_tables import find_csv
+
+_TABLE = "df_chexpert_plus_240401.csv"
+_IMAGE, _VIEW, _PATIENT, _ORDER = "path_to_image", "frontal_lateral", "deid_patient_id", "patient_report_date_order"
+_STUDY = re.compile(r"(?:.*/)?(patient\d+)/(study\d+)/[^/]+", re.ASCII)
+
+
+def read_chexpert_plus(root: Path, images: Path | None = None) -> Archive:
+    """Read CheXpert Plus. DICOM is preferred over PNG, and PNG over JPEG.
+
+    Args:
+        root: folder of `df_chexpert_plus_240401.csv` (also `.gz` or `.zip`).
+        images: folder with `train` and `valid`; None for `root`.
+
+    Raises:
+        InputError: the table is missing or has no such columns, or there are no images.
+    """
+    table = find_csv(root, _TABLE)
+    if table is None:
+        message = f"expected the folder of CheXpert Plus with {_TABLE}"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
+    columns = (_IMAGE, _VIEW, _PATIENT, _ORDER, "split", "section_findings", "section_impression")
+    return read_studies(_LAYOUT, table_records(table, columns), (images or root).absolute())
+
+
+def _study(record: Record, paths: Sequence[str]) -> str:
+    match = _STUDY.fullmatch(paths[0])
+    if match is None:
+        message = f"expected a path such as train/patient00001/study1/view1_frontal.jpg, found {describe(paths[0])}"
+        raise record.error(_IMAGE, message)
+    return f"{match[1]}_{match[2]}"
+
+
+def _files(path: str) -> Iterator[str]:
+    for suffix in (".dcm", ".png", ".jpg"):
+        yield str(PurePosixPath(path).with_suffix(suffix))
+
+
+_LAYOUT = Layout(
+    source="chexpert-plus",
+    images=_IMAGE,
+    sections={
+        "findings": ("section_findings",),
+        "impression": ("section_impression",),
+        "indication": ("section_clinical_history", "section_history"),
+        "technique": ("section_technique",),
+        "comparison": ("section_comparison",),
+    },
+    study=_study,
+    view=lambda record, _index, _path: (record.text(_VIEW), _VIEW),
+    split=lambda record: record.require("split"),
+    files=_files,
+    patient=_PATIENT,
+    order=_ORDER,
+)

@@ -1,0 +1,109 @@
+"""interpret-cxr, the data of the shared task RRG24: studies of CheXpert, MIMIC-CXR, PadChest, BIMCV-COVID19 and OpenI.
+
+    train.csv, validation.csv, train_mimic.json, val_mimic.json
+        one row per study: source, findings, impression, images_path (a list)
+
+The published Parquet files also contain the images (column `images`). Save the other columns as CSV, JSON or JSON
+Lines, and the images with the paths in `images_path`.
+
+The tables have neither views nor patients nor dates. A view comes from the name of the image (CheXpert, BIMCV-COVID19)
+or from a table of the original archive. There are no prior studies, and studies of one patient may be in both splits.
+
+Source: https://stanford-aimi.github.io/RRG24 (columns, splits),
+https://huggingface.co/datasets/StanfordAIMI/rrg24-shared-task-bionlp, and public readers of the tables; the data itself
+was not available.
+
+Inferred, not verified: names of images (view1_frontal, vp-pa), and that they are unique where a table of views is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from data.archive import Archive, radiograph_below
+from data.sources.iu_xray import radiograph_key
+from data.sources.records import Layout, Record, read_studies, table_records
+from radfact.errors import ErrorCode, InputError, list_columns
+from radfact.io.csv_tables import read_csv
+
+_IMAGES = "images_path"
+_TABLE = re.compile(r"(train|validation|valid|val|test)[^/]*\.(?:csv|csv\.gz|json|jsonl)")
+_NAMED_VIEW = re.compile(r"(?:view\d+_|vp-)([a-z]+)", re.IGNORECASE)
+_VIEW_COLUMNS = (("dicom_id", "ViewPosition"), ("ImageID", "Projection"), ("filename", "projection"))
+"""Columns of images and views in the tables of MIMIC-CXR, PadChest and OpenI."""
+
+
+def read_interpret_cxr(root: Path, images: Path | None = None, views: Sequence[Path] = ()) -> Archive:
+    """Read tables of interpret-cxr.
+
+    The split is that of the column `split`, or else of the file name (train, validation, val, test). A study has the
+    name of its first image.
+
+    Args:
+        root: a table, or the folder of tables whose names begin with a split.
+        images: folder of the images; None for the folder of the tables. Of a path in the table, folders at its
+            beginning may be missing there.
+        views: tables of views: `mimic-cxr-2.0.0-metadata.csv.gz`, PadChest's table, `indiana_projections.csv`.
+
+    Raises:
+        InputError: a table is missing or has no such columns, or there are no images.
+    """
+    tables = [root]
+    if root.is_dir():
+        tables = sorted(path for path in root.iterdir() if _TABLE.fullmatch(path.name) and path.is_file())
+    if not tables:
+        message = "expected tables such as train.csv and val_mimic.json in this folder, found none"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
+    view_of = {image: view for table in views for image, view in _read_views(table)}
+
+    def view(_record: Record, index: int, path: str) -> tuple[str | None, str]:
+        name = PurePosixPath(path).name
+        named = _NAMED_VIEW.search(name)
+        return named[1] if named else view_of.get(_key(name)), f"{_IMAGES}[{index}]"
+
+    layout = Layout(
+        source="interpret-cxr",
+        images=_IMAGES,
+        sections={"findings": ("findings",), "impression": ("impression",)},
+        study=_study,
+        view=view,
+        split=_split,
+        files=_files,
+    )
+    records = (record for table in tables for record in table_records(table, (_IMAGES, "findings")))
+    return read_studies(layout, records, (images or tables[0].parent).absolute())
+
+
+def _read_views(table: Path) -> Iterator[tuple[str, str]]:
+    """Yield (key of the image, view) for the rows of a table that have both."""
+    columns, rows = read_csv(table)
+    names = next((names for names in _VIEW_COLUMNS if set(names) <= set(columns)), None)
+    if names is None:
+        pairs = "; ".join(" and ".join(names) for names in _VIEW_COLUMNS)
+        message = f"expected the columns {pairs}, found {list_columns(columns)}"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=table, line=1)
+    for line, cells in rows:
+        image, view = (Record(table, cells, line).text(name) for name in names)
+        if image is not None and view is not None:
+            yield _key(image), view
+
+
+def _key(name: str) -> str:
+    """Return what the names of an image have in common: that of OpenI, or the name without suffix."""
+    return radiograph_key(name) or name.partition(".")[0]
+
+
+def _study(_record: Record, paths: Sequence[str]) -> str:
+    return radiograph_below(Path(), Path(paths[0]), "frontal").key
+
+
+def _split(record: Record) -> str | None:
+    match = _TABLE.fullmatch(record.file.name)
+    return record.text("split") or (match[1] if match else None)
+
+
+def _files(path: str) -> Iterator[str]:
+    parts = [part for part in PurePosixPath(path).parts if part not in ("/", "..", ".")]
+    return ("/".join(parts[start:]) for start in range(len(parts)))

@@ -1,0 +1,356 @@
+"""Studies from tables with a row per image or per study: what several readers share.
+
+A reader states in a `Layout` how its archive names columns, studies, views and files; `read_studies` does the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_below, read_failure, section_text
+from data.manifest import Failure
+from radfact.errors import ErrorCode, InputError, describe, describe_choice, list_columns
+from radfact.io.csv_tables import read_csv
+from radfact.io.jsonl import read_json, read_jsonl, read_lines
+
+_MISSING = frozenset({"", "nan", "n/a", "<na>", "none", "null"})
+_SPLITS = {
+    "train": "train",
+    **dict.fromkeys(("validation", "validate", "valid", "val"), "validate"),
+    "test": "test",
+}
+VIEWS: Mapping[str, View | None] = {
+    **dict.fromkeys(("FRONTAL", "PA", "AP", "POSTERO_ANTERIOR", "ANTERO_POSTERIOR", "AP_HORIZONTAL"), "frontal"),
+    **dict.fromkeys(("LATERAL", "LAT", "LL", "RL", "L"), "lateral"),
+    **dict.fromkeys(("LAO", "RAO", "LPO", "RPO", "OBLIQUE", "DECUBITUS", "AP AXIAL", "KUB", "COSTAL", "EXCLUDE"), None),
+}
+"""Views by their names in upper case; None for views that are neither frontal nor lateral."""
+# A list as JSON, as Python prints it, or as numpy prints an array, without commas.
+_TEXT = r"""(?:'[^']*'|"[^"]*")"""
+_LIST = re.compile(rf"\[\s*(?:{_TEXT}(?:[\s,]+{_TEXT})*\s*,?)?\s*\]")
+
+
+def parse_number(value: str) -> int | None:
+    """Return a natural number; pandas writes "3.0" if values are missing."""
+    match = re.fullmatch(r"(\d+)(\.0)?", value, re.ASCII)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A row of a table, or an object of a JSON file.
+
+    Attributes:
+        file: the file.
+        cells: values by column. A damaged JSON file can have another value in place of an object.
+        line: line on which the row begins; None for an object of a JSON file.
+        key: path of the object in its JSON file; "" for a row.
+    """
+
+    file: Path
+    cells: Mapping[str, Any]
+    line: int | None = None
+    key: str = ""
+
+    @property
+    def name(self) -> str:
+        """Location of the record, for lists of failures."""
+        return f"{self.file.name}:{self.key or self.line}"
+
+    def error(self, column: str, message: str, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
+        """Return an error about a cell.
+
+        Args:
+            column: of the cell.
+            message: what was expected and what was found.
+            code: of the error.
+        """
+        path = ".".join(part for part in (self.key, column) if part)
+        return InputError(message, code=code, file=self.file, line=self.line, field=path or None)
+
+    def value(self, column: str) -> Any:
+        """Return a cell as it is; None if there is none.
+
+        Raises:
+            InputError: the record is not an object.
+        """
+        if not isinstance(self.cells, Mapping):
+            raise self.error("", f"expected an object, found {describe(self.cells)}", ErrorCode.INVALID_FORMAT)
+        return self.cells.get(column)
+
+    def text(self, column: str) -> str | None:
+        """Return a cell as text; None for the spellings of a missing value.
+
+        Raises:
+            InputError: the cell is a list, an object, or true or false.
+        """
+        value = self.value(column)
+        if isinstance(value, list | dict | bool):
+            raise self.error(column, f"expected a text, found {describe(value)}")
+        text = "" if value is None else str(value).strip()
+        return None if text.casefold() in _MISSING else text
+
+    def require(self, column: str) -> str:
+        """Return a cell as text.
+
+        Raises:
+            InputError: as `text`, or the value is missing.
+        """
+        if (text := self.text(column)) is None:
+            raise self.error(column, "expected a value, found none", ErrorCode.MISSING_FIELD)
+        return text
+
+    def texts(self, column: str) -> list[str | None]:
+        """Return a list of texts; a cell of a CSV file holds the list as JSON, Python or numpy write it, or one text.
+
+        Raises:
+            InputError: the cell is not such a list.
+        """
+        value = self.value(column)
+        if isinstance(value, list):
+            if any(not isinstance(item, str | None) for item in value):
+                raise self.error(column, "expected a list of texts, found other values in it")
+            return [None if item is None or item.strip().casefold() in _MISSING else item.strip() for item in value]
+        text = self.text(column)
+        if text is None:
+            return []
+        if _LIST.fullmatch(text):
+            return [item[1:-1].strip() or None for item in re.findall(_TEXT, text)]
+        if re.search(r"""[\[\]'",]""", text):
+            raise self.error(column, "expected a list such as ['a.png', 'b.png'], found another notation")
+        return [text]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an archive names what a study consists of.
+
+    Attributes:
+        source: name of the archive.
+        images: column with the path of an image, or a list of paths.
+        sections: columns of each section; the first one with text counts.
+        study: returns the name of a record's study, from the record and its image paths.
+        view: returns the view of an image as the archive names it, and its column, from the record, the position of
+            the image in it, and its path.
+        split: returns the split as the archive names it; None if it has none.
+        files: returns the paths below the folder of images where an image may be, in order of preference.
+        patient: column of the patient, if there is one.
+        order: column of the date or position of the study among those of the patient, if there is one.
+        parse_order: returns a number that sorts, None for an invalid value.
+    """
+
+    source: str
+    images: str
+    sections: Mapping[str, Sequence[str]]
+    study: Callable[[Record, Sequence[str]], str]
+    view: Callable[[Record, int, str], tuple[str | None, str]]
+    split: Callable[[Record], str | None]
+    files: Callable[[str], Iterable[str]]
+    patient: str | None = None
+    order: str | None = None
+    parse_order: Callable[[str], int | None] = parse_number
+
+
+@dataclass(slots=True)
+class _Study:
+    """A study while its records are read."""
+
+    patient_id: str | None
+    split: str | None
+    sections: Mapping[str, str | None]
+    order: int | None = None
+    radiographs: list[Radiograph] = field(default_factory=list)
+
+
+def read_studies(layout: Layout, records: Iterable[Record], folder: Path) -> Archive:
+    """Group records to studies, and list every record and image that cannot be used.
+
+    Records of one study can differ in their reports: the first one with findings counts. Of several dates or positions
+    the earliest counts. The prior report of a later study consists of findings and impression.
+
+    Args:
+        layout: of the archive.
+        records: rows or objects, with an image or a study in each.
+        folder: of the images. A missing image is listed by the conversion.
+
+    Raises:
+        InputError: no image of the records is below the folder.
+    """
+    studies: dict[str, _Study] = {}
+    place_of: dict[str, str] = {}
+    failures: list[Failure] = []
+    for record in records:
+        paths: list[str] = []
+        try:
+            paths = _image_paths(record, layout.images)
+            name = layout.study(record, paths)
+            study = _parse_study(layout, record)
+            first = studies.setdefault(name, study)
+            _merge(first, study, record, layout)
+        except InputError as error:
+            failures.append(read_failure(next(iter(paths), record.name), str(error)))
+            continue
+        try:
+            orders = (first.order, _parse_order(layout, record))
+            first.order = min((order for order in orders if order is not None), default=None)
+        except InputError as error:
+            failures.append(read_failure(name, str(error)))
+        for index, path in enumerate(paths):
+            try:
+                if path in place_of:
+                    message = f"duplicate image, first at {place_of[path]}"
+                    raise record.error(layout.images, message, ErrorCode.DUPLICATE)
+                place_of[path] = record.name
+                image = _radiograph(layout, record, index, path, folder)
+            except InputError as error:
+                image = read_failure(path, str(error))
+            (failures if isinstance(image, Failure) else first.radiographs).append(image)
+    radiographs = [radiograph for study in studies.values() for radiograph in study.radiographs]
+    if radiographs and not any(os.path.isfile(radiograph.path) for radiograph in radiographs):  # noqa: PTH113
+        message = f"expected the images of the table below this folder, such as {next(iter(place_of))}, found none"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folder)
+    return Archive(layout.source, [_archive_study(name, study) for name, study in studies.items()], failures)
+
+
+def _image_paths(record: Record, column: str) -> list[str]:
+    paths = record.texts(column)
+    if not paths or None in paths:
+        raise record.error(column, "expected the path of an image, found none", ErrorCode.MISSING_FIELD)
+    return [path for path in paths if path is not None]
+
+
+def _parse_study(layout: Layout, record: Record) -> _Study:
+    sections = {
+        section: next((text for column in columns if (text := section_text(record.text(column) or ""))), None)
+        for section, columns in layout.sections.items()
+    }
+    split = layout.split(record)
+    return _Study(
+        patient_id=None if layout.patient is None else record.require(layout.patient),
+        split=None if split is None else split_name(split, file=record.file, line=record.line),
+        sections=sections,
+    )
+
+
+def _parse_order(layout: Layout, record: Record) -> int | None:
+    if layout.order is None or (value := record.text(layout.order)) is None:
+        return None
+    if (order := layout.parse_order(value)) is None:
+        message = f"expected a date or a number, found {describe_choice(value)}; the study is used without it"
+        raise record.error(layout.order, message)
+    return order
+
+
+def _merge(first: _Study, study: _Study, record: Record, layout: Layout) -> None:
+    """Add what another record of a study states."""
+    for column, known, found in (
+        (layout.patient or "", first.patient_id, study.patient_id),
+        ("split", first.split, study.split),
+    ):
+        if found != known:
+            message = f"expected '{known}' as in the study's first record, found '{found}'"
+            raise record.error(column, message, ErrorCode.MISMATCH)
+    if first.sections.get("findings") is None and study.sections.get("findings") is not None:
+        first.sections = study.sections
+
+
+def _radiograph(layout: Layout, record: Record, index: int, path: str, folder: Path) -> Radiograph | Failure:
+    """Return an image of a record; a failure if its view is neither frontal nor lateral.
+
+    Raises:
+        InputError: the view is missing or unknown.
+    """
+    name, column = layout.view(record, index, path)
+    if name is None or name.upper() not in VIEWS:
+        found = "none" if name is None else describe_choice(name)
+        raise record.error(column, f"expected a view such as PA, AP or LATERAL, found {found}")
+    view = VIEWS[name.upper()]
+    if view is None:
+        return Failure(source=path, stage="select", reason=f"view {name} is neither frontal nor lateral")
+    files = [folder / name for name in layout.files(path)]
+    # Unlike Path.is_file, it is false for names that the file system does not allow.
+    file = next((file for file in files if os.path.isfile(file)), files[0])  # noqa: PTH113
+    return replace(radiograph_below(folder, Path(path), view), path=file)
+
+
+def _archive_study(name: str, study: _Study) -> ArchiveStudy:
+    sections = study.sections
+    return ArchiveStudy(
+        study_id=name,
+        patient_id=study.patient_id,
+        timestamp=study.order,
+        radiographs=tuple(study.radiographs),
+        findings=sections.get("findings"),
+        indication=sections.get("indication"),
+        technique=sections.get("technique"),
+        comparison=sections.get("comparison"),
+        report=whole_report(sections.get("findings"), sections.get("impression")),
+        split=study.split,
+    )
+
+
+def table_records(path: Path, required: Sequence[str] = ()) -> Iterator[Record]:
+    """Yield the rows of a table: CSV (also `.gz` or `.zip`), JSON Lines, or a JSON list of objects.
+
+    Args:
+        path: the table.
+        required: columns that a CSV file must have.
+
+    Raises:
+        InputError: the table cannot be read, or a column is missing.
+    """
+    if path.name.endswith((".csv", ".csv.gz", ".zip")):
+        columns, rows = read_csv(path)
+        if missing := [name for name in required if name not in columns]:
+            message = f"expected this column, found {list_columns(columns)}"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field=missing[0])
+        for line, cells in rows:
+            yield Record(path, cells, line)
+    elif path.suffix == ".json" and next(read_lines(path), "").lstrip().startswith("["):
+        for index, cells in enumerate(read_json(path)):
+            yield Record(path, cells, key=f"[{index}]")
+    elif path.suffix in (".jsonl", ".json"):
+        for line, cells in read_jsonl(path):
+            yield Record(path, cells, line)
+    else:
+        raise InputError("expected a .csv, .csv.gz, .json or .jsonl file", code=ErrorCode.INVALID_FORMAT, file=path)
+
+
+def whole_report(findings: str | None, impression: str | None) -> str | None:
+    """Join two sections to one report, with headings as in MIMIC-CXR.
+
+    Args:
+        findings: section.
+        impression: section.
+    """
+    sections = (("FINDINGS", findings), ("IMPRESSION", impression))
+    return " ".join(f"{heading}: {text}" for heading, text in sections if text) or None
+
+
+def split_name(value: str | None, *, file: Path | str, line: int | None) -> str:
+    """Return the name of a split as used in manifests.
+
+    Args:
+        value: split as in the table.
+        file: for error messages.
+        line: for error messages.
+
+    Raises:
+        InputError: the split is unknown.
+    """
+    if value is None or value.lower() not in _SPLITS:
+        raise InputError(
+            f"expected train, validation or test, found {describe_choice(value)}", file=file, line=line, field="split"
+        )
+    return _SPLITS[value.lower()]
+
+
+def parse_date(value: str | None) -> int | None:
+    """Return a date yyyymmdd as a number; pandas writes "20190102.0" if values are missing."""
+    match = re.fullmatch(r"(\d{8})(\.0)?", value or "", re.ASCII)
+    return int(match[1]) if match else None

@@ -1,0 +1,95 @@
+"""ReXGradient-160K (Zhang et al. 2025): 273,004 radiographs of 160,000 studies of 109,487 patients, with reports.
+
+    metadata/{train,valid,test}_metadata_view_position.json
+        objects by the name of the study: PatientID, StudyDate (yyyymmdd), Indication, Comparison, Findings, Impression,
+        and lists with an item per image: ImagePath (../deid_png/...), ImageViewPosition
+    deid_png/<PatientID>/<AccessionNumber>/studies/<study>/series/<series>/instances/<image>.png
+        downloaded as deid_png.part*, the parts of one archive
+
+The tables `*_metadata.csv` have no image paths and are not read.
+
+Source: https://arxiv.org/abs/2505.00228, https://huggingface.co/datasets/rajpurkarlab/ReXGradient-160K, and public
+readers of the files; the release itself was not available.
+
+Inferred, not verified: the names of views. UNKNOWN, a tenth of the images, is listed instead of guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from data.archive import Archive
+from data.sources.records import Layout, Record, parse_date, read_studies
+from radfact.errors import ErrorCode, InputError, describe
+from radfact.io.jsonl import read_json
+
+_METADATA = "_metadata_view_position.json"
+_IMAGES, _VIEWS = "ImagePath", "ImageViewPosition"
+_FOLDER = "deid_png/"
+
+
+def read_rexgradient(root: Path, images: Path | None = None) -> Archive:
+    """Read the splits of ReXGradient-160K whose metadata is present.
+
+    Args:
+        root: folder of `metadata`, or `metadata` itself.
+        images: folder with `deid_png`, or `deid_png` itself; None for `root`.
+
+    Raises:
+        InputError: there is no metadata, or it is not JSON of this form, or there are no images.
+    """
+    files = [
+        file
+        for split in ("train", "valid", "test")
+        for file in (root / "metadata" / f"{split}{_METADATA}", root / f"{split}{_METADATA}")
+        if file.is_file()
+    ]
+    if not files:
+        message = f"expected metadata/train{_METADATA}, or valid or test, in this folder, found none"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
+    records = (record for file in files for record in _records(file))
+    return read_studies(_LAYOUT, records, (images or root).absolute())
+
+
+def _records(file: Path) -> Iterator[Record]:
+    studies = read_json(file, allow_nan=True)
+    if not isinstance(studies, dict):
+        message = f"expected an object with a study for each key, found {describe(studies)}"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=file)
+    for key, cells in studies.items():
+        yield Record(file, cells, key=key)
+
+
+def _view(record: Record, index: int, _path: str) -> tuple[str | None, str]:
+    views, paths = record.texts(_VIEWS), record.texts(_IMAGES)
+    if len(views) != len(paths):
+        message = f"expected one view for each of {len(paths)} images, found {len(views)}"
+        raise record.error(_VIEWS, message, ErrorCode.MISMATCH)
+    return views[index], f"{_VIEWS}[{index}]"
+
+
+def _files(path: str) -> Iterator[str]:
+    while path.startswith("../"):
+        path = path[3:]
+    yield path
+    yield path.removeprefix(_FOLDER)
+
+
+_LAYOUT = Layout(
+    source="rexgradient",
+    images=_IMAGES,
+    sections={
+        "findings": ("Findings",),
+        "impression": ("Impression",),
+        "indication": ("Indication",),
+        "comparison": ("Comparison",),
+    },
+    study=lambda record, _paths: record.key,
+    view=_view,
+    split=lambda record: record.file.name.partition("_")[0],
+    files=_files,
+    patient="PatientID",
+    order="StudyDate",
+    parse_order=parse_date,
+)
