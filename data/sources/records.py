@@ -209,7 +209,10 @@ def read_studies(layout: Layout, records: Iterable[Record], folder: Path) -> Arc
                 image = _radiograph(layout, record, index, path, folder)
             except InputError as error:
                 image = read_failure(path, str(error))
-            (failures if isinstance(image, Failure) else first.radiographs).append(image)
+            if isinstance(image, Failure):
+                failures.append(image)
+            else:
+                first.radiographs.append(image)
     radiographs = [radiograph for study in studies.values() for radiograph in study.radiographs]
     if radiographs and not any(os.path.isfile(radiograph.path) for radiograph in radiographs):  # noqa: PTH113
         message = f"expected the images of the table below this folder, such as {next(iter(place_of))}, found none"

@@ -82,8 +82,8 @@ def _parameter_table(result: Estimate) -> Table:
     return table
 
 
-def _sum(result: Estimate, place: int) -> int:
-    return sum(counts[place] for counts in result.parameters.values())
+def _sum(result: Estimate, index: int) -> int:
+    return sum(counts[index] for counts in result.parameters.values())
 
 
 def _memory_table(result: Estimate) -> Table:

@@ -131,7 +131,7 @@ def print_comparison(
     settings: Mapping[str, Any],
     about: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write a comparison, and print a table per experiment with differences to the base, and the footnotes.
+    """Write a comparison, and print its tables and footnotes.
 
     Args:
         console: console to print to.
@@ -142,16 +142,15 @@ def print_comparison(
         settings: see `maira.evaluate.comparison.write_comparison`.
         about: see `maira.evaluate.comparison.write_comparison`.
     """
-    from maira.evaluate.comparison import footnotes, table_rows, write_comparison
+    from maira.evaluate.comparison import footnotes, write_comparison
+    from radfact.cli.tables import show_table
     from radfact.io.outputs import replace_files
 
     with replace_files(folder) as new:
         write_comparison(table, new, stem, title, settings, about)
-    for experiment in table.experiments:
-        heading = experiment.name
-        if table.base is not None and experiment.name != table.base.name:
-            heading += f", and its differences to {table.base.name}"
-        print_table(console, heading, *table_rows(table, experiment))
+    for heading, scores in table.tables().items():
+        print_line(console, heading)
+        show_table(console, scores)
     for note in footnotes(table):
         print_line(console, note)
     print_line(console, f"tables: {folder / f'{stem}.md'}")

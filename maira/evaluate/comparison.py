@@ -1,27 +1,25 @@
-"""Compare the scores of several experiments, as in MAIRA-2, tables D.7 to D.10."""
+"""Compare the scores of several experiments, as in MAIRA-2, tables D.7 to D.10, over the samples that they share."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from maira.evaluate.experiments import COMPARISON_MENTIONS, LATERAL_MENTIONS, Experiment
+from radfact.html.comparison_page import difference_table, own_table, score_rows
+from radfact.html.meta_page import Table, format_cell
 from radfact.io.jsonl import open_atomic, read_json, write_json
-from radfact.results.systems import Column, pooled_functions, read_system
-from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
-from radfact.statistics.clusters import clusters_of
-from radfact.statistics.significance import mean_counts, mean_from_counts, paired_difference
+from radfact.results.compare import Comparison as SystemComparison
+from radfact.results.compare import compare_systems
+from radfact.results.systems import Column, System, pooled_functions, read_system
+from radfact.statistics.significance import mean_counts, mean_from_counts
 
 _REFERENCE_SUFFIX = "_reference"
 """Suffix of scores of the reference reports themselves."""
 COMPLETION = "completion_"
 """Prefix of the scores of box completion."""
-_BOX_PREFIXES = ("grounding_", "spatial_", COMPLETION)
-"""Prefixes of scores about boxes, which have separate tables, as in the paper."""
 _OVERLAPS = ("precision", "recall", "iou")
 
 
@@ -30,45 +28,31 @@ class Comparison:
     """Scores of several experiments, and their differences to a base.
 
     Attributes:
-        experiments: experiments in the order of the rows.
+        experiments: experiments; the base is the first one.
         base: experiment that the others are compared with; None if it has no scores.
-        scores: by experiment and name; scores with a value in any experiment, in the same order for each.
-        differences: by experiment (except the base) and name, for scores that can be resampled in both.
-        reference: scores of the reference reports themselves.
-        replicates: number of bootstrap replicates.
+        systems: scores and differences; its systems are the experiments.
+        reference: scores of the reference reports themselves; None for those without a value.
         notes: remarks for the reader.
     """
 
     experiments: Sequence[Experiment]
     base: Experiment | None
-    scores: Mapping[str, Mapping[str, Summary]]
-    differences: Mapping[str, Mapping[str, Summary]]
-    reference: Mapping[str, Summary]
-    replicates: int
+    systems: SystemComparison
+    reference: Mapping[str, float | None]
     notes: Sequence[str]
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the scores."""
-        return list(self.scores[self.experiments[0].name])
-
-
-class _Draws(TypedDict):
-    """Arguments of the bootstrap."""
-
-    replicates: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class _Row:
-    """An experiment: dataset-level scores by name, contributions of studies or phrases to each, clusters of studies."""
-
-    experiment: Experiment
-    scores: Mapping[str, Summary]
-    columns: Mapping[str, Column]
-    clusters: Mapping[str, str | None]
-    cluster_by: str | None
+    def tables(self) -> dict[str, Table]:
+        """Return the tables by title: each experiment next to the base, and each by itself."""
+        others = [] if self.base is None else range(1, len(self.experiments))
+        tables = {
+            f"{self.systems.systems[index]} compared with {self.systems.systems[0]}": difference_table(
+                self.systems, index
+            )
+            for index in others
+        }
+        # Without the verdict, which is for the page of `radfact compare`.
+        tables = {title: table.select(table.headings[:-1]) for title, table in tables.items()}
+        return tables | {"Each experiment by itself": own_table(self.systems)}
 
 
 def compare(experiments: Sequence[Experiment], notes: Sequence[str] = (), base: Experiment | None = None) -> Comparison:
@@ -79,71 +63,44 @@ def compare(experiments: Sequence[Experiment], notes: Sequence[str] = (), base: 
         notes: remarks about the studies.
         base: experiment that the others are compared with, if any.
     """
-    options = read_json(experiments[0].results / "run.json")["options"]
-    draws = _Draws(replicates=int(options["bootstrap"]), seed=int(options["seed"]))
+    ordered = sorted(experiments, key=lambda experiment: base is not None and experiment.name != base.name)
+    options = read_json(ordered[0].results / "run.json")["options"]
     functions = pooled_functions([name for name in options.get("metrics", "").split(",") if ":" in name])
-    rows = {experiment.name: _row(experiment, functions, draws) for experiment in experiments}
-    names = dict.fromkeys(
-        name for row in rows.values() for name, score in row.scores.items() if score.point is not None
+    systems = compare_systems(
+        [_without_references(read_system(item.results, item.name, functions)) for item in ordered],
+        other_columns=[_completion_columns(item) for item in ordered],
+        has_baseline=base is not None,
+        replicates=int(options["bootstrap"]),
+        seed=int(options["seed"]),
     )
-    shown = [name for name in names if not name.endswith(_REFERENCE_SUFFIX)]
-    others = [row for row in rows.values() if base is not None and row.experiment.name != base.name]
-    return Comparison(
-        experiments,
-        base,
-        scores={key: {name: row.scores.get(name, Summary(None)) for name in shown} for key, row in rows.items()},
-        differences={row.experiment.name: _differences(row, rows[base.name], draws) for row in others} if base else {},
-        reference={
-            name.removesuffix(_REFERENCE_SUFFIX): score
-            for name, score in rows[experiments[0].name].scores.items()
-            if name.endswith(_REFERENCE_SUFFIX)
-        },
-        replicates=draws["replicates"],
-        notes=[*notes, *_notes(experiments)],
+    reference = {
+        name.removesuffix(_REFERENCE_SUFFIX): record["point"]
+        for name, record in ordered[0].scores["scores"].items()
+        if name.endswith(_REFERENCE_SUFFIX)
+    }
+    return Comparison(ordered, base, systems, reference, [*notes, *_notes(ordered)])
+
+
+def _without_references(system: System) -> System:
+    """Return a system without the scores of reference reports, which are equal in all experiments."""
+    names = [name for name in system.directions if not name.endswith(_REFERENCE_SUFFIX)]
+    return replace(
+        system,
+        directions={name: system.directions[name] for name in names},
+        columns={name: system.columns[name] for name in names if name in system.columns},
     )
 
 
-def _row(experiment: Experiment, functions: Mapping[str, Mapping[str, CountsFunction]], draws: _Draws) -> _Row:
-    system = read_system(experiment.results, experiment.name, functions)
-    columns = dict(system.columns)
-    phrases = experiment.completions
-    completions = {COMPLETION + name: [float(row[name]) for row in phrases.values()] for name in _OVERLAPS}
-    keys = [f"{sample_id} {index}" for sample_id, index in phrases]
-    columns |= {
-        name: Column(dict(zip(keys, mean_counts(values), strict=True)), mean_from_counts)
-        for name, values in completions.items()
+def _completion_columns(experiment: Experiment) -> dict[str, Column]:
+    """Return the overlaps of completed boxes by sentence."""
+    rows = experiment.completions
+    keys = [f"{sample_id} {index}" for sample_id, index in rows]
+    return {
+        COMPLETION + name: Column(
+            dict(zip(keys, mean_counts([float(row[name]) for row in rows.values()]), strict=True)), mean_from_counts
+        )
+        for name in _OVERLAPS
     }
-    names = [field.name for field in fields(Summary)]
-    scores = {
-        score: Summary(**{name: record[name] for name in names})
-        for score, record in experiment.scores["scores"].items()
-    }
-    return _Row(experiment, scores | summarize(completions, **draws), columns, system.clusters, system.cluster_by)
-
-
-def _differences(row: _Row, base: _Row, draws: _Draws) -> dict[str, Summary]:
-    """Return paired differences over the studies, or phrases, scored in both experiments."""
-    differences: dict[str, Summary] = {}
-    for name, score in base.scores.items():
-        column, base_column = row.columns.get(name), base.columns.get(name)
-        if not column or not base_column or name.endswith(_REFERENCE_SUFFIX):
-            continue
-        shared = [key for key in column.counts if key in base_column.counts]
-        if not shared:
-            continue
-        difference = paired_difference(
-            column.of(shared),
-            base_column.of(shared),
-            {name: column.value},
-            has_value=column.has_value,
-            pairing=column.pairing,
-            # A phrase of box completion is no sample, and is drawn by itself.
-            clusters=clusters_of(base.cluster_by, [base.clusters.get(key) for key in shared]),
-            **draws,
-        )[name]
-        if difference.point is not None:
-            differences[name] = replace(difference, direction=score.direction)
-    return differences
 
 
 def _notes(experiments: Sequence[Experiment]) -> list[str]:
@@ -158,60 +115,30 @@ def _notes(experiments: Sequence[Experiment]) -> list[str]:
     return notes
 
 
-def cell(score: Summary | None, *, signed: bool = False) -> str:
-    """Return median and 95 % interval as in the paper, or the point without bootstrap.
-
-    Args:
-        score: with or without interval.
-        signed: whether to print the sign, as for differences.
-    """
-    if score is None or score.point is None:
-        return "-"
-    form = "+.3f" if signed else ".3f"
-    if score.low is None or score.high is None or score.median is None:
-        return format(score.point, form)
-    return f"{score.median:{form}} [{score.low:{form}}, {score.high:{form}}]"
-
-
-def table_rows(comparison: Comparison, experiment: Experiment) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of one experiment for a terminal of 80 columns, one row per score.
-
-    Args:
-        comparison: comparison with the experiment.
-        experiment: one of its experiments.
-    """
-    differences = comparison.differences.get(experiment.name)
-    rows = []
-    for name, score in comparison.scores[experiment.name].items():
-        difference = [] if differences is None else [cell(differences.get(name), signed=True)]
-        rows.append([_heading(name, score), cell(score), *difference, str(score.n)])
-    return ["score", "value", *([] if differences is None else ["difference"]), "n"], rows
-
-
 def footnotes(comparison: Comparison) -> list[str]:
     """Return the remarks below the tables."""
-    has_boxes = any(name.startswith(COMPLETION) for name in comparison.names)
-    units = "studies, and over phrases for box completion" if has_boxes else "studies"
-    interval = (
-        f"Median and 95 % interval of {comparison.replicates} bootstrap replicates over {units}."
-        if comparison.replicates
-        else "Without bootstrap: point values."
+    systems = comparison.systems
+    replicates, rounds = systems.options["replicates"], systems.options["rounds"]
+    notes = [*comparison.notes, *systems.notes]
+    if comparison.base is not None and len(comparison.experiments) > 1:
+        interval = f"its 95 % interval from {replicates} paired bootstrap replicates" if replicates else "no interval"
+        notes.append(
+            "Everything in a row of a comparison is computed over the same n samples, those that both experiments have "
+            f"scored: both scores, their difference with {interval}, and p of approximate randomization with {rounds} "
+            "rounds."
+        )
+    notes.append(
+        "Each experiment by itself, with 95 % intervals: over its own n samples. Scores with different n are not "
+        "comparable."
     )
-    paired = (
-        f" Differences to {comparison.base.name} are paired: both are resampled alike, over the studies with a value "
-        "in both (n)."
-        if comparison.base and comparison.differences
-        else ""
-    )
-    mentions = {name: cell(comparison.reference.get(name)) for name in (LATERAL_MENTIONS, COMPARISON_MENTIONS)}
-    notes = [
-        *comparison.notes,
-        interval,
-        f"A score is over the studies with a value in the experiment (n).{paired}",
+    if any(name.startswith(COMPLETION) for name in systems.scores):
+        notes.append(f"{COMPLETION}*: over sentences with completed boxes, which are resampled one by one.")
+    mentions = {name: format_cell(comparison.reference.get(name)) for name in (LATERAL_MENTIONS, COMPARISON_MENTIONS)}
+    notes.append(
         f"{LATERAL_MENTIONS}: share of reports that mention a lateral view, by the expression of MAIRA-2, listing 6; "
-        f"reference reports: {mentions[LATERAL_MENTIONS]}.",
-    ]
-    if COMPARISON_MENTIONS in comparison.names:
+        f"reference reports: {mentions[LATERAL_MENTIONS]}."
+    )
+    if COMPARISON_MENTIONS in systems.scores:
         notes.append(
             f"{COMPARISON_MENTIONS}: share of reports that mention an earlier examination, as read by the judge's "
             f"model with our own prompt; reference reports: {mentions[COMPARISON_MENTIONS]}."
@@ -232,7 +159,7 @@ def write_comparison(
     settings: Mapping[str, Any],
     details: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write STEM.json, STEM.csv (one row per score, experiment and kind) and STEM.md, each atomically.
+    """Write STEM.json, STEM.csv (one row per score and experiment) and STEM.md, each atomically.
 
     Args:
         comparison: comparison to write.
@@ -242,63 +169,19 @@ def write_comparison(
         settings: settings of all experiments, for the JSON file.
         details: settings by experiment, for the JSON file.
     """
+    systems = comparison.systems
     experiments = {
         experiment.name: {
             **(details or {}).get(experiment.name, {}),
             "dropped": list(experiment.dropped),
-            "scores": _records(comparison.scores[experiment.name]),
-            "differences": _records(comparison.differences.get(experiment.name, {})),
+            "scores": {name: asdict(contrasts[index]) for name, contrasts in systems.scores.items()},
         }
-        for experiment in comparison.experiments
+        for index, experiment in enumerate(comparison.experiments)
     }
     base = {"base": comparison.base.name if comparison.base else None}
-    record = {**settings, **base, "experiments": experiments, "reference": _records(comparison.reference)}
+    record = {**settings, **base, "experiments": experiments, "reference": dict(comparison.reference)}
     write_json(folder / f"{stem}.json", record | {"notes": footnotes(comparison)})
-    with open_atomic(folder / f"{stem}.csv") as handle:
-        writer = csv.writer(handle, lineterminator="\n")
-        writer.writerow(["score", "experiment", "kind", "point", "median", "low", "high", "n"])
-        for kind, values in (("value", comparison.scores), ("difference", comparison.differences)):
-            for name in comparison.names:
-                for experiment in comparison.experiments:
-                    if score := values.get(experiment.name, {}).get(name):
-                        cells = (score.point, score.median, score.low, score.high)
-                        numbers = ["" if value is None else value for value in cells]
-                        writer.writerow([name, experiment.name, kind, *numbers, score.n])
+    score_rows(systems).write(folder / f"{stem}.csv")
+    tables = [f"## {heading}\n\n{table.as_markdown()}" for heading, table in comparison.tables().items()]
     with open_atomic(folder / f"{stem}.md") as handle:
-        handle.write("\n".join([f"# {title}\n", *_sections(comparison), "\n\n".join(footnotes(comparison)) + "\n"]))
-
-
-def _records(scores: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
-    return {name: asdict(score) for name, score in scores.items()}
-
-
-def _sections(comparison: Comparison) -> Iterator[str]:
-    """Yield tables of scores, differences and counts, one row per experiment."""
-    yield from _tables(comparison.scores, comparison.names, cell)
-    if comparison.base and comparison.differences:
-        yield f"## Differences to {comparison.base.name}\n"
-        yield from _tables(comparison.differences, comparison.names, partial(cell, signed=True))
-    yield "## n\n"
-    yield from _tables(comparison.scores, comparison.names, lambda score: str(score.n if score else 0))
-
-
-def _tables(
-    values: Mapping[str, Mapping[str, Summary]], names: Sequence[str], show: Callable[[Summary | None], str]
-) -> Iterator[str]:
-    """Yield a Markdown table of text scores and one of box scores, without scores that no experiment has."""
-    examples = {name: next((scores[name] for scores in values.values() if name in scores), None) for name in names}
-    for is_box_table in (False, True):
-        columns = {
-            name: score
-            for name, score in examples.items()
-            if score is not None and name.startswith(_BOX_PREFIXES) == is_box_table
-        }
-        if columns:
-            lines = [["experiment", *(_heading(name, score) for name, score in columns.items())]]
-            lines += [["---", *["---:"] * len(columns)]]
-            lines += [[key, *(show(scores.get(name)) for name in columns)] for key, scores in values.items()]
-            yield "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _heading(name: str, score: Summary) -> str:
-    return f"{name} (↓)" if score.direction == "lower" else name
+        handle.write("\n".join([f"# {title}\n", *tables, "\n\n".join(footnotes(comparison)) + "\n"]))

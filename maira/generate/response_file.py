@@ -241,9 +241,9 @@ def generate_responses(
     for rows, failed in file.group.gather(result):
         file.add_rows(rows)
         failures += failed
-    place = {item.sample_id: place for place, item in reversed(list(enumerate(items)))}
+    index = {item.sample_id: index for index, item in reversed(list(enumerate(items)))}
     failures = list(dict.fromkeys(failures))  # many phrases may share an unreadable image
-    failures.sort(key=lambda failure: place.get(failure.sample_id or "", -1))
+    failures.sort(key=lambda failure: index.get(failure.sample_id or "", -1))
     has_responses = any(item.key in file.rows for item in items)
     if file.group.is_main:
         replace_failures(file.failures_file, file.out.name, failures)

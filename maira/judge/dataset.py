@@ -44,7 +44,7 @@ class ChatFile:
         Raises:
             InputError: the line is not a valid sample.
         """
-        begin, end = (int(self.offsets[place]) for place in (number, number + 1))
+        begin, end = (int(self.offsets[index]) for index in (number, number + 1))
         try:
             with self.path.open("rb") as handle:
                 handle.seek(begin)
@@ -155,7 +155,7 @@ def open_chat_dataset(
     total, done = sum(file.count for file in files), 0
     rows: list[tuple[int, ...]] = []
     errors: list[InputError] = []
-    for place, (source, file) in enumerate(zip(sources, files, strict=True)):
+    for index, (source, file) in enumerate(zip(sources, files, strict=True)):
         shares, before = config.shares(source), len(rows) + len(errors)
         for number, sample in _read_samples(file, errors):
             done += 1
@@ -168,7 +168,7 @@ def open_chat_dataset(
             except InputError as error:
                 errors.append(InputError(error.message, code=error.code, file=file.path, line=number + 1))
                 continue
-            rows.append((place, number, ALL_TASKS.index(sample.task), 0, 0, prompt, len(ids) - prompt))
+            rows.append((index, number, ALL_TASKS.index(sample.task), 0, 0, prompt, len(ids) - prompt))
         if len(rows) + len(errors) == before:
             split = f" in the split '{source.split}'" if source.split is not None else ""
             message = f"has no sample{split} of the task {' or '.join(shares)}"
@@ -238,7 +238,7 @@ def encode_chat(sample: ChatSample, tokenizer: Any, ends: frozenset[int]) -> tup
             f"sample '{sample.sample_id}': the prompt has {len(begin)} tokens, but of those of prompt and answer only "
             f"the first {agree} are the same; the tokenizer does not split the text where the answer begins"
         )
-    last = next((place for place in range(len(begin), len(ids)) if ids[place] in ends), None)
+    last = next((index for index in range(len(begin), len(ids)) if ids[index] in ends), None)
     if last is None:
         raise InputError(
             f"sample '{sample.sample_id}': the chat template does not end an answer with a token at which the model "

@@ -51,10 +51,10 @@ def reword(report: str, rng: random.Random) -> str | None:
     """
     document = ReportSentences.of(report)
     changes: dict[int, str | None] = {}
-    for place, sentence in enumerate(document.sentences):
+    for index, sentence in enumerate(document.sentences):
         variants = [texts for texts in (_parts(sentence), _shorten(sentence), _rephrase(sentence)) if texts]
         if variants:
-            changes[place] = f"{rng.choice(rng.choice(variants))}."
+            changes[index] = f"{rng.choice(rng.choice(variants))}."
     return document.replaced(changes, {}) if changes else None
 
 

@@ -45,10 +45,10 @@ def make_score_examples(
     answers: list[Assessment | Failure | None] = [None] * len(pairs)
     sources = [""] * len(pairs)
     for name, client in teachers.items():
-        places = [place for place, answer in enumerate(answers) if not isinstance(answer, Assessment)]
-        new_answers = _assess([pairs[place] for place in places], task, client)
-        for place, answer in zip(places, new_answers, strict=True):
-            answers[place], sources[place] = answer or answers[place], name
+        indices = [index for index, answer in enumerate(answers) if not isinstance(answer, Assessment)]
+        new_answers = _assess([pairs[index] for index in indices], task, client)
+        for index, answer in zip(indices, new_answers, strict=True):
+            answers[index], sources[index] = answer or answers[index], name
     for paired, answer, teacher in zip(pairs, answers, sources, strict=True):
         if isinstance(answer, Failure):
             example_set.failures[paired.pair.sample_id] = answer.reason

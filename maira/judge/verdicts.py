@@ -53,10 +53,10 @@ def make_entailment_examples(
     # An example, or the reason why there is none; None if the teachers do not know.
     labels: list[tuple[str, Example | str | None]] = [("", None)] * len(queries)
     for name, judge in teachers.items():
-        places = [place for place, (_, label) in enumerate(labels) if not isinstance(label, Example)]
-        new_labels = _label_queries(judge, [queries[place] for place in places])
-        for place, label in zip(places, new_labels, strict=True):
-            labels[place] = (name, label or labels[place][1])
+        indices = [index for index, (_, label) in enumerate(labels) if not isinstance(label, Example)]
+        new_labels = _label_queries(judge, [queries[index] for index in indices])
+        for index, label in zip(indices, new_labels, strict=True):
+            labels[index] = (name, label or labels[index][1])
     for number, ((paired, direction, query), (teacher, label)) in enumerate(zip(queries, labels, strict=True)):
         name = f"{paired.pair.sample_id}/{direction}{number}"
         if isinstance(label, str):
@@ -72,8 +72,8 @@ def _make_queries(pairs: Sequence[ReportPair], splitter: Splitter, example_set: 
     """Yield for each pair the candidate's sentences given the reference (A), then the other way round (B)."""
     texts = [narrative(report) for paired in pairs for report in (paired.pair.candidate, paired.pair.reference)]
     split = splitter.split(texts)
-    for place, paired in enumerate(pairs):
-        candidate, reference = split[2 * place], split[2 * place + 1]
+    for index, paired in enumerate(pairs):
+        candidate, reference = split[2 * index], split[2 * index + 1]
         if isinstance(candidate, Failure):
             example_set.failures[paired.pair.sample_id] = candidate.reason
         elif isinstance(reference, Failure):
@@ -97,7 +97,7 @@ def _label_by_verdict(query: EntailmentQuery, verdict: Verdict | Failure) -> Exa
     if isinstance(verdict, Failure):
         return verdict.reason
     entailed = verdict.status == "entailment"
-    return _make_example(query, [query.premises[place] for place in verdict.evidence] if entailed else [])
+    return _make_example(query, [query.premises[index] for index in verdict.evidence] if entailed else [])
 
 
 def _make_example(query: EntailmentQuery, evidence: Sequence[str]) -> Example:

@@ -303,11 +303,11 @@ def _apply_change(state: State, change: Change, version: int) -> State:
     if isinstance(change, Add):
         _check_sentence(change.text)
         return replace(state, sentences=(*state.sentences, ReviewedSentence(f"a{version}", change.text, change.boxes)))
-    places = [place for place, sentence in enumerate(state.sentences) if sentence.id == change.sentence]
-    if not places:
+    indices = [index for index, sentence in enumerate(state.sentences) if sentence.id == change.sentence]
+    if not indices:
         raise InputError("unknown sentence", code=ErrorCode.UNKNOWN_NAME, field="sentence")
     sentences = list(state.sentences)
-    sentences[places[0]] = _correct(sentences[places[0]], change)
+    sentences[indices[0]] = _correct(sentences[indices[0]], change)
     return replace(state, sentences=tuple(sentences))
 
 

@@ -63,10 +63,10 @@ def corrections_csv(store: Store, reviewers: Sequence[str]) -> str:
     for reviewer in map(store.registered_name, reviewers):
         for draft, review in zip(store.drafts, store.reviews(reviewer), strict=True):
             state = review.state
-            for place, sentence in enumerate(state.sentences, 1):
+            for index, sentence in enumerate(state.sentences, 1):
                 if sentence.is_correction:
                     shared = [str(state.done).lower(), state.comment]
-                    cells = [reviewer, draft.sample_id, str(place), *_cells(sentence), *shared]
+                    cells = [reviewer, draft.sample_id, str(index), *_cells(sentence), *shared]
                     writer.writerow([guard(cell) for cell in cells])
     return buffer.getvalue()
 

@@ -103,8 +103,8 @@ def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], title: str)
         panel.get_yticklabels()[at].set(style="italic", color=_UNRATED)
         for bars in panel.containers:
             bars[at].set_alpha(_FAINT)
-    for place, total in enumerate(totals):
-        panel.text(total, place, f" {total}", va="center", fontsize=9)
+    for index, total in enumerate(totals):
+        panel.text(total, index, f" {total}", va="center", fontsize=9)
     panel.set_xlim(0, max([*totals, 1]) * 1.12)
     panel.set_title(title, loc="left", fontsize=11)
     panel.set_xlabel("corrections")

@@ -328,9 +328,9 @@ def sample_answers(dataset: SampleDataset, config: BaseTrainConfig) -> npt.NDArr
     """
     table = dataset.table
     shares = np.zeros(len(table))
-    for place, source in enumerate(config.validation.sources):
+    for index, source in enumerate(config.validation.sources):
         for task, share in config.shares(source).items():
-            shares[(table["source"] == place) & (table["task"] == ALL_TASKS.index(task))] = share
+            shares[(table["source"] == index) & (table["task"] == ALL_TASKS.index(task))] = share
     rng = np.random.default_rng(np.random.SeedSequence((config.seed, *_SEED_KEY)))
     count = min(config.validation.samples, len(table))
     return np.sort(rng.choice(len(table), count, replace=False, p=shares / shares.sum()))

@@ -89,13 +89,14 @@ def judge_check(
         typer.Option(
             min=1,
             metavar="N",
-            help="Maximum number of cases of each kind (--invariants). Default: all.",
+            help="With --invariants: test at most N random cases of each kind. Default: all.",
             show_default=False,
             rich_help_panel=INPUT,
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Random seed (--invariants).", rich_help_panel=INPUT)
+        int,
+        typer.Option(min=0, metavar="N", help="With --invariants: random seed of the cases.", rich_help_panel=INPUT),
     ] = 42,
     out: Annotated[
         Path | None,

@@ -37,8 +37,8 @@ def show_plan(
     headings = ["role", "model", "queries", "cached", "tokens in", "tokens out"]
     if price:
         headings.append(f"cost {price.currency}".strip())
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place > 1 else "left", overflow="fold")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index > 1 else "left", overflow="fold")
     for role, plan in plans.items():
         table.add_row(escape(role), escape(plan.model), *_cells(plan), *([_cost([plan], price)] if price else []))
     if price and len(plans) > 1:
@@ -82,7 +82,7 @@ def _notes(plans: Iterable[RequestPlan], price: Price | None) -> Iterable[str]:
         yield "After a run with --limit, the estimate uses the tokens of its cached responses."
     if not all(plan.is_exact for plan in plans):
         yield "The number of sentences is that of the offline rules, because the narratives are not split yet."
-    yield "Repairs of invalid responses and repeated calls are not included."
+    yield "Repairs of invalid responses and retries are not included."
     if price is None:
         yield "--price IN,OUT,CURRENCY adds the cost."
     yield "Nothing was sent or written."

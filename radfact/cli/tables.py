@@ -103,8 +103,8 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
                 noun = "sample" if count == 1 else "samples"
                 say(console, f"{name}: {count} {noun} not scored: {skip_reason}", style="red", wrap=False)
             others = [item for item in others if not item[1].endswith(skip_reason)]
-        for place, reason in others[:_LISTED]:
-            say(console, f"{name}: excluded: {result.pairs[place].sample_id}: {reason}", style="red", wrap=False)
+        for index, reason in others[:_LISTED]:
+            say(console, f"{name}: excluded: {result.pairs[index].sample_id}: {reason}", style="red", wrap=False)
         if len(others) > _LISTED:
             say(console, f"{name}: and {len(others) - _LISTED} more, listed in samples.jsonl", style="red")
     for sample_id, reason in list(result.without_candidate.items())[:_LISTED]:

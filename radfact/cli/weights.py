@@ -27,7 +27,7 @@ MANUAL = (
 app = typer.Typer(help=MANUAL, no_args_is_help=True, rich_markup_mode="rich")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, with every address and checksum.")]
 Names = Annotated[list[str], typer.Argument(help="Weights, or metrics for all weights that they need.")]
-_STYLES = {"ready": "green", "partly downloaded": "yellow", "without record": "yellow"}
+_STYLES = {"ready": "green", "partial download": "yellow", "without record": "yellow"}
 
 
 @app.command("list")

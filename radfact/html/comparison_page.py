@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from radfact.html.markup import words
 from radfact.html.meta_page import Plot, Section, Table, Tag, write_page
-from radfact.io.jsonl import open_atomic, write_json
+from radfact.io.jsonl import write_json
 from radfact.results.compare import SIGNIFICANT, Comparison, Contrast
 from radfact.results.display import score_label
 from radfact.results.finding_changes import FindingChange, FindingContrast
@@ -37,18 +36,21 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
         folder: folder of the files.
     """
     write_json(folder / "comparison.json", asdict(comparison))
-    with open_atomic(folder / "comparison.csv") as handle:
-        writer = csv.writer(handle, lineterminator="\n")
-        writer.writerow(_CSV_COLUMNS)
-        for name, contrasts in comparison.scores.items():
-            for system, contrast in zip(comparison.systems, contrasts, strict=True):
-                own = contrast.summary
-                row = [name, own.direction, system, *_paired_cells(contrast), contrast.p, contrast.p_holm]
-                row += [own.n, own.point, own.low, own.high]
-                writer.writerow(["" if value is None else value for value in row])
+    score_rows(comparison).write(folder / "comparison.csv")
     if any(comparison.findings):
         Table(_FINDING_COLUMNS, list(_changes(comparison))).write(folder / "comparison_findings.csv")
     _write_page(comparison, folder / "comparison.html")
+
+
+def score_rows(comparison: Comparison) -> Table:
+    """Return one row per score and system with unrounded numbers, as in `comparison.csv`."""
+    rows = []
+    for name, contrasts in comparison.scores.items():
+        for system, contrast in zip(comparison.systems, contrasts, strict=True):
+            own = contrast.summary
+            row = [name, own.direction, system, *_paired_cells(contrast), contrast.p, contrast.p_holm]
+            rows.append([*row, own.n, own.point, own.low, own.high])
+    return Table(_CSV_COLUMNS, rows)
 
 
 def _changes(comparison: Comparison) -> Iterator[list[str | None]]:
@@ -173,11 +175,16 @@ def systems_table(comparison: Comparison) -> Table:
     return Table(["System", "samples", "shared", "empty candidates", "not scored", "judge or model"], rows)
 
 
-def own_table(comparison: Comparison) -> Table:
-    """Return the scores of each system on all shared samples for which it has a value, with their number."""
+def own_table(comparison: Comparison, *, display: Callable[[str], str] = str) -> Table:
+    """Return the scores of each system on all shared samples for which it has a value, with interval and number.
+
+    Args:
+        comparison: of systems.
+        display: converts the name of a score.
+    """
     rows = [
         [
-            score_label(words(name), contrasts[0].summary.direction, comparison.units.get(name)),
+            score_label(display(name), contrasts[0].summary.direction, comparison.units.get(name)),
             *(_own_cell(row.summary) for row in contrasts),
         ]
         for name, contrasts in comparison.scores.items()
@@ -186,7 +193,11 @@ def own_table(comparison: Comparison) -> Table:
 
 
 def _own_cell(summary: Summary) -> str | None:
-    return None if summary.point is None else f"{summary.point:.3f} (n {summary.n})"
+    if summary.point is None:
+        return None
+    has_interval = summary.low is not None and summary.high is not None
+    interval = f" [{summary.low:.3f}, {summary.high:.3f}]" if has_interval else ""
+    return f"{summary.point:.3f}{interval} (n {summary.n})"
 
 
 def _format_difference(contrast: Contrast) -> str | None:
@@ -249,9 +260,9 @@ def _write_page(comparison: Comparison, path: Path) -> None:
         "not score."
     )
     own = (
-        "Each score over all shared samples for which the system has a value. Systems with different n are not "
-        "comparable here: an empty candidate has no precision, for example."
+        "Each score, with its 95 % interval, over all shared samples for which the system has a value. Systems with "
+        "different n are not comparable here: an empty candidate has no precision, for example."
     )
     sections.append(Section("Systems", [systems_table(comparison), counts]))
-    sections.append(Section("Each system by itself", [own_table(comparison), own]))
+    sections.append(Section("Each system by itself", [own_table(comparison, display=words), own]))
     write_page(path, f"Comparison: {', '.join(comparison.systems)}", comparison.notes, sections)

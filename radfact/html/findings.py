@@ -42,12 +42,12 @@ def _shown(finding: ListedFinding, sentences: Sequence[Mapping[str, Any]]) -> di
     """Return the text of a finding, and the index of its sentence among those on the page if it is one of them."""
     text = " ".join(finding.text.split())
     texts = [" ".join(str(sentence["text"]).split()) for sentence in sentences]
-    places = [place for place, sentence in enumerate(texts) if text and text in sentence]
-    if not places:
+    indices = [index for index, sentence in enumerate(texts) if text and text in sentence]
+    if not indices:
         return {"text": finding.description}
     return {
         "text": finding.description,
-        "sentence": finding.sentence if finding.sentence in places else places[0],
+        "sentence": finding.sentence if finding.sentence in indices else indices[0],
     }
 
 

@@ -90,9 +90,9 @@ def render_list(
         folder: folder of the separate pages, with a trailing slash.
         size: number of studies on each separate page.
     """
-    failures = {studies.ids[place]: failure for place, failure in studies.failures.items()}
+    failures = {studies.ids[index]: failure for index, failure in studies.failures.items()}
     summary = _summary(head, len(studies.ids), failures) + sections
-    names = [part_name(place // size + 1) for place in range(0, len(studies.ids), size)]
+    names = [part_name(index // size + 1) for index in range(0, len(studies.ids), size)]
     columns = {**vars(studies), "parts": [folder + name for name in names], "size": size}
     return _render(head, {"list": columns, "unscored": drafts}, summary=summary, has_drafts=bool(drafts))
 

@@ -53,6 +53,12 @@ class Table:
             writer.writerow(self.headings)
             writer.writerows([["" if cell is None else cell for cell in row] for row in self.rows])
 
+    def as_markdown(self) -> str:
+        """Return a Markdown table; numbers are aligned to the right."""
+        lines = [self.headings, ["---", *["---:"] * (len(self.headings) - 1)]]
+        lines += [[first, *map(format_cell, cells)] for first, *cells in self.rows]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
     def as_html(self) -> str:
         """Return markup; columns with a long text are aligned to the left and break lines."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.headings)

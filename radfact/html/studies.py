@@ -61,7 +61,7 @@ def iter_studies(
         InputError: a file does not match its schema, or has rows of another sample or in another order than
             `samples.jsonl`.
     """
-    order = {sample_id: place for place, sample_id in enumerate(sample_ids)}
+    order = {sample_id: index for index, sample_id in enumerate(sample_ids)}
     sentences = _RowsBySample(folder / "sentences.jsonl", SentenceRow, order)
     narratives = _RowsBySample.of_file(folder / "narratives.jsonl", NarrativeRow, order)
     removed = _RowsBySample.of_file(folder / "removed.jsonl", RemovedRow, order)
@@ -280,7 +280,7 @@ class StudyContext:
         """Add sections and image paths to the studies that a manifest contains."""
         for study in studies:
             if study["sample_id"] in self._places:
-                place, folder = self._places[study["sample_id"]]
-                record = self._rows[place]
+                index, folder = self._places[study["sample_id"]]
+                record = self._rows[index]
                 study.update({name: record[name] for name in _CONTEXT})
                 study["images"] = {kind: folder / record[kind] if record[kind] else None for kind in _IMAGES}

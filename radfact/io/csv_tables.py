@@ -65,10 +65,10 @@ def stream_columns(
                 field=column,
             )
     # A missing column is read from an empty cell that is appended to every row.
-    places = [header.index(name) if name in header else len(header) for name in (*columns, *optional)]
+    indices = [header.index(name) if name in header else len(header) for name in (*columns, *optional)]
     for line, row in rows:
         row.append("")
-        yield line, tuple([None if (cell := row[place].strip()) in _MISSING else cell for place in places])
+        yield line, tuple([None if (cell := row[index].strip()) in _MISSING else cell for index in indices])
 
 
 def find_csv(root: Path, *names: str) -> Path | None:

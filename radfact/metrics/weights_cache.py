@@ -25,7 +25,7 @@ from radfact.metrics.weights import WeightsEntry, WeightsFile, catalog
 
 RECORD = ".weights.json"
 DOWNLOADS = "downloads"
-Status = Literal["ready", "incomplete", "partly downloaded", "without record", "missing"]
+Status = Literal["ready", "incomplete", "partial download", "without record", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def status(entry: WeightsEntry, root: Path) -> Status:
     if _has_other_files(folder):
         return "without record"
     has_files = downloads.is_dir() and any(path.is_file() for path in downloads.rglob("[!.]*"))
-    return "partly downloaded" if has_files else "missing"
+    return "partial download" if has_files else "missing"
 
 
 def verify(entry: WeightsEntry, root: Path) -> list[FileCheck]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.results.finding_changes import FindingContrast, contrast_findings, read_outcomes
-from radfact.results.systems import System, pooled_functions, read_system
-from radfact.statistics.bootstrap import Summary, summarize_counts
+from radfact.results.systems import Column, System, pooled_functions, read_system
+from radfact.statistics.bootstrap import Direction, Summary, summarize_counts
 from radfact.statistics.clusters import NO_CLUSTERS, Clusters, Resampling, resampling_of
 from radfact.statistics.significance import adjust_holm, paired_difference, randomization_test
 
@@ -112,10 +112,7 @@ def compare(
     for left, right in combinations(map(Path, folders), 2):
         if left.samefile(right):
             raise InputError(f"expected different folders, found {left} twice", code=ErrorCode.DUPLICATE, file=right)
-    first = systems[0]
-    in_all = set(first.sample_ids).intersection(*(system.sample_ids for system in systems[1:]))
-    shared = [key for key in first.sample_ids if key in in_all]
-    common = [name for name in first.columns if all(name in system.columns for system in systems)]
+    shared, common = _shared_samples(systems), _common_scores(systems)
     if not shared or not common:
         raise InputError(
             f"expected a {'score' if shared else 'sample'} in common with {folders[0]}, found none"
@@ -123,24 +120,60 @@ def compare(
             code=ErrorCode.MISMATCH,
             file=folders[1],
         )
+    comparison = compare_systems(systems, replicates=replicates, rounds=rounds, seed=seed, cluster=cluster)
+    outcomes = [read_outcomes(Path(folder), shared) for folder in folders]
+    return replace(comparison, findings=[[], *(contrast_findings(outcomes[0], other) for other in outcomes[1:])])
+
+
+def compare_systems(
+    systems: Sequence[System],
+    *,
+    other_columns: Sequence[Mapping[str, Column]] = (),
+    has_baseline: bool = True,
+    replicates: int = 500,
+    rounds: int = 1000,
+    seed: int = 42,
+    cluster: str | None = None,
+) -> Comparison:
+    """Compare the first of some systems with the others, on the samples and scores that all have.
+
+    Args:
+        systems: at least one.
+        other_columns: scores of each system with other units than samples, such as boxes, by the keys of the units.
+            They are compared on the units of all systems, which are resampled one by one.
+        has_baseline: whether the first system is the one that the others are compared with; if not, each system has
+            its own scores only.
+        replicates: as in `compare`.
+        rounds: as in `compare`.
+        seed: as in `compare`.
+        cluster: as in `compare`.
+
+    Raises:
+        InputError: no system has the named clusters.
+    """
+    shared, common = _shared_samples(systems), _common_scores(systems)
     clusters = _clusters(systems, shared, cluster)
+    draws = {"replicates": replicates, "rounds": rounds, "seed": seed}
     contrasts_by_score = {
-        name: _contrasts(name, systems, shared, clusters, replicates=replicates, rounds=rounds, seed=seed)
+        name: _contrasts([system.columns[name] for system in systems], shared, clusters, has_baseline, **draws)
         for name in common
     }
+    for name in other_columns[0] if other_columns else ():
+        columns = [by_name[name] for by_name in other_columns]
+        if keys := [key for key in columns[0].counts if all(key in column.counts for column in columns)]:
+            contrasts_by_score[name] = _contrasts(columns, keys, None, has_baseline, **draws)
+    directions = systems[0].directions
     scores = _adjust(
         {
-            name: contrasts
+            name: [_with_direction(contrast, directions.get(name, "higher")) for contrast in contrasts]
             for name, contrasts in contrasts_by_score.items()
             if any(contrast.summary.point is not None for contrast in contrasts)
         }
     )
     tests = sum(contrast.p is not None for contrasts in scores.values() for contrast in contrasts)
-    resampling = resampling_of(clusters, len(shared))
-    outcomes = [read_outcomes(Path(folder), shared) for folder in folders]
-    notes = [*_notes(systems, len(shared), common, scores, clusters), _describe_tests(tests, rounds)]
+    notes = _notes(systems, len(shared), common, scores, clusters)
     return Comparison(
-        names,
+        [system.name for system in systems],
         len(shared),
         [len(system.sample_ids) for system in systems],
         [system.counts.get("excluded") for system in systems],
@@ -148,12 +181,20 @@ def compare(
         [system.models for system in systems],
         scores,
         {name: unit for name, unit in systems[0].units.items() if name in scores},
-        notes,
-        {"replicates": replicates, "seed": seed, "rounds": rounds},
+        [*notes, _describe_tests(tests, rounds)] if has_baseline else notes,
+        draws,
         tests,
-        resampling,
-        [[], *(contrast_findings(outcomes[0], other) for other in outcomes[1:])],
+        resampling_of(clusters, len(shared)),
     )
+
+
+def _shared_samples(systems: Sequence[System]) -> list[str]:
+    in_all = set(systems[0].sample_ids).intersection(*(system.sample_ids for system in systems[1:]))
+    return [key for key in systems[0].sample_ids if key in in_all]
+
+
+def _common_scores(systems: Sequence[System]) -> list[str]:
+    return [name for name in systems[0].columns if all(name in system.columns for system in systems)]
 
 
 def _variants_hint(systems: Sequence[System]) -> str:
@@ -214,36 +255,43 @@ def _describe_tests(tests: int, rounds: int) -> str:
 
 
 def _contrasts(
-    name: str,
-    systems: Sequence[System],
-    shared: Sequence[str],
+    columns: Sequence[Column],
+    keys: Sequence[str],
     clusters: Clusters | None,
+    has_baseline: bool,
     *,
     replicates: int,
     rounds: int,
     seed: int,
 ) -> list[Contrast]:
-    column, direction = systems[0].columns[name], systems[0].directions[name]
-    functions, has_value, pairing = {name: column.value}, column.has_value, column.pairing
-    tables = [system.columns[name].of(shared) for system in systems]
+    """Return a score of each system, and its difference to the first one."""
+    functions, has_value, pairing = {"": columns[0].value}, columns[0].has_value, columns[0].pairing
+    tables = [column.of(keys) for column in columns]
     draws: dict[str, Any] = {"seed": seed, "clusters": clusters}
     points = [
-        summarize_counts(table, functions, has_value=has_value, replicates=replicates, **draws)[name]
-        for table in tables
+        summarize_counts(table, functions, has_value=has_value, replicates=replicates, **draws)[""] for table in tables
     ]
-    contrasts = [Contrast(replace(points[0], direction=direction))]
-    for table, point in zip(tables[1:], points[1:], strict=True):
+    contrasts = [Contrast(point) for point in points]
+    for index in range(1, len(columns) if has_baseline else 0):
+        table = tables[index]
         paired, baseline = (
-            replace(summarize_counts(counts, functions, has_value=has_value, replicates=0)[name], direction=direction)
+            summarize_counts(counts, functions, has_value=has_value, replicates=0)[""]
             for counts in pairing(table, tables[0])
         )
         difference = paired_difference(
             table, tables[0], functions, has_value=has_value, pairing=pairing, replicates=replicates, **draws
-        )[name]
-        p = randomization_test(table, tables[0], functions, pairing=pairing, rounds=rounds, **draws)[name]
-        own, difference = replace(point, direction=direction), replace(difference, direction=direction)
-        contrasts.append(Contrast(own, baseline, paired, difference, p))
+        )[""]
+        p = randomization_test(table, tables[0], functions, pairing=pairing, rounds=rounds, **draws)[""]
+        contrasts[index] = Contrast(points[index], baseline, paired, difference, p)
     return contrasts
+
+
+def _with_direction(contrast: Contrast, direction: Direction) -> Contrast:
+    summaries = {name: getattr(contrast, name) for name in ("summary", "baseline", "paired", "difference")}
+    return replace(
+        contrast,
+        **{name: replace(summary, direction=direction) for name, summary in summaries.items() if summary is not None},
+    )
 
 
 def _notes(

@@ -202,8 +202,8 @@ class EvaluationResult:
     def failures(self) -> list[dict[str, str]]:
         """Why metrics could not score each pair, by metric."""
         return [
-            {name: run.result.failures[place] for name, run in self.runs.items() if place in run.result.failures}
-            for place in range(len(self.pairs))
+            {name: run.result.failures[index] for name, run in self.runs.items() if index in run.result.failures}
+            for index in range(len(self.pairs))
         ]
 
     @cached_property
@@ -214,7 +214,7 @@ class EvaluationResult:
     def iter_samples(self) -> Iterator[SampleScore]:
         """Yield the elements of `samples` one at a time."""
         values = self.values
-        for place, (pair, failures) in enumerate(zip(self.pairs, self.failures, strict=True)):
+        for index, (pair, failures) in enumerate(zip(self.pairs, self.failures, strict=True)):
             # Where RadFact was computed its failure counts alone, because `radfact export` selects samples by it.
             failure = failures.get(RADFACT) if RADFACT in self.runs else "; ".join(failures.values()) or None
             if pair.sample_id in self.report_digests:
@@ -223,8 +223,8 @@ class EvaluationResult:
                 reports = digest(pair.candidate, pair.reference)
             yield SampleScore(
                 pair.sample_id,
-                {name: column[place] for name, column in values.items()},
-                dict(zip(_COUNTS, self._sentence_counts[place].tolist(), strict=True)) if RADFACT in self.runs else {},
+                {name: column[index] for name, column in values.items()},
+                dict(zip(_COUNTS, self._sentence_counts[index].tolist(), strict=True)) if RADFACT in self.runs else {},
                 failure,
                 failures,
                 reports,
@@ -269,11 +269,11 @@ class EvaluationResult:
         if RADFACT not in self.runs:
             return
         details = self.runs[RADFACT].result.details
-        columns = [place for place, name in enumerate(_COUNTS) if name.endswith("_removed")]
-        for place in np.flatnonzero(self._sentence_counts[:, columns].any(axis=1)).tolist():
-            for side, texts in details[place]["removed"].items():
+        columns = [index for index, name in enumerate(_COUNTS) if name.endswith("_removed")]
+        for index in np.flatnonzero(self._sentence_counts[:, columns].any(axis=1)).tolist():
+            for side, texts in details[index]["removed"].items():
                 for text in texts:
-                    yield RemovedRow(sample_id=self.pairs[place].sample_id, side=side, **text)
+                    yield RemovedRow(sample_id=self.pairs[index].sample_id, side=side, **text)
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -292,7 +292,7 @@ class EvaluationResult:
             result = self.runs[RADFACT].result
             totals = dict(zip(_COUNTS, self._sentence_counts.sum(axis=0).tolist(), strict=True))
             counts |= {name: totals[name] for name in _COUNTS[:-1]}
-            scored = [place for place in range(len(self.pairs)) if place not in result.failures]
+            scored = [index for index in range(len(self.pairs)) if index not in result.failures]
             for side in PARTS:
                 column = self._sentence_counts[scored, _COUNTS.index(f"{side}_sentences")]
                 counts[f"{side}s_without_sentences"] = int((column == 0).sum())

@@ -80,18 +80,18 @@ class MetricCache:
             groups.setdefault(id(pooled.counts), []).append(name)
         tables = [result.pooled[names[0]].counts for names in groups.values()]
 
-        def row(place: int, pair: Pair) -> dict[str, Any]:
-            scores = {name: float(column[place]) for name, column in result.values.items()}
-            counts = [list(map(float, table[place])) for table in tables]
+        def row(index: int, pair: Pair) -> dict[str, Any]:
+            scores = {name: float(column[index]) for name, column in result.values.items()}
+            counts = [list(map(float, table[index])) for table in tables]
             return {
                 "sample_id": pair.sample_id,
                 "scores": {name: None if math.isnan(value) else value for name, value in scores.items()},
                 "counts": [[None if math.isnan(value) else value for value in row] for row in counts],
-                "failure": result.failures.get(place),
-                "details": result.details[place] if result.details else {},
+                "failure": result.failures.get(index),
+                "details": result.details[index] if result.details else {},
             }
 
-        write_jsonl(path.with_suffix(".jsonl"), (row(place, pair) for place, pair in enumerate(self._pairs)))
+        write_jsonl(path.with_suffix(".jsonl"), (row(index, pair) for index, pair in enumerate(self._pairs)))
         file = MetricCacheFile(
             key=self._key(identity),
             scores=directions_of(metric),
@@ -155,7 +155,7 @@ class CachedMetric:
             {name: [_number(row.scores[name]) for row in self.rows] for name in names},
             pooled=pooled,
             details=self.details if self.file.has_details else (),
-            failures={place: row.failure for place, row in enumerate(self.rows) if row.failure is not None},
+            failures={index: row.failure for index, row in enumerate(self.rows) if row.failure is not None},
             usage=self.file.usage,
             usage_by_role=self.file.usage_by_role,
             counts=self.file.counts,
@@ -188,11 +188,11 @@ def read_metric_cache(folder: Path, name: str) -> CachedMetric | None:
 def _digest_pairs(pairs: Sequence[Pair]) -> str:
     """Return the SHA-256 digest of the pairs as a JSON list, without holding the list in memory."""
     text = hashlib.sha256(b"[")
-    for place, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         row = _row.dump_python((pair.sample_id, pair.candidate, pair.reference), mode="json", exclude_none=True)
         if pair.context != NO_CONTEXT:
             row = [*row, asdict(pair.context)]
-        text.update(b", " if place else b"")
+        text.update(b", " if index else b"")
         text.update(dumps(row).encode(errors="replace"))
     text.update(b"]")
     return text.hexdigest()

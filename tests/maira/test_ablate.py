@@ -283,7 +283,7 @@ def test_the_table_has_a_row_per_model_and_input_set(ablate: Callable[..., Resul
         settings = json.loads((tmp_path / "out" / "blind" / f"{kind}.run.json").read_text())
         assert settings["drop"] == ["comparison", "prior"]
     for name in ("logical_f1", "completion_iou", "lateral_mentions"):
-        assert rows["mute"]["differences"][name]["point"] == 0  # the same weights, shown the same
+        assert rows["mute"]["scores"][name]["difference"]["point"] == 0  # the same weights, shown the same
     page = (tmp_path / "out" / "ablation.md").read_text()
     assert 'blind: trained as base, except drop = ["prior", "comparison"].' in page
     assert "mute: trained as base, except" in page
@@ -337,8 +337,9 @@ def test_without_the_base_config_there_are_scores_but_no_differences(
     record = json.loads((tmp_path / "out" / "ablation.json").read_text())
     assert commands.trained == ["base", "blind", "mute"]
     assert record["base"] is None
-    assert [row["differences"] for row in record["experiments"].values()] == [{}, {}]
-    assert "Differences" not in (tmp_path / "out" / "ablation.md").read_text()
+    contrasts = [contrast for row in record["experiments"].values() for contrast in row["scores"].values()]
+    assert {contrast["difference"] for contrast in contrasts} == {None}
+    assert "compared with" not in (tmp_path / "out" / "ablation.md").read_text()
 
 
 def test_no_table_is_written_if_all_configs_fail(

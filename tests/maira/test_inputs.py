@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from error_checks import raises, raises_code
@@ -19,7 +17,7 @@ from typer.testing import CliRunner
 from data.manifest import read_manifest, write_manifest
 from data.study import Study
 from maira.cli.main import app
-from maira.evaluate.comparison import Comparison, cell, compare, footnotes, write_comparison
+from maira.evaluate.comparison import COMPLETION, Comparison, compare, footnotes, write_comparison
 from maira.evaluate.experiments import (
     COMPARISON_MENTIONS,
     LATERAL_MENTIONS,
@@ -31,11 +29,10 @@ from maira.evaluate.scoring import Scoring
 from maira.model.prompts import build_prompt
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
 from radfact.errors import ErrorCode
-from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, mock_client
 from radfact.pipeline import evaluate
 from radfact.records import Pair, Sentence
-from radfact.statistics.bootstrap import Summary
+from radfact.results.compare import Contrast
 
 FULL = Study(
     sample_id="a",
@@ -157,60 +154,88 @@ def _table(tmp_path: Path, model: ChatClient | None = None) -> Comparison:
     return compare(experiments, base=experiments[0])
 
 
-def _changed(tmp_path: Path, name: str, **score: Any) -> Comparison:
-    """The table with a dataset-level score of both experiments set to a value."""
-    _table(tmp_path)
-    for experiment in ("all-inputs", "no-prior"):
-        path = tmp_path / experiment / "results" / "scores.json"
-        record = json.loads(path.read_text())
-        record["scores"][name] = score
-        write_json(path, record)
-    experiments = [Experiment(tmp_path / "all-inputs"), Experiment(tmp_path / "no-prior", ("prior",))]
-    return compare(experiments, base=experiments[0])
+def _contrast(table: Comparison, name: str) -> Contrast:
+    """The comparison of the second experiment with the base by a score."""
+    return table.systems.scores[name][1]
 
 
-def test_a_difference_is_paired(tmp_path: Path) -> None:
-    table = _table(tmp_path)
-    difference = table.differences["no-prior"][LATERAL_MENTIONS]
-    values = [table.scores[name][LATERAL_MENTIONS].point for name in ("no-prior", "all-inputs")]
-    assert difference.point == pytest.approx((values[0] or 0) - (values[1] or 0))
-    assert (difference.n, difference.high) == (5, 0)
+def test_a_row_is_over_the_same_samples(tmp_path: Path) -> None:
+    experiments = [_scored(tmp_path / name) for name in ("all-inputs", "no-prior")]
+    path = experiments[1].results / "samples.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[0]["lateral_mentions"] = None
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    contrast = _contrast(compare(experiments, base=experiments[0]), LATERAL_MENTIONS)
+    assert contrast.baseline is not None
+    assert contrast.paired is not None
+    assert contrast.difference is not None
+    # Without the first sample, which mentions a view in both, the base has 1 of 4 and not 2 of 5.
+    assert (contrast.baseline.point, contrast.paired.point) == (0.25, 0.0)
+    assert contrast.difference.point == -0.25
+    assert {contrast.baseline.n, contrast.paired.n, contrast.difference.n} == {4}
+    assert contrast.summary.n == 4
+    page = _page(compare(experiments, base=experiments[0]), tmp_path)
+    assert "| lateral_mentions | 4 | 0.250 | 0.000 | -0.250 [-0.500, +0.000] | 1.000 | 1.000 |" in page
+    assert "| lateral_mentions | 0.400 [0.000, 0.800] (n 5) | 0.000 [0.000, 0.000] (n 4) |" in page
+
+
+def test_the_base_is_first_and_without_it_there_are_no_differences(tmp_path: Path) -> None:
+    experiments = [_scored(tmp_path / name) for name in ("all-inputs", "no-prior")]
+    table = compare(experiments[::-1], base=experiments[0])
+    assert list(table.systems.systems) == ["all-inputs", "no-prior"]
+    table = compare(experiments)
+    assert _contrast(table, LATERAL_MENTIONS).difference is None
+    assert (list(table.tables()), table.systems.tests) == (["Each experiment by itself"], 0)
+    assert list(compare(experiments[:1], base=experiments[0]).tables()) == ["Each experiment by itself"]
+
+
+def test_box_completions_are_compared_by_sentence(tmp_path: Path) -> None:
+    experiments = [_scored(tmp_path / name) for name in ("all-inputs", "no-prior")]
+    for experiment, overlaps in zip(experiments, ((0.5, 0.7, None), (0.5, 0.5, 0.9)), strict=True):
+        rows = [
+            {"sample_id": "s0", "index": index, "precision": iou, "recall": iou, "iou": iou}
+            for index, iou in enumerate(overlaps)
+        ]
+        experiment.boxes.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    contrast = _contrast(compare(experiments, base=experiments[0]), f"{COMPLETION}iou")
+    assert contrast.difference is not None
+    assert (contrast.difference.point, contrast.difference.n) == (pytest.approx(-0.1), 2)
+    assert contrast.p is not None
 
 
 def test_scores_without_values_are_omitted(tmp_path: Path) -> None:
-    names = _table(tmp_path).names
-    assert {"logical_f1", LATERAL_MENTIONS, "bleu_1"} <= set(names)
-    assert not any(name.startswith(("grounding_", "spatial_")) for name in names)
-
-
-def test_a_dataset_level_score_has_no_difference(tmp_path: Path) -> None:
-    table = _changed(tmp_path, "macro", point=0.5, n=5, direction="lower")
-    assert table.scores["no-prior"]["macro"].point == 0.5
-    assert "macro" not in table.differences["no-prior"]
+    names = set(_table(tmp_path).systems.scores)
+    assert {"logical_f1", LATERAL_MENTIONS, "bleu_1"} <= names
+    assert not any(name.startswith(("grounding_", "spatial_", COMPLETION)) or "_reference" in name for name in names)
 
 
 def test_a_pooled_difference_comes_from_the_counts(tmp_path: Path) -> None:
-    table = _table(tmp_path)
-    points = [table.scores[name]["bleu_1"].point for name in ("no-prior", "all-inputs")]
-    gap = table.differences["no-prior"]["bleu_1"]
-    assert gap.point == pytest.approx((points[0] or 0) - (points[1] or 0))
-    assert gap.point != 0
-    assert gap.low is not None
+    contrast = _contrast(_table(tmp_path), "bleu_1")
+    assert contrast.baseline is not None
+    assert contrast.paired is not None
+    assert contrast.difference is not None
+    assert contrast.difference.point == pytest.approx((contrast.paired.point or 0) - (contrast.baseline.point or 0))
+    assert contrast.difference.point != 0
+    assert contrast.difference.low is not None
 
 
 def test_mention_rates_are_compared_with_the_references(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    assert table.scores["all-inputs"][LATERAL_MENTIONS].point == pytest.approx(0.4)
-    assert table.differences["no-prior"][LATERAL_MENTIONS].point == pytest.approx(-0.2)
-    assert table.scores["no-prior"][LATERAL_MENTIONS].direction == "neutral"
-    assert table.reference[LATERAL_MENTIONS].point == 0
+    base, without = table.systems.scores[LATERAL_MENTIONS]
+    assert base.summary.point == pytest.approx(0.4)
+    assert without.difference is not None
+    assert without.difference.point == pytest.approx(-0.2)
+    assert without.summary.direction == without.difference.direction == "neutral"
+    assert table.reference[LATERAL_MENTIONS] == 0
 
 
 def test_a_language_model_detects_mentions_of_comparison(tmp_path: Path) -> None:
     table = _table(tmp_path, mock_client(find_comparison, name="reader"))
-    assert table.scores["no-prior"][COMPARISON_MENTIONS].point == pytest.approx(0.2)
-    assert table.differences["no-prior"][COMPARISON_MENTIONS].point == 0
-    assert table.reference[COMPARISON_MENTIONS].point == 0
+    contrast = _contrast(table, COMPARISON_MENTIONS)
+    assert contrast.summary.point == pytest.approx(0.2)
+    assert contrast.difference is not None
+    assert contrast.difference.point == 0
+    assert table.reference[COMPARISON_MENTIONS] == 0
     assert any(note.startswith(f"{COMPARISON_MENTIONS}: share of reports") for note in footnotes(table))
 
 
@@ -220,26 +245,27 @@ def test_unavailable_metrics_are_explained_below_the_table(tmp_path: Path) -> No
     assert "Not in the table: comparison_mentions (needs a language model" in output
 
 
+def _page(table: Comparison, folder: Path) -> str:
+    write_comparison(table, folder, "table", "Inputs", {"task": "findings"})
+    return (folder / "table.md").read_text()
+
+
 def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
-    table = _changed(tmp_path, "macro", point=0.5, n=5, direction="lower")
-    write_comparison(table, tmp_path, "table", "Inputs", {"task": "findings"})
+    table = _table(tmp_path)
+    page = _page(table, tmp_path)
     record = json.loads((tmp_path / "table.json").read_text())
     assert record["experiments"]["no-prior"]["dropped"] == ["prior"]
     with (tmp_path / "table.csv").open(newline="") as handle:
         rows = list(csv.DictReader(handle))
+    assert len(rows) == 2 * len(table.systems.scores)
     for row in rows:
-        kind = "scores" if row["kind"] == "value" else "differences"
-        assert math.isclose(float(row["point"]), record["experiments"][row["experiment"]][kind][row["score"]]["point"])
-    assert len(rows) == 2 * len(table.names) + len(table.differences["no-prior"])
-    page = (tmp_path / "table.md").read_text()
-    assert "lateral_mentions | bleu_1 | macro (↓) |" in page
+        contrast = record["experiments"][row["system"]]["scores"][row["score"]]
+        assert float(row["own_point"]) == contrast["summary"]["point"]
+        if row["system"] == "no-prior":
+            assert float(row["difference"]) == contrast["difference"]["point"]
+            assert (int(row["n"]), float(row["p"])) == (contrast["difference"]["n"], contrast["p"])
+    assert "## no-prior compared with all-inputs\n\n| Score | n | all-inputs | no-prior |" in page
     assert "Judge: offline." in page
-
-
-def test_a_cell_is_the_median_with_its_interval() -> None:
-    assert cell(Summary(0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 5)) == "0.300 [0.200, 0.400]"
-    assert cell(Summary(0.1, n=5), signed=True) == "+0.100"
-    assert cell(None) == "-"
 
 
 def test_variants_of_a_configuration_apply_to_metrics_and_are_checked_before_drafting(tmp_path: Path) -> None:
@@ -289,7 +315,8 @@ def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: 
     settings = json.loads((tmp_path / "out" / "no-prior" / "drafts.run.json").read_text())
     assert settings["drop"] == ["prior"]
     record = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert {"logical_f1", "rouge_l", "bleu_4"} <= record["experiments"]["no-prior"]["differences"].keys()
+    scores = record["experiments"]["no-prior"]["scores"]
+    assert all(scores[name]["difference"]["n"] for name in ("logical_f1", "rouge_l", "bleu_4"))
     for name in ("meteor", "chexbert", "radgraph", "radcliq"):
         assert output.count(f"Not in the table: {name} (needs weights: ") == 1
 
@@ -302,8 +329,7 @@ def test_the_command_prints_a_line_per_run_and_narrow_tables(
     for run in ("all-inputs", "no-prior", "no-lateral"):
         assert output.count(f"{run}: 3 studies scored: {tmp_path / 'out' / run / 'results'}\n") == 1
     assert "RadFact, judge" not in output
-    (row, *_) = [line for line in output.splitlines() if "logical_f1" in line and line.count("[") == 2]
-    assert len(row) <= 80
+    assert max(len(line) for line in output.splitlines() if "│" in line) <= 80
     assert len(re.findall(r"logical_f1\b", output)) == 3
 
 
@@ -345,8 +371,8 @@ def test_options_of_scoring_come_from_a_configuration_file(arguments: list[str],
     (tmp_path / "judge.yaml").write_text("judge: offline\nbootstrap: 0\n")
     _command([*arguments, "--score-config", str(tmp_path / "judge.yaml")])
     figures = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["scores"]
-    assert figures[LATERAL_MENTIONS]["low"] is None
-    assert figures[LATERAL_MENTIONS]["point"] is not None
+    assert figures[LATERAL_MENTIONS]["difference"]["low"] is None
+    assert figures[LATERAL_MENTIONS]["difference"]["point"] is not None
 
 
 def test_failed_studies_are_reported_per_run(arguments: list[str], tmp_path: Path) -> None:
@@ -360,4 +386,4 @@ def test_failed_studies_are_reported_per_run(arguments: list[str], tmp_path: Pat
     assert f"skipped: all-inputs: {study.sample_id}" in result.output
     assert f"skipped: no-prior: {study.sample_id}" not in result.output
     record = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert record["experiments"]["no-prior"]["differences"]["logical_precision"]["n"] == 2
+    assert record["experiments"]["no-prior"]["scores"]["logical_precision"]["difference"]["n"] == 2

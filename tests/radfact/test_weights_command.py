@@ -169,7 +169,7 @@ def test_a_broken_fetch_is_resumed(run_radfact: Run, root: Path, server: FileSer
     assert code == 1
     assert err.strip().endswith("[server-unavailable]")
     assert not (root / "chexbert").exists()
-    assert listed(run_radfact)["chexbert"]["status"] == "partly downloaded"
+    assert listed(run_radfact)["chexbert"]["status"] == "partial download"
     assert run_radfact("weights", "fetch", "chexbert")[0] == 0
     assert [request[:2] for request in server.requests] == [
         ("vocab.txt", None),

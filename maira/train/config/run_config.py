@@ -285,13 +285,13 @@ class BaseTrainConfig(Record):
             InputError: a file does not exist; its key is named.
         """
         for name, sources in (("train", self.train), ("validation.sources", self.validation.sources)):
-            for place, source in enumerate(sources):
+            for index, source in enumerate(sources):
                 for field, path in source:
                     if not isinstance(path, Path) or path.exists():
                         continue
                     # `train` may be a path instead of a list, and then has no keys in it.
                     is_path = name == "train" and self.train == [type(source).model_validate({field: path})]
-                    key = name if is_path else f"{name}.{place}.{field}"
+                    key = name if is_path else f"{name}.{index}.{field}"
                     hint = ", or validation.sources=[] to disable validation" if name != "train" else ""
                     message = f"no such file; set {key}=FILE{hint}"
                     raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)

@@ -372,11 +372,11 @@ class _TableMaker:
         self.config, self.sources, self.studies, self.processor = config, sources, studies, processor
 
     def __call__(self, chunk: tuple[int, int, int]) -> _TablePart:
-        place, begin, end = chunk
-        split, tasks = self.sources[place].split, [t for t in TASKS if t in self.config.shares(self.sources[place])]
+        index, begin, end = chunk
+        split, tasks = self.sources[index].split, [t for t in TASKS if t in self.config.shares(self.sources[index])]
         rows: list[tuple[int, ...]] = []
         part = _TablePart(np.empty(0, SAMPLE_LENGTHS), {}, set(), Counter(), [])
-        source = self.studies[place]
+        source = self.studies[index]
         for number, full_study, frontal_size in source.scan(begin, end, split, part.errors):
             name = hashlib.blake2b(full_study.sample_id.encode(), digest_size=8).digest()
             check_unique(source, full_study.sample_id, part.names.setdefault(name, number), number)
@@ -387,7 +387,7 @@ class _TableMaker:
                     example = _example(study, task, phrase, self.config, frontal_size)
                     ids, prompt = encode_example(example, self.processor)
                 lengths = (len(example.images), prompt, len(ids) - prompt)
-                rows.append((place, number, TASKS.index(task), phrase, *lengths))
+                rows.append((index, number, TASKS.index(task), phrase, *lengths))
                 part.notes.update(set(example.notes))
         return replace(part, rows=np.array(rows, SAMPLE_LENGTHS))
 
@@ -458,7 +458,7 @@ def _make_table(
 ) -> Table:
     studies = [open_source(source) for source in sources]
     # An ablation may leave a source without any task.
-    used = [place for place, source in enumerate(sources) if config.shares(source)]
+    used = [index for index, source in enumerate(sources) if config.shares(source)]
     chunks = [
         (i, begin, min(begin + _CHUNK, studies[i].count)) for i in used for begin in range(0, studies[i].count, _CHUNK)
     ]
@@ -471,13 +471,13 @@ def _make_table(
     )
     rows, names, kinds, notes, done = [], [dict[bytes, int]() for _ in studies], set[str](), Counter[str](), 0
     errors: list[InputError] = []
-    for (place, begin, end), part in zip(chunks, parts, strict=True):
+    for (index, begin, end), part in zip(chunks, parts, strict=True):
         rows.append(part.rows)
-        for name in part.names.keys() & names[place].keys():
+        for name in part.names.keys() & names[index].keys():
             number = part.names[name]
-            sample_id = studies[place].read(number).study.sample_id
-            check_unique(studies[place], sample_id, names[place][name], number)
-        names[place].update(part.names)
+            sample_id = studies[index].read(number).study.sample_id
+            check_unique(studies[index], sample_id, names[index][name], number)
+        names[index].update(part.names)
         kinds |= part.kinds
         notes += part.notes
         errors += part.errors
@@ -487,14 +487,14 @@ def _make_table(
     if errors:
         raise combine_errors(errors, "images are missing or cannot be read", bad_images)
     table = np.concatenate([np.empty(0, SAMPLE_LENGTHS), *rows])
-    for place in used:
-        source = sources[place]
-        if not (table["source"] == place).any():
+    for index in used:
+        source = sources[index]
+        if not (table["source"] == index).any():
             split = f" in the split '{source.split}'" if source.split is not None else ""
             raise InputError(
                 f"has no study{split} with an answer for the task {' or '.join(config.shares(source))}",
                 code=ErrorCode.EMPTY_INPUT,
-                file=studies[place].location,
+                file=studies[index].location,
             )
     offsets = [s.offsets if isinstance(s, ManifestSource) else None for s in studies]
     return Table(table, offsets, sorted(kinds), dict(sorted(notes.items())))
