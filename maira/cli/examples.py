@@ -66,6 +66,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "maira prepare padchest-gr --root PADCHEST_GR --padchest PADCHEST --reports english.csv --out padchest-gr",
     ),
     "prepare iu-xray": ("maira prepare iu-xray --root IU_XRAY --out iu-xray",),
+    "prepare chexpert-plus": (
+        "maira prepare chexpert-plus --root CHEXPERT_PLUS --out chexpert-plus",
+        "maira prepare chexpert-plus --root CHEXPERT_PLUS --images PNG --priors none --out chexpert-plus",
+    ),
+    "prepare rexgradient": ("maira prepare rexgradient --root REXGRADIENT --out rexgradient",),
+    "prepare interpret-cxr": (
+        "maira prepare interpret-cxr --root RRG24 --images IMAGES --views indiana_projections.csv --out interpret-cxr",
+    ),
     "prepare coco": ("maira prepare coco --root dataset.json --images FOLDER --out coco",),
     "prepare table": (
         "maira prepare table --root export --out own --workers 8",
