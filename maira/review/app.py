@@ -35,7 +35,7 @@ from radfact.records import Record, Sentence, as_input_error, validate_model
 
 _OWN = resources.files("maira.review") / "static"
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_SHARED = ("viewer.js", "viewer.css")
+_SHARED = ("viewer.js", "radiograph.js", "viewer.css")
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
 
 _log = logging.getLogger(__name__)

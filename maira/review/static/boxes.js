@@ -42,7 +42,7 @@ export class BoxEditor {
   #release = null;
 
   /**
-   * @param {import("./radiograph.js").Radiograph} radiograph
+   * @param {Radiograph} radiograph
    * @param {(sentenceId: string, boxes: number[][]) => void} change  called once an edit is complete
    * @param {() => void} touched  called when `isChanging` may have changed
    * @param {(sentenceId: string) => void} back  called when a box is left for its sentence

@@ -2,7 +2,6 @@
 
 import { BoxEditor } from "./boxes.js";
 import { byId, element } from "./dom.js";
-import { Radiograph } from "./radiograph.js";
 
 export const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
 const TEXTS = { indication: "Indication", technique: "Technique", comparison: "Comparison" };
@@ -20,7 +19,7 @@ export class Inputs {
     this.kind = "frontal";
     this.radiograph.root.addEventListener("boxselect", ({ detail }) => select(detail.id));
     this.radiograph.root.addEventListener("drawingchange", () => this.#note());
-    this.#bindTools();
+    this.radiograph.bindTools();
   }
 
   /** Show the images and texts of a study, the frontal image large. */
@@ -36,7 +35,7 @@ export class Inputs {
     this.kind = kind;
     const image = this.study.images[kind];
     const alt = `${IMAGES[kind]} radiograph of study ${this.study.number}`;
-    this.radiograph.show(kind, image?.url ? image : null, image?.url ? alt : image?.message ?? "No image");
+    this.radiograph.show(kind, image?.url ? { ...image, src: image.url, full: `${image.url}?full=1` } : null, image?.url ? alt : image?.message ?? "No image");
     byId("thumbs").replaceChildren(...Object.keys(IMAGES).filter((other) => other !== kind && this.study.images[other])
       .map((other) => this.#thumb(other)));
     this.#drawn = null;
@@ -103,29 +102,6 @@ export class Inputs {
       : this.kind === "frontal" ? "" : `${IMAGES[this.kind]} image: boxes are on the frontal one`;
     note.textContent = words;
     note.hidden = !words;
-  }
-
-  #bindTools() {
-    const { radiograph } = this;
-    const [width, level, invert] = ["window-width", "window-level", "invert"].map(byId);
-    byId("zoom-in").addEventListener("click", () => radiograph.zoomIn());
-    byId("zoom-out").addEventListener("click", () => radiograph.zoomOut());
-    byId("reset-radiograph").addEventListener("click", () => radiograph.reset());
-    invert.addEventListener("click", () => this.invert());
-    width.addEventListener("input", () => radiograph.setGray({ width: Number(width.value) }));
-    level.addEventListener("input", () => radiograph.setGray({ level: Number(level.value) }));
-    radiograph.addEventListener("view", () => {
-      byId("zoom").textContent = `${Math.round(radiograph.view.zoom * 100)} %`;
-    });
-    radiograph.addEventListener("gray", () => {
-      width.value = String(radiograph.view.width);
-      level.value = String(radiograph.view.level);
-      invert.setAttribute("aria-pressed", String(radiograph.view.inverted));
-    });
-  }
-
-  invert() {
-    this.radiograph.setGray({ inverted: !this.radiograph.view.inverted });
   }
 }
 

@@ -294,7 +294,7 @@ class Review {
       { keys: ["+", "="], help: "zoom in", run: () => radiograph.zoomIn() },
       { keys: ["-"], help: "zoom out", run: () => radiograph.zoomOut() },
       { keys: ["w"], help: "window and level", run: () => byId("window-width").focus() },
-      { keys: ["i"], help: "invert", run: () => studyView.inputs.invert() },
+      { keys: ["i"], help: "invert", run: () => radiograph.invert() },
       { keys: ["r"], help: "reset the image", run: () => radiograph.reset() },
       { keys: ["Escape"], help: "deselect the sentence; on a box: back to the sentence", run: () => studyView.deselect() },
       { keys: ["?"], help: "this help", always: true, run: help },
