@@ -15,10 +15,10 @@ from itertools import islice
 from string import Template
 from typing import Any
 
-from radfact.html.studies import StudyList
+from radfact.html.studies import StudyList, scoring_of
 from radfact.results.display import score_label
 from radfact.results.findings import FindingTable
-from radfact.results.schema import RADFACT, ScoreRecord, ScoresFile, describe_models, metric_of_scores
+from radfact.results.schema import RADFACT, RunFile, ScoreRecord, ScoresFile, describe_models, metric_of_scores
 from radfact.scoring.radfact import F1_PARTS, POLICY_SCORES, SCORES
 
 STATIC = resources.files("radfact.html") / "static"
@@ -121,7 +121,7 @@ def render_part(head: PageHead, studies: Sequence[dict[str, Any]], part: Part) -
 
 
 def _render(head: PageHead, data: Mapping[str, Any], *, summary: str, has_drafts: bool) -> str:
-    scores = head.scores
+    scores, scoring = head.scores, scoring_of(RunFile.model_validate(head.run))
     data = {
         "metrics": scores.metrics.keys() != {RADFACT},
         # Without RadFact there are reports and no verdicts.
@@ -131,6 +131,7 @@ def _render(head: PageHead, data: Mapping[str, Any], *, summary: str, has_drafts
             key: words(key) for name in scores.scores for key in (name, re.sub("_(precision|recall|f1)$", "", name))
         },
         "directions": {name: score.direction for name, score in scores.scores.items()},
+        "overlap": {"threshold": scoring.threshold, "strict": scoring.compat == "paper"} if scoring else None,
         "findings": {concept: name for table in head.finding_tables.values() for concept, name in table.names.items()},
         **data,
     }
@@ -140,6 +141,7 @@ def _render(head: PageHead, data: Mapping[str, Any], *, summary: str, has_drafts
         [STATIC / "viewer.css", STATIC / "page.css"],
         [
             STATIC / "viewer.js",
+            STATIC / "radiograph.js",
             STATIC / "cards.js",
             STATIC / "findings.js",
             STATIC / "study.js",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -9,11 +10,13 @@ from typing import Any, Generic, TypeVar
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.html.findings import finding_keys, list_findings
 from radfact.io.jsonl import CompressedRows, read_jsonl
-from radfact.records import parse_sentences, validate_model
+from radfact.records import Sentence, parse_sentences, validate_model
 from radfact.results.findings import FindingDetails, FindingTable, read_details
-from radfact.results.reader import iter_samples
-from radfact.results.schema import METRICS_FOLDER, MetricCacheRow, NarrativeRow, RemovedRow, Row, SentenceRow
+from radfact.results.reader import iter_samples, read_run
+from radfact.results.schema import METRICS_FOLDER, MetricCacheRow, NarrativeRow, RemovedRow, Row, RunFile, SentenceRow
+from radfact.scoring.options import Compat, ScoringOptions
 from radfact.scoring.radfact import PARTS, Side
+from radfact.scoring.regions import covered_share
 
 _SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why", "relation"}
 _IMAGES = ("frontal", "lateral", "prior_frontal")
@@ -41,6 +44,19 @@ class _Draft(Row):
     model: str | None = None
 
 
+def scoring_of(run: RunFile) -> ScoringOptions | None:
+    """Return geometry and threshold of the spatial scores of a run; None if it does not have them.
+
+    Args:
+        run: of a results folder.
+    """
+    recorded = {name: run.options[name] for name in ("compat", "threshold") if name in run.options}
+    try:
+        return ScoringOptions.model_validate(recorded) if len(recorded) == 2 else None
+    except ValueError:
+        return None
+
+
 def iter_studies(
     folder: Path,
     names: Sequence[str],
@@ -62,6 +78,7 @@ def iter_studies(
             `samples.jsonl`.
     """
     order = {sample_id: index for index, sample_id in enumerate(sample_ids)}
+    scoring = scoring_of(read_run(folder))
     sentences = _RowsBySample(folder / "sentences.jsonl", SentenceRow, order)
     narratives = _RowsBySample.of_file(folder / "narratives.jsonl", NarrativeRow, order)
     removed = _RowsBySample.of_file(folder / "removed.jsonl", RemovedRow, order)
@@ -76,7 +93,9 @@ def iter_studies(
             "scored": True,
             "scores": {name: columns[name] for name in names if name in columns},
             "failure": sample.reason,
-            **_sentences_by_side(sample.sample_id, sentences.take(sample.sample_id), sentences.path),
+            **_sentences_by_side(
+                sample.sample_id, sentences.take(sample.sample_id), sentences.path, scoring and scoring.compat
+            ),
         }
         study["kinds"] = _kinds(study)
         texts = {row.side: row.text for _, row in narratives.take(sample.sample_id)} if narratives else {}
@@ -131,13 +150,28 @@ class _RowsBySample(Generic[_RowT]):
         return taken
 
 
-def _sentences_by_side(sample_id: str, rows: Sequence[tuple[int, SentenceRow]], path: Path) -> dict[str, Any]:
+def _sentences_by_side(
+    sample_id: str, rows: Sequence[tuple[int, SentenceRow]], path: Path, compat: Compat | None
+) -> dict[str, Any]:
+    """Return the sentences of both reports.
+
+    Args:
+        sample_id: of the rows.
+        rows: of `sentences.jsonl`, with their lines.
+        path: for errors.
+        compat: geometry of the spatial scores; None if it is not known, and no overlap can be computed.
+
+    Raises:
+        InputError: a sentence is missing or a duplicate, or its evidence is missing.
+    """
     sides: dict[str, list[dict[str, Any]]] = {side: [] for side in PARTS}
     lines: dict[tuple[str, int], int] = {}
     for line, row in rows:
         if (first := lines.setdefault((row.side, row.index), line)) != line:
             message = f"duplicate {row.side} sentence {row.index} of {sample_id!r}, first at line {first}"
             raise InputError(message, code=ErrorCode.DUPLICATE, file=path, line=line, field="index")
+    # Not validated again; `radfact.scoring.regions` reads only the regions.
+    regions = {(row.side, row.index): Sentence.model_construct(boxes=row.boxes, masks=row.masks) for _, row in rows}
     for line, row in sorted(rows, key=lambda item: (item[1].side, item[1].index)):
         sentences = sides[row.side]
         if row.index != len(sentences):
@@ -148,7 +182,13 @@ def _sentences_by_side(sample_id: str, rows: Sequence[tuple[int, SentenceRow]], 
             if (other, at) not in lines:
                 message = f"expected a {other} sentence of {sample_id!r}, found index {at}"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field="evidence")
-        sentences.append({**row.model_dump(include=_SHOWN, exclude_none=True), "evidence": row.evidence})
+        shown = {**row.model_dump(include=_SHOWN, exclude_none=True), "evidence": row.evidence}
+        if compat is not None and row.status == "entailment" and (row.boxes or row.masks):
+            premises = [regions[other, at] for at in row.evidence]
+            overlap = covered_share(regions[row.side, row.index], premises, compat=compat)
+            if not math.isnan(overlap) and any(premise.has_region for premise in premises):
+                shown["overlap"] = overlap
+        sentences.append(shown)
     return sides
 
 
@@ -202,6 +242,7 @@ def _kinds(study: Mapping[str, Any]) -> list[str]:
             sentence.get("status") == "entailment" and sentence.get("spatial") == "not_entailed"
             for sentence in (*candidate, *reference)
         ),
+        "contradicted": any(sentence.get("relation") == "contradiction" for sentence in (*candidate, *reference)),
         "failed": bool(study["failure"]),
         "empty": not study["failure"] and not candidate and bool(reference),
     }
@@ -277,10 +318,16 @@ class StudyContext:
                     self._rows.append(record.model_dump())
 
     def add_to(self, studies: Sequence[dict[str, Any]]) -> None:
-        """Add sections and image paths to the studies that a manifest contains."""
+        """Add sections and image paths to the studies that a manifest contains, and which inputs they have."""
         for study in studies:
             if study["sample_id"] in self._places:
                 index, folder = self._places[study["sample_id"]]
                 record = self._rows[index]
                 study.update({name: record[name] for name in _CONTEXT})
                 study["images"] = {kind: folder / record[kind] if record[kind] else None for kind in _IMAGES}
+                has_inputs = {
+                    "inputs": True,
+                    "lateral": record["lateral"],
+                    "prior": record["prior_frontal"] or record["prior_report"],
+                }
+                study.setdefault("kinds", []).extend(kind for kind, is_given in has_inputs.items() if is_given)

@@ -464,7 +464,7 @@ def test_many_studies_are_on_pages_of_their_own(folder: Path, tmp_path: Path, mo
     assert listed["parts"] == ["report_pages/0001.html", "report_pages/0002.html"]
     assert listed["scores"]["logical_f1"] == [1.0, 0.25, None]
     assert listed["failures"] == {"2": "no valid answer"}
-    assert listed["kinds"] == {"unsupported": [0, 1], "missed": [1], "failed": [2]}
+    assert listed["kinds"] == {"unsupported": [0, 1], "missed": [1], "failed": [2], "inputs": [0]}
     assert "Trachea" not in (folder / "report.html").read_text()
     first, second = (Page(folder / "report_pages" / name) for name in ("0001.html", "0002.html"))
     assert [study["sample_id"] for study in (*first.data["studies"], *second.data["studies"])] == [

@@ -8,7 +8,7 @@ const Cards = (() => {
   const KEPT = 20;
   const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
   /** First letter of the numbers of sentences, by report. */
-  const LETTER = { candidate: "C", reference: "R" };
+  const LETTER = { baseline: "B", candidate: "C", reference: "R" };
   /** Attributes that hold text for the reader. */
   const SAID = ["aria-label", "title"];
 
@@ -29,16 +29,54 @@ const Cards = (() => {
     return words[0].toUpperCase() + words.slice(1);
   }
 
-  /** Show an image in the page's dialog; returns its viewer. */
-  function openLarge(title, image, boxes) {
-    const dialog = document.getElementById("large");
-    const root = element("div");
+  /** The study and the sentence that the address of the page names, each null if it names none. */
+  function addressed() {
+    const names = new URLSearchParams(location.hash.slice(1));
+    return { study: names.get("study"), sentence: names.get("sentence") };
+  }
+
+  /** Address of a study, or of one of its sentences by the id of its item. */
+  function addressOf(study, sentence = null) {
+    const part = (name, value) => `${name}=${encodeURIComponent(value)}`;
+    return `#${part("study", study)}${sentence === null ? "" : `&${part("sentence", sentence)}`}`;
+  }
+
+  const KEYS = {
+    "+": (large) => large.zoomIn(), "=": (large) => large.zoomIn(), "-": (large) => large.zoomOut(),
+    i: (large) => large.invert(), r: (large) => large.reset(), w: () => document.getElementById("window-width").focus(),
+  };
+  let large = null;
+
+  /** The radiograph of the page's dialog. */
+  function largeView() {
+    const radiograph = new Radiograph(document.getElementById("large-view"));
+    radiograph.bindTools();
+    dialog.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !(event.key.toLowerCase() in KEYS)) return;
+      event.preventDefault();
+      KEYS[event.key.toLowerCase()](radiograph);
+    });
+    return radiograph;
+  }
+
+  /** Show an image in the page's dialog; each of `sides`, [side, name], can be hidden if it has boxes. */
+  function openLarge(title, image, boxes, sides) {
     document.getElementById("large-title").textContent = visibleText(title);
-    document.getElementById("large-view").replaceChildren(root);
-    const viewer = new BoxViewer(root, image);
-    viewer.setBoxes(boxes);
+    large ??= largeView();
     dialog.showModal();
-    return viewer;
+    large.forget();
+    large.show(title, image.src ? image : null, image.src ? image.alt : image.message);
+    large.viewer.setBoxes(boxes);
+    const toggles = document.getElementById("large-sides");
+    const drawn = sides.filter(([side]) => boxes.some((box) => box.side === side));
+    toggles.hidden = !drawn.length;
+    toggles.replaceChildren(...drawn.map(([side, name]) => {
+      const toggle = element("input", { type: "checkbox", "data-side": side });
+      toggle.checked = true;
+      return element("label", {}, toggle, element("span", { class: `swatch ${side}` }), element("span", { text: `${name} boxes` }));
+    }));
+    toggles.onchange = () => large.viewer.setSides([...toggles.querySelectorAll("input:checked")].map((item) => item.dataset.side));
+    toggles.onchange();
   }
 
   function describedImage(study, kind) {
@@ -52,8 +90,9 @@ const Cards = (() => {
    * @param {HTMLElement} card  with `.sentence` items, each with a button and with `data-id` as its boxes have it
    * @param {{focus: (ids: string[] | null, strong: string[]) => void}[]} drawn  the card's viewers
    * @param {(id: string) => string[]} evidenceOf  ids of the sentences that are shown along with one
+   * @param {string} study  id of the study, for the address
    */
-  function connect(card, drawn, evidenceOf = () => []) {
+  function connect(card, drawn, evidenceOf, study) {
     const items = new Map([...card.querySelectorAll(".sentence")].map((item) => [item.dataset.id, item]));
     let chosen = null;
 
@@ -71,19 +110,30 @@ const Cards = (() => {
       for (const [key, item] of items) item.querySelector("button").setAttribute("aria-pressed", String(key === id));
       mark(id);
     }
+    function chooseAndName(id) {
+      choose(id);
+      // Without an entry in the history: Back leads to the page before, not to the sentence before.
+      if (id !== null || addressed().study === study) history.replaceState(null, "", addressOf(study, id));
+    }
     for (const [id, item] of items) {
       item.addEventListener("pointerenter", () => mark(id));
       item.addEventListener("pointerleave", () => mark(chosen));
       item.addEventListener("focusin", () => mark(id));
       item.addEventListener("focusout", () => mark(chosen));
-      item.querySelector("button").addEventListener("click", () => choose(chosen === id ? null : id));
+      item.querySelector("button").addEventListener("click", () => chooseAndName(chosen === id ? null : id));
     }
     // Drawing only a hovered box would take away the box under the pointer's path, so this marks sentences alone.
     card.addEventListener("boxhover", ({ detail }) => mark(detail?.id ?? chosen, false));
-    card.addEventListener("boxselect", ({ detail }) => choose(chosen === detail.id ? null : detail.id));
+    card.addEventListener("boxselect", ({ detail }) => chooseAndName(chosen === detail.id ? null : detail.id));
     card.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") choose(null);
+      if (event.key === "Escape") chooseAndName(null);
     });
+    const { study: named, sentence } = addressed();
+    if (named === study && items.has(sentence)) {
+      choose(sentence);
+      // The card is not in the page yet.
+      requestAnimationFrame(() => items.get(sentence).scrollIntoView({ block: "center" }));
+    }
   }
 
   /** Whether removing the card would lose the reader's state: a selected sentence, an open detail, the focus. */
@@ -137,6 +187,6 @@ const Cards = (() => {
     if (event.target === dialog) dialog.close();
   });
 
-  return { IMAGES, LETTER, element, titleCase, openLarge, describedImage, connect, listStudies };
+  return { IMAGES, LETTER, element, titleCase, addressed, addressOf, openLarge, describedImage, connect, listStudies };
 })();
 

@@ -14,7 +14,10 @@ const Findings = (() => {
 
   const spaced = (name) => name.replaceAll("_", " ");
   const capitalized = (name) => name[0].toUpperCase() + name.slice(1);
-  const linksOf = (study) => Object.values(study.findings ?? {}).flatMap(({ links }) => links);
+  /** Compared findings of a study by system and metric; `side` is that of the candidate. */
+  const comparisonsOf = (study) => [["baseline", study.baseline_findings], ["candidate", study.findings]].flatMap(([side, findings]) =>
+    Object.entries(findings ?? {}).map(([metric, { links, others }]) => ({ side, metric, links, others })));
+  const linksOf = (study) => comparisonsOf(study).flatMap(({ links }) => links);
   const kindsOf = (link) => [link.verdict, ...link.attributes.map((name) => `${link.verdict}:${name}`)];
 
   /** [concept, tier, kind] of each finding; a page that only lists studies has them in its list. */
@@ -72,32 +75,40 @@ const Findings = (() => {
   /** Ids of what belongs to each finding of a study by the id of the finding: its sentence, and the linked findings. */
   function evidenceByFinding(study) {
     const evidence = new Map();
-    linksOf(study).forEach((link, place) => {
-      for (const side of SIDES) {
-        const other = SIDES.find((name) => name !== side);
-        link[side].forEach(({ sentence }, index) => evidence.set(`${side}-${place}-${index}`, [
-          ...(sentence === undefined ? [] : [`${side}-${sentence}`]),
-          ...link[other].map((_, at) => `${other}-${place}-${at}`),
-        ]));
+    let place = 0;
+    for (const { side: own, links } of comparisonsOf(study)) {
+      const report = { candidate: own, reference: "reference" };
+      for (const link of links) {
+        for (const side of SIDES) {
+          const other = SIDES.find((name) => name !== side);
+          link[side].forEach(({ sentence }, index) => evidence.set(`${report[side]}-${place}-${index}`, [
+            ...(sentence === undefined ? [] : [`${report[side]}-${sentence}`]),
+            ...link[other].map((_, at) => `${report[other]}-${place}-${at}`),
+          ]));
+        }
+        place += 1;
       }
-    });
+    }
     return evidence;
   }
 
-  /** Findings of one report; `isNumbered` tells whether to name their sentences. */
-  function cell(link, side, place, isNumbered) {
+  /** Findings of one report, named as its sentences are; `isNumbered` tells whether to name these. */
+  function cell(link, side, report, place, isNumbered) {
     const items = link[side].map(({ text, sentence }, index) =>
-      element("div", { class: "sentence", "data-id": `${side}-${place}-${index}` },
+      element("div", { class: "sentence", "data-id": `${report}-${place}-${index}` },
         element("button", { type: "button", class: "sentence-text", "aria-pressed": "false" }, element("span", { text }),
-          isNumbered && sentence !== undefined ? element("span", { class: "source", text: LETTER[side] + (sentence + 1) }) : null)));
+          isNumbered && sentence !== undefined ? element("span", { class: "source", text: LETTER[report] + (sentence + 1) }) : null)));
     return element("td", { "data-label": capitalized(side) }, ...(items.length ? items : [element("span", { class: "empty", text: "–" })]));
   }
 
-  function row(study, link, place, choice) {
+  function row(study, link, own, place, choice) {
     const [kind, label] = VERDICTS[link.verdict];
     const attributes = link.attributes.length ? `: ${link.attributes.map(spaced).join(", ")}` : "";
     const chosen = choice && link.concepts.some((concept) => kindsOf(link).some((name) => fits([concept, link.tier, name], choice)));
-    const cells = SIDES.map((side) => cell(link, side, place, study[side].length > 1));
+    const cells = SIDES.map((side) => {
+      const report = side === "candidate" ? own : side;
+      return cell(link, side, report, place, study[report].length > 1);
+    });
     return element("tr", chosen ? { class: "chosen" } : {}, cells[0],
       element("td", {},
         element("div", { class: "tags" }, element("span", { class: `tag ${kind}`, text: label + attributes }),
@@ -119,11 +130,13 @@ const Findings = (() => {
   /** The findings of a study by each metric that compares them; chosen ones are marked. */
   function sections(study, choice) {
     let place = 0;
-    const all = Object.entries(study.findings ?? {});
-    return all.map(([metric, { links, others }]) => {
-      const rows = links.map((link) => row(study, link, place++, choice));
-      const head = element("tr", {}, ...["Candidate", "Verdict", "Reference"].map((text) => element("th", { scope: "col", text })));
-      const name = all.length > 1 ? `Findings (${metric})` : "Findings";
+    const all = comparisonsOf(study);
+    const metrics = new Set(all.map(({ metric }) => metric));
+    return all.map(({ side, metric, links, others }) => {
+      const rows = links.map((link) => row(study, link, side, place++, choice));
+      const system = Results.sides?.[side];
+      const head = element("tr", {}, ...[system ?? "Candidate", "Verdict", "Reference"].map((text) => element("th", { scope: "col", text })));
+      const name = `Findings${system ? ` of ${system}` : ""}${metrics.size > 1 ? ` (${metric})` : ""}`;
       return element("section", { class: "finding-list", "aria-label": `${name} of ${study.sample_id}` }, element("h4", { text: name }),
         rows.length ? element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))
           : element("p", { class: "empty", text: "Neither report states a finding." }),

@@ -1,6 +1,6 @@
 /** The scores of all studies as a table that can be sorted, and any two of them as a scatter plot. */
 (() => {
-  const { element } = Cards;
+  const { element, addressOf } = Cards;
   const { scoreName } = Study;
   const ROWS = 50;
   // A browser draws some thousand points without delay.
@@ -20,12 +20,9 @@
   const valueOf = (study, name) => study.scores[name] ?? null;
   const shown = (value) => (value === null ? "–" : value.toFixed(3));
 
-  /** List only one study, and scroll to it. */
+  /** Show only one study. */
   function show(study) {
-    const filter = document.getElementById("filter");
-    filter.value = study.sample_id;
-    filter.dispatchEvent(new Event("input"));
-    document.getElementById("studies").scrollIntoView();
+    location.hash = addressOf(study.sample_id);
   }
 
   function table() {

@@ -1,5 +1,5 @@
 (() => {
-  const { element, listStudies } = Cards;
+  const { element, listStudies, addressed } = Cards;
   const { studyCard, linkCard, scoreName } = Study;
   const BINS = 20;
   // With fewer studies, the list is more useful than a histogram.
@@ -46,17 +46,36 @@
   const KINDS = {
     unsupported: "With a candidate sentence that is not entailed",
     missed: "With a reference sentence that is missed",
+    contradicted: "With a contradicted sentence",
     misplaced: "Entailed, but elsewhere in the image",
     failed: data.metrics ? "Not scored by every metric" : "Excluded from the scores",
   };
+
+  /** What a study has in addition to the frontal image; `inputs` are studies of which a manifest tells that. */
+  const INPUTS = { lateral: "lateral", prior: "prior image or report" };
+
+  const ofKind = (key) => data.studies.filter((study) => study.kinds.includes(key)).length;
 
   /** Kinds of studies that exist, with their numbers. */
   function fillKinds(select) {
     select.append(element("option", { value: "all", text: `All (${data.studies.length})` }));
     for (const [key, label] of Object.entries(KINDS)) {
-      const count = data.studies.filter((study) => study.kinds.includes(key)).length;
-      if (count) select.append(element("option", { value: key, text: `${label} (${count})` }));
+      if (ofKind(key)) select.append(element("option", { value: key, text: `${label} (${ofKind(key)})` }));
     }
+  }
+
+  function fillInputs(select) {
+    const known = ofKind("inputs");
+    document.getElementById("inputs-label").hidden = !known;
+    select.append(element("option", { value: "", text: "All" }),
+      ...Object.entries(INPUTS).flatMap(([key, label]) => [
+        element("option", { value: key, text: `With ${label} (${ofKind(key)})` }),
+        element("option", { value: `!${key}`, text: `Without ${label} (${known - ofKind(key)})` })]));
+  }
+
+  function hasInputs(study, choice) {
+    if (!choice.startsWith("!")) return !choice || study.kinds.includes(choice);
+    return study.kinds.includes("inputs") && !study.kinds.includes(choice.slice(1));
   }
 
   /** Histograms of the per-study scores; `choose(range)` gets the selected bar, or null when it is deselected. */
@@ -126,23 +145,51 @@
     const filter = document.getElementById("filter");
     const list = document.getElementById("study-list");
     const kind = document.getElementById("kind");
+    const given = document.getElementById("inputs");
     const chip = document.getElementById("range");
+    const only = document.getElementById("only");
     let range = null;
     fillOrders(order);
     fillKinds(kind);
+    fillInputs(given);
     if (isList) filter.placeholder = "an id, or a reason of a failure";
-    const redraw = () => {
+    const draw = () => {
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
       const choice = chosenFindings();
       const inRange = (value) => value !== null && range.holds(value);
-      const found = data.studies.filter((study) => (kind.value === "all" || study.kinds.includes(kind.value))
+      const fits = (study) => (kind.value === "all" || study.kinds.includes(kind.value))
+        && hasInputs(study, given.value)
         && (range === null || inRange(study.scores[range.name] ?? null))
         && (choice === null || Findings.keysOf(study).some((key) => Findings.fits(key, choice)))
-        && (!words.length || words.every((word) => searchText(study).includes(word))));
+        && (!words.length || words.every((word) => searchText(study).includes(word)));
+      // The address names one study; all others are hidden, whatever is selected.
+      const linked = addressed().study;
+      const isNamed = (study) => study.sample_id === linked;
+      const isDraft = data.unscored.some(isNamed);
+      only.hidden = linked === null;
+      only.textContent = `Study ${visibleText(linked ?? "")} ✕`;
+      const found = data.studies.filter(linked === null || isDraft ? fits : isNamed);
       const listed = ordered(found, order.value).slice(0, isList ? MOST_LISTED : found.length);
       const first = listed.length < found.length ? `, the first ${listed.length} are listed` : "";
       document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies${first}`;
       listStudies(list, listed, isList ? linkCard : (study) => studyCard(study, choice));
+      if (data.unscored.length) {
+        listStudies(document.getElementById("unscored-list"), isDraft ? data.unscored.filter(isNamed) : data.unscored, (study) => studyCard(study));
+      }
+      return isDraft ? "unscored" : "studies";
+    };
+    /** Draw what is selected now: all studies that fit, even if the address named one of them. */
+    const redraw = () => {
+      if (addressed().study !== null) history.pushState(null, "", location.pathname + location.search);
+      draw();
+    };
+    /** Draw what the address names. */
+    const showLinked = () => {
+      const linked = data.studies.find((study) => study.sample_id === addressed().study);
+      // The page with the study shows it; this one only lists it.
+      if (linked?.part) location.replace(linked.part + location.hash);
+      const section = draw();
+      if (addressed().study !== null) document.getElementById(section).scrollIntoView();
     };
     const chosenFindings = Findings.filters(data.studies, data.findings, redraw);
     const letGo = drawHistograms(document.getElementById("histograms"), (chosen) => {
@@ -151,21 +198,13 @@
       if (range) chip.textContent = `${scoreName(range.name)} ${shortNumber(range.low)} to ${shortNumber(range.high)} ✕`;
       redraw();
     });
-    const showLinked = () => {
-      if (!data.isPart || location.hash.length < 2) return;
-      filter.value = decodeURIComponent(location.hash.slice(1));
-      redraw();
-    };
     window.addEventListener("hashchange", showLinked);
+    only.addEventListener("click", redraw);
+    for (const control of [order, kind, given]) control.addEventListener("change", redraw);
+    filter.addEventListener("input", redraw);
     document.getElementById("spread").hidden = !document.querySelector(".histogram");
     chip.addEventListener("click", letGo);
-    order.addEventListener("change", redraw);
-    kind.addEventListener("change", redraw);
-    filter.addEventListener("input", redraw);
-    redraw();
     showLinked();
-    const unscored = document.getElementById("unscored-list");
-    if (unscored) listStudies(unscored, data.unscored, (study) => studyCard(study));
   }
 
   start();

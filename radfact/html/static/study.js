@@ -23,13 +23,13 @@ const Results = (() => {
 
 /** The card of a study, as in MAIRA-2, figure E.1: inputs of the model, both reports, their boxes side by side. */
 const Study = (() => {
-  const { IMAGES, LETTER, element, titleCase, openLarge, describedImage, connect } = Cards;
+  const { IMAGES, LETTER, element, titleCase, addressOf, openLarge, describedImage, connect } = Cards;
   // Longer text would push the reports out of view.
   const MOST_GROUPS = 8;
   // Colors of viewer.css.
   const TINTS = 8;
   const SHORT = { precision: "P", recall: "R", f1: "F1" };
-  const OTHER = { candidate: "reference", reference: "candidate" };
+  const OTHER = { baseline: "reference", candidate: "reference", reference: "candidate" };
   const SECTIONS = ["indication", "technique", "comparison", "prior_report"];
   const STATUS = {
     entailment: ["yes", "✓ entailed"],
@@ -45,10 +45,18 @@ const Study = (() => {
     not_entailed: ["no", "✗ boxes", " not entailed"],
     no_boxes: ["none", "no boxes", ""],
   };
+  // The score counts boxes without evidence as not entailed.
+  const NO_EVIDENCE = ["no", "✗ boxes: no evidence", ""];
+  const NO_EVIDENCE_BOXES = ["no", "✗ boxes: none in the evidence", ""];
 
   const data = Results;
   const isLocated = (sentence) => Boolean(sentence.boxes?.length || sentence.masks?.length);
-  const sidesOf = (study) => (study.scored ? ["candidate", "reference"] : ["candidate"]);
+  /** Reports of a study; of two systems, the baseline is the first one and the candidate the other one. */
+  const sidesOf = (study) => (!study.scored ? ["candidate"]
+    : study.baseline ? ["baseline", "candidate", "reference"] : ["candidate", "reference"]);
+  const sideName = (side) => data.sides?.[side] ?? titleCase(side);
+  /** [side of the evidence, verdict] of a sentence; of two systems, a reference sentence has a verdict for each. */
+  const verdictsOf = (sentence, side) => (sentence.verdicts ? Object.entries(sentence.verdicts) : [[OTHER[side], sentence]]);
   // Narratives have no boxes.
   const located = [...data.studies, ...(data.unscored ?? [])].some((study) =>
     sidesOf(study).some((side) => study[side]?.some(isLocated)));
@@ -102,25 +110,29 @@ const Study = (() => {
     return Object.keys(SHORT).find((name) => SHORT[name] === part) ?? "";
   }
 
+  /** Ids of the evidence of a sentence; `onlyEntailed` skips that of other verdicts. */
+  function evidenceOf(study, id, onlyEntailed = false) {
+    const [side, index] = id.split("-");
+    return verdictsOf(study[side][Number(index)], side)
+      .filter(([, { status }]) => !onlyEntailed || status === "entailment")
+      .flatMap(([other, { evidence }]) => evidence.map((at) => `${other}-${at}`));
+  }
+
   /** Ids of the evidence of a sentence, or of what belongs to a finding. */
   function evidenceIn(study) {
     const byFinding = Findings.evidenceByFinding(study);
     return (id) => {
       if (byFinding.has(id)) return byFinding.get(id);
-      const [side, index] = id.split("-");
-      return study[side][Number(index)].evidence.map((at) => `${OTHER[side]}-${at}`);
+      return evidenceOf(study, id);
     };
   }
 
   /** Sentences with boxes by id, each with its color: a sentence and its evidence share one. */
   function tintsOf(study) {
-    const evidenceOf = evidenceIn(study);
     const near = new Map(sidesOf(study).flatMap((side) => study[side].flatMap((sentence, index) =>
       (isLocated(sentence) ? [[`${side}-${index}`, new Set()]] : []))));
     for (const id of near.keys()) {
-      const [side, index] = id.split("-");
-      if (study[side][Number(index)].status !== "entailment") continue;
-      for (const other of evidenceOf(id)) {
+      for (const other of evidenceOf(study, id, true)) {
         near.get(other)?.add(id);
         if (near.has(other)) near.get(id).add(other);
       }
@@ -150,16 +162,9 @@ const Study = (() => {
     });
   }
 
-  /** The dialog with an image and the boxes of both reports on it, each of which can be hidden. */
-  function openBoth(title, image, boxes) {
-    const viewer = openLarge(title, image, boxes);
-    const sides = document.getElementById("large-sides");
-    sides.hidden = !boxes.length;
-    for (const box of sides.querySelectorAll("input")) {
-      box.closest("label").hidden = !boxes.some(({ side }) => side === box.dataset.side);
-      box.checked = true;
-      box.onchange = () => viewer.setSides([...sides.querySelectorAll("input:checked")].map((one) => one.dataset.side));
-    }
+  /** The dialog with an image and the boxes of all reports on it. */
+  function openBoth(study, kind, boxes) {
+    openLarge(`${study.sample_id} · ${IMAGES[kind]}`, describedImage(study, kind), boxes, sidesOf(study).map((side) => [side, sideName(side)]));
   }
 
   function thumbnail(study, tints, kind) {
@@ -172,7 +177,7 @@ const Study = (() => {
       picture, element("span", { text: name }));
     // The frontal image as the model received it, without boxes.
     const boxes = kind === "prior_frontal" ? sidesOf(study).flatMap((side) => boxesOf(study, tints, side, kind)) : [];
-    button.addEventListener("click", () => openBoth(`${study.sample_id} · ${name}`, describedImage(study, kind), boxes));
+    button.addEventListener("click", () => openBoth(study, kind, boxes));
     return button;
   }
 
@@ -205,12 +210,12 @@ const Study = (() => {
     if (!all.length && !study.images?.frontal) return { figure: null, viewers: [] };
     const image = describedImage(study, "frontal");
     const drawn = all.length
-      ? sides.map((side) => picture({ ...image, alt: `${image.alt}, boxes of the ${side}` }, boxes.get(side),
-        element("figcaption", {}, element("span", { class: `swatch ${side}` }), `${titleCase(side)} boxes`)))
+      ? sides.map((side) => picture({ ...image, alt: `${image.alt}, boxes of the ${side === "reference" ? side : sideName(side)}` }, boxes.get(side),
+        element("figcaption", {}, element("span", { class: `swatch ${side}` }), element("span", { text: `${sideName(side)} boxes` }))))
       : [picture(image, [], null)];
     const enlarge = element("button", { type: "button", class: "enlarge",
-      text: drawn.length > 1 ? "Both on one image, larger" : "Larger", "aria-label": `Frontal of ${study.sample_id}: show larger` });
-    enlarge.addEventListener("click", () => openBoth(`${study.sample_id} · Frontal`, image, all));
+      text: drawn.length > 1 ? "All on one image, larger" : "Larger", "aria-label": `Frontal of ${study.sample_id}: show larger` });
+    enlarge.addEventListener("click", () => openBoth(study, "frontal", all));
     const row = element("div", { class: "picture-row" }, ...drawn.map(({ figure }) => figure));
     return { figure: element("div", { class: "pictures" }, row, enlarge), viewers: drawn.map(({ viewer }) => viewer) };
   }
@@ -219,24 +224,48 @@ const Study = (() => {
     return element("span", { class: `tag ${kind} ${name}`, text: words }, hidden ? element("span", { class: "visually-hidden", text: hidden }) : null);
   }
 
-  function sentenceItem(sentence, side, index, tint, judged) {
+  /** The share of a sentence's boxes inside those of its evidence, which the score compares with its threshold. */
+  function spatialTag(verdict, premises) {
+    const { overlap, spatial } = verdict;
+    if (spatial === "not_entailed" && verdict.status === "not_entailment") return tag(NO_EVIDENCE, "spatial");
+    if (spatial === "not_entailed" && !verdict.evidence.some((at) => isLocated(premises[at]))) return tag(NO_EVIDENCE_BOXES, "spatial");
+    const [kind, words, hidden] = SPATIAL[spatial] ?? ["none", spatial, ""];
+    if (overlap === undefined) return tag([kind, words, hidden], "spatial");
+    const { threshold, strict } = data.overlap;
+    const percent = 100 * overlap;
+    // A rounded share must not look like the threshold that it misses.
+    const shown = Math.round(percent) === Math.round(100 * threshold) && overlap !== threshold ? percent.toFixed(1) : Math.round(percent);
+    const item = tag([kind, `${words}: ${shown} % inside`, hidden], "spatial");
+    item.title = `${percent.toFixed(2)} % of the area of these boxes lies inside the boxes of the evidence. `
+      + `The score needs ${strict ? "more than" : "at least"} ${100 * threshold} %.`;
+    return item;
+  }
+
+  function sentenceItem(study, sentence, side, index, tint, judged) {
     const verdictId = `s${(count += 1)}`;
     const number = element("span", { class: tint === undefined ? "number" : `number tint-${tint}`, text: LETTER[side] + (index + 1) });
     const button = element("button", { type: "button", class: "sentence-text", "aria-pressed": "false" },
       number, element("span", { text: sentence.text }));
     const item = element("li", { class: "sentence", "data-id": `${side}-${index}` }, button);
     if (!judged) return item;
-    const verdict = element("p", { class: "verdict", id: verdictId },
-      tag(RELATION[sentence.relation] ?? STATUS[sentence.status] ?? ["none", "not judged"], "status"));
-    if (sentence.spatial && located) verdict.append(tag(SPATIAL[sentence.spatial] ?? ["none", sentence.spatial], "spatial"));
-    if (sentence.evidence.length) {
-      const names = sentence.evidence.map((at) => LETTER[OTHER[side]] + (at + 1)).join(", ");
-      verdict.append(element("span", { class: "evidence", text: `evidence ${names}` }));
-    }
+    const verdicts = verdictsOf(sentence, side);
+    const lines = element("div", { class: "verdicts", id: verdictId });
     button.setAttribute("aria-describedby", verdictId);
-    item.append(verdict);
-    if (sentence.why) {
-      item.append(element("details", { class: "why" }, element("summary", { text: "Why" }), element("p", { text: sentence.why })));
+    item.append(lines);
+    for (const [other, verdict] of verdicts) {
+      const line = element("p", { class: "verdict" },
+        verdicts.length > 1 ? element("span", { class: "system", text: sideName(other) }) : null,
+        tag(RELATION[verdict.relation] ?? STATUS[verdict.status] ?? ["none", "not judged"], "status"));
+      if (verdict.spatial && located) line.append(spatialTag(verdict, study[other] ?? []));
+      if (verdict.evidence.length) {
+        const names = verdict.evidence.map((at) => LETTER[other] + (at + 1)).join(", ");
+        line.append(element("span", { class: "evidence", text: `evidence ${names}` }));
+      }
+      lines.append(line);
+      if (verdict.why) {
+        const summary = verdicts.length > 1 ? `Why (${sideName(other)})` : "Why";
+        item.append(element("details", { class: "why" }, element("summary", { text: summary }), element("p", { text: verdict.why })));
+      }
     }
     return item;
   }
@@ -245,9 +274,9 @@ const Study = (() => {
     const judged = study.scored && data.judged;
     const body = study[side].length
       ? element("ol", {}, ...study[side].map((sentence, index) =>
-        sentenceItem(sentence, side, index, tints.get(`${side}-${index}`), judged)))
-      : element("p", { class: "empty", text: `The ${side} report has no sentences.` });
-    return element("div", { class: `report ${side}` }, element("h4", { text: titleCase(side) }), body,
+        sentenceItem(study, sentence, side, index, tints.get(`${side}-${index}`), judged)))
+      : element("p", { class: "empty", text: `The ${side === "reference" ? side : "candidate"} report has no sentences.` });
+    return element("div", { class: `report ${side}` }, element("h4", { text: sideName(side) }), body,
       ...(study.removed?.[side] ? removedParts(study.removed[side], side) : []));
   }
 
@@ -262,10 +291,25 @@ const Study = (() => {
         ...narrative.flatMap((part) => spelled({ removed: false, ...part }))));
     }
     if (unlocated.length) {
-      blocks.push(element("ul", { class: "removed", "aria-label": `Removed from the ${side}` },
+      blocks.push(element("ul", { class: "removed", "aria-label": `Removed from the report: ${sideName(side)}` },
         ...unlocated.map((part) => element("li", {}, ...spelled(part)))));
     }
     return blocks;
+  }
+
+  function cardHead(study, href) {
+    const link = element("a", { href, text: study.sample_id, title: "Address of this study" });
+    return element("div", { class: "card-head" }, element("h3", {}, link),
+      study.scored ? scoreGroups(study.scores) : element("span", { class: "tag unscored", text: "not scored" }));
+  }
+
+  /** A card with the heading and the failure of a study. */
+  function emptyCard(study, href = addressOf(study.sample_id)) {
+    const card = element("article", { class: "card", "data-sample": study.sample_id, "aria-label": `Study ${study.sample_id}` },
+      cardHead(study, href));
+    const failures = study.failures ? Object.entries(study.failures).map(([side, failure]) => `${sideName(side)}: ${failure}`) : [study.failure];
+    for (const failure of failures.filter(Boolean)) card.append(element("p", { class: "failure", text: `${failureLabel}: ${failure}` }));
+    return card;
   }
 
   /** The card of a study; `choice` marks findings (`Findings.filters`). */
@@ -273,26 +317,19 @@ const Study = (() => {
     const tints = tintsOf(study);
     const { figure, viewers } = pictures(study, tints);
     const lists = sidesOf(study).map((side) => sentenceList(study, side, tints));
-    const layout = `sides${figure ? "" : " no-picture"}${viewers.length < 2 ? " one-picture" : ""}${lists.length < 2 ? " one-report" : ""}`;
-    const head = element("div", { class: "card-head" }, element("h3", { text: study.sample_id }),
-      study.scored ? scoreGroups(study.scores) : element("span", { class: "tag unscored", text: "not scored" }));
-    const card = element("article", { class: "card", "data-sample": study.sample_id, "aria-label": `Study ${study.sample_id}` }, head);
-    if (study.failure) card.append(element("p", { class: "failure", text: `${failureLabel}: ${study.failure}` }));
+    const layout = `sides${figure ? "" : " no-picture"}${viewers.length < 2 ? " one-picture" : ""}${lists.length < 2 ? " one-report" : ""}${lists.length > 2 ? " compared" : ""}`;
+    const card = emptyCard(study);
     const given = inputs(study, tints);
     if (given) card.append(given);
     card.append(element("div", { class: layout }, ...(figure ? [figure] : []), ...lists),
       ...Findings.sections(study, choice), ...detailList(study));
-    connect(card, viewers, evidenceIn(study));
+    connect(card, viewers, evidenceIn(study), study.sample_id);
     return card;
   }
 
   /** The card of a study on another page: its scores, and a link. */
   function linkCard(study) {
-    const link = element("a", { href: `${study.part}#${encodeURIComponent(study.sample_id)}`, text: study.sample_id });
-    const card = element("article", { class: "card", "data-sample": study.sample_id, "aria-label": `Study ${study.sample_id}` },
-      element("div", { class: "card-head" }, element("h3", {}, link), scoreGroups(study.scores)));
-    if (study.failure) card.append(element("p", { class: "failure", text: `${failureLabel}: ${study.failure}` }));
-    return card;
+    return emptyCard(study, study.part + addressOf(study.sample_id));
   }
 
   return { studyCard, linkCard, scoreName };
