@@ -82,10 +82,10 @@ def start(
 ) -> None:
     """Review drafts in the browser. Changes are saved at once, and the same command resumes the review."""
     _require("starlette", "uvicorn")
-    from maira.review.security import is_loopback, read_token
-    from maira.review.serve import listen, serve
+    from maira.review.serve import serve
     from maira.review.store import Store
     from maira.review.studies import read_review_set
+    from radfact.explorer.access import is_loopback, listen, read_token
 
     token = read_token(token_file) if token_file else None if is_loopback(host) else secrets.token_urlsafe()
     review_set = read_review_set(drafts, manifest, results=results, image_folders=images or ())

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import ipaddress
 import json
 import logging
-import socket
 import traceback
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers
-from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from radfact.errors import InputError
-from radfact.io.jsonl import read_text
+from radfact.explorer.access import SECURITY_HEADERS, Access
 
 MAX_REQUEST_BYTES = 1 << 18
 """Largest request body."""
 
-_MIN_TOKEN_LENGTH = 20
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = [
-    (b"content-security-policy", _POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-    (b"x-frame-options", b"DENY"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+    (name.encode(), value.encode()) for name, value in {"content-security-policy": _POLICY, **SECURITY_HEADERS}.items()
 ]
 # Not a redirect: the browser would attribute it to the page with the link, and withhold the cookie.
 _ENTRANCE = (
@@ -60,9 +45,7 @@ class Guard:
             token: token that a browser must send once; None for none.
         """
         self.app = app
-        self.token = token
-        self.hosts = _names_of(host)
-        self.accepts_addresses = not is_loopback(host)
+        self.access = Access(host, token, "maira_review")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle or refuse a request."""
@@ -84,9 +67,10 @@ class Guard:
 
     async def _handle(self, scope: Scope, receive: Receive, send: _Response) -> None:
         headers = Headers(scope=scope)
-        if not self._is_own_host(headers.get("host", "")):
+        host = headers.get("host", "")
+        if not self.access.is_own_host(host):
             await send.refuse(403, "not the address of the review")
-        elif self.token is not None and not self._is_admitted(headers):
+        elif not self.access.is_admitted(headers.get("cookie", ""), host):
             await self._admit(scope, send)
         elif refusal := _refuse_cross_site(scope, headers):
             await send.refuse(*refusal)
@@ -95,28 +79,12 @@ class Guard:
         else:
             await self.app(scope, receive, send)
 
-    def _is_own_host(self, host: str) -> bool:
-        """Return whether a Host header names this server, against DNS rebinding.
-
-        Any address is accepted if the server listens on more than the loopback interface.
-        """
-        name = _host_name(host)
-        if name in self.hosts:
-            return True
-        return self.accepts_addresses and _as_address(name) is not None
-
-    def _is_admitted(self, headers: Headers) -> bool:
-        # Other programs of the machine share its cookies and may send malformed ones.
-        cookie = cookie_parser(headers.get("cookie", "")).get(_cookie_name(headers.get("host", "")), "")
-        return _is_equal(cookie, _session(str(self.token)))
-
     async def _admit(self, scope: Scope, send: _Response) -> None:
-        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["method"] != "GET" or scope["path"] != "/" or not _is_equal(token, str(self.token)):
+        query = scope["query_string"].decode("latin-1")
+        if scope["method"] != "GET" or scope["path"] != "/" or not self.access.is_token(query):
             await send.refuse(401, "open the address with ?token= that the command printed")
             return
-        name = _cookie_name(Headers(scope=scope).get("host", ""))
-        cookie = f"{name}={_session(str(self.token))}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = self.access.set_cookie(Headers(scope=scope).get("host", ""))
         headers = [(b"content-type", b"text/html; charset=utf-8"), (b"set-cookie", cookie.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": _ENTRANCE})
@@ -146,68 +114,6 @@ class _Response:
         headers = [(b"content-type", b"application/json")]
         await self({"type": "http.response.start", "status": status, "headers": headers})
         await self({"type": "http.response.body", "body": json.dumps({"error": reason}).encode()})
-
-
-def read_token(path: Path) -> str:
-    """Read a token from a file.
-
-    Raises:
-        InputError: the file cannot be read, or the token is too short.
-    """
-    token = read_text(path).strip()
-    if len(token) < _MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
-        raise InputError(
-            f"expected one token of at least {_MIN_TOKEN_LENGTH} characters; create one with "
-            "python -c 'import secrets; print(secrets.token_urlsafe())'",
-            file=path,
-        )
-    return token
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address."""
-    address = _as_address(host)
-    return host == "localhost" if address is None else address.is_loopback
-
-
-def _names_of(host: str) -> frozenset[str]:
-    names = {"localhost", "127.0.0.1", "::1", host.lower()}
-    if not is_loopback(host):
-        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
-    return frozenset(names)
-
-
-def _host_name(host: str) -> str:
-    """Return the name in a Host header without port and brackets."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _cookie_name(host: str) -> str:
-    """Return the cookie name of a port: cookies are shared across ports, and a machine may serve two reviews."""
-    try:
-        port = urlsplit(f"//{host}").port
-    except ValueError:
-        port = None
-    return f"maira_review_{port or 80}"
-
-
-def _as_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None
-
-
-def _session(token: str) -> str:
-    """Return the value of the cookie, derived from the token without revealing it."""
-    return hmac.new(token.encode(), b"session of a review", hashlib.sha256).hexdigest()
-
-
-def _is_equal(value: str, expected: str) -> bool:
-    return hmac.compare_digest(value.encode(), expected.encode())
 
 
 def _refuse_cross_site(scope: Scope, headers: Headers) -> tuple[int, str] | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
-from urllib.parse import quote
 
 import uvicorn
 
@@ -16,9 +14,7 @@ from maira.review.app import make_app
 from maira.review.browser import has_screen
 from maira.review.store import Store
 from maira.review.studies import ReviewSet
-from radfact.errors import ErrorCode, InputError
-
-_BACKLOG = 128
+from radfact.explorer.access import address_of
 
 
 def serve(
@@ -60,39 +56,3 @@ def serve(
             timeout_graceful_shutdown=2,
         )
         uvicorn.Server(config).run(sockets=[listener])
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address.
-
-    Args:
-        host: a name or an address of this machine.
-        port: port; 0 for any free port.
-
-    Raises:
-        InputError: the address cannot be used.
-    """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except socket.gaierror as error:
-        reason = str(error.strerror)
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-    except UnicodeError:
-        reason = "not a host name"
-    message = f"cannot listen on {host}, port {port}: {reason}; choose another --port or --host"
-    raise InputError(message, code=ErrorCode.INVALID_OPTION)
-
-
-def address_of(host: str, port: int, token: str | None) -> str:
-    """Return the URL of the page, with the token.
-
-    Args:
-        host: that the server binds to.
-        port: of the server.
-        token: None without authentication.
-    """
-    name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
-    name = f"[{name}]" if ":" in name else name
-    return f"http://{name}:{port}/" + ("" if token is None else f"?token={quote(token, safe='')}")

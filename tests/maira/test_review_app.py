@@ -21,10 +21,10 @@ from review_files import CORNERS, REFERENCE, REPORT, write_set
 from starlette.testclient import TestClient
 
 from maira.review.app import make_app
-from maira.review.security import MAX_REQUEST_BYTES, read_token
-from maira.review.serve import address_of, listen
+from maira.review.security import MAX_REQUEST_BYTES
 from maira.review.store import Store
 from maira.review.studies import ReviewSet, Verdict, read_review_set
+from radfact.explorer.access import address_of, listen, read_token
 
 ADDRESS = "http://127.0.0.1:8471"
 TOKEN = "a-token-of-more-than-twenty-letters"
