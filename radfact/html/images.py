@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import open_atomic
 
 LONGEST_SIDE = 640
@@ -68,15 +69,12 @@ def remove_unused_images(shown: set[str], folder: Path) -> None:
 
 
 def _load_image(path: Path, folder: Path | None, prefix: str) -> dict[str, Any]:
-    from PIL import Image
-
     if not path.is_file():
         return {"message": f"{path.name}: no such image"}
     try:
-        jpeg, width, height = _as_jpeg(path)
-    # Pillow reports damaged files by these exceptions, depending on the format.
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return {"message": f"{path.name}: this image cannot be read"}
+        jpeg, width, height = as_jpeg(path)
+    except InputError as error:
+        return {"message": f"{path.name}: {error.message}"}
     if folder is None:
         src = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
     else:
@@ -89,21 +87,33 @@ def _load_image(path: Path, folder: Path | None, prefix: str) -> dict[str, Any]:
     return {"src": src, "width": width, "height": height}
 
 
-def _as_jpeg(path: Path) -> tuple[bytes, int, int]:
-    """Return the image as JPEG without metadata, and width and height of the original in pixels."""
+def as_jpeg(path: Path, longest: int = LONGEST_SIDE) -> tuple[bytes, int, int]:
+    """Return the image as JPEG without metadata, and width and height of the original in pixels.
+
+    Args:
+        path: image file.
+        longest: longest side of the JPEG in pixels.
+
+    Raises:
+        InputError: the file cannot be read as an image.
+    """
     import numpy as np
     from PIL import Image
 
-    with Image.open(path) as image:
-        width, height = image.size
-        image.draft(None, (LONGEST_SIDE, LONGEST_SIDE))
-        if image.mode.startswith(("I", "F")):
-            pixels = np.asarray(image, dtype=np.float64)
-            low, high = pixels.min(), pixels.max()
-            shown = Image.fromarray(np.uint8((pixels - low) * (255 / max(high - low, 1e-9))))
-        else:
-            shown = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
-    shown.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=3)
-    buffer = BytesIO()
-    shown.save(buffer, "JPEG", quality=85, optimize=True)
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            image.draft(None, (longest, longest))
+            if image.mode.startswith(("I", "F")):
+                pixels = np.asarray(image, dtype=np.float64)
+                low, high = pixels.min(), pixels.max()
+                shown = Image.fromarray(np.uint8((pixels - low) * (255 / max(high - low, 1e-9))))
+            else:
+                shown = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+        shown.thumbnail((longest, longest), Image.Resampling.LANCZOS, reducing_gap=3)
+        buffer = BytesIO()
+        shown.save(buffer, "JPEG", quality=85, optimize=True)
+    # Pillow reports damaged files by these exceptions, depending on the format.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise InputError("this image cannot be read", code=ErrorCode.INVALID_FORMAT, file=path) from None
     return buffer.getvalue(), width, height

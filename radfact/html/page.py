@@ -84,57 +84,25 @@ def write_page(
         InputError: a file is missing or does not match its schema, or the manifest has none of the studies; nothing is
             written then.
     """
-    folder, given_manifest = Path(folder), manifest
-    base = folder if base is None else base
-    scores, run = read_scores(folder), read_run(folder)
-    record = run.page or PageRecord()
-    shown_drafts = set(record.drafts if unscored is None else ())
-    manifest, notes, unscored = _sources(base, record, manifest, notes, unscored)
-    sample_ids = [sample.sample_id for sample in iter_samples(folder, list(scores.scores))]
-    if (expected := scores.counts.get("samples", len(sample_ids))) != len(sample_ids):
-        message = f"expected {expected} samples as in scores.json, found {len(sample_ids)}"
-        raise InputError(message, code=ErrorCode.MISMATCH, file=folder / "samples.jsonl")
-    drafts = read_drafts(Path(unscored)) if unscored else []
-    drafts = [draft for draft in drafts if not shown_drafts or draft["sample_id"] in shown_drafts]
-    if given_manifest is not None and (sample_ids or drafts):
-        check_manifest(Path(given_manifest), [*sample_ids, *(draft["sample_id"] for draft in drafts)])
-
-    sources = [] if manifest is None else [Path(manifest)]
-    neighbor = Path(unscored).parent / "manifest.jsonl" if unscored else None
-    own = [neighbor] if neighbor is not None and neighbor.exists() else []
+    folder = Path(folder)
+    content = PageContent(folder, base, manifest=manifest, notes=notes, unscored=unscored)
+    head, drafts, sample_ids = content.head, content.drafts, content.sample_ids
     few = len(sample_ids) + len(drafts) <= MAX_EMBEDDED
-    inside = (images or record.images or ("inside" if few else "beside")) == "inside"
+    inside = (images or content.record.images or ("inside" if few else "beside")) == "inside"
     image_folder = None if inside else folder / _IMAGE_FOLDER
-    StudyContext(own + sources).add_to(drafts)
     load_images(drafts, image_folder)
     shown_images = image_names(drafts)
-    context = StudyContext(sources)
-
-    if drawn_from := scores.counts.get("drawn_from"):
-        notes = [f"A random sample: {len(sample_ids)} of {drawn_from} studies.", *notes]
     is_one_page = len(sample_ids) <= MAX_STUDIES
-    tables = {metric: FindingTable() for metric in finding_metrics_of(scores)}
+    tables = head.finding_tables
 
     def batches() -> Iterator[list[dict[str, Any]]]:
-        """Yield studies with context and images; one batch is in memory at a time."""
-        metrics = [name for name in scores.metrics if name != RADFACT]
-        studies = iter_studies(folder, list(head.scores.scores), metrics, sample_ids, tables)
+        """Yield studies with images; one batch is in memory at a time."""
+        studies = content.studies()
         while batch := list(islice(studies, None if is_one_page else STUDIES_PER_PART)):
-            context.add_to(batch)
             load_images(batch, image_folder, "" if is_one_page else "../")
             shown_images.update(image_names(batch))
             yield batch
 
-    title = f"{'RadFact results' if list(scores.metrics) == [RADFACT] else 'Results'}: {base.resolve().name}"
-    with_value = scores_with_value(scores.scores)
-    head = PageHead(
-        title,
-        scores.model_copy(update={"scores": with_value}),
-        run.model_dump(mode="json", exclude_unset=True),
-        notes,
-        [name for name in scores.scores if name not in with_value],
-        tables,
-    )
     with nullcontext() if is_one_page else replace_folder(folder / _PART_FOLDER) as part_folder:
         if part_folder:
             studies = _write_parts(part_folder, head, batches(), len(sample_ids))
@@ -151,6 +119,81 @@ def write_page(
     parts = [path for name in (_IMAGE_FOLDER, _PART_FOLDER) for path in (folder / name).glob("*.*")]
     record_files(folder, [folder / "report.html", *parts])
     return folder / "report.html"
+
+
+class PageContent:
+    """What the page of a results folder shows.
+
+    Attributes:
+        record: `page` in `run.json`.
+        head: content above the studies; its tables of findings are filled while `studies` is read.
+        sample_ids: ids of the studies, in order.
+        drafts: without a reference, with report sections and image paths.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        base: Path | None = None,
+        *,
+        manifest: Path | None = None,
+        notes: Sequence[str] | None = None,
+        unscored: Path | None = None,
+    ) -> None:
+        """Read everything but the studies.
+
+        Args:
+            folder: results folder.
+            base: as in `write_page`.
+            manifest: as in `write_page`.
+            notes: as in `write_page`.
+            unscored: as in `write_page`.
+
+        Raises:
+            InputError: as in `write_page`.
+        """
+        self._folder, given_manifest = folder, manifest
+        base = folder if base is None else base
+        scores, run = read_scores(folder), read_run(folder)
+        self.record = run.page or PageRecord()
+        shown_drafts = set(self.record.drafts if unscored is None else ())
+        manifest, notes, unscored = _sources(base, self.record, manifest, notes, unscored)
+        self.sample_ids = [sample.sample_id for sample in iter_samples(folder, list(scores.scores))]
+        if (expected := scores.counts.get("samples", len(self.sample_ids))) != len(self.sample_ids):
+            message = f"expected {expected} samples as in scores.json, found {len(self.sample_ids)}"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=folder / "samples.jsonl")
+        drafts = read_drafts(Path(unscored)) if unscored else []
+        self.drafts = [draft for draft in drafts if not shown_drafts or draft["sample_id"] in shown_drafts]
+        if given_manifest is not None and (self.sample_ids or self.drafts):
+            check_manifest(Path(given_manifest), [*self.sample_ids, *(draft["sample_id"] for draft in self.drafts)])
+        sources = [] if manifest is None else [Path(manifest)]
+        neighbor = Path(unscored).parent / "manifest.jsonl" if unscored else None
+        own = [neighbor] if neighbor is not None and neighbor.exists() else []
+        StudyContext(own + sources).add_to(self.drafts)
+        self._context = StudyContext(sources)
+        if drawn_from := scores.counts.get("drawn_from"):
+            notes = [f"A random sample: {len(self.sample_ids)} of {drawn_from} studies.", *notes]
+        with_value = scores_with_value(scores.scores)
+        self.head = PageHead(
+            f"{'RadFact results' if list(scores.metrics) == [RADFACT] else 'Results'}: {base.resolve().name}",
+            scores.model_copy(update={"scores": with_value}),
+            run.model_dump(mode="json", exclude_unset=True),
+            notes,
+            [name for name in scores.scores if name not in with_value],
+            {metric: FindingTable() for metric in finding_metrics_of(scores)},
+        )
+
+    def studies(self) -> Iterator[dict[str, Any]]:
+        """Yield the studies with report sections and image paths.
+
+        Raises:
+            InputError: as `iter_studies`.
+        """
+        metrics = [name for name in self.head.scores.metrics if name != RADFACT]
+        names = list(self.head.scores.scores)
+        for study in iter_studies(self._folder, names, metrics, self.sample_ids, self.head.finding_tables):
+            self._context.add_to([study])
+            yield study
 
 
 def _write_parts(folder: Path, head: PageHead, batches: Iterable[list[dict[str, Any]]], total: int) -> StudyList:

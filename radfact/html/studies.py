@@ -79,6 +79,7 @@ def iter_studies(
     """
     order = {sample_id: index for index, sample_id in enumerate(sample_ids)}
     scoring = scoring_of(read_run(folder))
+    compat = None if scoring is None else scoring.compat
     sentences = _RowsBySample(folder / "sentences.jsonl", SentenceRow, order)
     narratives = _RowsBySample.of_file(folder / "narratives.jsonl", NarrativeRow, order)
     removed = _RowsBySample.of_file(folder / "removed.jsonl", RemovedRow, order)
@@ -94,7 +95,7 @@ def iter_studies(
             "scores": {name: columns[name] for name in names if name in columns},
             "failure": sample.reason,
             **_sentences_by_side(
-                sample.sample_id, sentences.take(sample.sample_id), sentences.path, scoring and scoring.compat
+                sample.sample_id, sentences.take(sample.sample_id), sentences.path, compat
             ),
         }
         study["kinds"] = _kinds(study)
@@ -170,26 +171,30 @@ def _sentences_by_side(
         if (first := lines.setdefault((row.side, row.index), line)) != line:
             message = f"duplicate {row.side} sentence {row.index} of {sample_id!r}, first at line {first}"
             raise InputError(message, code=ErrorCode.DUPLICATE, file=path, line=line, field="index")
-    # Not validated again; `radfact.scoring.regions` reads only the regions.
-    regions = {(row.side, row.index): Sentence.model_construct(boxes=row.boxes, masks=row.masks) for _, row in rows}
+    by_place: dict[tuple[Side, int], SentenceRow] = {(row.side, row.index): row for _, row in rows}
     for line, row in sorted(rows, key=lambda item: (item[1].side, item[1].index)):
         sentences = sides[row.side]
         if row.index != len(sentences):
             message = f"expected {row.side} sentence {len(sentences)} of {sample_id!r}, found {row.index}"
             raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field="index")
-        other = "reference" if row.side == "candidate" else "candidate"
+        other: Side = "reference" if row.side == "candidate" else "candidate"
         for at in row.evidence:
             if (other, at) not in lines:
                 message = f"expected a {other} sentence of {sample_id!r}, found index {at}"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field="evidence")
         shown = {**row.model_dump(include=_SHOWN, exclude_none=True), "evidence": row.evidence}
         if compat is not None and row.status == "entailment" and (row.boxes or row.masks):
-            premises = [regions[other, at] for at in row.evidence]
-            overlap = covered_share(regions[row.side, row.index], premises, compat=compat)
+            own, *premises = map(_region, (row, *(by_place[other, at] for at in row.evidence)))
+            overlap = covered_share(own, premises, compat=compat)
             if not math.isnan(overlap) and any(premise.has_region for premise in premises):
                 shown["overlap"] = overlap
         sentences.append(shown)
     return sides
+
+
+def _region(row: SentenceRow) -> Sentence:
+    # The row is valid already, and only regions are compared.
+    return Sentence.model_construct(text=row.text, boxes=row.boxes, masks=row.masks)
 
 
 def _removed_by_side(
