@@ -37,6 +37,7 @@ _BUILTIN = {
     "chexbert": "radfact.metrics.chexbert:CheXbert",
     "radgraph": "radfact.metrics.radgraph:RadGraph",
     "radcliq": "radfact.metrics.radcliq:RadCliQ",
+    "ratescore": "radfact.metrics.ratescore:RaTEScore",
     "lateral_mentions": "radfact.metrics.mentions:LateralMentions",
     "green": "radfact.metrics.green:Green",
     "vert": "radfact.metrics.vert:Vert",

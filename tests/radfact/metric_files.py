@@ -138,3 +138,63 @@ def write_radgraph(folder: Path) -> Path:
     )
     torch.save(made.state_dict(), folder / "weights.th")
     return folder
+
+
+def write_ratescore(folder: Path, *, seed: int = 6) -> Path:
+    """`ner`, a DeBERTa that labels tokens, and `encoder`, an MPNet, as transformers writes them, but small."""
+    import torch
+    from transformers import (
+        DebertaV2Config,
+        DebertaV2ForTokenClassification,
+        DebertaV2Tokenizer,
+        MPNetConfig,
+        MPNetModel,
+        MPNetTokenizer,
+    )
+
+    kinds = ("ABNORMALITY", "NON-ABNORMALITY", "DISEASE", "NON-DISEASE", "ANATOMY")
+    labels = [*(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"), "O"]
+    special = [(token, 0.0) for token in ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")]
+    letters = sorted(set("".join(WORDS)))
+    pieces = [*special, ("▁", -4.0), *((f"▁{word}", -2.0) for word in WORDS), *((letter, -6.0) for letter in letters)]
+    ner = folder / "ner"
+    DebertaV2Tokenizer(vocab=list(dict(pieces).items()), unk_id=3).save_pretrained(ner)
+    torch.manual_seed(seed)
+    classifier = DebertaV2ForTokenClassification(
+        DebertaV2Config(
+            vocab_size=len(pieces),
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=48,
+            relative_attention=True,
+            position_buckets=16,
+            pos_att_type=["p2c", "c2p"],
+            share_att_key=True,
+            norm_rel_ebd="layer_norm",
+            position_biased_input=False,
+            type_vocab_size=0,
+            initializer_range=0.5,
+            id2label=dict(enumerate(labels)),
+            label2id={label: index for index, label in enumerate(labels)},
+        )
+    )
+    # Smaller logits of "I-" and "O", so that several entities begin in a sentence.
+    classifier.classifier.weight.data[1::2] /= 4
+    classifier.classifier.weight.data[-1] /= 4
+    classifier.save_pretrained(ner)
+    encoder = folder / "encoder"
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>", *WORDS]
+    MPNetTokenizer(vocab={token: index for index, token in enumerate(tokens)}).save_pretrained(encoder)
+    MPNetModel(
+        MPNetConfig(
+            vocab_size=len(tokens),
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=48,
+            max_position_embeddings=64,
+            initializer_range=0.5,
+        )
+    ).save_pretrained(encoder)
+    return folder
