@@ -22,7 +22,13 @@ from radfact.judges.options import JudgeOptions
 from radfact.llm.repeat import use_repeat
 from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors
 from radfact.metrics.radfact_metric import RadFactMetric
-from radfact.metrics.registry import MetricSelection, MissingRequirementError, check_variants, select_metrics
+from radfact.metrics.registry import (
+    MetricSelection,
+    MissingRequirementError,
+    check_variants,
+    expand_presets,
+    select_metrics,
+)
 from radfact.metrics.repeats import score_repeatedly
 from radfact.metrics.resources import MetricResources
 from radfact.records import Pair, Pairs, narratives
@@ -58,7 +64,8 @@ def evaluate(
     Args:
         pairs: from `read_pairs` or `read_candidates_and_references`, any pairs, or objects `{example_id, prediction,
             target}`. The bootstrap draws their clusters as a whole, where they have them.
-        metrics: names of metrics or of single scores, `module:object` of a custom metric, "all", or metrics themselves.
+        metrics: names of metrics or of single scores, `module:object` of a custom metric, "all", the preset "rexrank",
+            or metrics themselves.
         bootstrap: replicates for the intervals; 0 for none.
         seed: of the bootstrap.
         out: results folder; a metric with a cached result for the same input is not computed again.
@@ -76,6 +83,7 @@ def evaluate(
     folder = None if out is None else Path(out)
     pairs = as_pairs(pairs)
     options["cache"] = options.get("cache") or (folder and folder / "cache")
+    metrics, options["compat"] = expand_presets(metrics, options.get("compat", ()))
     with (
         nullcontext()
         if folder is None

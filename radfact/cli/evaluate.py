@@ -34,8 +34,9 @@ EVALUATE_MANUAL = "\n".join(
         "Score candidates against references with many metrics, and write a results folder with an HTML page.",
         "",
         "--metrics takes the names that 'radfact metrics' lists, names of single scores (bleu_4), module:object for a "
-        "custom metric, or all for every metric that can be computed. A metric that lacks weights, an API key or a "
-        "package is reported in one line, and the others are computed.",
+        "custom metric, rexrank for the metrics of the ReXrank leaderboard in its variants, or all for every metric "
+        "that can be computed. A metric that lacks weights, an API key or a package is reported in one line, and the "
+        "others are computed.",
         "",
         "The folder holds scores.json, samples.jsonl (every score of every sample), sentences.jsonl, metrics/ (the "
         "details of each metric: explanations, corrections, findings), run.json and report.html. The same command "
@@ -100,7 +101,7 @@ def _evaluate(
     cache: CacheFolder = None,
 ) -> None:
     """Score candidates against references with many metrics, and write a results folder with an HTML page."""
-    from radfact.metrics.registry import select_metrics
+    from radfact.metrics.registry import expand_presets, select_metrics
     from radfact.metrics.resources import MetricResources
     from radfact.pipeline import MetricRunner, run_record, write_results_and_page
     from radfact.records import narratives
@@ -110,6 +111,8 @@ def _evaluate(
     read = read_reports(pairs, inputs, bootstrap)
     if page.manifest is not None:
         check_images(page.manifest, page.unscored, read)
+    names, compat = expand_presets(metrics.metrics, metrics.compat)
+    metrics = metrics.model_copy(update={"metrics": tuple(names), "compat": compat})
     selections = select_metrics(metrics.metrics)
     if [selection.entry.name for selection in selections] == ["radfact"]:
         judge.required_judge  # noqa: B018 - raises an error before anything is loaded

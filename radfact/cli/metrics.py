@@ -27,7 +27,7 @@ def metrics(
     judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url")],
 ) -> None:
     """List all metrics with their scores, directions, sources, cost per report and requirements."""
-    from radfact.metrics.registry import entries
+    from radfact.metrics.registry import PRESETS, entries
     from radfact.metrics.resources import MetricResources
 
     console = new_console()
@@ -39,6 +39,10 @@ def metrics(
         with suppress(InputError):
             _show(console, entry)
     resources.close()
+    for name, preset in PRESETS.items():
+        variants = ", ".join(preset.compat)
+        say(console, f"{name}: preset of --metrics, {', '.join(preset.scores)} with --compat {variants}", wrap=False)
+        say(console, f"  source {preset.source}")
     say(console, "↑ higher is better, ↓ lower is better. module:object names a custom metric.")
 
 

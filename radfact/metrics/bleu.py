@@ -1,4 +1,4 @@
-"""BLEU with the package sacrebleu, and as in RadEval and in COCO caption evaluation."""
+"""BLEU with the package sacrebleu, and as in RadEval, in COCO caption evaluation and in ReXrank."""
 
 from __future__ import annotations
 
@@ -55,6 +55,24 @@ def caption_bleu(counts: Counts, order: int) -> float:
     ratio = (counts[0] + tiny) / (counts[1] + small)
     penalty = math.exp(1 - 1 / ratio) if ratio < 1 else 1.0
     return float(penalty * precisions.prod() ** (1 / order))
+
+
+def bleu_2(candidate: str, reference: str) -> float:
+    """Compute BLEU-2 of a report from 0 to 1 as in RadCliQ: lower case, full stops are words, smoothing method 1.
+
+    Args:
+        candidate: report.
+        reference: report.
+    """
+    from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+
+    candidate_words, reference_words = (
+        [word for word in text.lower().replace(".", " .").split(" ") if word] for text in (candidate, reference)
+    )
+    if not candidate_words:
+        return 0.0
+    smoothing = SmoothingFunction().method1
+    return float(sentence_bleu([reference_words], candidate_words, weights=(0.5, 0.5), smoothing_function=smoothing))
 
 
 class Bleu(Metric):
@@ -143,4 +161,28 @@ class CocoBleu(RadEvalBleu):
         return " ".join(ptb.tokenize(text))
 
 
-Bleu.variants = {metric.variant: metric for metric in (RadEvalBleu, CocoBleu)}
+class RexrankBleu(Bleu):
+    """BLEU-2 as in RadCliQ and ReXrank: the mean of the BLEU-2 of each report, with smoothing."""
+
+    variant = "rexrank"
+    difference = "BLEU-2 only: mean of the sample-level scores, split on spaces, smoothing method 1; 0 to 1"
+    source = "ReXrank; code of RadCliQ"
+    requirements = Requirements(packages=("nltk",))
+    scores: Mapping[str, Score] = {"bleu_2.rexrank": Score("higher", "mean of the BLEU-2 of each report, 0 to 1")}
+    main_scores = ("bleu_2.rexrank",)
+    pooled: Mapping[str, Callable[[Counts], float]] = {}
+
+    def __init__(self) -> None:
+        """Load the package.
+
+        Raises:
+            ModuleNotFoundError: nltk is not installed.
+        """
+        import nltk.translate.bleu_score  # noqa: F401
+
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
+        """Score pairs from 0 to 1."""
+        return MetricResult({"bleu_2.rexrank": [bleu_2(pair.candidate, pair.reference) for pair in pairs]})
+
+
+Bleu.variants = {metric.variant: metric for metric in (RadEvalBleu, CocoBleu, RexrankBleu)}

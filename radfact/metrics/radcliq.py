@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from radfact.languages import Language
 from radfact.metrics import bertscore, chexbert, radgraph
+from radfact.metrics.bleu import bleu_2
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.records import TextPair
 from radfact.statistics.bootstrap import CountsFunction
@@ -48,24 +49,6 @@ V1 = Regression(
     intercept=2.467e-10,
 )
 PARTS = ("radgraph_f1", "bertscore", "chexbert_similarity")
-
-
-def bleu_2(candidate: str, reference: str) -> float:
-    """Compute BLEU-2 as in RadCliQ: lower case, full stops are words, split on spaces, smoothing method 1.
-
-    Args:
-        candidate: report.
-        reference: report.
-    """
-    from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
-
-    candidate_words, reference_words = (
-        [word for word in text.lower().replace(".", " .").split(" ") if word] for text in (candidate, reference)
-    )
-    if not candidate_words:
-        return 0.0
-    smoothing = SmoothingFunction().method1
-    return float(sentence_bleu([reference_words], candidate_words, weights=(0.5, 0.5), smoothing_function=smoothing))
 
 
 class RadCliQ(Metric):

@@ -52,6 +52,31 @@ _BUILTIN = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """The metrics of a benchmark, in its variants.
+
+    Attributes:
+        scores: names of scores, without the suffix of a variant.
+        compat: names of variants.
+        source: where the benchmark names its metrics.
+    """
+
+    scores: tuple[str, ...]
+    compat: tuple[str, ...]
+    source: str
+
+
+PRESETS: Mapping[str, Preset] = {
+    "rexrank": Preset(
+        ("bleu_2", "bertscore", "chexbert_similarity", "radgraph_f1", "radcliq_v1", "ratescore", "green"),
+        ("rexrank", "inverse"),
+        "rajpurkarlab/ReXrank-metric, README",
+    )
+}
+"""Presets of `--metrics` by name."""
+
+
 class MissingRequirementError(InputError):
     """A metric that cannot be created because a package, weights, a key or a judge is missing; the others continue.
 
@@ -369,6 +394,29 @@ def _metrics_by_variant(metrics: Sequence[MetricEntry]) -> dict[str, list[str]]:
             for variant in entry.declared.variants if entry.declared is not None else ():
                 names.setdefault(variant, []).append(entry.name)
     return names
+
+
+def expand_presets(
+    metrics: str | Sequence[str | Metric], compat: str | Sequence[str] = ()
+) -> tuple[list[str | Metric], tuple[str, ...]]:
+    """Replace the names of presets by their scores, and add their variants.
+
+    Args:
+        metrics: names or metrics, as for `select_metrics`, and names of `PRESETS`.
+        compat: names of variants.
+
+    Returns:
+        Names or metrics without presets, and the names of all variants.
+    """
+    items = [metrics] if isinstance(metrics, str) else metrics
+    presets = [PRESETS[item] for item in items if isinstance(item, str) and item in PRESETS]
+    names = [
+        name
+        for item in items
+        for name in (PRESETS[item].scores if isinstance(item, str) and item in PRESETS else (item,))
+    ]
+    variants = [compat] if isinstance(compat, str) else compat
+    return names, tuple(dict.fromkeys([*variants, *(name for preset in presets for name in preset.compat)]))
 
 
 def select_metrics(metrics: str | Sequence[str | Metric]) -> list[MetricSelection]:
