@@ -81,7 +81,19 @@ SCORE_MANUAL = "\n".join(
 )
 
 
-_COMPARED = ("missing", "limit", "narrative", "metrics", "variants", "repeat", "engine", "bootstrap", "seed", "cluster")
+_COMPARED = (
+    "missing",
+    "section",
+    "limit",
+    "narrative",
+    "metrics",
+    "variants",
+    "repeat",
+    "engine",
+    "bootstrap",
+    "seed",
+    "cluster",
+)
 """Options that tell whether finished results are those of another run."""
 PAGE = only("manifest", "notes", "unscored", "images")
 

@@ -30,6 +30,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "export": (
         "radfact export results",
         "radfact export results --out radfact_scores.json",
+        "radfact export results --format rexrank --out predictions.json",
     ),
     "doctor": (
         "radfact doctor",

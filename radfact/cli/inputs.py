@@ -32,9 +32,11 @@ def read_reports(pairs: Path | None, options: InputOptions, draws: BootstrapOpti
 
     candidates, references = options.candidates, options.references
     if pairs is not None and candidates is None and references is None:
-        read = read_pairs(pairs, cluster=draws.cluster)
+        read = read_pairs(pairs, cluster=draws.cluster, section=options.section)
     elif pairs is None and candidates is not None and references is not None:
-        read = read_candidates_and_references(candidates, references, missing=options.missing, cluster=draws.cluster)
+        read = read_candidates_and_references(
+            candidates, references, missing=options.missing, cluster=draws.cluster, section=options.section
+        )
     else:
         raise InputError(
             "expected either a file of pairs, or both --candidates and --references", code=ErrorCode.CONFLICTING_OPTIONS

@@ -13,7 +13,8 @@ INPUT, JUDGE, SCORES, OUTPUT = "Input", "Judge", "Scores", "Output"
 """Panels of the help."""
 
 PairsArgument = Annotated[
-    Path | None, typer.Argument(help="Pairs of candidate and reference: grounded (.json) or narrative (.csv).")
+    Path | None,
+    typer.Argument(help="Pairs of candidate and reference: grounded (.json), narrative (.csv) or of ReXrank (.json)."),
 ]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Results folder.", rich_help_panel=OUTPUT), RESULTS_FOLDER]
 UPDATED_RESULTS = Output("folder", resumes=True)

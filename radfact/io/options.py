@@ -10,6 +10,7 @@ from pydantic import PositiveInt
 from radfact.options import Option, Options
 
 Missing = Literal["refuse", "skip", "empty"]
+Section = Literal["findings", "report"]
 
 
 class InputOptions(Options):
@@ -29,6 +30,14 @@ class InputOptions(Options):
             "What to do if a reference has no candidate: stop, skip and list the reference, or score an empty report."
         ),
     ] = "refuse"
+    section: Annotated[
+        Section | None,
+        Option(
+            "Part of the reports in a ReXrank file (.json) to score: findings (default), or report for findings and "
+            "impression.",
+            show_default=False,
+        ),
+    ] = None
     limit: Annotated[
         PositiveInt | None,
         Option(

@@ -14,7 +14,8 @@ from radfact.io.cluster_labels import Labels, choose_labels, read_labels
 from radfact.io.coco import Id, decode_mask, read_coco
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl, read_text
-from radfact.io.options import Missing
+from radfact.io.options import Missing, Section
+from radfact.io.rexrank import RexrankStudy, read_rexrank
 from radfact.records import (
     NO_CONTEXT,
     Pair,
@@ -68,23 +69,34 @@ class _Reference:
 _text = TypeAdapter(str)
 
 
-def read_pairs(path: Path | str, *, cluster: str | None = None) -> Pairs:
-    """Read candidates and references from one file, in one of the two published layouts.
+def read_pairs(path: Path | str, *, cluster: str | None = None, section: Section | None = None) -> Pairs:
+    """Read candidates and references from one file, in one of the published layouts.
 
     `.json`: a list of `{example_id, prediction, target}` whose reports are lists of `{text, boxes}`.
     `.csv`: a table with the columns `example_id, prediction, target` whose reports are narratives; an empty cell is
     an empty report. Rows of both may have further fields, which can name the clusters of samples, or hold the age,
     indication and comparison of the patient (`PatientContext`).
+    `.json` of ReXrank: an object with a study by id (`radfact.io.rexrank`).
 
     Args:
         path: the file.
         cluster: column or field that is the same for samples that belong together, which are then resampled together;
             "none" for no clusters. By default `patient_id`, or else `study_id`, if rows have it.
+        section: of a ReXrank file: `findings` (default), or `report` for findings and impression.
 
     Raises:
         InputError: the file cannot be read or is invalid; the error has the line or the path of the field.
     """
     path = Path(path)
+    if (studies := read_rexrank(path, section)) is not None:
+        return _pair_up(
+            {key: _prediction(study, key, path) for key, study in studies.items()},
+            _rexrank_references(studies, cluster, path),
+            (path, path),
+            missing="refuse",
+            cluster=cluster,
+        )
+    _refuse_section(section, path)
     readers: dict[str, Callable[[Path, str | None], Pairs]] = {
         ".json": _read_grounded_json,
         ".csv": _read_narrative_csv,
@@ -92,7 +104,7 @@ def read_pairs(path: Path | str, *, cluster: str | None = None) -> Pairs:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise InputError(
-            "expected .json (grounded pairs) or .csv (example_id,prediction,target); "
+            "expected .json (grounded pairs, or a ReXrank file) or .csv (example_id,prediction,target); "
             "drafts and a manifest are given as --candidates and --references",
             code=ErrorCode.INVALID_FORMAT,
             file=path,
@@ -101,9 +113,16 @@ def read_pairs(path: Path | str, *, cluster: str | None = None) -> Pairs:
 
 
 def read_candidates_and_references(
-    candidates: Path | str, references: Path | str, *, missing: Missing = "refuse", cluster: str | None = None
+    candidates: Path | str,
+    references: Path | str,
+    *,
+    missing: Missing = "refuse",
+    cluster: str | None = None,
+    section: Section | None = None,
 ) -> Pairs:
     """Read drafts and the records that hold their references: JSON Lines keyed by `sample_id`, or COCO files (.json).
+
+    Either may also be a ReXrank file (.json), by the ids of its studies.
 
     A draft has a `report`: a list of sentences or one narrative. The reference of a record is `grounded_findings`, or
     else `findings`, or else `report`. Records where all of these are null, and records of splits without any draft, are
@@ -118,6 +137,7 @@ def read_candidates_and_references(
             empty report; the last two name it in the result. The reason comes from `failures.jsonl` next to the drafts,
             if it lists the sample.
         cluster: as in `read_pairs`, a field of the references.
+        section: as in `read_pairs`.
 
     Raises:
         InputError: naming file, line and field, or the first ids that have no counterpart.
@@ -128,8 +148,30 @@ def read_candidates_and_references(
             code=ErrorCode.INVALID_OPTION,
             field="missing",
         )
-    recorded = _read_references(references, cluster)
-    drafted = _read_candidates(candidates, references)
+    candidates, references = Path(candidates), Path(references)
+    studies, predictions = read_rexrank(references, section), read_rexrank(candidates, section)
+    if studies is None and predictions is None:
+        _refuse_section(section, references)
+    recorded = (
+        _read_references(references, cluster) if studies is None else _rexrank_references(studies, cluster, references)
+    )
+    if predictions is None:
+        drafted = _read_candidates(candidates, references)
+    else:
+        drafted = {key: _prediction(study, key, candidates) for key, study in predictions.items()}
+    return _pair_up(drafted, recorded, (candidates, references), missing=missing, cluster=cluster)
+
+
+def _pair_up(
+    drafted: Mapping[str, Report],
+    recorded: Mapping[str, _Reference],
+    files: tuple[Path, Path],
+    *,
+    missing: Missing,
+    cluster: str | None,
+) -> Pairs:
+    """Pair candidates with the references of the same id. See `read_candidates_and_references`."""
+    candidates, references = files
     references_by_id = {key: record.report for key, record in recorded.items() if record.report is not None}
 
     unknown = [key for key in drafted if key not in recorded]
@@ -143,7 +185,7 @@ def read_candidates_and_references(
     without_reference = tuple(key for key in drafted if key not in references_by_id)
     splits = {recorded[key].split for key in drafted}
     unmatched = tuple(key for key in references_by_id if key not in drafted and recorded[key].split in splits)
-    reasons = _missing_reasons(Path(candidates), unmatched) if unmatched else {}
+    reasons = _missing_reasons(candidates, unmatched) if unmatched else {}
     if unmatched and missing == "refuse":
         raise InputError(
             f"{_counted(unmatched, 'reference')} without a candidate in {candidates} (first: {reasons[unmatched[0]]}); "
@@ -162,7 +204,7 @@ def read_candidates_and_references(
         read=len(recorded),
         skipped=len(recorded) - len(pairs) - len(unmatched),
         without_reference=without_reference,
-        files=(Path(candidates), Path(references)),
+        files=tuple(dict.fromkeys(files)),
     )
     if missing == "skip":
         paired = replace(paired, without_candidate=reasons)
@@ -192,9 +234,9 @@ def read_drafts(path: Path | str) -> dict[str, Report]:
 def read_reports(path: Path | str) -> dict[str, Report]:
     """Read the reports of one file by id: drafts, a manifest, a table, pairs, a COCO file, or sentences.
 
-    `.jsonl`: drafts or a manifest; rows without a report are skipped. `.json`: pairs of grounded reports or a COCO
-    file. `.csv`: pairs of narratives, or a table with the columns `id` and `report`. `.txt`: one sentence per line,
-    each a report. Of pairs, both reports are read.
+    `.jsonl`: drafts or a manifest; rows without a report are skipped. `.json`: pairs of grounded reports, a COCO file
+    or a ReXrank file. `.csv`: pairs of narratives, or a table with the columns `id` and `report`. `.txt`: one sentence
+    per line, each a report. Of pairs, both reports are read.
 
     Raises:
         InputError: the file cannot be read or is invalid, with its line and field.
@@ -221,6 +263,13 @@ def read_reports(path: Path | str) -> dict[str, Report]:
             check_unique_id(seen, cells["id"], line, file=path, field="id")
             table[cells["id"]] = cells["report"].strip()
         return table
+    if (studies := read_rexrank(path, None)) is not None:
+        return {
+            f"{key}/{side}": text
+            for key, study in studies.items()
+            for side, text in (("candidate", study.prediction), ("reference", study.reference))
+            if text is not None
+        }
     if suffix == ".json" and isinstance(read_json(path), dict):
         return dict(read_coco(path))
     pairs = read_pairs(path, cluster="none")
@@ -233,6 +282,39 @@ def _missing_reasons(candidates: Path, sample_ids: Sequence[str]) -> dict[str, s
     rows = [row for _, row in read_jsonl(path)] if path.is_file() else []
     failures = {row.get("sample_id"): row.get("reason") for row in rows if row.get("source") == candidates.name}
     return {key: f"{_NO_CANDIDATE}: {failures[key]}" if failures.get(key) else _NO_CANDIDATE for key in sample_ids}
+
+
+def _refuse_section(section: Section | None, path: Path) -> None:
+    if section is not None:
+        raise InputError(
+            f"only ReXrank files have sections, found {path}",
+            code=ErrorCode.CONFLICTING_OPTIONS,
+            field="section",
+        )
+
+
+def _prediction(study: RexrankStudy, key: str, path: Path) -> str:
+    if study.prediction is None:
+        raise InputError(
+            "expected the report of the model; give a ReXrank file without predictions as --references, and the drafts "
+            "as --candidates",
+            code=ErrorCode.MISSING_FIELD,
+            file=path,
+            field=f"{key}.model_prediction",
+        )
+    return study.prediction
+
+
+def _rexrank_references(studies: Mapping[str, RexrankStudy], cluster: str | None, path: Path) -> dict[str, _Reference]:
+    """Return the references of a ReXrank file; `subject_id` is the patient."""
+    references = {}
+    for key, study in studies.items():
+        row = (
+            {"patient_id": study.fields["subject_id"], **study.fields} if "subject_id" in study.fields else study.fields
+        )
+        labels = read_labels(row, cluster, file=path, field=key)
+        references[key] = _Reference(study.reference, study.fields.get("split"), labels, study.context)
+    return references
 
 
 def _is_coco(path: Path | str) -> bool:

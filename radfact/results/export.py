@@ -1,9 +1,10 @@
-"""Export of a results folder in the layout of the published command."""
+"""Exports of a results folder: scores in the layout of the published command, and reports in that of ReXrank."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from pydantic import BaseModel, NonNegativeInt
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
 from radfact.io.outputs import record_files
-from radfact.records import validate_model
-from radfact.results.reader import iter_samples, read_run, read_scores
+from radfact.io.pairs import read_candidates_and_references, read_pairs
+from radfact.io.rexrank import read_rexrank, write_rexrank
+from radfact.records import digest, validate_model
+from radfact.results.reader import iter_samples, read_digests, read_run, read_scores
 from radfact.results.schema import RadFactSampleRow, ScoresFile
 from radfact.scoring.radfact import F1_PARTS, SCORES
 from radfact.statistics.bootstrap import bootstrap, summarize
-from radfact.statistics.clusters import clusters_of
+from radfact.statistics.clusters import NO_CLUSTERS, clusters_of
 
 # The published names, in the published order, and the columns of samples.jsonl that hold their values.
 _MEANS = {
@@ -79,6 +82,56 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     if published:
         record_files(folder, [Path(path)])
     return Path(path)
+
+
+def export_rexrank(folder: Path | str, path: Path | str | None = None) -> Path:
+    """Write the scored reports of a results folder as a ReXrank file with predictions.
+
+    The reports are read again from the input files of the run. Studies of a ReXrank file keep all their fields.
+
+    Args:
+        folder: a results folder with `samples.jsonl` and `run.json`.
+        path: the file to write; by default `rexrank_INPUT.json` in the folder.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputError: the folder does not name its input files, or they no longer hold the scored reports.
+    """
+    folder = Path(folder)
+    run, digests = read_run(folder), read_digests(folder)
+    files = [Path(file) for file in run.input.files]
+    if not files:
+        raise InputError(
+            "expected the input files of the run, found none; only runs on files can be exported",
+            code=ErrorCode.MISSING_FIELD,
+            file=folder / "run.json",
+            field="input.files",
+        )
+    section = run.options.get("section")
+    if len(files) == 1:
+        pairs = read_pairs(files[0], cluster=NO_CLUSTERS, section=section)
+    else:
+        missing = run.options.get("missing", "refuse")
+        pairs = read_candidates_and_references(*files, missing=missing, cluster=NO_CLUSTERS, section=section)
+    by_id = {pair.sample_id: pair for pair in pairs}
+    for key, expected in digests.items():
+        if key not in by_id or (
+            expected is not None and digest(by_id[key].candidate, by_id[key].reference) != expected
+        ):
+            raise InputError(
+                f"expected the reports of sample '{key}' as they were scored; score the file again",
+                code=ErrorCode.MISMATCH,
+                file=files[0],
+            )
+    is_published = path is None
+    path = folder / f"rexrank_{files[0].stem}.json" if path is None else Path(path)
+    scored = replace(pairs, pairs=tuple(by_id[key] for key in digests))
+    write_rexrank(scored, path, read_rexrank(files[-1], section))
+    if is_published:
+        record_files(folder, [path])
+    return path
 
 
 def _check_consistency(scores: ScoresFile, samples: Sequence[RadFactSampleRow], options: _Draws, folder: Path) -> None:

@@ -1,0 +1,142 @@
+"""Files of the ReXrank leaderboard: one JSON object with a study by id, its reference sections and the prediction.
+
+Source: rajpurkarlab/ReXrank, `data/READMD.md` and `example_files`; rajpurkarlab/ReXrank-metric, README. Inferred: that
+the findings of a prediction end at its heading "Impression:", and that both reports are scored without their headings
+if only the findings are scored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from radfact.io.jsonl import read_json, write_json
+from radfact.io.options import Section
+from radfact.records import NO_CONTEXT, Pairs, PatientContext, narrative, validate_model
+
+_FIELDS = ("section_findings", "section_impression", "model_prediction")
+_FINDINGS_HEADING = re.compile(r"\s*findings\s*:\s*", re.IGNORECASE)
+_IMPRESSION_HEADING = re.compile(r"\bimpression\s*:", re.IGNORECASE)
+_CONTEXT_LABEL = re.compile(r"(age|gender|indication|comparison)\s*:", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+class _Study(BaseModel):
+    section_findings: str | None = None
+    section_impression: str | None = None
+    report: str | None = None
+    context: str | None = None
+    model_prediction: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RexrankStudy:
+    """A study of a ReXrank file.
+
+    Attributes:
+        reference: text of the selected section; None if the study has none.
+        prediction: text of the selected section of the model's report; None if the file has no prediction.
+        context: of the patient.
+        fields: all fields of the study in the file.
+    """
+
+    reference: str | None
+    prediction: str | None
+    context: PatientContext
+    fields: Mapping[str, Any]
+
+
+def read_rexrank(path: Path, section: Section | None) -> dict[str, RexrankStudy] | None:
+    """Read the studies of a ReXrank file by id; None for a file in another layout.
+
+    Args:
+        path: of the file.
+        section: `findings` (default), or `report` for findings and impression with their headings.
+
+    Raises:
+        InputError: the file cannot be read, or a field is not a text; the error has its path.
+    """
+    if path.suffix.lower() != ".json" or not _is_rexrank(value := read_json(path)):
+        return None
+    studies = {}
+    for key, fields in value.items():
+        study = validate_model(_Study, fields, file=path, field=key)
+        reference, prediction = _full_report(study), study.model_prediction
+        if section != "report":
+            reference = study.section_findings
+            prediction = None if prediction is None else findings_of(prediction)
+        studies[key] = RexrankStudy(
+            _text(reference), None if prediction is None else prediction.strip(), _context(study.context), fields
+        )
+    return studies
+
+
+def _is_rexrank(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(isinstance(study, dict) for study in value.values())
+        and any(field in study for study in value.values() for field in _FIELDS)
+    )
+
+
+def findings_of(report: str) -> str:
+    """Return the findings of a report with the headings "Findings:" and "Impression:"; all of it without headings."""
+    match = _IMPRESSION_HEADING.search(report)
+    findings = report if match is None else report[: match.start()]
+    return _FINDINGS_HEADING.sub("", findings, count=1).strip()
+
+
+def write_rexrank(pairs: Pairs, path: Path, studies: Mapping[str, RexrankStudy] | None = None) -> None:
+    """Write pairs of reports as a ReXrank file with predictions.
+
+    Args:
+        pairs: candidates become `model_prediction`, references `section_findings`.
+        path: of the file.
+        studies: of a ReXrank file, whose fields are kept; by id.
+    """
+    known = studies or {}
+    rows = {}
+    for pair in pairs:
+        if pair.sample_id in known:
+            fields = known[pair.sample_id].fields
+        else:
+            context = _context_text(pair.context)
+            fields = {"section_findings": narrative(pair.reference), **({"context": context} if context else {})}
+        rows[pair.sample_id] = {**fields, "model_prediction": narrative(pair.candidate)}
+    write_json(path, rows)
+
+
+def _full_report(study: _Study) -> str | None:
+    if _text(study.report):
+        return study.report
+    sections = (("Findings", study.section_findings), ("Impression", study.section_impression))
+    return " ".join(f"{name}: {text}" for name, section in sections if (text := _text(section))) or None
+
+
+def _text(value: str | None) -> str | None:
+    """Return a text without surrounding spaces; None for an empty one and for the NaN of pandas."""
+    text = (value or "").strip()
+    return None if text.lower() in ("", "nan") else text
+
+
+def _context(text: str | None) -> PatientContext:
+    """Return the patient in a text such as "Age:50-60.Gender:M.Indication: cough. Comparison: None."."""
+    if text is None:
+        return NO_CONTEXT
+    parts = _CONTEXT_LABEL.split(re.sub(r"</?context>", "", text))
+    values = {name.lower(): part.strip(" .") for name, part in zip(parts[1::2], parts[2::2], strict=True)}
+    # A range of ages is no age.
+    age = values.get("age", "") if _NUMBER.fullmatch(values.get("age", "")) else None
+    return PatientContext.of({"age": age} | {name: _text(values.get(name)) for name in ("indication", "comparison")})
+
+
+def _context_text(context: PatientContext) -> str:
+    age = None if context.age is None else f"{context.age:g}"
+    parts = (("Age", age), ("Indication", context.indication), ("Comparison", context.comparison))
+    return " ".join(f"{name}: {value}" for name, value in parts if value is not None)
