@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,11 @@ from radfact.cli.tables import new_console, say, show_table
 from radfact.io.outputs import Output, replace_files
 from radfact.options import Option
 from radfact.scoring.options import MAX_REPLICATES, BootstrapOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from radfact.results.compare import Comparison
 
 _LISTED = 10
 """Number of findings that are printed, of those that are better and of those that are worse."""
@@ -28,8 +34,12 @@ MANUAL = "\n".join(
         "all systems of the comparison. Clusters of samples, such as the studies of a patient, are resampled "
         "and swapped as a whole, if the folders have them.",
         "",
+        "--published NAME shows the scores of the folders among published ones, with their source. One folder is "
+        "enough.",
+        "",
         "[bold]Examples[/bold]",
         "  radfact compare results/base results/tuned results/other",
+        "  radfact compare results/iu-xray --published rexrank-iu-xray",
         "  radfact compare results/base results/tuned --out results/comparison",
     )
 )
@@ -71,29 +81,68 @@ def compare(
             rich_help_panel=SCORES,
         ),
     ] = 1000,
+    published: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Also show published scores, and those of the folders among them: rexrank-iu-xray or "
+            "rexrank-iu-xray-report, for results of 'radfact evaluate --metrics rexrank'.",
+            rich_help_panel=SCORES,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Also write comparison.json, comparison.csv and an HTML page to this folder.",
+            help="Also write comparison.json, comparison.csv and an HTML page to this folder, and published.csv with "
+            "--published.",
             rich_help_panel=OUTPUT,
         ),
         Output("folder"),
     ] = None,
 ) -> None:
     """Compare results folders on their common samples."""
-    from radfact.html.comparison_page import difference_table, finding_table, systems_table, write_comparison
-    from radfact.results.compare import compare as compare_folders
+    from radfact.html.comparison_page import published_note, published_table, write_comparison, write_published
+    from radfact.results.published import add_own_rows, find_published
 
     console = new_console()
-    comparison = compare_folders(
+    table = None if published is None else find_published(published)
+    rows = [] if table is None else add_own_rows(table, folders)
+    comparison = None if table is not None and len(folders) == 1 else _compare(folders, draws, metric or (), rounds)
+    if comparison is not None:
+        _show(console, comparison)
+    if table is not None:
+        show_table(console, published_table(table, rows))
+        say(console, published_note(table))
+        for row in rows:
+            missing = [name for name, value in row.values.items() if row.is_own and value is None]
+            if missing:
+                say(console, f"{row.name}: without {', '.join(missing)}", style="yellow")
+    if out is not None:
+        with replace_files(out) as new:
+            if table is not None:
+                write_published(table, rows, new, comparison)
+            elif comparison is not None:
+                write_comparison(comparison, new)
+        say(console, f"Read the comparison in {out / 'comparison.html'}", wrap=False)
+
+
+def _compare(folders: Sequence[Path], draws: ComparisonOptions, metrics: Sequence[str], rounds: int) -> Comparison:
+    from radfact.results.compare import compare as compare_folders
+
+    return compare_folders(
         folders,
-        metrics=metric or (),
+        metrics=metrics,
         replicates=draws.bootstrap,
         rounds=rounds,
         seed=draws.seed,
         cluster=draws.cluster,
     )
+
+
+def _show(console: Console, comparison: Comparison) -> None:
+    from radfact.html.comparison_page import difference_table, finding_table, systems_table
+
     for index in range(1, len(comparison.systems)):
         table = difference_table(comparison, index)
         # Without the verdict, which is for the page: a terminal has no space for it.
@@ -113,7 +162,3 @@ def compare(
     show_table(console, systems_table(comparison))
     for note in comparison.notes:
         say(console, note)
-    if out is not None:
-        with replace_files(out) as new:
-            write_comparison(comparison, new)
-        say(console, f"Read the comparison in {out / 'comparison.html'}", wrap=False)

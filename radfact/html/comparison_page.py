@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from radfact.io.jsonl import write_json
 from radfact.results.compare import SIGNIFICANT, Comparison, Contrast
 from radfact.results.display import score_label
 from radfact.results.finding_changes import FindingChange, FindingContrast
+from radfact.results.published import PublishedRow, PublishedTable
 from radfact.scoring.findings import Verdict
 from radfact.statistics.bootstrap import Summary
 
@@ -25,7 +26,7 @@ _CSV_COLUMNS = (
 )
 
 
-def write_comparison(comparison: Comparison, folder: Path) -> None:
+def write_comparison(comparison: Comparison, folder: Path, published: Section | None = None) -> None:
     """Write `comparison.json`, `comparison.csv` (one row per score and system) and `comparison.html`.
 
     Where the findings of two systems were compared, `comparison_findings.csv` has one row per finding and sample in
@@ -34,12 +35,50 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
     Args:
         comparison: of systems.
         folder: folder of the files.
+        published: published scores, for the page.
     """
     write_json(folder / "comparison.json", asdict(comparison))
     score_rows(comparison).write(folder / "comparison.csv")
     if any(comparison.findings):
         Table(_FINDING_COLUMNS, list(_changes(comparison))).write(folder / "comparison_findings.csv")
-    _write_page(comparison, folder / "comparison.html")
+    _write_page(comparison, folder / "comparison.html", published)
+
+
+def write_published(
+    table: PublishedTable, rows: Sequence[PublishedRow], folder: Path, comparison: Comparison | None
+) -> None:
+    """Write published and own scores to `published.csv`, and to the page of the comparison if there is one.
+
+    Args:
+        table: published scores.
+        rows: of the table and of results folders.
+        folder: folder of the files.
+        comparison: of several results folders; None for one folder, which has a page with the published scores alone.
+    """
+    published_table(table, rows).write(folder / "published.csv")
+    section = Section(table.title, [published_table(table, rows), published_note(table)])
+    if comparison is None:
+        own = ", ".join(row.name for row in rows if row.is_own)
+        write_page(folder / "comparison.html", f"Comparison: {own}", [], [section])
+    else:
+        write_comparison(comparison, folder, section)
+
+
+def published_table(table: PublishedTable, rows: Sequence[PublishedRow]) -> Table:
+    """Return the rows of published and own scores.
+
+    Args:
+        table: published scores.
+        rows: of the table and of results folders.
+    """
+    cells = [[row.name, row.origin, *(row.values[name] for name in table.columns)] for row in rows]
+    return Table(["System", "from", *table.columns.values()], cells)
+
+
+def published_note(table: PublishedTable) -> str:
+    """Return the source of published scores, and what limits a comparison with them."""
+    names = "; ".join(f"{there} is {here}" for here, there in table.columns.items())
+    return f"{table.title}. Source: {table.source}, read {table.read}. {table.note} Names: {names}."
 
 
 def score_rows(comparison: Comparison) -> Table:
@@ -235,7 +274,7 @@ def _verdict(contrast: Contrast) -> Tag | str:
     return Tag("better", "yes") if is_better else Tag("worse", "no")
 
 
-def _write_page(comparison: Comparison, path: Path) -> None:
+def _write_page(comparison: Comparison, path: Path, published: Section | None) -> None:
     first = comparison.systems[0]
     rounds, replicates = comparison.options["rounds"], comparison.options["replicates"]
     hint = (
@@ -265,4 +304,6 @@ def _write_page(comparison: Comparison, path: Path) -> None:
     )
     sections.append(Section("Systems", [systems_table(comparison), counts]))
     sections.append(Section("Each system by itself", [own_table(comparison, display=words), own]))
+    if published is not None:
+        sections.append(published)
     write_page(path, f"Comparison: {', '.join(comparison.systems)}", comparison.notes, sections)
