@@ -1,4 +1,4 @@
-"""Write the tables of metrics in README.md, docs/metrics.md and docs/parity.md from the metrics.
+"""Write the tables in README.md, docs/metrics.md, docs/parity.md and docs/published_scores.md from metrics and data.
 
 python docs/metric_tables.py
 
@@ -18,9 +18,10 @@ from radfact.metrics.registry import entries
 from radfact.metrics.weights import WeightsFile, catalog
 from radfact.pipeline import evaluate
 from radfact.records import Pair
+from radfact.results.published import add_own_rows, published_tables
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = (ROOT / "README.md", ROOT / "docs" / "metrics.md", ROOT / "docs" / "parity.md")
+FILES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("metrics", "parity", "published_scores")))
 PARITY = ROOT / "docs" / "parity.json"
 ARROWS = {"higher": "↑", "lower": "↓", "neutral": "neutral"}
 
@@ -94,6 +95,23 @@ def _weights() -> str:
     return _table(("folder", "weights", "license", "files to download"), rows)
 
 
+def _published() -> str:
+    parts = []
+    for table in published_tables().values():
+        rows = [
+            (row.name, row.origin, *("-" if value is None else f"{value:.3f}" for value in row.values.values()))
+            for row in add_own_rows(table, ())
+        ]
+        heads = ("system", "from", *(f"{there} (`{here}`)" for here, there in table.columns.items()))
+        parts += [
+            f"`{table.name}`: {table.title}. Source: <{table.source}>, read {table.read}. {table.note}",
+            "",
+            _table(heads, rows),
+            "",
+        ]
+    return "\n".join(parts).strip()
+
+
 def _weights_file(file: WeightsFile) -> str:
     size = "size unknown" if file.bytes is None else f"{file.bytes:,} bytes"
     return f"`{file.path}` ({size}{'' if file.sha256 else ', no published checksum'})"
@@ -126,6 +144,7 @@ _TABLES = {
     "weights": _weights,
     "variants": _variants,
     "parity": _parity,
+    "published": _published,
 }
 
 if __name__ == "__main__":

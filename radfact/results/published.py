@@ -105,8 +105,8 @@ def add_own_rows(table: PublishedTable, folders: Sequence[Path | str]) -> list[P
                 code=ErrorCode.MISMATCH,
                 file=Path(folder) / "scores.json",
             )
-        counts = {scores[name].n for name, value in values.items() if value is not None and scores[name].n is not None}
-        samples = " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else "unknown"
+        counts = sorted({n for name in table.columns if name in scores and (n := scores[name].n) is not None})
+        samples = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]]))) if counts else "unknown"
         name = Path(folder).resolve().name
         rows.append(PublishedRow(name, f"own scores, samples: {samples}", values, is_own=True))
     first = next(iter(table.columns))

@@ -2,8 +2,8 @@
 
 tests/benchmarks/parity_values.py docs/parity.json
 
-Needs Java and the packages pycocoevalcap and radeval, in addition to those of the metrics. Values without such an
-implementation are those that the file already has.
+Needs Java and the packages fast-bleu, pycocoevalcap and radeval, in addition to those of the metrics. Values without
+such an implementation are those that the file already has.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+from fast_bleu import BLEU as FAST_BLEU
 from pycocoevalcap.bleu.bleu import Bleu as CocoBleu
 from pycocoevalcap.rouge.rouge import Rouge as CocoRouge
 from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
@@ -35,6 +36,15 @@ def compute(candidates: list[str], references: list[str]) -> Iterator[tuple[str,
         bleu = BLEU(lowercase=True, max_ngram_order=order)
         yield f"bleu_{order}", bleu.corpus_score(candidates, [references]).score, "sacrebleu"
         yield f"bleu_{order}.radeval", RadEvalBleu(order)(references, candidates)[0], "radeval"
+    words = [
+        [[word for word in text.lower().replace(".", " .").split(" ") if word] for text in texts]
+        for texts in (references, candidates)
+    ]
+    by_report = [
+        FAST_BLEU([reference], {"bigram": (0.5, 0.5)}).get_score([candidate])["bigram"][0]
+        for reference, candidate in zip(*words, strict=True)
+    ]
+    yield "bleu_2.rexrank", sum(by_report) / len(by_report), "fast-bleu"
     tokens = [
         PTBTokenizer().tokenize({index: [{"caption": text}] for index, text in enumerate(texts)})
         for texts in (references, candidates)

@@ -1,0 +1,182 @@
+"""Files of the ReXrank leaderboard, and its published scores among own ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import read_json, write_json, write_jsonl
+from radfact.io.pairs import read_candidates_and_references, read_pairs, read_reports
+from radfact.io.rexrank import findings_of
+from radfact.pipeline import evaluate
+from radfact.records import PatientContext
+from radfact.results.published import add_own_rows, find_published, published_tables
+
+Run = Callable[..., tuple[int, str, str]]
+
+STUDIES: dict[str, dict[str, Any]] = {
+    "s1": {
+        "image_path": ["s1/0.png"],
+        "section_findings": "Lungs are clear.",
+        "section_impression": "Normal.",
+        "context": "<context>Age:67.Gender:M.Indication: Cough. Comparison: None.</context>",
+        "subject_id": 7,
+        "split": "test",
+        "model_prediction": "Findings:The lungs are clear.Impression:No acute process.",
+    },
+    "s2": {
+        "section_findings": None,
+        "section_impression": "Small effusion.",
+        "context": "Age:50-60.Indication:nanComparison: none",
+        "subject_id": 7,
+        "split": "test",
+        "model_prediction": "Effusion.",
+    },
+}
+
+
+@pytest.fixture
+def predictions(tmp_path: Path) -> Path:
+    write_json(tmp_path / "predictions.json", STUDIES)
+    return tmp_path / "predictions.json"
+
+
+def test_findings_are_compared_without_headings(predictions: Path) -> None:
+    pairs = read_pairs(predictions)
+    (pair,) = pairs
+    assert (pair.sample_id, pair.candidate, pair.reference) == ("s1", "The lungs are clear.", "Lungs are clear.")
+    assert pair.context == PatientContext(67, "Cough", "None")
+    assert pair.cluster == "7"
+    assert (pairs.read, pairs.skipped, pairs.without_reference, pairs.files) == (2, 1, ("s2",), (predictions,))
+
+
+def test_reports_are_compared_with_headings(predictions: Path) -> None:
+    first, second = read_pairs(predictions, section="report", cluster="none")
+    assert first.candidate == STUDIES["s1"]["model_prediction"]
+    assert first.reference == "Findings: Lungs are clear. Impression: Normal."
+    assert second.reference == "Impression: Small effusion."
+    # A range is no age.
+    assert second.context == PatientContext(None, None, "none")
+
+
+@pytest.mark.parametrize(
+    ("report", "findings"),
+    [
+        ("Clear lungs.", "Clear lungs."),
+        ("FINDINGS: Clear.\nIMPRESSION: Normal.", "Clear."),
+        ("Impression: Normal.", ""),
+        ("Findings suggest edema. Impression: Edema.", "Findings suggest edema."),
+    ],
+)
+def test_findings_end_at_the_impression(report: str, findings: str) -> None:
+    assert findings_of(report) == findings
+
+
+def test_a_file_without_predictions_has_the_references_of_drafts(tmp_path: Path, predictions: Path) -> None:
+    test_set = {key: {k: v for k, v in study.items() if k != "model_prediction"} for key, study in STUDIES.items()}
+    write_json(tmp_path / "test.json", test_set)
+    write_jsonl(tmp_path / "drafts.jsonl", [{"sample_id": "s1", "report": "Clear lungs."}])
+    (pair,) = read_candidates_and_references(tmp_path / "drafts.jsonl", tmp_path / "test.json")
+    assert (pair.candidate, pair.reference) == ("Clear lungs.", "Lungs are clear.")
+    (pair,) = read_candidates_and_references(predictions, tmp_path / "test.json")
+    assert pair.candidate == "The lungs are clear."
+    assert read_reports(tmp_path / "test.json") == {"s1/reference": "Lungs are clear."}
+    with pytest.raises(InputError) as error:
+        read_pairs(tmp_path / "test.json")
+    assert (error.value.code, error.value.field) == (ErrorCode.MISSING_FIELD, "s1.model_prediction")
+
+
+def test_a_field_of_another_type_is_refused(predictions: Path) -> None:
+    write_json(predictions, {"s1": {**STUDIES["s1"], "section_findings": ["Clear."]}})
+    with pytest.raises(InputError) as error:
+        read_pairs(predictions)
+    assert (error.value.file, error.value.field) == (predictions, "s1.section_findings")
+
+
+def test_other_files_have_no_sections(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("example_id,prediction,target\n1,Clear.,Clear.\n")
+    with pytest.raises(InputError) as error:
+        read_pairs(tmp_path / "pairs.csv", section="report")
+    assert (error.value.code, error.value.field) == (ErrorCode.CONFLICTING_OPTIONS, "section")
+
+
+def test_an_export_holds_the_scored_reports_and_can_be_read(run_radfact: Run, predictions: Path) -> None:
+    options = ["--metrics", "lateral_mentions", "--section", "report", "--out", "r"]
+    assert run_radfact("evaluate", predictions.name, *options)[0] == 0
+    code, out, _ = run_radfact("export", "r", "--format", "rexrank")
+    assert (code, "r/rexrank_predictions.json" in out) == (0, True)
+    assert read_json("r/rexrank_predictions.json") == STUDIES
+    write_json(predictions, {**STUDIES, "s1": {**STUDIES["s1"], "model_prediction": "Other."}})
+    code, _, err = run_radfact("export", "r", "--format", "rexrank", "--overwrite")
+    assert (code, "[mismatch]" in err) == (2, True)
+    assert read_json("r/rexrank_predictions.json") == STUDIES
+
+
+def test_pairs_of_another_layout_are_exported(run_radfact: Run) -> None:
+    Path("pairs.csv").write_text("example_id,prediction,target,age\n1,Clear lungs.,Normal lungs.,67\n")
+    run_radfact("evaluate", "pairs.csv", "--metrics", "lateral_mentions", "--out", "r")
+    assert run_radfact("export", "r", "--format", "rexrank", "--out", "x.json")[0] == 0
+    expected = {"section_findings": "Normal lungs.", "context": "Age: 67", "model_prediction": "Clear lungs."}
+    assert read_json("x.json") == {"1": expected}
+    assert read_pairs("x.json")[0].context.age == 67
+
+
+def test_published_tables_are_complete() -> None:
+    for table in published_tables().values():
+        assert table.source.startswith("https://")
+        assert table.read
+        assert all(value is not None for row in table.rows for value in row.values.values())
+    table = find_published("rexrank-iu-xray")
+    assert len(table.rows) == 31
+    (maira,) = (row for row in table.rows if row.name == "MAIRA-2")
+    assert (maira.origin, maira.values["radcliq_v1.inverse"], maira.values["green"]) == (
+        "Microsoft, 2024",
+        1.298,
+        0.194,
+    )
+
+
+def test_own_scores_are_ordered_among_published_ones(tmp_path: Path) -> None:
+    table = find_published("rexrank-iu-xray-report")
+    for name, value in (("best", 3.0), ("third", 1.3), ("none", None)):
+        score = {"point": value, "n": 590, "direction": "higher"}
+        write_json(tmp_path / name / "scores.json", {"scores": {"radcliq_v1.inverse": score, "green": {"point": 0.5}}})
+    rows = add_own_rows(table, [tmp_path / name for name in ("best", "third", "none")])
+    assert [row.name for row in rows][:4] == ["best", "UniRG-CXR", "MedVersa", "third"]
+    assert (rows[-1].name, rows[-1].is_own, rows[0].origin) == ("none", True, "own scores, samples: 590")
+
+
+def test_own_scores_are_compared_with_published_ones(run_radfact: Run, predictions: Path) -> None:
+    run_radfact("evaluate", predictions.name, "--metrics", "bleu_2,rouge_l", "--compat", "rexrank", "--out", "mine")
+    code, out, _ = run_radfact("compare", "mine", "--published", "rexrank-iu-xray", "--out", "c")
+    assert code == 0
+    assert "MAIRA-2" in out
+    assert "mine: without radcliq_v1.inverse" in out
+    with Path("c/published.csv").open(newline="") as file:
+        rows = {row["System"]: row for row in csv.DictReader(file)}
+    scores = json.loads(Path("mine/scores.json").read_text())["scores"]
+    assert float(rows["mine"]["BLEU"]) == scores["bleu_2.rexrank"]["point"]
+    assert rows["mine"]["GREEN"] == ""
+    page = Path("c/comparison.html").read_text("utf-8")
+    assert "read 2026-11-23" in page
+    run_radfact("evaluate", predictions.name, "--metrics", "bleu_2", "--compat", "rexrank", "--out", "other")
+    code, _, err = run_radfact(
+        "compare", "mine", "other", "--published", "rexrank-iu-xray", "--rounds", "9", "--out", "d"
+    )
+    assert code == 0, err
+    assert {path.name for path in Path("d").glob("*.[ch]*")} == {"comparison.csv", "comparison.html", "published.csv"}
+    code, _, err = run_radfact("compare", "mine", "--published", "rexrank-iu")
+    assert (code, "[unknown-name]" in err) == (2, True)
+
+
+def test_results_without_a_published_score_are_refused(predictions: Path, tmp_path: Path) -> None:
+    evaluate(read_pairs(predictions), "lateral_mentions", out=tmp_path / "r")
+    with pytest.raises(InputError) as error:
+        add_own_rows(find_published("rexrank-iu-xray"), [tmp_path / "r"])
+    assert error.value.code is ErrorCode.MISMATCH
