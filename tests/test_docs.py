@@ -222,13 +222,15 @@ def test_external_links_are_complete_urls(page: str) -> None:
 
 
 def test_records_of_the_files_page_are_readable(tmp_path: Path) -> None:
-    manifest, drafts, pairs = _blocks("files.md", "json")
+    manifest, drafts, pairs, rexrank = _blocks("files.md", "json")
     (tmp_path / "manifest.jsonl").write_text(json.dumps(json.loads(manifest)))
     (tmp_path / "drafts.jsonl").write_text(drafts)
     (tmp_path / "pairs.json").write_text(pairs)
+    (tmp_path / "rexrank.json").write_text(rexrank)
     (study,) = read_manifest(tmp_path / "manifest.jsonl")
     assert read_drafts(tmp_path / "drafts.jsonl").keys() == {study.sample_id}
     assert len(read_pairs(tmp_path / "pairs.json")) == 1
+    assert read_pairs(tmp_path / "rexrank.json")[0].candidate == "Left pleural effusion."
 
 
 @pytest.mark.parametrize(("page", "printed"), [("score.md", "1.0 1.0\n"), ("README.md", "0.5 0.5\n")])
