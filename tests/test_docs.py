@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text("utf-8") for path in sorted(DOCS.glob("*.md"))}
 TEXTS = {**PAGES, "README.md": (ROOT / "README.md").read_text("utf-8")}
-GUIDES = ("index.md", "score.md", "prepare.md", "generate.md", "train.md", "review.md")
+GUIDES = ("index.md", "score.md", "prepare.md", "generate.md", "train.md", "review.md", "clusters.md")
 """Pages whose blocks marked sh run unchanged, in order."""
 PUBLISHED = ("configs/endpoints", "configs/report_to_phrases.yaml")
 """Files of the published package."""

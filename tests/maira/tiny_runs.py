@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ports import free_port
 from rich.console import Console
 
 from maira.train.config.run_config import TrainConfig
@@ -112,9 +112,7 @@ class Command:
         for rank in range(world_size):
             values = train_config | ((others or {}) if rank else {})
             (folder / f"recipe-{rank}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self._logs = [folder / f"said-{rank}" for rank in range(world_size)]
         self.processes: list[BaseProcess] = []
         for rank, log in enumerate(self._logs):

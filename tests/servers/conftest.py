@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import smollm2
+from ports import free_port
 from real_servers import (
     HERE,
     MODEL_FOLDER,
@@ -15,7 +16,6 @@ from real_servers import (
     VLLM_ENVIRONMENT,
     VLLM_PYTHON,
     Server,
-    free_port,
     missing,
     process_group,
     wait_until_healthy,

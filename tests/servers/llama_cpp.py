@@ -1,7 +1,13 @@
-"""llama.cpp's HTTP server with one model, as a process: prints its address, and ends with its standard input."""
+"""llama.cpp's HTTP server with one model, as a process: prints its address, and ends with its standard input.
+
+With a port it runs until it is terminated. It takes options of `vllm serve` and ignores those that it does not have.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
+import signal
 import sys
 
 import xllamacpp
@@ -11,18 +17,26 @@ TOKENS = 4096  # of one conversation, prompt and answer
 MODEL = "smollm2"
 
 
-def main(model: str) -> None:
-    """Serve the GGUF file `model` on a free loopback port until standard input ends."""
+def main() -> None:
+    """Serve a GGUF file on the loopback address."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--served-model-name", default=MODEL)
+    options, _ = parser.parse_known_args()
     parameters = xllamacpp.CommonParams()
-    parameters.model.path, parameters.model_alias = model, {MODEL}
-    parameters.hostnames, parameters.port = ["127.0.0.1"], 0
+    parameters.model.path, parameters.model_alias = options.model, {options.served_model_name}
+    parameters.hostnames, parameters.port = ["127.0.0.1"], options.port
+    parameters.api_keys = [key for key in [os.environ.get("VLLM_API_KEY")] if key]
     parameters.n_ctx, parameters.n_parallel = ANSWERS_AT_ONCE * TOKENS, ANSWERS_AT_ONCE
     # Two threads on cores that others use can be many times slower than one.
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(parameters)
     print(server.listening_address, flush=True)
+    if options.port:
+        signal.pause()
     sys.stdin.read()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -122,10 +121,3 @@ def wait_until_healthy(process: subprocess.Popen[str], address: str, log: Path) 
             process.wait(0.5)
             break
     pytest.fail(f"the server did not come up: {log.read_text()[-2000:]}")
-
-
-def free_port() -> int:
-    """A port of the loopback address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
