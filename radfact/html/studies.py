@@ -94,9 +94,7 @@ def iter_studies(
             "scored": True,
             "scores": {name: columns[name] for name in names if name in columns},
             "failure": sample.reason,
-            **_sentences_by_side(
-                sample.sample_id, sentences.take(sample.sample_id), sentences.path, compat
-            ),
+            **_sentences_by_side(sample.sample_id, sentences.take(sample.sample_id), sentences.path, compat),
         }
         study["kinds"] = _kinds(study)
         texts = {row.side: row.text for _, row in narratives.take(sample.sample_id)} if narratives else {}
