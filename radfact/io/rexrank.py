@@ -15,12 +15,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from radfact.errors import InputError
 from radfact.io.jsonl import read_json, write_json
 from radfact.io.options import Section
 from radfact.records import NO_CONTEXT, Pairs, PatientContext, narrative, validate_model
 
 _FIELDS = ("section_findings", "section_impression", "model_prediction")
-_FINDINGS_HEADING = re.compile(r"\s*findings\s*:\s*", re.IGNORECASE)
+_FINDINGS_HEADING = re.compile(r"\A\s*findings\s*:", re.IGNORECASE)
 _IMPRESSION_HEADING = re.compile(r"\bimpression\s*:", re.IGNORECASE)
 _CONTEXT_LABEL = re.compile(r"(age|gender|indication|comparison)\s*:", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -59,12 +60,14 @@ def read_rexrank(path: Path, section: Section | None) -> dict[str, RexrankStudy]
         section: `findings` (default), or `report` for findings and impression with their headings.
 
     Raises:
-        InputError: the file cannot be read, or a field is not a text; the error has its path.
+        InputError: the file cannot be read, an id is empty, or a field is not a text; the error has its path.
     """
     if path.suffix.lower() != ".json" or not _is_rexrank(value := read_json(path)):
         return None
     studies = {}
     for key, fields in value.items():
+        if not key.strip():
+            raise InputError("expected the id of a study, found an empty key", file=path)
         study = validate_model(_Study, fields, file=path, field=key)
         reference, prediction = _full_report(study), study.model_prediction
         if section != "report":
@@ -89,7 +92,7 @@ def findings_of(report: str) -> str:
     """Return the findings of a report with the headings "Findings:" and "Impression:"; all of it without headings."""
     match = _IMPRESSION_HEADING.search(report)
     findings = report if match is None else report[: match.start()]
-    return _FINDINGS_HEADING.sub("", findings, count=1).strip()
+    return _FINDINGS_HEADING.sub("", findings).strip()
 
 
 def write_rexrank(pairs: Pairs, path: Path, studies: Mapping[str, RexrankStudy] | None = None) -> None:

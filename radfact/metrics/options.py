@@ -80,8 +80,8 @@ class MetricOptions(Options):
         Mapping[str, Path] | tuple[Path, ...],
         BeforeValidator(_find_folders),
         Option(
-            "Weights of metrics: a folder with subfolders named wordnet, bertscore, chexbert and radgraph, or "
-            "NAME=FOLDER for one of them; repeatable. Default: those of 'radfact weights fetch'.",
+            "Weights of metrics: a folder with subfolders named wordnet, bertscore, chexbert, radgraph and ratescore, "
+            "or NAME=FOLDER for one of them; repeatable. Default: those of 'radfact weights fetch'.",
             metavar="[NAME=]FOLDER",
             panel="Input",
             cli_type=list[str],

@@ -241,7 +241,7 @@ def _names(entities: Entities) -> list[str]:
 def _describe(entities: Entities, others: Entities, matches: Matches) -> list[str]:
     names, other_names = _names(entities), _names(others)
     return [
-        f"{name} - {other_names[match]}: {similarity:.2f}{', opposite' if is_opposite else ''}"
+        f"{name} matches {other_names[match]}, similarity {similarity:.2f}{', opposite' if is_opposite else ''}"
         for name, match, similarity, is_opposite in zip(
             names, matches.indices, matches.similarities, matches.is_opposite, strict=True
         )

@@ -63,8 +63,8 @@ class MetricResources:
                 client; by default the judge, if it is a model. A client keeps its own sampling parameters, and a
                 warning is given if a metric asks for others.
             cache: folder of the response cache of a model; a client has its own.
-            weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
-                folders of these names; other weights come from the folder of `radfact weights fetch`.
+            weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`, `ratescore`), or
+                folders that hold folders of these names; other weights come from the folder of `radfact weights fetch`.
             metric_args: arguments of the metrics by their names, such as `examples` of fineradscore.
             compat: names of published variants; each replaces the metrics that declare it (`Metric.variants`).
             radfact: fields of `radfact.scoring.options.ScoringOptions`.

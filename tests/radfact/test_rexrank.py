@@ -72,6 +72,7 @@ def test_reports_are_compared_with_headings(predictions: Path) -> None:
         ("FINDINGS: Clear.\nIMPRESSION: Normal.", "Clear."),
         ("Impression: Normal.", ""),
         ("Findings suggest edema. Impression: Edema.", "Findings suggest edema."),
+        ("Other findings: old fracture.", "Other findings: old fracture."),
     ],
 )
 def test_findings_end_at_the_impression(report: str, findings: str) -> None:
@@ -92,11 +93,14 @@ def test_a_file_without_predictions_has_the_references_of_drafts(tmp_path: Path,
     assert (error.value.code, error.value.field) == (ErrorCode.MISSING_FIELD, "s1.model_prediction")
 
 
-def test_a_field_of_another_type_is_refused(predictions: Path) -> None:
-    write_json(predictions, {"s1": {**STUDIES["s1"], "section_findings": ["Clear."]}})
+@pytest.mark.parametrize(
+    ("key", "findings", "field"), [("s1", ["Clear."], "s1.section_findings"), (" ", "Clear.", None)]
+)
+def test_an_invalid_study_is_refused(predictions: Path, key: str, findings: Any, field: str | None) -> None:
+    write_json(predictions, {key: {**STUDIES["s1"], "section_findings": findings}})
     with pytest.raises(InputError) as error:
         read_pairs(predictions)
-    assert (error.value.file, error.value.field) == (predictions, "s1.section_findings")
+    assert (error.value.file, error.value.field) == (predictions, field)
 
 
 def test_other_files_have_no_sections(tmp_path: Path) -> None:
