@@ -52,7 +52,7 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: Sequence[P
     """
     tables = [root]
     if root.is_dir():
-        tables = sorted(path for path in root.iterdir() if _TABLE.fullmatch(path.name) and path.is_file())
+        tables = sorted(path for path in root.iterdir() if _TABLE.fullmatch(path.name))
     if not tables:
         message = "expected tables such as train.csv and val_mimic.json in this folder, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)

@@ -182,7 +182,7 @@ def read_studies(layout: Layout, records: Iterable[Record], folder: Path) -> Arc
         InputError: no image of the records is below the folder.
     """
     studies: dict[str, _Study] = {}
-    place_of: dict[str, str] = {}
+    location_of: dict[str, str] = {}
     failures: list[Failure] = []
     for record in records:
         paths: list[str] = []
@@ -202,10 +202,10 @@ def read_studies(layout: Layout, records: Iterable[Record], folder: Path) -> Arc
             failures.append(read_failure(name, str(error)))
         for index, path in enumerate(paths):
             try:
-                if path in place_of:
-                    message = f"duplicate image, first at {place_of[path]}"
+                if path in location_of:
+                    message = f"duplicate image, first at {location_of[path]}"
                     raise record.error(layout.images, message, ErrorCode.DUPLICATE)
-                place_of[path] = record.name
+                location_of[path] = record.name
                 image = _radiograph(layout, record, index, path, folder)
             except InputError as error:
                 image = read_failure(path, str(error))
@@ -215,7 +215,7 @@ def read_studies(layout: Layout, records: Iterable[Record], folder: Path) -> Arc
                 first.radiographs.append(image)
     radiographs = [radiograph for study in studies.values() for radiograph in study.radiographs]
     if radiographs and not any(os.path.isfile(radiograph.path) for radiograph in radiographs):  # noqa: PTH113
-        message = f"expected the images of the table below this folder, such as {next(iter(place_of))}, found none"
+        message = f"expected the images of the table below this folder, such as {next(iter(location_of))}, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folder)
     return Archive(layout.source, [_archive_study(name, study) for name, study in studies.items()], failures)
 

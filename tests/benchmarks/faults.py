@@ -133,6 +133,8 @@ ACCEPTED: Mapping[str, str] = {
     r".*: --concurrency 1000000000": "the number of requests is the limit",
     r"maira doctor: .*": "the report says what is damaged, which is no failure of the command",
     r"maira prepare ms-cxr: .*(metadata|split).csv": "the phrases need no tables of MIMIC-CXR",
+    r"maira prepare rexgradient: NaN .*": "NaN is a missing value in this file, as pandas writes it",
+    r"maira prepare interpret-cxr: missing .*": "the folder may have some of the tables",
     r"radfact weights list: .*": "the list says of all weights whether they are complete",
     r"radfact metrics: --(judge|base-url) .*": "the list says of every metric what it lacks",
     r"radfact (evaluate|meta \w+): --(judge|base-url|few-shots) .*": "the metric of this line needs no judge",

@@ -227,6 +227,10 @@ def test_an_invalid_row_of_interpret_cxr_is_listed(tmp_path: Path, name: str) ->
 def test_interpret_cxr_needs_tables_with_its_columns(tmp_path: Path) -> None:
     with raises(f"{tmp_path.name}: file-not-found"):
         read_interpret_cxr(tmp_path)
+    (tmp_path / "test.csv").mkdir()
+    with raises("test.csv:1: file-unreadable"):
+        read_interpret_cxr(tmp_path)
+    (tmp_path / "test.csv").rmdir()
     table = write_csv(tmp_path / "train.csv", ("findings", "image"), [])
     with raises("train.csv: images_path: missing-field"):
         read_interpret_cxr(tmp_path)
