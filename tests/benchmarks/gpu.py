@@ -1,0 +1,494 @@
+"""Correctness, speed and memory on one GPU, in stages that resume over several short calls.
+
+    python tests/benchmarks/gpu.py --out DIR --minutes 9            # the next cases, by their value
+    python tests/benchmarks/gpu.py --out DIR --stage train --stage generate
+    python tests/benchmarks/gpu.py --out DIR --case "train states=lora budget=4096 compile"
+    python tests/benchmarks/gpu.py --out DIR --again --stage kernels
+    python tests/benchmarks/gpu.py --list                           # stages, cases and time limits
+    python tests/benchmarks/gpu.py --out DIR --page                 # only draw the page
+    python tests/benchmarks/gpu.py --out DIR --tiny                 # everything with tiny models, also without a GPU
+
+Each measurement is a line of DIR/results.jsonl: stage, case, outcome, name, value, unit, target, passed, reason,
+device, versions, seconds. The page DIR/page.html is drawn from that file, and DIR/log.txt has the messages of libraries. A case
+that is finished is not run again without --again, so the same command with the same DIR resumes; take along
+DIR/results.jsonl to another machine of the same kind. Use another DIR for another kind of device. A stage runs in its
+own process: a crash, or a case that exceeds its time limit, ends that case only.
+
+The model with the shape of MAIRA-2 has random weights, created on the device; no weights are needed. It needs Python
+3.11 or later with torch 2.11 or later, transformers 5.17 or later, torchvision, timm, accelerate, peft, pydantic,
+filelock, typer and rich, and a checkout of this repository; nothing has to be installed. Cases with optimizer states in
+8 bits need torchao, those with weights in 4 bits bitsandbytes, and the stage vllm needs vLLM; without these packages
+they are skipped. The first lines of a run name what is missing. To carry wheels to a machine without a package index:
+
+    python -m pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64 \\
+        --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d wheels \\
+        pydantic pydantic-core annotated-types typing-inspection torchao bitsandbytes
+    python -m pip install --no-index --no-deps --target site wheels/*.whl && export PYTHONPATH=$PWD/site   # there
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from gpu_stages.cases import (  # noqa: E402
+    FAILED,
+    FINISHED,
+    MEASURED,
+    OUT_OF_MEMORY,
+    SKIPPED,
+    Measurement,
+    Results,
+    Setup,
+    Skipped,
+    Task,
+)
+
+REQUIRED = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "torchvision": "torchvision",
+    "timm": "timm",
+    "accelerate": "accelerate",
+    "peft": "peft",
+    "tokenizers": "tokenizers",
+    "safetensors": "safetensors",
+    "numpy": "numpy",
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+    "pydantic": "pydantic",
+    "filelock": "filelock",
+    "typer": "typer",
+    "rich": "rich",
+}
+"""Distributions by module; without one of them no stage runs."""
+OPTIONAL = {
+    "torchao": "optimizer states in 8 bits",
+    "bitsandbytes": "weights in 4 bits (QLoRA)",
+    "vllm": "the vLLM engine",
+    "triton": "torch.compile",
+}
+CASE_NEEDS = {"states=8bit": "torchao", "states=qlora": "bitsandbytes", "engine=vllm": "vllm", "compile": "triton"}
+"""Modules by the word of a case that needs them."""
+_POLL_SECONDS = 0.1
+_OTHER_DEVICE = 3
+"""Exit code of a process whose device is not that of earlier results."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Cases of one kind that follow each other in a process.
+
+    Attributes:
+        name: of the stage; a later block of cases may have the same one.
+        module: its function `measure(case, setup)` yields the measurements of a case.
+        limit: seconds that a case may take.
+        cases: words and `key=value` options of each case.
+        tiny: the cases with --tiny.
+    """
+
+    name: str
+    module: str
+    limit: float
+    cases: tuple[str, ...]
+    tiny: tuple[str, ...]
+
+
+STAGES = (
+    Stage("machine", "gpu_stages.machine", 90, ("versions", "rates"), ("versions", "rates")),
+    Stage(
+        "correctness",
+        "gpu_stages.correctness",
+        120,
+        ("logits", "packed", "attention", "drafts", "caches"),
+        ("logits", "packed", "attention", "drafts", "caches"),
+    ),
+    Stage(
+        "train",
+        "gpu_stages.training",
+        240,
+        (
+            "states=8bit baseline",
+            "states=8bit budget=8192 checkpointing=selective compile",
+            "states=8bit budget=8192 checkpointing=full",
+        ),
+        ("states=full baseline", "states=full budget=512 checkpointing=selective", "states=8bit budget=512"),
+    ),
+    Stage(
+        "generate",
+        "gpu_stages.generation",
+        150,
+        (
+            "engine=plain",
+            "engine=transformers cache=dynamic batch=24",
+            "engine=transformers cache=static batch=24",
+        ),
+        ("engine=plain", "engine=transformers cache=dynamic batch=4", "engine=transformers cache=static batch=4"),
+    ),
+    Stage("phantom", "gpu_stages.phantom", 150, ("train",), ("train",)),
+    Stage("kernels", "gpu_stages.kernels", 90, ("training", "generation"), ("training", "generation")),
+    Stage(
+        "train",
+        "gpu_stages.training",
+        240,
+        (
+            "states=8bit budget=8192 checkpointing=selective",
+            "states=8bit budget=16384 checkpointing=full compile",
+            "states=8bit budget=16384 checkpointing=full",
+            "states=lora budget=8192 checkpointing=selective compile",
+            "states=lora budget=8192 checkpointing=full",
+            "states=qlora budget=8192 checkpointing=selective compile",
+            "states=qlora budget=8192 checkpointing=full",
+        ),
+        ("states=lora budget=512 checkpointing=full", "states=qlora budget=512"),
+    ),
+    Stage("encode", "gpu_stages.generation", 60, ("engine=encoder batch=16",), ("engine=encoder batch=4",)),
+    Stage("state", "gpu_stages.state", 300, ("states=lora",), ("states=lora", "states=8bit")),
+    Stage("memory", "gpu_stages.out_of_memory", 120, ("generation", "training"), ("generation", "training")),
+    Stage("vllm", "gpu_stages.generation", 420, ("engine=vllm batch=24",), ("engine=vllm batch=4",)),
+    Stage(
+        "generate",
+        "gpu_stages.generation",
+        150,
+        (
+            "engine=transformers cache=dynamic batch=64",
+            "engine=transformers cache=dynamic batch=8",
+            "engine=transformers cache=dynamic batch=1",
+            "engine=transformers cache=static batch=64",
+            "engine=transformers cache=static batch=8",
+            "engine=transformers cache=static batch=1",
+        ),
+        (),
+    ),
+    Stage(
+        "train",
+        "gpu_stages.training",
+        240,
+        (
+            "states=lora baseline",
+            "states=lora budget=16384 checkpointing=full compile",
+            "states=lora budget=16384 checkpointing=full",
+            "states=qlora budget=16384 checkpointing=full compile",
+            "states=qlora budget=16384 checkpointing=full",
+            "states=8bit budget=16384 checkpointing=selective compile",
+            "states=full layers=8 budget=8192 checkpointing=selective compile",
+        ),
+        (),
+    ),
+    Stage("state", "gpu_stages.state", 300, ("states=8bit",), ()),
+)
+
+
+def missing_modules() -> tuple[list[str], list[str]]:
+    """Return the missing required distributions, and the missing optional modules."""
+    required = [name for module, name in REQUIRED.items() if find_spec(module) is None]
+    return required, [module for module in OPTIONAL if find_spec(module) is None]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that may affect results."""
+    found = {"python": platform.python_version()}
+    for name in ("torch", "transformers", "timm", "accelerate", "peft", "torchao", "bitsandbytes", "vllm", "triton"):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def missing_for(case: str) -> str | None:
+    """Return why a case cannot run here; None if its packages are installed."""
+    modules = [CASE_NEEDS[word] for word in case.split() if word in CASE_NEEDS]
+    missing = [module for module in modules if find_spec(module) is None]
+    return f"{', '.join(missing)} not installed" if missing else None
+
+
+@dataclass
+class Runner:
+    """Runs cases in processes of their own and records those that end early.
+
+    Attributes:
+        results: to add to.
+        stages: by name.
+        is_tiny: whether to use tiny models.
+        deadline: by `time.monotonic`.
+        command: of a process that runs `work`; the arguments of `work` follow.
+    """
+
+    results: Results
+    stages: dict[str, Stage]
+    is_tiny: bool
+    deadline: float
+    command: Sequence[str] = (sys.executable, str(Path(__file__).resolve()), "--worker")
+
+    def run(self, tasks: Sequence[Task]) -> list[Task]:
+        """Run cases until the deadline and return the others."""
+        left = list(tasks)
+        while left:
+            if reason := missing_for(left[0][1]):
+                self._record(left.pop(0), SKIPPED, reason, 0.0)
+                continue
+            if time.monotonic() >= self.deadline:
+                break
+            done = self._run_process(self._batch(left))
+            if done is None:
+                break
+            left = left[done:]
+        return left
+
+    def _batch(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the cases of the next process: those of a stage, or all tiny ones, which are faster than imports."""
+        batch = []
+        for task in tasks:
+            if missing_for(task[1]) or not (self.is_tiny or task[0] == tasks[0][0]):
+                break
+            batch.append(task)
+        return batch
+
+    def _run_process(self, tasks: Sequence[Task]) -> int | None:
+        """Return the number of cases that are done; None at the deadline, or if results of another device are there."""
+        progress = self.results.folder / ".progress"
+        progress.unlink(missing_ok=True)
+        modules = {task[0]: self.stages[task[0]].module for task in tasks}
+        order = json.dumps({"tasks": tasks, "modules": modules, "tiny": self.is_tiny})
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        started, current, known = time.monotonic(), 0, len(self.results.rows)
+        with (self.results.folder / "log.txt").open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                [*self.command, str(self.results.folder), order],
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"},
+                start_new_session=True,
+            )
+            reason, is_late = None, False
+            try:
+                while process.poll() is None and reason is None and not is_late:
+                    time.sleep(_POLL_SECONDS)
+                    now = time.monotonic()
+                    if (place := _read_number(progress)) > current:
+                        current, started = place, now
+                    limit = self.stages[tasks[min(current, len(tasks) - 1)][0]].limit
+                    if now - started > limit:
+                        reason = f"time limit of {limit:g} s"
+                    is_late = now >= self.deadline
+            finally:
+                # Also processes that it has started, such as those that compile.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                current = max(current, _read_number(progress))
+                progress.unlink(missing_ok=True)
+        self.results.rows = Results(self.results.folder).rows
+        if current < len(tasks) and (is_late or process.returncode == _OTHER_DEVICE):
+            return None
+        if current < len(tasks):
+            # Its own record of the failure, if it could still write one.
+            is_recorded = any((row["stage"], row["case"]) == tasks[current] for row in self.results.rows[known:])
+            if not is_recorded:
+                reason = reason or f"the process ended with {_describe_code(process.returncode)}; see log.txt"
+                self._record(tasks[current], FAILED, reason, time.monotonic() - started)
+            current += 1
+        return current
+
+    def _record(self, task: Task, outcome: str, reason: str, seconds: float) -> None:
+        print(f"{' '.join(task)}: {outcome}: {reason}", flush=True)
+        self.results.add(task, outcome, [Measurement("outcome", None, reason=reason)], **_details(None, seconds))
+
+
+def _describe_code(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _read_number(path: Path) -> int:
+    try:
+        return int(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
+
+
+def _details(device: str | None, seconds: float) -> dict[str, Any]:
+    started = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return {"seconds": round(seconds, 2), "device": device, "versions": versions(), "started": started}
+
+
+def work(folder: Path, order: dict[str, Any]) -> int:
+    """Run cases in this process and record their measurements; return the exit code.
+
+    Args:
+        folder: of the results.
+        order: `tasks`, `modules` by stage, and `tiny`.
+    """
+    import tempfile
+
+    import torch
+
+    results, progress = Results(folder), folder / ".progress"
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    known = {row["device"] for row in results.rows if row.get("device")}
+    if known - {name}:
+        print(f"{results.path} has results of {', '.join(sorted(known))}, and this is {name}: use another --out")
+        return _OTHER_DEVICE
+    for number, (stage, case) in enumerate(order["tasks"]):
+        started = time.perf_counter()
+        outcome = MEASURED
+        print(f"{stage} {case}", flush=True)
+        with tempfile.TemporaryDirectory() as temporary:
+            setup = Setup(device, results, order["tiny"], Path(temporary))
+            measurements: list[Measurement] = []
+            try:
+                module = importlib.import_module(order["modules"][stage])
+                for measurement in module.measure(case, setup):
+                    measurements.append(measurement)
+                    print(f"  {describe(measurement)}", flush=True)
+            except Exception as caught:
+                outcome = _outcome(caught)
+                measurements.append(Measurement("outcome", None, reason=_one_line(caught)))
+                print(f"  {outcome}: {measurements[-1].reason}", flush=True)
+                if outcome == FAILED:
+                    sys.excepthook(type(caught), caught, caught.__traceback__)
+        results.add((stage, case), outcome, measurements, **_details(name, time.perf_counter() - started))
+        if outcome == FAILED:
+            # The device may be unusable after an error of a kernel.
+            return 1
+        progress.write_text(str(number + 1), encoding="utf-8")
+    return 0
+
+
+def _outcome(error: Exception) -> str:
+    if isinstance(error, Skipped):
+        return SKIPPED
+    return OUT_OF_MEMORY if type(error).__name__ == "OutOfMemoryError" else FAILED
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, Skipped) else f"{type(error).__name__}: {text}"[:300]
+
+
+def describe(measurement: Measurement) -> str:
+    """Return a measurement as a line of text."""
+    value = measurement.value
+    if value is None:
+        return f"{measurement.name}: {measurement.reason}"
+    text = f"{value:,.4g}" if isinstance(value, float) else f"{value}"
+    line = f"{measurement.name}: {text} {measurement.unit}".rstrip()
+    if measurement.passed is not None:
+        line += f" (target {measurement.target}: {'reached' if measurement.passed else 'MISSED'})"
+    return line
+
+
+def all_tasks(stages: Iterable[Stage], *, is_tiny: bool) -> list[Task]:
+    """Return the cases of stages in their order."""
+    return [(stage.name, case) for stage in stages for case in (stage.tiny if is_tiny else stage.cases)]
+
+
+def pending(tasks: Sequence[Task], results: Results) -> list[Task]:
+    """Return the cases that are not finished; those that were skipped or failed come last."""
+    runs = results.last_runs()
+    new = [task for task in tasks if task not in runs]
+    return new + [task for task in tasks if task in runs and runs[task][0]["outcome"] not in FINISHED]
+
+
+def print_requirements() -> bool:
+    """Print what is installed and what is missing; return whether the required packages are installed."""
+    required, optional = missing_modules()
+    print(", ".join(f"{name} {version}" for name, version in versions().items()))
+    for name in required:
+        print(f"missing: {name} (required)")
+    for module in optional:
+        print(f"missing: {module} ({OPTIONAL[module]}; its cases are skipped)")
+    if required:
+        print(f"Carry wheels of {', '.join(required)} and of what they need, see --help.")
+    return not required
+
+
+def list_cases(stages: Iterable[Stage]) -> Iterator[str]:
+    """Yield a line for each case in the order in which they run."""
+    for stage in stages:
+        for case in stage.cases:
+            yield f"{stage.name:12} {case:58} at most {stage.limit:g} s"
+
+
+def options() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    parser.add_argument("--minutes", type=float, default=60.0, help="time limit of this call (default: 60)")
+    parser.add_argument("--stage", action="append", help="only this stage; may be repeated")
+    parser.add_argument("--case", action="append", help="only this case, a stage and its options; may be repeated")
+    parser.add_argument("--again", action="store_true", help="also run cases that are finished")
+    parser.add_argument("--tiny", action="store_true", help="tiny models, to test the script itself")
+    parser.add_argument("--list", action="store_true", help="list all cases and exit")
+    parser.add_argument("--page", action="store_true", help="only draw the page")
+    parser.add_argument("--worker", nargs=2, metavar=("DIR", "ORDER"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    names = {stage.name for stage in STAGES}
+    asked = [*(arguments.stage or []), *(case.partition(" ")[0] for case in arguments.case or [])]
+    if unknown := [name for name in asked if name not in names]:
+        parser.error(f"unknown stage '{unknown[0]}'; there are {', '.join(sorted(names))}")
+    if arguments.out is None and not arguments.list and arguments.worker is None:
+        parser.error("--out DIR is required")
+    return arguments
+
+
+def select(arguments: argparse.Namespace, results: Results) -> list[Task]:
+    """Return the cases that the command line asks for and that are not finished."""
+    if arguments.case:
+        tasks: list[Task] = [(stage, case) for stage, _, case in (name.partition(" ") for name in arguments.case)]
+    else:
+        tasks = all_tasks(STAGES, is_tiny=arguments.tiny)
+        tasks = [task for task in tasks if not arguments.stage or task[0] in arguments.stage]
+    return tasks if arguments.again else pending(tasks, results)
+
+
+def draw_page(results: Results) -> None:
+    """Draw the page of a results file, and print its path and how many targets are reached."""
+    from gpu_stages.page import write_gpu_page
+
+    write_gpu_page(results, results.folder / "page.html")
+    last = [row for rows in results.last_runs().values() for row in rows]
+    reached = [row["passed"] for row in last if row["passed"] is not None]
+    failed = sum(row["outcome"] == FAILED for row in last if row["name"] == "outcome")
+    print(f"{results.folder / 'page.html'}: {sum(reached)} of {len(reached)} targets reached, {failed} cases failed")
+
+
+def main() -> int:
+    """Run the cases that are not finished, and draw the page."""
+    arguments = options()
+    if arguments.worker:
+        return work(Path(arguments.worker[0]), json.loads(arguments.worker[1]))
+    if arguments.list:
+        print("\n".join(list_cases(STAGES)))
+        return 0
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    results = Results(arguments.out)
+    if not print_requirements():
+        return 2
+    if not arguments.page:
+        stages = {stage.name: stage for stage in STAGES}
+        runner = Runner(results, stages, arguments.tiny, time.monotonic() + 60 * arguments.minutes)
+        if left := runner.run(select(arguments, results)):
+            print(f"{len(left)} cases are left for the next call, from '{' '.join(left[0])}' on")
+    draw_page(Results(arguments.out))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

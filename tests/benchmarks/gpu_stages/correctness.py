@@ -1,0 +1,280 @@
+"""Stage `correctness`: the phantom checkpoint on the device, compared with float32 on the CPU.
+
+Tolerances, as relative errors ||value - reference|| / ||reference|| unless stated otherwise:
+
+- logits of every token: 1e-4 in float32 (TF32 off), 0.03 in bfloat16. Most likely token at the positions of answers:
+  equal at 99.9 % in float32, 97 % in bfloat16.
+- packed rows: loss of each sample 1e-4 in float32, 0.02 in bfloat16; gradient of all trained weights 1e-3 and 0.1.
+- attention of packed samples with heads of the 7B model, in bfloat16 against float32: 0.01 for the output and 0.02 for
+  gradients; 1e-4 and 1e-3 for the kernel in float32.
+- greedy drafts in float32: all texts equal to those of the CPU, and no irregularity. In bfloat16 texts may differ; the
+  share of equal ones is recorded without a target.
+- caches: texts of the static cache, of batches and of chunked prefill equal those of one study at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.study import Study
+from gpu_stages.cases import Measurement, Setup
+from gpu_stages.models import CHECKPOINT, make_phantoms
+from maira.generate import transformers_engine
+from maira.generate.drafts import make_draft
+from maira.generate.engine import Response, report_request
+from maira.generate.options import EngineOptions
+from maira.generate.transformers_engine import TransformersEngine
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.model.task_examples import make_example
+from maira.train import attention
+from maira.train.config.run_config import TrainConfig
+from maira.train.data.dataset import open_dataset
+from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
+from maira.train.loss import MairaLossModel
+
+HEADS, WIDTH = 32, 128
+"""Attention heads of Vicuna 7B, and their width."""
+STUDIES, TINY_STUDIES = 16, 1
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Largest errors of a type of numbers; see the docstring of the module."""
+
+    logits: float
+    same_token: float
+    loss: float
+    gradient: float
+    output: float
+    output_gradient: float
+
+
+TOLERANCES = {
+    torch.float32: Tolerance(1e-4, 0.999, 1e-4, 1e-3, 1e-4, 1e-3),
+    torch.bfloat16: Tolerance(0.03, 0.97, 0.02, 0.1, 0.01, 0.02),
+}
+
+
+def measure(case: str, setup: Setup) -> Iterator[Measurement]:
+    """Yield the errors of a case."""
+    cases = {
+        "logits": _logits,
+        "packed": _packed,
+        "attention": _attention,
+        "drafts": _drafts,
+        "caches": _caches,
+    }
+    with _without_tf32():
+        yield from cases[case](setup)
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Multiply float32 numbers in full precision, also in convolutions, where TF32 is the default."""
+    backends: Any = torch.backends
+    before = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
+    backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = before
+
+
+def relative_error(value: Tensor, reference: Tensor) -> float:
+    """Return ||value - reference|| / ||reference|| in float64; NaN if a value is NaN."""
+    exact = reference.double().cpu()
+    return float((value.double().cpu() - exact).norm() / exact.norm())
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _samples(setup: Setup, processor: MairaProcessor) -> list[EncodedSample]:
+    """Return findings and grounded reports of phantoms, with one to three images."""
+    make_phantoms(setup.folder / "phantoms", TINY_STUDIES if setup.is_tiny else STUDIES)
+    config = TrainConfig.model_validate(
+        {
+            "model": str(CHECKPOINT),
+            "train": str(setup.folder / "phantoms" / "manifest.jsonl"),
+            "out": str(setup.folder),
+            "epochs": 1,
+            "tasks": {"findings": 1, "grounded": 1},
+        }
+    )
+    dataset = open_dataset(config, config.train, processor, setup.folder / "tables")
+    return [dataset.encode(row) for row in range(len(dataset.table))]
+
+
+def _load(device: torch.device, dtype: torch.dtype) -> MairaForConditionalGeneration:
+    model: Any = MairaForConditionalGeneration.from_pretrained(CHECKPOINT, dtype=dtype)
+    loaded: MairaForConditionalGeneration = model.to(device).eval()
+    return loaded
+
+
+@torch.inference_mode()
+def _sample_logits(model: MairaForConditionalGeneration, sample: EncodedSample) -> Tensor:
+    """Return (tokens, vocabulary) of one sample."""
+    ids = torch.tensor([sample.input_ids], device=model.device)
+    pixels = torch.from_numpy(sample.images)[:, None].to(model.device)
+    logits: Tensor = model(input_ids=ids, pixel_values=pixels).logits[0].float().cpu()
+    return logits
+
+
+def _logits(setup: Setup) -> Iterator[Measurement]:
+    processor = MairaProcessor.from_pretrained(CHECKPOINT)
+    samples = _samples(setup, processor)
+    reference = _load(torch.device("cpu"), torch.float32)
+    expected = [_sample_logits(reference, sample) for sample in samples]
+    for dtype, tolerance in TOLERANCES.items():
+        model = _load(setup.device, dtype)
+        logits = [_sample_logits(model, sample) for sample in samples]
+        worst = max(relative_error(*pair) for pair in zip(logits, expected, strict=True))
+        same = [
+            (ours[first:-1].argmax(-1) == theirs[first:-1].argmax(-1))
+            for ours, theirs, sample in zip(logits, expected, samples, strict=True)
+            for first in [sample.prompt_tokens - 1]
+        ]
+        yield Measurement(f"logits, {_name(dtype)}: largest error", worst, at_most=tolerance.logits)
+        share = float(torch.cat(same).double().mean())
+        yield Measurement(f"answers, {_name(dtype)}: same token", share, at_least=tolerance.same_token)
+
+
+def _losses(
+    model: MairaForConditionalGeneration, kernel: str, batch: PackedBatch, *, autocast: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of each sample of a row, and the gradient of all weights as one vector."""
+    training = MairaLossModel(model, 0, 0.0, kernel)
+    training.train()
+    training.zero_grad()
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=autocast):
+        losses = training(batch.to(model.device))
+    losses.total(batch.totals, 0.0).backward()
+    gradient = torch.cat([p.grad.float().flatten().cpu() for p in model.parameters() if p.grad is not None])
+    return (losses.per_sample / losses.tokens).cpu(), gradient
+
+
+def _packed(setup: Setup) -> Iterator[Measurement]:
+    """Compare a packed row with its samples alone, on the CPU in float32."""
+    processor = MairaProcessor.from_pretrained(CHECKPOINT)
+    samples = _samples(setup, processor)
+    totals = StepTotals(sum(len(s.input_ids) - s.prompt_tokens for s in samples), len(samples))
+    row = collate(samples, totals, pad_id=0, multiple=64)
+    reference = _load(torch.device("cpu"), torch.float32)
+    alone = [
+        _losses(reference, attention.SAMPLES, collate([sample], totals, pad_id=0), autocast=False) for sample in samples
+    ]
+    expected = torch.cat([loss for loss, _ in alone])
+    gradient = torch.stack([part for _, part in alone]).sum(0)
+    for dtype, tolerance in TOLERANCES.items():
+        kernel = attention.select_kernel("auto", setup.device, dtype)
+        model = _load(setup.device, torch.float32)
+        losses, ours = _losses(model, kernel, row, autocast=dtype == torch.bfloat16)
+        name = f"packed, {_name(dtype)}"
+        yield Measurement(f"{name}: kernel", kernel.removeprefix("maira_"))
+        worst = float(((losses - expected).abs() / expected).max())
+        yield Measurement(f"{name}: largest error of a loss", worst, at_most=tolerance.loss)
+        error = relative_error(ours, gradient)
+        yield Measurement(f"{name}: error of the gradient", error, at_most=tolerance.gradient)
+
+
+def _attention(setup: Setup) -> Iterator[Measurement]:
+    """Compare the kernels for packed rows with one sample after the other, at the size of the 7B model's heads."""
+    lengths = (40, 1, 25) if setup.is_tiny else (1600, 1, 2900, 4300, 700)
+    starts = torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32)
+    torch.manual_seed(0)
+    # (3, heads, tokens, width): queries, keys and values, rounded so that both sides get the same numbers
+    states = torch.randn(3, HEADS, sum(lengths), WIDTH, device=setup.device).bfloat16().float()
+    weights = torch.randn(sum(lengths), HEADS, WIDTH, device=setup.device)
+    attention.register_kernels()
+    module = torch.nn.Module().eval()
+    expected = _attend_alone(states, lengths, weights)
+    batch: Any = type("Row", (), {"input_ids": torch.empty(1, sum(lengths), device=setup.device)})
+    batch.starts, batch.longest = starts.to(setup.device), max(lengths)
+    for dtype, tolerance in TOLERANCES.items():
+        kernel = attention.select_kernel("auto", setup.device, dtype)
+        row = attention.packed_kwargs(kernel, batch)["row"]
+        inputs = states.to(dtype, copy=True).requires_grad_()
+        query, key, value = (part[None] for part in inputs)
+        attend: Any = attention._varlen if kernel == attention.VARLEN else attention._samples
+        output = attend(module, query, key, value, None, scaling=WIDTH**-0.5, row=row)[0][0]
+        (output.float() * weights).sum().backward()
+        name = f"{kernel.removeprefix('maira_')}, {_name(dtype)}"
+        yield Measurement(f"{name}: error", relative_error(output.detach(), expected[0]), at_most=tolerance.output)
+        error = relative_error(inputs.grad, expected[1])  # type: ignore[arg-type]
+        yield Measurement(f"{name}: error of gradients", error, at_most=tolerance.output_gradient)
+
+
+def _attend_alone(states: Tensor, lengths: Sequence[int], weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs (tokens, heads, width) and gradients of `states`, from float32 and explicit scores."""
+    inputs = states.clone().requires_grad_()
+    outputs = []
+    for query, key, value in (part.unbind() for part in inputs.split(list(lengths), dim=2)):
+        # One head at a time, for memory.
+        parts = []
+        for q, k, v in zip(query, key, value, strict=True):
+            scores = q @ k.T * WIDTH**-0.5
+            mask = torch.ones_like(scores, dtype=torch.bool).triu(1)
+            parts.append(scores.masked_fill(mask, -torch.inf).softmax(-1) @ v)
+        outputs.append(torch.stack(parts, dim=1))
+    output = torch.cat(outputs)
+    (output * weights).sum().backward()
+    return output.detach(), inputs.grad  # type: ignore[return-value]
+
+
+def _texts(
+    model: MairaForConditionalGeneration, studies: Sequence[Study], setup: Setup, **options: Any
+) -> list[dict[str, Any]]:
+    """Return greedy drafts, findings and grounded."""
+    processor = MairaProcessor.from_pretrained(CHECKPOINT)
+    limit = 24 if setup.is_tiny else None
+    examples = [make_example(study, task) for study in studies for task in ("findings", "grounded")]
+    engine = TransformersEngine.from_model(model, processor, EngineOptions(**options))
+    responses = dict(engine.generate([report_request(example, limit) for example in examples]))
+    drafts = []
+    for index, example in enumerate(examples):
+        response = responses[index]
+        if not isinstance(response, Response):
+            raise ValueError(f"{example.sample_id}: {response.reason}")
+        drafts.append(make_draft(example, response, "phantom"))
+    return drafts
+
+
+def _equal(drafts: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> float:
+    return float(np.mean([ours["raw"] == theirs["raw"] for ours, theirs in zip(drafts, expected, strict=True)]))
+
+
+def _drafts(setup: Setup) -> Iterator[Measurement]:
+    """Compare greedy drafts with those of the CPU."""
+    studies = make_phantoms(setup.folder / "phantoms", TINY_STUDIES if setup.is_tiny else STUDIES)
+    expected = _texts(_load(torch.device("cpu"), torch.float32), studies, setup)
+    for dtype in TOLERANCES:
+        drafts = _texts(_load(setup.device, dtype), studies, setup)
+        target = 1.0 if dtype == torch.float32 else None
+        yield Measurement(f"drafts, {_name(dtype)}: equal texts", _equal(drafts, expected), at_least=target)
+        kinds = {"cut_off"} if setup.is_tiny else set()
+        irregular = sum(mark["kind"] not in kinds for draft in drafts for mark in draft["irregularities"])
+        yield Measurement(f"drafts, {_name(dtype)}: irregularities", irregular, at_most=0)
+
+
+def _caches(setup: Setup) -> Iterator[Measurement]:
+    """Compare batches, caches and chunks of the prefill with one study at a time, on the device in float32."""
+    studies = make_phantoms(setup.folder / "phantoms", TINY_STUDIES if setup.is_tiny else STUDIES)
+    model = _load(setup.device, torch.float32)
+    expected = _texts(model, studies, setup, batch_size=1)
+    ways = {"batches": {"batch_size": 4}, "static cache": {"batch_size": 4, "cache": "static"}}
+    for name, options in ways.items():
+        drafts = _texts(model, studies, setup, **options)
+        yield Measurement(f"{name}: equal texts", _equal(drafts, expected), at_least=1.0)
+    with patch.object(transformers_engine, "_PREFILL_TOKENS", 64):
+        drafts = _texts(model, studies, setup, batch_size=4)
+    yield Measurement("prefill in chunks: equal texts", _equal(drafts, expected), at_least=1.0)

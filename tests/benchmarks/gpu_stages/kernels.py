@@ -1,0 +1,102 @@
+"""Stage `kernels`: the kernels that training and generation run, and their share of the time.
+
+The model has two blocks of the 7B shape. Names tell which implementation torch and its libraries have selected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import DynamicCache
+
+from gpu_stages import generation, training
+from gpu_stages.cases import Measurement, Setup
+from gpu_stages.models import compute_dtype, make_config, random_model
+from maira.train import attention
+from maira.train.loss import MairaLossModel
+from maira.train.optimizers import make_optimizer
+
+LISTED = 12
+FLASH = ("flash", "fmha", "cudnn_generated")
+"""Parts of the names of fused attention kernels."""
+
+
+def measure(case: str, setup: Setup) -> Iterator[Measurement]:
+    """Yield the kernels of training, or of generation."""
+    yield from _training(setup) if case == "training" else _generation(setup)
+
+
+def _training(setup: Setup) -> Iterator[Measurement]:
+    plan = training.TINY_PLAN if setup.is_tiny else training.Plan(samples=3, steps=1)
+    words = {"states": "full", "budget": "512" if setup.is_tiny else "16384"}
+    config = make_config(setup, layers=2)
+    train_config = training.make_train_config(words, setup, plan)
+    model = training.trainable_model(config, train_config, setup.device)
+    dtype = compute_dtype(setup.device)
+    kernel = attention.select_kernel("auto", setup.device, dtype)
+    loss_model = MairaLossModel(model, 0, 0.0, kernel)
+    optimizer = make_optimizer(loss_model, train_config)
+    batch = next(training.packed_steps(training.make_samples(config, train_config, plan), train_config))[0]
+    batch = batch.to(setup.device)
+
+    def step() -> None:
+        with torch.autocast(setup.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+            losses = loss_model(batch)
+        losses.total(batch.totals, 0.0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    yield from _profile("training", step, setup)
+
+
+@torch.inference_mode()
+def _generation(setup: Setup) -> Iterator[Measurement]:
+    model = random_model(make_config(setup, layers=2), setup.device, compute_dtype(setup.device)).eval()
+    rows, length = (2, 64) if setup.is_tiny else (8, 4360)
+    config = model.config.text_config
+    width = config.hidden_size
+    prompt = torch.randn(rows, length, width, device=setup.device, dtype=compute_dtype(setup.device))
+    mask = torch.ones(rows, length + 1, dtype=torch.long, device=setup.device)
+    # Prompts of different lengths, as in a batch.
+    mask[0, : length // 4] = 0
+    caches: list[Any] = [DynamicCache(config=config)]
+
+    def prefill() -> None:
+        caches[0] = DynamicCache(config=config)
+        model.decode(prompt, attention_mask=mask[:, :length], past_key_values=caches[0], use_cache=True)
+
+    def decode() -> None:
+        grown = torch.ones(rows, caches[0].get_seq_length() + 1, dtype=torch.long, device=setup.device)
+        grown[:, :length] = mask[:, :length]
+        model.decode(prompt[:, :1], attention_mask=grown, past_key_values=caches[0], use_cache=True)
+
+    yield from _profile("prefill", prefill, setup)
+    yield from _profile("decoding step", decode, setup)
+    pixels = torch.randn(generation.IMAGES, 1, *[model.config.vision_config.image_size] * 2, device=setup.device)
+    yield from _profile("image encoder", lambda: model.encode_patches(pixels), setup)
+
+
+def _profile(name: str, work: Callable[[], Any], setup: Setup) -> Iterator[Measurement]:
+    """Yield the kernels with the largest share of the time, and whether attention is fused."""
+    work()
+    is_gpu = setup.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
+    with profile(activities=activities) as recorded:
+        work()
+        if is_gpu:
+            torch.cuda.synchronize()
+    attribute = "self_device_time_total" if is_gpu else "self_cpu_time_total"
+    times = {
+        event.key: getattr(event, attribute)
+        for event in recorded.key_averages()
+        if getattr(event, attribute) > 0 and (not is_gpu or str(event.device_type).endswith("CUDA"))
+    }
+    total = sum(times.values())
+    for kernel in sorted(times, key=lambda key: -times[key])[:LISTED]:
+        yield Measurement(f"{name}: {kernel[:120]}", times[kernel] / total, "of the time")
+    fused = [kernel for kernel in times if any(part in kernel.lower() for part in FLASH)]
+    missing = None if fused else "no kernel has the name of a fused attention"
+    yield Measurement(f"{name}: fused attention", fused[0][:120] if fused else None, reason=missing)

@@ -1,0 +1,120 @@
+"""Models with random weights in the shape of MAIRA-2, and what stages need to time them."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data.manifest import read_manifest
+from data.phantoms import write_phantoms
+from data.study import Study
+from gpu_stages.cases import Setup
+from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.train.components import MODULES
+
+CHECKPOINT = Path(__file__).resolve().parents[3] / "checkpoints" / "phantom"
+GIB = 1 << 30
+TINY_ENCODER = {"image_size": 56, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+TINY_MODEL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 1000,
+}
+
+
+def make_config(setup: Setup, layers: int | None = None, image_token: int | None = None) -> MairaConfig:
+    """Return the configuration of MAIRA-2, or of a tiny model.
+
+    Args:
+        setup: of the case.
+        layers: of the language model; None for all.
+        image_token: of the tokenizer; None for that of MAIRA-2.
+    """
+    encoder, language_model = dict(RAD_DINO), dict(VICUNA_7B)
+    if setup.is_tiny:
+        encoder, language_model = encoder | TINY_ENCODER, language_model | TINY_MODEL
+    if layers is not None:
+        language_model["num_hidden_layers"] = layers
+    if image_token is None:
+        image_token = language_model["vocab_size"] - 3
+    return MairaConfig(vision_config=encoder, text_config=language_model, image_token_index=image_token)
+
+
+def random_model(
+    config: MairaConfig, device: torch.device, dtypes: Mapping[str, torch.dtype] | torch.dtype
+) -> MairaForConditionalGeneration:
+    """Make a model with random weights on its device.
+
+    Args:
+        config: of the model.
+        device: of the model.
+        dtypes: type of the weights, or the types by the name of the module.
+    """
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        model: MairaForConditionalGeneration = MairaForConditionalGeneration(copy.deepcopy(config))
+    for name in MODULES.values():
+        model.get_submodule(name).to(dtypes if isinstance(dtypes, torch.dtype) else dtypes[name])
+    model.to_empty(device=device)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.02)
+            else:
+                # Norms and scales stay near 1, as after training.
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+    rotary: Any = model.language_model.model.rotary_emb
+    fresh = type(rotary)(config.text_config)
+    rotary.inv_freq, rotary.original_inv_freq = fresh.inv_freq.to(device), fresh.inv_freq.to(device)
+    return model
+
+
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """Return bfloat16 on a GPU, float32 on a CPU."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def clock(device: torch.device) -> float:
+    """Return seconds, once the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def best_seconds(work: Callable[[], Any], device: torch.device, repeats: int = 10) -> float:
+    """Return the seconds of the fastest of several runs, after a warm-up."""
+    work()
+    seconds = []
+    for _ in range(repeats):
+        started = clock(device)
+        work()
+        seconds.append(clock(device) - started)
+    return min(seconds)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Free cached memory and forget the peak."""
+    torch.compiler.reset()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Return the peak of allocated bytes since `reset_peak_memory`; None on a CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+def make_phantoms(folder: Path, count: int, size: int = 224) -> list[Study]:
+    """Write phantom studies for the phantom checkpoint, with `manifest.jsonl`, and return them."""
+    list(write_phantoms(folder, count, seed=11, size=size, split="test"))
+    return read_manifest(folder / "manifest.jsonl")
