@@ -9,10 +9,10 @@
     python tests/benchmarks/gpu.py --out DIR --tiny                 # everything with tiny models, also without a GPU
 
 Each measurement is a line of DIR/results.jsonl: stage, case, outcome, name, value, unit, target, passed, reason,
-device, versions, seconds. The page DIR/page.html is drawn from that file, and DIR/log.txt has the messages of libraries. A case
-that is finished is not run again without --again, so the same command with the same DIR resumes; take along
-DIR/results.jsonl to another machine of the same kind. Use another DIR for another kind of device. A stage runs in its
-own process: a crash, or a case that exceeds its time limit, ends that case only.
+device, versions, seconds. The page DIR/page.html is drawn from that file; DIR/log.txt has the messages of libraries. A
+finished case does not run again without --again, so the same command with the same DIR resumes. On a new machine of the
+same kind, copy results.jsonl into DIR first; use another DIR for another kind of device. A stage runs in its own
+process, so a crash, or a case that exceeds its time limit, ends that case only.
 
 The model with the shape of MAIRA-2 has random weights, created on the device; no weights are needed. It needs Python
 3.11 or later with torch 2.11 or later, transformers 5.17 or later, torchvision, timm, accelerate, peft, pydantic,
@@ -186,6 +186,7 @@ STAGES = (
             "states=lora baseline",
             "states=lora budget=16384 checkpointing=full compile",
             "states=lora budget=16384 checkpointing=full",
+            "states=qlora baseline",
             "states=qlora budget=16384 checkpointing=full compile",
             "states=qlora budget=16384 checkpointing=full",
             "states=8bit budget=16384 checkpointing=selective compile",
