@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -240,13 +241,13 @@ class Runner:
 
     def run(self, tasks: Sequence[Task]) -> list[Task]:
         """Run cases until the deadline and return the others."""
-        left = list(tasks)
-        while left:
-            if reason := missing_for(left[0][1]):
-                self._record(left.pop(0), SKIPPED, reason, 0.0)
-                continue
-            if time.monotonic() >= self.deadline:
-                break
+        left = []
+        for task in tasks:
+            if reason := missing_for(task[1]):
+                self._record(task, SKIPPED, reason, 0.0)
+            else:
+                left.append(task)
+        while left and time.monotonic() < self.deadline:
             done = self._run_process(self._batch(left))
             if done is None:
                 break
@@ -255,12 +256,7 @@ class Runner:
 
     def _batch(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the cases of the next process: those of a stage, or all tiny ones, which are faster than imports."""
-        batch = []
-        for task in tasks:
-            if missing_for(task[1]) or not (self.is_tiny or task[0] == tasks[0][0]):
-                break
-            batch.append(task)
-        return batch
+        return list(takewhile(lambda task: self.is_tiny or task[0] == tasks[0][0], tasks))
 
     def _run_process(self, tasks: Sequence[Task]) -> int | None:
         """Return the number of cases that are done; None at the deadline, or if results of another device are there."""
