@@ -37,17 +37,29 @@ def estimate(
         str,
         typer.Option(help="GPU model, such as a100-80g or h100; an unknown name lists all."),
     ] = ("a100-80g"),
-    mfu: Annotated[float, typer.Option(help="Model FLOPs utilization (MFU).", min=0.01, max=1)] = 0.45,
+    mfu: Annotated[
+        float | None,
+        typer.Option(help="Model FLOPs utilization (MFU) to assume. Default: 0.45.", min=0.01, max=1),
+    ] = None,
+    mfu_from: Annotated[
+        Path | None,
+        typer.Option(help="metrics.jsonl of a run on a GPU; use the median MFU that it has measured.", metavar="FILE"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print bytes, seconds and FLOPs as a JSON object.")] = False,
 ) -> None:
     """Estimate parameters, memory per GPU, FLOPs and time of a training run, without a GPU or weights."""
     from maira.train.config.run_config import read_train_config
+    from maira.train.cost.estimate import MFU, read_mfu
     from maira.train.cost.estimate import estimate as run
+    from radfact.errors import ErrorCode, InputError
     from radfact.io.jsonl import dumps
 
+    if mfu is not None and mfu_from is not None:
+        raise InputError("not available with --mfu", code=ErrorCode.CONFLICTING_OPTIONS, field="--mfu-from")
+    utilization = read_mfu(mfu_from) if mfu_from else MFU if mfu is None else mfu
     train_config = read_train_config(config, overrides)
     print_line(Console(stderr=True), f"estimating {config}: running a step on tensors without data")
-    result = run(train_config, gpu, gpus, mfu)
+    result = run(train_config, gpu, gpus, utilization)
     if json:
         print(dumps(result.to_json()))
         return
@@ -59,13 +71,14 @@ def estimate(
     for line in _verdict(result):
         print_line(console, line)
     console.print(_time_table(result))
-    print_line(console, f"samples: {result.workload.basis}")
-    print_line(console, "time: at the given MFU, without validation, drafts, saving and waiting for data")
-    if result.is_small:
+    print_line(console, "computed, not measured. Assumptions:")
+    for topic, assumption in result.assumptions.items():
+        print_line(console, f"  {topic}: {assumption}")
+    if result.is_small and not result.is_mfu_measured:
         print_line(
             console,
-            f"time: a model of this size does not reach an MFU of {result.mfu:.0%}; train some steps and set --mfu to "
-            "the mfu in metrics.jsonl",
+            f"  A model of this size does not reach an MFU of {result.mfu:.0%}; train some steps and set --mfu-from to "
+            "their metrics.jsonl.",
         )
 
 

@@ -21,7 +21,7 @@ filelock, typer and rich, and a checkout of this repository; nothing has to be i
 they are skipped. The first lines of a run name what is missing. To carry wheels to a machine without a package index:
 
     python -m pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64 \\
-        --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d wheels \\
+        --platform manylinux_2_24_x86_64 --platform manylinux2014_x86_64 -d wheels \\
         pydantic pydantic-core annotated-types typing-inspection torchao bitsandbytes
     python -m pip install --no-index --no-deps --target site wheels/*.whl && export PYTHONPATH=$PWD/site   # there
 """
@@ -90,6 +90,8 @@ OPTIONAL = {
 CASE_NEEDS = {"states=8bit": "torchao", "states=qlora": "bitsandbytes", "engine=vllm": "vllm", "compile": "triton"}
 """Modules by the word of a case that needs them."""
 _POLL_SECONDS = 0.1
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "0", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Of processes that run cases, unless set; transformers' Trainer would use every visible GPU."""
 _OTHER_DEVICE = 3
 """Exit code of a process whose device is not that of earlier results."""
 
@@ -136,7 +138,7 @@ STAGES = (
     Stage(
         "generate",
         "gpu_stages.generation",
-        150,
+        240,
         (
             "engine=plain",
             "engine=transformers cache=dynamic batch=24",
@@ -168,7 +170,7 @@ STAGES = (
     Stage(
         "generate",
         "gpu_stages.generation",
-        150,
+        240,
         (
             "engine=transformers cache=dynamic batch=64",
             "engine=transformers cache=dynamic batch=8",
@@ -270,7 +272,7 @@ class Runner:
             process = subprocess.Popen(
                 [*self.command, str(self.results.folder), order],
                 stderr=log,
-                env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"},
+                env=_ENVIRONMENT | os.environ | {"PYTHONPATH": path},
                 start_new_session=True,
             )
             reason, is_late = None, False

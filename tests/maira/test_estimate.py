@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from error_checks import raises
 from typer.testing import CliRunner
 
 import maira.train.cost.estimate as cost_estimate
@@ -16,10 +17,10 @@ from maira.cli.main import app
 from maira.model.config import MairaConfig
 from maira.train.config.run_config import TrainConfig, read_train_config
 from maira.train.cost.accelerators import Accelerator, find_accelerator
-from maira.train.cost.estimate import GIB, RESERVED, estimate
+from maira.train.cost.estimate import GIB, RESERVED, estimate, read_mfu
 from maira.train.cost.memory import ParallelSetup, RowShape, build_shapes, estimate_memory
 from maira.train.cost.workload import measure_workload
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 SMALL = {
     "vision_config": {"image_size": 56, "patch_size": 14, "hidden_size": 32, "num_hidden_layers": 1},
@@ -188,5 +189,43 @@ def test_the_table_of_the_command_lists_every_part(recipe_file: Path) -> None:
     # A model as small as this has units of its size, and no time that is promised.
     assert " 0.0 M" not in ran.stdout
     assert "0.00 GiB" not in ran.stdout
-    assert "a model of this size does not reach an MFU of 45%" in ran.stdout
+    assert "A model of this size does not reach an MFU of 45%" in ran.stdout
+    assert "45.0%, assumed and not measured" in ran.stdout
     assert "estimating" in ran.stderr
+
+
+def _write_metrics(file: Path, *values: Any) -> Path:
+    rows = [{"step": step, "epoch": 0} | ({} if value is None else {"mfu": value}) for step, value in enumerate(values)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_the_mfu_of_a_run_is_the_median_without_its_first_line(recipe_file: Path, tmp_path: Path) -> None:
+    metrics = _write_metrics(tmp_path / "metrics.jsonl", 0.02, 0.3, None, 0.4, 0.32)
+    ran = CliRunner().invoke(app, ["estimate", str(recipe_file), "--mfu-from", str(metrics), "--json"])
+    assert ran.exit_code == 0, ran.output
+    written = json.loads(ran.stdout)
+    assert (written["mfu"], written["mfu_measured"]) == (0.32, True)
+    assert written["assumptions"]["MFU"].startswith(f"32.0%, measured: the median of 3 lines of {metrics}")
+    assumed = estimate(read_train_config(recipe_file), "a100-80g", mfu=0.16)
+    assert written["seconds_per_step"] == pytest.approx(assumed.step_seconds / 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((None, None), "metrics.jsonl: mfu: missing-field"),
+        ((0.3, 1.5), "metrics.jsonl:2: mfu: invalid-value"),
+        (("fast",), "metrics.jsonl:1: mfu: invalid-value"),
+    ],
+)
+def test_metrics_without_a_valid_mfu_are_an_error(values: tuple[Any, ...], expected: str, tmp_path: Path) -> None:
+    with raises(expected):
+        read_mfu(_write_metrics(tmp_path / "metrics.jsonl", *values))
+
+
+def test_an_assumed_and_a_measured_mfu_conflict(recipe_file: Path, tmp_path: Path) -> None:
+    metrics = _write_metrics(tmp_path / "metrics.jsonl", 0.3)
+    ran = CliRunner().invoke(app, ["estimate", str(recipe_file), "--mfu", "0.4", "--mfu-from", str(metrics)])
+    assert isinstance(ran.exception, InputError)
+    assert ran.exception.code == ErrorCode.CONFLICTING_OPTIONS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,16 @@ from maira.train.cost.workload import Workload, measure_workload
 from maira.train.data.batches import LENGTH_MULTIPLE
 from maira.train.data.packing import pack
 from maira.train.parallel import DistributedContext, sharding
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import read_jsonl
 
 GIB = 1 << 30
 RESERVED = 2 * GIB
 """Bytes reserved for CUDA, its libraries, communication, and fragmentation; a guess."""
 SMALL = 1_000_000_000
 """Number of parameters below which matrix products are too narrow to reach the usual MFU; a guess."""
+MFU = 0.45
+"""Model FLOPs utilization that is assumed where none is measured: of large models with packed rows on recent GPUs."""
 _STEPS = 20
 """Number of optimizer steps to pack when the number and length of rows are estimated."""
 
@@ -47,6 +51,21 @@ class Packing:
     rows: float
     filled: float
     fullest: RowShape
+
+
+@dataclass(frozen=True)
+class MeasuredMfu:
+    """MFU of a training run.
+
+    Attributes:
+        value: median over the lines of the run's metrics, as a share of the peak.
+        lines: number of lines.
+        file: the metrics.
+    """
+
+    value: float
+    lines: int
+    file: Path
 
 
 @dataclass(frozen=True)
@@ -72,7 +91,9 @@ class Estimate:
         model: description of where the model's shape comes from.
         accelerator: kind of GPU.
         gpus: number of GPUs.
-        mfu: assumed model FLOPs utilization, as a share of the peak.
+        mfu: model FLOPs utilization, as a share of the peak.
+        is_mfu_measured: whether a run has measured it.
+        assumptions: what the estimate assumes, by topic.
         sharding: how the GPUs share the work ("none", "ddp" or "fsdp").
         parameters: number of all and of trained parameters, by component.
         memory: memory of one GPU.
@@ -89,6 +110,8 @@ class Estimate:
     accelerator: Accelerator
     gpus: int
     mfu: float
+    is_mfu_measured: bool
+    assumptions: dict[str, str]
     sharding: str
     parameters: dict[str, tuple[int, int]]
     memory: Memory
@@ -123,6 +146,8 @@ class Estimate:
             "gpu": self.accelerator.name,
             "gpus": self.gpus,
             "mfu": self.mfu,
+            "mfu_measured": self.is_mfu_measured,
+            "assumptions": self.assumptions,
             "sharding": self.sharding,
             "parameters": {part: {"all": a, "trained": t} for part, (a, t) in self.parameters.items()},
             "memory": vars(self.memory) | {"total": self.memory.total},
@@ -143,14 +168,44 @@ class Estimate:
         }
 
 
-def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) -> Estimate:
+def read_mfu(file: Path) -> MeasuredMfu:
+    """Read the MFU of a training run from its `metrics.jsonl`.
+
+    Its first line covers the start of the run, and counts only if it is the only one.
+
+    Raises:
+        InputError: the file cannot be read, has no MFU, or one that is not between 0 and 1.
+    """
+    values = []
+    for line, row in read_jsonl(file):
+        if "mfu" not in row:
+            continue
+        value = row["mfu"]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+            raise InputError(
+                f"expected a number above 0 and at most 1, found {value!r:.80}", file=file, line=line, field="mfu"
+            )
+        values.append(value)
+    if not values:
+        raise InputError(
+            "expected the metrics of a run on a GPU, found no line with an mfu; runs on CPUs and on GPUs that "
+            "maira estimate does not know have none",
+            code=ErrorCode.MISSING_FIELD,
+            file=file,
+            field="mfu",
+        )
+    counted = values[1:] or values
+    return MeasuredMfu(median(counted), len(counted), file)
+
+
+def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | MeasuredMfu = MFU) -> Estimate:
     """Estimate the cost of a training configuration, without reading weights or allocating memory for them.
 
     Args:
         config: of the training. If its model does not exist, the model of the paper is assumed.
         gpu: name in `ACCELERATORS`.
         gpus: number of GPUs, with one process each.
-        mfu: model FLOPs utilization, as a share of the GPU's peak.
+        mfu: model FLOPs utilization, as a share of the GPU's peak; assumed, or measured by a run.
 
     Raises:
         InputError: the GPU is unknown, the configuration is inconsistent, or its data cannot be read.
@@ -172,7 +227,9 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) ->
         model=model,
         accelerator=accelerator,
         gpus=gpus,
-        mfu=mfu,
+        mfu=mfu.value if isinstance(mfu, MeasuredMfu) else mfu,
+        is_mfu_measured=isinstance(mfu, MeasuredMfu),
+        assumptions=_assumptions(config, accelerator, gpus, workload, mfu),
         sharding=kind,
         parameters=_parameters(config, model_config),
         memory=memory,
@@ -184,6 +241,28 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) ->
         step_samples=config.global_batch,
         flops=step_flops(model_config, config, workload.rows).scaled(config.global_batch / len(workload.rows)),
     )
+
+
+def _assumptions(
+    config: TrainConfig, accelerator: Accelerator, gpus: int, workload: Workload, mfu: float | MeasuredMfu
+) -> dict[str, str]:
+    if isinstance(mfu, MeasuredMfu):
+        lines = "1 line" if mfu.lines == 1 else f"the median of {mfu.lines:,} lines"
+        utilization = f"{mfu.value:.1%}, measured: {lines} of {mfu.file}, whatever the GPU and run config of that run"
+    else:
+        utilization = f"{mfu:.1%}, assumed and not measured"
+    kernel = _kernel(config, accelerator).removeprefix("maira_")
+    compiled = "; torch.compile needs less, by an unknown amount" if config.compile else ""
+    return {
+        "MFU": utilization + (", the same on one GPU and on several" if gpus > 1 else ""),
+        "peak rate": f"{accelerator.peak / 1e12:g} TFLOP/s per GPU, the data sheet's dense bfloat16",
+        "operations": "matrix products of the model, without recomputation "
+        f"(activation_checkpointing={config.activation_checkpointing})",
+        "memory": f"tensors of the fullest of the packed rows of {_STEPS} steps, with the attention kernel {kernel}"
+        f"{compiled}; {RESERVED / GIB:g} GiB more are reserved for CUDA and fragmentation",
+        "time": "steps only, without start, validation, drafts, saving and waiting for data",
+        "samples": workload.basis,
+    }
 
 
 def resolve_model_config(config: TrainConfig) -> tuple[MairaConfig, str]:
@@ -239,11 +318,15 @@ def _memory(
 ) -> tuple[Memory, Packing, str]:
     packing = _pack_steps(config, workload, gpus)
     kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
-    # The kernel of FlashAttention needs Ampere or later.
-    is_varlen = config.attention != "samples" and config.precision == "bf16" and not accelerator.name.startswith("v100")
-    kernel = attention.VARLEN if is_varlen else attention.SAMPLES
+    kernel = _kernel(config, accelerator)
     setting = ParallelSetup(gpus, kind, kernel, accumulates=packing.rows > 1, memory=round(accelerator.memory * GIB))
     return estimate_memory(build_shapes(model_config, config), config, packing.fullest, setting), packing, kind
+
+
+def _kernel(config: TrainConfig, accelerator: Accelerator) -> str:
+    """Return the attention kernel that a run selects; that of FlashAttention needs Ampere or later."""
+    is_varlen = config.attention != "samples" and config.precision == "bf16" and not accelerator.name.startswith("v100")
+    return attention.VARLEN if is_varlen else attention.SAMPLES
 
 
 def _parameters(config: TrainConfig, model_config: MairaConfig) -> dict[str, tuple[int, int]]:

@@ -3,8 +3,8 @@
 Tolerances, as relative errors ||value - reference|| / ||reference|| unless stated otherwise:
 
 - logits of every token: 1e-4 in float32 (TF32 off), 0.03 in bfloat16. Most likely token at the positions of answers:
-  equal at 99.9 % in float32, 97 % in bfloat16.
-- packed rows: loss of each sample 1e-4 in float32, 0.02 in bfloat16; gradient of all trained weights 1e-3 and 0.1.
+  equal at 99.9 % in float32, 95 % in bfloat16.
+- packed rows: loss of each sample 1e-4 in float32, 0.05 in bfloat16; gradient of all trained weights 1e-3 and 0.1.
 - attention of packed samples with heads of the 7B model, in bfloat16 against float32: 0.01 for the output and 0.02 for
   gradients; 1e-4 and 1e-3 for the kernel in float32.
 - greedy drafts in float32: all texts equal to those of the CPU, and no irregularity. In bfloat16 texts may differ; the
@@ -60,7 +60,7 @@ class Tolerance:
 
 TOLERANCES = {
     torch.float32: Tolerance(1e-4, 0.999, 1e-4, 1e-3, 1e-4, 1e-3),
-    torch.bfloat16: Tolerance(0.03, 0.97, 0.02, 0.1, 0.01, 0.02),
+    torch.bfloat16: Tolerance(0.03, 0.95, 0.05, 0.1, 0.01, 0.02),
 }
 
 

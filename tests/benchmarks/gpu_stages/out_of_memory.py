@@ -19,8 +19,8 @@ from maira.train.config.run_config import TrainConfig
 from maira.train.report_training import train
 from radfact.errors import ErrorCode, RunError
 
-LIMITS_MIB = (2048, 1024, 512, 256, 128, 64)
-"""Memory in addition to what is allocated, until something does not fit."""
+BATCH_LIMITS_MIB, RUN_LIMITS_MIB = (2048, 1024, 512, 256, 128, 64), (256, 32)
+"""Memory in addition to what is allocated, until a batch or a run does not fit."""
 STUDIES = 64
 
 
@@ -51,7 +51,7 @@ def _generation(setup: Setup) -> Iterator[Measurement]:
     alone = TransformersEngine(CHECKPOINT, EngineOptions(batch_size=1))
     expected = dict(alone.generate(requests))
     del alone
-    for mib in LIMITS_MIB:
+    for mib in BATCH_LIMITS_MIB:
         engine = TransformersEngine(CHECKPOINT, EngineOptions(batch_size=STUDIES))
         with _limited(mib):
             responses = dict(engine.generate(requests))
@@ -65,7 +65,7 @@ def _generation(setup: Setup) -> Iterator[Measurement]:
         # In bfloat16 another batch may round differently.
         yield Measurement("texts equal to those alone", sum(a == b for a, b in texts) / max(1, len(texts)))
         return
-    raise ValueError(f"a batch of {STUDIES} fits even in {LIMITS_MIB[-1]} MiB")
+    raise ValueError(f"a batch of {STUDIES} fits even in {BATCH_LIMITS_MIB[-1]} MiB")
 
 
 def _training(setup: Setup) -> Iterator[Measurement]:
@@ -82,16 +82,17 @@ def _training(setup: Setup) -> Iterator[Measurement]:
             "trackers": [],
         }
     )
-    code: ErrorCode | None = None
-    for mib in LIMITS_MIB:
+    error = "none: every limit was enough"
+    for mib in RUN_LIMITS_MIB:
+        config = config.model_copy(update={"out": setup.folder / f"run-{mib}"})
         try:
             with _limited(mib):
-                train(config.model_copy(update={"out": setup.folder / f"run-{mib}"}), Console(file=StringIO()))
-        except RunError as error:
-            code = error.code
-            config = config.model_copy(update={"out": setup.folder / f"run-{mib}"})
+                train(config, Console(file=StringIO()))
+        except (RunError, torch.OutOfMemoryError) as caught:
+            # The loop reports memory that runs out as an error with a code.
+            error = str(getattr(caught, "code", type(caught).__name__))
             break
-    yield Measurement("error code", code.value if code else None, reason=None if code else "every limit was enough")
-    yield Measurement("is out-of-memory", float(code == ErrorCode.OUT_OF_MEMORY), at_least=1.0)
+    yield Measurement("error", error)
+    yield Measurement("is the error for memory", float(error == ErrorCode.OUT_OF_MEMORY), at_least=1.0)
     folder = train(config, Console(file=StringIO()))
     yield Measurement("checkpoint of the same run", float((folder / "config.json").exists()), at_least=1.0)
