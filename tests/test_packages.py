@@ -1,0 +1,75 @@
+"""The wheel and the source distribution: complete, and enough to score two lists of strings in an empty environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("radfact", "encoders", "data", "maira")
+SCORE = """
+from importlib.metadata import version
+from radfact import RadFact
+
+print(version("maira-radfact"))
+result = RadFact(judge="offline").score(["The heart is enlarged. No effusion."], ["The heart is normal. No effusion."])
+print(result.scores["logical_precision"], result.scores["logical_recall"])
+"""
+pytestmark = pytest.mark.slow
+
+
+def _run(command: list[str | Path], folder: Path) -> str:
+    # Neither the folder of the tests nor PYTHONPATH may lend a module to the installed package.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _version() -> str:
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel, built from the source distribution, and the source distribution."""
+    folder = tmp_path_factory.mktemp("distributions")
+    _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], folder)
+    (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, source
+
+
+def test_the_wheel_has_all_files_of_the_packages(distributions: tuple[Path, Path]) -> None:
+    wheel, source = distributions
+    tracked = _run(["git", "ls-files", *PACKAGES], ROOT).split()
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert files == set(tracked)
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {*tracked, "LICENSE", "README.md", "pyproject.toml"} <= names
+    assert wheel.name == f"maira_radfact-{_version()}-py3-none-any.whl"
+
+
+def test_the_version_has_one_source() -> None:
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == _version()
+    assert f"\n## {_version()}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_an_empty_environment_scores_two_lists_of_strings(distributions: tuple[Path, Path], tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    _run([sys.executable, "-m", "venv", environment], tmp_path)
+    commands = environment / "bin"
+    _run([commands / "pip", "install", "--quiet", "--disable-pip-version-check", distributions[0]], tmp_path)
+    assert _run([commands / "python", "-c", SCORE], tmp_path).split() == [_version(), "0.5", "0.5"]
+    assert "score" in _run([commands / "radfact", "--help"], tmp_path)
+    # Without the extra, maira names what each command lacks.
+    assert 'pip install "maira-radfact[model]"' in _run([commands / "maira", "doctor"], tmp_path)
