@@ -135,6 +135,7 @@ def run_record(pairs: Pairs, *, started: float) -> dict[str, Any]:
         "versions": versions(),
         "input": {
             "files": list(map(str, pairs.files)),
+            "models": list(pairs.models),
             "read": pairs.read,
             "skipped": pairs.skipped,
             "empty_candidates": len(pairs.empty_candidates),

@@ -173,6 +173,7 @@ class Pairs(Sequence[Pair]):
         without_candidate: references without a candidate that make no pair, and the reason.
         without_reference: candidates whose record has no report.
         files: that the pairs were read from.
+        models: that wrote the candidates, as their records name them.
         cluster_by: what the samples of a cluster share, such as `patient_id`; None if there are no clusters.
         drawn_from: number of samples that these were drawn from; None if they are all.
     """
@@ -183,6 +184,7 @@ class Pairs(Sequence[Pair]):
     without_candidate: Mapping[str, str] = field(default_factory=dict)
     without_reference: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    models: tuple[str, ...] = ()
     cluster_by: str | None = None
     drawn_from: int | None = None
 

@@ -22,6 +22,8 @@ from radfact.cli.page import page
 from radfact.cli.program import Version, add_examples, run_command
 from radfact.cli.split import MANUAL as SPLIT_MANUAL
 from radfact.cli.split import split
+from radfact.cli.view import MANUAL as VIEW_MANUAL
+from radfact.cli.view import view
 from radfact.cli.weights import app as weights
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
@@ -45,6 +47,7 @@ MANUAL = "\n".join(
         "  radfact compare results/base results/tuned",
         "  radfact meta agreement ratings.csv --better lower --metrics rouge_l",
         "  radfact page results --manifest manifest.jsonl",
+        "  radfact view results",
         "  radfact judge-check --judge offline",
         "  radfact split pairs.csv --judge offline --out sentences.json",
         "  radfact export results --out radfact_scores.json",
@@ -101,6 +104,7 @@ app.add_typer(weights, name="weights")
 app.command(help=COMPARE_MANUAL)(compare)
 app.command("green-summary", help=SUMMARY_MANUAL)(green_summary)
 app.command()(page)
+app.command(help=VIEW_MANUAL)(view)
 app.command("judge-check", help=CHECK_MANUAL)(judge_check)
 app.command(help=SPLIT_MANUAL)(split)
 app.command()(export)

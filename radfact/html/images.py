@@ -87,6 +87,23 @@ def _load_image(path: Path, folder: Path | None, prefix: str) -> dict[str, Any]:
     return {"src": src, "width": width, "height": height}
 
 
+def image_size(path: Path) -> tuple[int, int]:
+    """Return width and height of an image in pixels.
+
+    Raises:
+        InputError: there is no such file, or it cannot be read as an image.
+    """
+    from PIL import Image
+
+    if not path.is_file():
+        raise InputError("no such image", code=ErrorCode.FILE_NOT_FOUND, file=path)
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise InputError("this image cannot be read", code=ErrorCode.INVALID_FORMAT, file=path) from None
+
+
 def as_jpeg(path: Path, longest: int = LONGEST_SIDE) -> tuple[bytes, int, int]:
     """Return the image as JPEG without metadata, and width and height of the original in pixels.
 

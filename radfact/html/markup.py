@@ -19,6 +19,7 @@ from radfact.html.studies import StudyList, scoring_of
 from radfact.results.display import score_label
 from radfact.results.findings import FindingTable
 from radfact.results.schema import RADFACT, RunFile, ScoreRecord, ScoresFile, describe_models, metric_of_scores
+from radfact.scoring.options import ScoringOptions
 from radfact.scoring.radfact import F1_PARTS, POLICY_SCORES, SCORES
 
 STATIC = resources.files("radfact.html") / "static"
@@ -120,22 +121,87 @@ def render_part(head: PageHead, studies: Sequence[dict[str, Any]], part: Part) -
     return _render(head, {"studies": studies, "unscored": [], "isPart": True}, summary=summary, has_drafts=False)
 
 
-def _render(head: PageHead, data: Mapping[str, Any], *, summary: str, has_drafts: bool) -> str:
-    scores, scoring = head.scores, scoring_of(RunFile.model_validate(head.run))
-    data = {
+def render_served(head: PageHead, studies: StudyList, sections: str, navigation: str, data: Mapping[str, Any]) -> str:
+    """Return the page of a results folder whose script fetches the studies from a server, as HTML.
+
+    Args:
+        head: as in `render`.
+        studies: all studies.
+        sections: as in `render`.
+        navigation: HTML above the scores.
+        data: addresses of the server (`api`), the drafts without a reference (`unscored`), and whether a sentence is
+            located (`located`).
+    """
+    failures = {studies.ids[index]: failure for index, failure in studies.failures.items()}
+    summary = navigation + _summary(head, len(studies.ids), failures) + sections
+    columns = {**vars(studies), "parts": [], "size": 1}
+    has_drafts = bool(data["unscored"])
+    return _render(head, {"list": columns, **data}, summary=summary, has_drafts=has_drafts, policy=SERVED)
+
+
+def render_pair(
+    title: str,
+    scores: ScoresFile,
+    studies: StudyList,
+    lead: str,
+    data: Mapping[str, Any],
+    scoring: ScoringOptions | None,
+) -> str:
+    """Return the page of two runs side by side whose script fetches the studies from a server, as HTML.
+
+    Args:
+        title: title and heading.
+        scores: that both runs have.
+        studies: shared studies; their scores are differences.
+        lead: HTML above the scores.
+        data: as in `render_served`, with the names of the runs (`sides`).
+        scoring: geometry and threshold of the spatial scores of both runs; None if they differ or are not known.
+    """
+    columns = {**vars(studies), "parts": [], "size": 1}
+    data = {**_score_data(scores, scoring), "list": columns, "unscored": [], **data}
+    summary = lead + _PAIR_SCORES
+    return _assemble(data, title=title, judge="", notes="", summary=summary, unscored="", policy=SERVED)
+
+
+_PAIR_SCORES = """<section aria-labelledby="pair-title"><h2 id="pair-title">Scores</h2>
+<div id="pair-scores"></div></section>"""
+
+
+def _score_data(scores: ScoresFile, scoring: ScoringOptions | None) -> dict[str, Any]:
+    return {
         "metrics": scores.metrics.keys() != {RADFACT},
-        # Without RadFact there are reports and no verdicts.
-        "judged": RADFACT in scores.metrics,
         # Also for the common name of precision, recall and F1, which are shown together.
         "names": {
             key: words(key) for name in scores.scores for key in (name, re.sub("_(precision|recall|f1)$", "", name))
         },
         "directions": {name: score.direction for name, score in scores.scores.items()},
         "overlap": {"threshold": scoring.threshold, "strict": scoring.compat == "paper"} if scoring else None,
+    }
+
+
+def _render(head: PageHead, data: Mapping[str, Any], *, summary: str, has_drafts: bool, policy: str = "") -> str:
+    scores = head.scores
+    data = {
+        **_score_data(scores, scoring_of(RunFile.model_validate(head.run))),
+        # Without RadFact there are reports and no verdicts.
+        "judged": RADFACT in scores.metrics,
         "findings": {concept: name for table in head.finding_tables.values() for concept, name in table.names.items()},
         **data,
     }
     banner = "".join(f"<p>{escape(note)}</p>" for note in head.notes)
+    return _assemble(
+        data,
+        title=head.title,
+        judge=_judge(scores, head.run),
+        notes=f'<div class="notes" role="note">{banner}</div>' if banner else "",
+        summary=summary,
+        unscored=_UNSCORED if has_drafts else "",
+        policy=policy,
+    )
+
+
+def _assemble(data: Mapping[str, Any], *, title: str, policy: str, **markup: str) -> str:
+    """Return a page of studies; `markup` is for `page.html`, and the title still to be escaped."""
     return assemble(
         STATIC / "page.html",
         [STATIC / "viewer.css", STATIC / "page.css"],
@@ -149,16 +215,24 @@ def _render(head: PageHead, data: Mapping[str, Any], *, summary: str, has_drafts
             STATIC / "frame.js",
         ],
         data,
-        title=escape(head.title),
-        judge=_judge(scores, head.run),
-        notes=f'<div class="notes" role="note">{banner}</div>' if banner else "",
-        summary=summary,
-        unscored=_UNSCORED if has_drafts else "",
+        policy=policy,
+        title=escape(title),
+        **markup,
     )
 
 
+SERVED = "connect-src 'self'; form-action 'self'"
+"""What the content security policy of a page that a server sends allows in addition."""
+
+
 def assemble(
-    body: Traversable, styles: Sequence[Traversable], scripts: Sequence[Traversable], data: Any, **markup: str
+    body: Traversable,
+    styles: Sequence[Traversable],
+    scripts: Sequence[Traversable],
+    data: Any,
+    *,
+    policy: str = "",
+    **markup: str,
 ) -> str:
     """Return a page in one file: body, styles, scripts, data, and a content security policy that allows nothing else.
 
@@ -167,13 +241,14 @@ def assemble(
         styles: style sheets in order.
         scripts: scripts in order.
         data: JSON that the script reads from the element `page-data`.
+        policy: what the content security policy allows in addition, or empty.
         markup: HTML for the templates, including `title`, with escaped text. Bidirectional controls are written out.
     """
     style, script = ("".join(part.read_text("utf-8") for part in parts) for parts in (styles, scripts))
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in (script, style)]
     policy = (
         f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
-        "img-src data: file: 'self'; base-uri 'none'; form-action 'none'"
+        f"img-src data: file: 'self'; base-uri 'none'; {policy or _STATIC}"
     )
     shown = {name: _BIDIRECTIONAL.sub(lambda match: f"[U+{ord(match[0]):04X}]", part) for name, part in markup.items()}
     return Template((STATIC / "shell.html").read_text("utf-8")).substitute(
@@ -187,6 +262,7 @@ def assemble(
     )
 
 
+_STATIC = "form-action 'none'"
 # The same as in `visibleText` of viewer.js.
 _BIDIRECTIONAL = re.compile("[\u202a-\u202e\u2066-\u2069]")
 

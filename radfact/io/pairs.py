@@ -155,11 +155,13 @@ def read_candidates_and_references(
     recorded = (
         _read_references(references, cluster) if studies is None else _rexrank_references(studies, cluster, references)
     )
+    models: tuple[str, ...] = ()
     if predictions is None:
-        drafted = _read_candidates(candidates, references)
+        drafted, models = _read_candidates(candidates, references)
     else:
         drafted = {key: _prediction(study, key, candidates) for key, study in predictions.items()}
-    return _pair_up(drafted, recorded, (candidates, references), missing=missing, cluster=cluster)
+    paired = _pair_up(drafted, recorded, (candidates, references), missing=missing, cluster=cluster)
+    return replace(paired, models=models)
 
 
 def _pair_up(
@@ -336,10 +338,18 @@ def _with_clusters(pairs: Pairs, labels: Sequence[Labels], cluster: str | None, 
     return replace(pairs, pairs=tuple(labeled), cluster_by=by)
 
 
-def _read_candidates(path: Path | str, references: Path | str) -> Mapping[str, Report]:
+def _read_candidates(path: Path | str, references: Path | str) -> tuple[Mapping[str, Report], tuple[str, ...]]:
+    """Return the candidates by id, and the models that drafts name."""
     if _is_coco(path):
-        return read_coco(path, dataset=references if _is_coco(references) else None)
-    return read_drafts(path)
+        return read_coco(path, dataset=references if _is_coco(references) else None), ()
+    models: dict[str, None] = {}
+
+    def read(row: dict[str, Any], file: Path | str, line: int) -> Report:
+        if isinstance(row.get("model"), str):
+            models.setdefault(row["model"])
+        return _draft(row, file, line)
+
+    return _read_keyed(path, read), tuple(models)
 
 
 def _counted(ids: Sequence[str], noun: str) -> str:

@@ -192,9 +192,10 @@ class PageRecord(Row):
 
 
 class InputRecord(Row):
-    """Input files of a run, and counts of their records."""
+    """Input files of a run, counts of their records, and the models that wrote the candidates, if they name them."""
 
     files: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     read: int | None = None
     skipped: int | None = None
     empty_candidates: int | None = None

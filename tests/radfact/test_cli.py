@@ -151,7 +151,7 @@ def test_run_json_records_judge_options_and_versions(run: Run, pairs: str, tmp_p
     assert record["metrics"]["radfact"]["variant"] == "exact"
     assert (record["calls"], record["failures"]) == (3, 1)
     counts = {"read": 1, "skipped": 0, "empty_candidates": 0, "without_reference": 0}
-    assert record["input"] == {"files": ["pairs.json"], **counts}
+    assert record["input"] == {"files": ["pairs.json"], "models": [], **counts}
     assert {"python", "maira-radfact", "numpy"} <= set(record["versions"])
 
 

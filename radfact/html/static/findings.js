@@ -3,6 +3,9 @@ const Findings = (() => {
   const { LETTER, element } = Cards;
   const SIDES = ["candidate", "reference"];
   const VERDICTS = {
+    // Of two systems.
+    worse: [],
+    improved: [],
     omitted: ["no", "✗ omitted"],
     unsupported: ["no", "✗ unsupported"],
     contradicted: ["no", "✗ contradicted"],
@@ -12,6 +15,7 @@ const Findings = (() => {
   const TIERS = ["urgent", "actionable", "minor", "expected"];
   const OTHERS = { both: "In both reports", candidate: "Only in the candidate", reference: "Only in the reference" };
 
+  const isError = (kind) => !["correct", "worse", "improved"].includes(kind);
   const spaced = (name) => name.replaceAll("_", " ");
   const capitalized = (name) => name[0].toUpperCase() + name.slice(1);
   /** Compared findings of a study by system and metric; `side` is that of the candidate. */
@@ -30,7 +34,7 @@ const Findings = (() => {
   /** Whether a finding is chosen; `choice` has a concept, a tier and a kind, each of which may be empty. */
   function fits([concept, tier, kind], choice) {
     return (!choice.concept || concept === choice.concept) && (!choice.tier || tier === choice.tier)
-      && (!choice.kind || (choice.kind === "error" ? kind !== "correct" : kind === choice.kind));
+      && (!choice.kind || (choice.kind === "error" ? isError(kind) : kind === choice.kind));
   }
 
   /** The selects of the toolbar: `choice()` is null while all are empty. */
@@ -50,7 +54,7 @@ const Findings = (() => {
     fill(selects.concept, [...concepts].map(([concept, count]) => [concept, capitalized(names[concept]), count])
       .sort((a, b) => a[1].localeCompare(b[1])));
     fill(selects.tier, TIERS.filter((tier) => tiers.has(tier)).map((tier) => [tier, capitalized(tier), tiers.get(tier)]));
-    const wrong = studies.filter((study) => keysOf(study).some(([, , kind]) => kind !== "correct")).length;
+    const wrong = studies.filter((study) => keysOf(study).some(([, , kind]) => isError(kind))).length;
     fill(selects.kind, [...(wrong ? [["error", "Any error", wrong]] : []),
       ...Object.keys(VERDICTS).filter((kind) => kinds.has(kind)).flatMap((kind) => [
         [kind, capitalized(spaced(kind)), kinds.get(kind)],

@@ -1,6 +1,6 @@
 (() => {
   const { element, listStudies, addressed } = Cards;
-  const { studyCard, linkCard, scoreName } = Study;
+  const { studyCard, linkCard, servedCard, fetchJson, scoreName } = Study;
   const BINS = 20;
   // With fewer studies, the list is more useful than a histogram.
   const FEWEST_DRAWN = 10;
@@ -9,31 +9,47 @@
   const MOST_LISTED = 500;
 
   const data = Results;
+  /** Whether a server has the studies. */
+  const isServed = Boolean(data.api);
   /** Whether the studies are on other pages, and this one only lists them. */
-  const isList = Boolean(data.list);
+  const isList = Boolean(data.list) && !isServed;
+  /** Names of two systems whose studies are shown side by side; their scores are differences. */
+  const { sides } = data;
 
   function fillOrders(select) {
     const names = Object.keys(data.directions).filter((name) => data.studies.some((study) => name in study.scores));
     const isNeutral = (name) => data.directions[name] === "neutral";
     const first = names.includes("logical_f1") ? "logical_f1" : names.find((name) => !isNeutral(name));
-    const groups = { worst: "Worst first", best: "Best first", greatest: "Greatest first" };
-    if (first) select.append(element("option", { value: `worst:${first}`, text: `Worst first (${scoreName(first)})` }));
+    const groups = sides
+      ? { worst: "Most worsened first", best: "Most improved first", largest: "Largest change first", greatest: "Greatest increase first" }
+      : { worst: "Worst first", best: "Best first", greatest: "Greatest first" };
+    if (first) select.append(element("option", { value: `worst:${first}`, text: `${groups.worst} (${scoreName(first)})` }));
     select.append(element("option", { value: "input", text: "Input order" }));
     for (const [key, label] of Object.entries(groups)) {
-      const rest = names.filter((name) => isNeutral(name) === (key === "greatest") && (key !== "worst" || name !== first));
+      const rest = names.filter((name) => (key === "largest" || isNeutral(name) === (key === "greatest")) && (key !== "worst" || name !== first));
       if (!rest.length) continue;
       select.append(element("optgroup", { label },
-        ...rest.map((name) => element("option", { value: `${key}:${name}`, text: `${scoreName(name)}, ${key} first` }))));
+        ...rest.map((name) => element("option", { value: `${key}:${name}`, text: `${scoreName(name)}, ${lowerFirst(label)}` }))));
     }
+  }
+
+  function lowerFirst(text) {
+    return text[0].toLowerCase() + text.slice(1);
   }
 
   function ordered(studies, order) {
     if (order === "input") return studies;
     const [key, name] = order.split(/:(.*)/s);
-    const sign = key !== "greatest" && (data.directions[name] === "lower") === (key === "best") ? 1 : -1;
+    const sign = key !== "greatest" && key !== "largest" && (data.directions[name] === "lower") === (key === "best") ? 1 : -1;
     // An empty report is the worst, although it has no precision and F1.
     const least = key === "worst" ? -sign * Infinity : null;
-    const value = (study) => study.scores[name] ?? (study.kinds.includes("empty") ? least : null);
+    const change = (study) => {
+      // From or to an empty report is the greatest change.
+      if (study.scores[name] === null && study.kinds.includes("emptied")) return key === "best" ? null : key === "worst" ? least : Infinity;
+      if (study.scores[name] === null && study.kinds.includes("filled")) return key === "worst" ? null : key === "best" ? -sign * Infinity : Infinity;
+      return key === "largest" && study.scores[name] !== null ? Math.abs(study.scores[name]) : study.scores[name];
+    };
+    const value = sides ? change : (study) => study.scores[name] ?? (study.kinds.includes("empty") ? least : null);
     // Other studies without a value come last.
     return [...studies].sort((a, b) => {
       const [left, right] = [value(a), value(b)];
@@ -43,13 +59,25 @@
   }
 
   /** Kinds by which studies are selected; each study names its own. */
-  const KINDS = {
+  const VERDICTS = {
     unsupported: "With a candidate sentence that is not entailed",
     missed: "With a reference sentence that is missed",
     contradicted: "With a contradicted sentence",
     misplaced: "Entailed, but elsewhere in the image",
     failed: data.metrics ? "Not scored by every metric" : "Excluded from the scores",
   };
+  /** [label of a group or null, [kind, label][]]. */
+  const KINDS = !sides ? [[null, Object.entries(VERDICTS)]] : [
+    [null, Object.entries({
+      lost: `With a reference sentence that only ${sides.baseline} entails`,
+      gained: `With a reference sentence that only ${sides.candidate} entails`,
+      changed: "With different drafts",
+      emptied: `Only ${sides.candidate} is empty`,
+      filled: `Only ${sides.baseline} is empty`,
+      other_reference: "With different references",
+    })],
+    ...["baseline", "candidate"].map((side) => [sides[side], Object.entries(VERDICTS).map(([kind, label]) => [`${side}:${kind}`, label])]),
+  ];
 
   /** What a study has in addition to the frontal image; `inputs` are studies of which a manifest tells that. */
   const INPUTS = { lateral: "lateral", prior: "prior image or report" };
@@ -59,8 +87,9 @@
   /** Kinds of studies that exist, with their numbers. */
   function fillKinds(select) {
     select.append(element("option", { value: "all", text: `All (${data.studies.length})` }));
-    for (const [key, label] of Object.entries(KINDS)) {
-      if (ofKind(key)) select.append(element("option", { value: key, text: `${label} (${ofKind(key)})` }));
+    for (const [group, kinds] of KINDS) {
+      const options = kinds.filter(([key]) => ofKind(key)).map(([key, label]) => element("option", { value: key, text: `${label} (${ofKind(key)})` }));
+      if (options.length) select.append(...(group ? [element("optgroup", { label: visibleText(group) }, ...options)] : options));
     }
   }
 
@@ -87,7 +116,7 @@
       chosen?.setAttribute("aria-pressed", "true");
       choose(chosen && range);
     };
-    for (const name of data.isPart ? [] : Object.keys(data.directions)) {
+    for (const name of data.isPart || sides ? [] : Object.keys(data.directions)) {
       const values = data.studies.map((study) => study.scores[name] ?? null).filter((value) => value !== null);
       if (values.length >= FEWEST_DRAWN) container.append(histogram(name, values, pick));
     }
@@ -133,6 +162,23 @@
     return String(Number(value.toFixed(2)));
   }
 
+  /** Scores of two systems, which take a while to compute. */
+  async function showScores(container) {
+    container.replaceChildren(element("p", { class: "hint", role: "status", text: "Computing intervals and tests …" }));
+    try {
+      const { headings, rows, main, notes } = await fetchJson(data.api.scores);
+      const table = (listed) => element("div", { class: "panel" }, element("table", {},
+        element("thead", {}, element("tr", {}, ...headings.map((text) => element("th", { scope: "col", text })))),
+        element("tbody", {}, ...listed.map(([[name], ...cells]) => element("tr", {}, element("th", { scope: "row", text: name }),
+          ...cells.map(([text, kind]) => element("td", {}, element("span", kind ? { class: `tag ${kind}`, text } : { text }))))))));
+      container.replaceChildren(table(main.map((index) => rows[index])),
+        element("details", {}, element("summary", { text: `All ${rows.length} scores, and how they are compared` }), table(rows),
+          ...notes.map((text) => element("p", { class: "hint", text }))));
+    } catch (error) {
+      container.replaceChildren(element("p", { class: "failure", text: `The scores cannot be compared: ${error.message}` }));
+    }
+  }
+
   function searchText(study) {
     study.search ??= [study.sample_id, study.indication, study.comparison, study.technique, study.prior_report, study.failure,
       ...[...(study.candidate ?? []), ...(study.reference ?? [])].map((sentence) => sentence.text)]
@@ -153,15 +199,18 @@
     fillKinds(kind);
     fillInputs(given);
     if (isList) filter.placeholder = "an id, or a reason of a failure";
+    /** Whether a server has found the words of the filter in a study; null without words. */
+    let matches = null;
     const draw = () => {
-      const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const words = isServed ? [] : filter.value.toLowerCase().split(/\s+/).filter(Boolean);
       const choice = chosenFindings();
       const inRange = (value) => value !== null && range.holds(value);
       const fits = (study) => (kind.value === "all" || study.kinds.includes(kind.value))
         && hasInputs(study, given.value)
         && (range === null || inRange(study.scores[range.name] ?? null))
         && (choice === null || Findings.keysOf(study).some((key) => Findings.fits(key, choice)))
-        && (!words.length || words.every((word) => searchText(study).includes(word)));
+        && (matches === null || matches.has(study))
+        && words.every((word) => searchText(study).includes(word));
       // The address names one study; all others are hidden, whatever is selected.
       const linked = addressed().study;
       const isNamed = (study) => study.sample_id === linked;
@@ -172,9 +221,11 @@
       const listed = ordered(found, order.value).slice(0, isList ? MOST_LISTED : found.length);
       const first = listed.length < found.length ? `, the first ${listed.length} are listed` : "";
       document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies${first}`;
-      listStudies(list, listed, isList ? linkCard : (study) => studyCard(study, choice));
+      const card = isServed ? servedCard : isList ? linkCard : studyCard;
+      listStudies(list, listed, (study) => card(study, choice));
       if (data.unscored.length) {
-        listStudies(document.getElementById("unscored-list"), isDraft ? data.unscored.filter(isNamed) : data.unscored, (study) => studyCard(study));
+        const drafts = isDraft ? data.unscored.filter(isNamed) : data.unscored;
+        listStudies(document.getElementById("unscored-list"), drafts, (study) => (isServed ? servedCard : studyCard)(study));
       }
       return isDraft ? "unscored" : "studies";
     };
@@ -182,6 +233,15 @@
     const redraw = () => {
       if (addressed().study !== null) history.pushState(null, "", location.pathname + location.search);
       draw();
+    };
+    /** Ask the server for the studies with the words of the filter. */
+    const searchServer = async () => {
+      const text = filter.value.trim();
+      const found = text ? await fetchJson(data.api.search + encodeURIComponent(text)) : null;
+      // An answer to earlier words came late.
+      if (text !== filter.value.trim()) return;
+      matches = found && new Set(found.map((index) => data.studies[index]));
+      redraw();
     };
     /** Draw what the address names. */
     const showLinked = () => {
@@ -201,11 +261,13 @@
     window.addEventListener("hashchange", showLinked);
     only.addEventListener("click", redraw);
     for (const control of [order, kind, given]) control.addEventListener("change", redraw);
-    filter.addEventListener("input", redraw);
+    filter.addEventListener("input", isServed ? searchServer : redraw);
     document.getElementById("spread").hidden = !document.querySelector(".histogram");
     chip.addEventListener("click", letGo);
     showLinked();
   }
 
   start();
+  const scores = document.getElementById("pair-scores");
+  if (scores) showScores(scores);
 })();

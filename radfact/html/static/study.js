@@ -58,7 +58,7 @@ const Study = (() => {
   /** [side of the evidence, verdict] of a sentence; of two systems, a reference sentence has a verdict for each. */
   const verdictsOf = (sentence, side) => (sentence.verdicts ? Object.entries(sentence.verdicts) : [[OTHER[side], sentence]]);
   // Narratives have no boxes.
-  const located = [...data.studies, ...(data.unscored ?? [])].some((study) =>
+  const located = data.located ?? [...data.studies, ...(data.unscored ?? [])].some((study) =>
     sidesOf(study).some((side) => study[side]?.some(isLocated)));
   const failureLabel = data.metrics ? "Not scored by every metric" : "Excluded from the scores";
   let count = 0;
@@ -66,6 +66,14 @@ const Study = (() => {
   /** Readable name of a score or of a group of scores. */
   function scoreName(name) {
     return data.names[name] ?? titleCase(name);
+  }
+
+  /** A score, or the scores of two systems; the second one is marked where it differs. */
+  function shownValue(value) {
+    const text = (number) => (number === null ? "–" : number.toFixed(2));
+    if (!Array.isArray(value)) return [` ${text(value)}`];
+    const [first, second] = value.map(text);
+    return first === second ? [` ${first}`] : [` ${first} → `, element("strong", { text: second })];
   }
 
   function scoreGroups(scores) {
@@ -77,10 +85,10 @@ const Study = (() => {
     }
     const rows = [];
     for (const [group, parts] of groups) {
-      if (parts.every(([, value]) => value === null)) continue;
+      if (parts.every(([, value]) => [value].flat().every((number) => number === null))) continue;
       const values = parts.map(([part, value]) =>
         element("span", {}, part ? element("abbr", { text: part, title: scoreName(`${group}_${longName(part)}`) }) : "",
-          ` ${value === null ? "–" : value.toFixed(2)}`));
+          ...shownValue(value)));
       rows.push(element("div", {}, element("dt", { text: scoreName(group) }), element("dd", {}, ...values)));
     }
     const list = element("dl", { class: "scores" }, ...rows.slice(0, MOST_GROUPS));
@@ -102,8 +110,9 @@ const Study = (() => {
   }
 
   function detailList(study) {
-    return Object.entries(study.details ?? {}).map(([metric, detail]) =>
-      element("details", { class: "details" }, element("summary", { text: `What ${metric} says` }), spelledOut(detail)));
+    return [["baseline", study.baseline_details], ["candidate", study.details]].flatMap(([side, details]) =>
+      Object.entries(details ?? {}).map(([metric, detail]) => element("details", { class: "details" },
+        element("summary", { text: `What ${metric} says${data.sides ? ` of ${sideName(side)}` : ""}` }), spelledOut(detail))));
   }
 
   function longName(part) {
@@ -231,13 +240,13 @@ const Study = (() => {
     if (spatial === "not_entailed" && !verdict.evidence.some((at) => isLocated(premises[at]))) return tag(NO_EVIDENCE_BOXES, "spatial");
     const [kind, words, hidden] = SPATIAL[spatial] ?? ["none", spatial, ""];
     if (overlap === undefined) return tag([kind, words, hidden], "spatial");
-    const { threshold, strict } = data.overlap;
+    const { threshold, strict } = data.overlap ?? {};
     const percent = 100 * overlap;
     // A rounded share must not look like the threshold that it misses.
     const shown = Math.round(percent) === Math.round(100 * threshold) && overlap !== threshold ? percent.toFixed(1) : Math.round(percent);
     const item = tag([kind, `${words}: ${shown} % inside`, hidden], "spatial");
-    item.title = `${percent.toFixed(2)} % of the area of these boxes lies inside the boxes of the evidence. `
-      + `The score needs ${strict ? "more than" : "at least"} ${100 * threshold} %.`;
+    item.title = `${percent.toFixed(2)} % of the area of these boxes lies inside the boxes of the evidence.`
+      + (data.overlap ? ` The score needs ${strict ? "more than" : "at least"} ${100 * threshold} %.` : "");
     return item;
   }
 
@@ -250,6 +259,8 @@ const Study = (() => {
     if (!judged) return item;
     const verdicts = verdictsOf(sentence, side);
     const lines = element("div", { class: "verdicts", id: verdictId });
+    const kinds = verdicts.map(([, { status, relation, spatial }]) => [relation ?? status, spatial].join());
+    if (kinds.some((kind) => kind !== kinds[0])) lines.append(element("p", { class: "verdict" }, tag(["open", "≠ verdicts differ"], "differs")));
     button.setAttribute("aria-describedby", verdictId);
     item.append(lines);
     for (const [other, verdict] of verdicts) {
@@ -298,9 +309,11 @@ const Study = (() => {
   }
 
   function cardHead(study, href) {
+    // The list of two systems has differences of scores; the study has both.
+    const scores = data.sides && !Object.values(study.scores).some(Array.isArray) ? {} : study.scores;
     const link = element("a", { href, text: study.sample_id, title: "Address of this study" });
     return element("div", { class: "card-head" }, element("h3", {}, link),
-      study.scored ? scoreGroups(study.scores) : element("span", { class: "tag unscored", text: "not scored" }));
+      study.scored ? scoreGroups(scores) : element("span", { class: "tag unscored", text: "not scored" }));
   }
 
   /** A card with the heading and the failure of a study. */
@@ -317,7 +330,7 @@ const Study = (() => {
     const tints = tintsOf(study);
     const { figure, viewers } = pictures(study, tints);
     const lists = sidesOf(study).map((side) => sentenceList(study, side, tints));
-    const layout = `sides${figure ? "" : " no-picture"}${viewers.length < 2 ? " one-picture" : ""}${lists.length < 2 ? " one-report" : ""}${lists.length > 2 ? " compared" : ""}`;
+    const layout = `sides${figure ? "" : " no-picture"}${lists.length > 2 ? " compared" : viewers.length < 2 ? " one-picture" : ""}${lists.length < 2 ? " one-report" : ""}`;
     const card = emptyCard(study);
     const given = inputs(study, tints);
     if (given) card.append(given);
@@ -332,5 +345,36 @@ const Study = (() => {
     return emptyCard(study, study.part + addressOf(study.sample_id));
   }
 
-  return { studyCard, linkCard, scoreName };
+  /** A study of two systems whose references differ: one card each. */
+  function separateCards(study) {
+    const card = emptyCard(study);
+    card.append(element("p", { class: "failure", text: "The reference reports of the two runs differ." }));
+    for (const [side, own] of Object.entries(study.separate)) {
+      card.append(element("h4", { text: sideName(side) }), studyCard(own));
+    }
+    return card;
+  }
+
+  /** The card of a study that the server has; it is filled when the study has come. */
+  function servedCard(study, choice = null) {
+    const card = emptyCard(study);
+    const note = element("p", { class: "hint", role: "status", text: "Loading …" });
+    card.append(note);
+    card.classList.add("loading");
+    study.whole ??= fetchJson(data.api.study + encodeURIComponent(study.sample_id));
+    study.whole.then((whole) => card.replaceWith(whole.separate ? separateCards(whole) : studyCard(whole, choice)), (error) => {
+      delete study.whole;
+      note.textContent = visibleText(`This study cannot be shown: ${error.message}`);
+    });
+    return card;
+  }
+
+  async function fetchJson(address) {
+    const answer = await fetch(address);
+    const content = await answer.json();
+    if (!answer.ok) throw new Error(content.error);
+    return content;
+  }
+
+  return { studyCard, linkCard, servedCard, fetchJson, scoreName };
 })();

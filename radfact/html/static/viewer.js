@@ -119,7 +119,7 @@ const maskDrawing = (() => {
  * An image with boxes and masks over it.
  *
  * Boxes are `{id, side, label, x_min, y_min, x_max, y_max}`: corners are shares of the ORIGINAL image, x to the right,
- * y down; `side` is "candidate" or "reference" and sets color and line style; boxes of one sentence share one `id`.
+ * y down; `side` is "candidate", "reference" or "baseline" (the candidate of a first system) and sets color and line style; boxes of one sentence share one `id`.
  * With a `tint`, from 0 to 7, a box has that color (class `tint-0` and so on) instead of the color of its side.
  * A pixel mask is `{id, side, label, mask}` with `mask` in COCO run-length encoding, over the whole image.
  *
@@ -135,7 +135,7 @@ class BoxViewer {
   constructor(root, image = {}) {
     this.root = root;
     this.boxes = [];
-    this.sides = new Set(["candidate", "reference"]);
+    this.sides = new Set(["baseline", "candidate", "reference"]);
     this.only = null;
     this.strong = new Set();
     root.classList.add("box-viewer");
@@ -181,7 +181,7 @@ class BoxViewer {
     this.#draw();
   }
 
-  /** Draw only the boxes of these sides (an iterable of "candidate", "reference"). */
+  /** Draw only the boxes of these sides (an iterable of "baseline", "candidate", "reference"). */
   setSides(sides) {
     this.sides = new Set(sides);
     this.#draw();

@@ -1,0 +1,69 @@
+"""`radfact view`: open the explorer of results folders."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from radfact.cli.command import with_options
+from radfact.cli.tables import new_console, say
+
+PORT = 8472
+
+MANUAL = "\n".join(
+    (
+        "Open a local page that lists results folders, opens them, and shows two of them side by side.",
+        "",
+        "The page lists the runs in and below the folders, with their main scores. It shows the studies of a run as "
+        "its report.html does, or each study with the drafts of two runs, sorted by what changed. Every run, "
+        "comparison, study and sentence has an address, which is the same whenever the command is started with the "
+        "same folders and port.",
+        "",
+        "The server reads and never writes. By default, only this machine can reach it. A browser needs the token in "
+        "the printed address once.",
+        "",
+        "[bold]Examples[/bold]",
+        "  radfact view results",
+        "  radfact view results/base results/tuned --port 8500",
+        "  radfact view results --token-file token.txt",
+    )
+)
+
+
+@with_options
+def view(
+    folders: Annotated[list[Path], typer.Argument(help="Results folders, or folders that contain them.")],
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = PORT,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. The connection is not encrypted.", metavar="ADDRESS")
+    ] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the token that browsers must send. Default: a random token.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Open a local page that lists results folders, opens them, and shows two of them side by side."""
+    from radfact.explorer.access import Access, address_of, is_loopback, listen, read_token
+    from radfact.explorer.server import Explorer, make_server, serve
+
+    token = secrets.token_urlsafe() if token_file is None else read_token(token_file)
+    explorer = Explorer(folders)
+    console = new_console()
+    listener = listen(host, port)
+    # Lax: a link in a message leads to the page; the server changes nothing.
+    server = make_server(explorer, listener, Access(host, token, "radfact_view", "Lax"))
+    broken = sum(run.reason is not None for run in explorer.runs.values())
+    noun = "run" if len(explorer.runs) == 1 else "runs"
+    say(console, f"{len(explorer.runs)} {noun}{f', {broken} cannot be read' if broken else ''}")
+    address = address_of(host, listener.getsockname()[1], token)
+    say(console, f"Open {address}  (Ctrl-C stops the server)", wrap=False)
+    if not is_loopback(host):
+        say(console, "The connection is not encrypted; use a tunnel (ssh -L) on untrusted networks", style="yellow")
+    serve(server)

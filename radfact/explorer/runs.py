@@ -1,0 +1,141 @@
+"""Runs below some folders: their addresses, main scores, and why one cannot be opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.jsonl import read_json
+from radfact.io.outputs import RECORD, RESULTS_FOLDER
+from radfact.metrics.protocol import main_scores_of
+from radfact.metrics.registry import entries
+from radfact.results.reader import read_run, read_scores
+from radfact.results.schema import RADFACT, ScoreRecord, ScoresFile, describe_models
+
+_SKIPPED = frozenset({"cache", "metrics", "report_images", "report_pages"})
+"""Folders of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A results folder in the list of runs.
+
+    Attributes:
+        name: path below the folder that the list was made of, with that folder's name first; part of its address.
+        folder: results folder.
+        reason: why it cannot be read; None if it can.
+        models: that wrote the candidates; empty if the folder does not name them.
+        files: input files, without their folders.
+        judges: judge or language model by metric.
+        date: of its scores.
+        samples: number of samples; None if it is not recorded.
+        scores: main score of each metric.
+    """
+
+    name: str
+    folder: Path
+    reason: str | None = None
+    models: Sequence[str] = ()
+    files: Sequence[str] = ()
+    judges: Mapping[str, str] = field(default_factory=dict)
+    date: datetime | None = None
+    samples: int | None = None
+    scores: Mapping[str, ScoreRecord] = field(default_factory=dict)
+
+
+def find_runs(folders: Sequence[Path]) -> dict[str, RunSummary]:
+    """Return the runs in and below some folders by name, in the order of their paths.
+
+    A name is the same whenever the same folders are listed. Symbolic links to folders are not followed.
+
+    Args:
+        folders: existing folders.
+
+    Raises:
+        InputError: one of them does not exist.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError("expected a folder, found none", code=ErrorCode.FILE_NOT_FOUND, file=folder)
+    runs: dict[str, RunSummary] = {}
+    known: set[Path] = set()
+    for label, folder in _labels(folders).items():
+        for path in _walk(folder):
+            if (real := path.resolve()) not in known:
+                known.add(real)
+                name = "/".join((label, *path.relative_to(folder).parts))
+                runs[name] = _summarize(name, path)
+    return runs
+
+
+def _labels(folders: Sequence[Path]) -> dict[str, Path]:
+    """Return the folders by name; those of the same name by as many parents as tell them apart."""
+    paths = list(dict.fromkeys(folder.resolve() for folder in folders))
+    labels = {}
+    for path in paths:
+        parts = path.parts[1:] or ("root",)
+        depth = 1
+        while depth < len(parts) and any(other.parts[-depth:] == parts[-depth:] for other in paths if other != path):
+            depth += 1
+        labels["/".join(parts[-depth:])] = path
+    return labels
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Yield the results folders in and below a folder, in order."""
+    for path, subfolders, files in os.walk(folder):
+        subfolders[:] = sorted(name for name in subfolders if name not in _SKIPPED and not name.startswith("."))
+        if _is_run(Path(path), files):
+            yield Path(path)
+
+
+def _is_run(folder: Path, files: Sequence[str]) -> bool:
+    if "scores.json" in files or {"samples.jsonl", "run.json"} <= set(files):
+        return True
+    if RECORD not in files:
+        return False
+    try:
+        record = read_json(folder / RECORD)
+    except (InputError, RunError):
+        return False
+    return isinstance(record, dict) and record.get("content") == RESULTS_FOLDER.content
+
+
+def _summarize(name: str, folder: Path) -> RunSummary:
+    try:
+        scores, run = read_scores(folder), read_run(folder)
+        date = datetime.fromtimestamp((folder / "scores.json").stat().st_mtime)
+    except (InputError, RunError) as error:
+        return RunSummary(name, folder, reason=str(error))
+    except OSError as error:
+        return RunSummary(name, folder, reason=f"cannot be read: {error.strerror}")
+    count = scores.counts.get("samples")
+    return RunSummary(
+        name,
+        folder,
+        models=run.input.models,
+        files=[Path(file).name for file in run.input.files],
+        judges=describe_models(scores),
+        date=date,
+        samples=count if isinstance(count, int) else None,
+        scores=main_scores(scores),
+    )
+
+
+def main_scores(scores: ScoresFile) -> dict[str, ScoreRecord]:
+    """Return the main scores of each metric, RadFact's first; the first score of a metric that is not known here.
+
+    Args:
+        scores: of a results folder.
+    """
+    known = entries()
+    names: list[str] = []
+    for metric, record in sorted(scores.metrics.items(), key=lambda item: item[0] != RADFACT):
+        declared = known[metric].declared if metric in known else None
+        own = [name for name in (main_scores_of(declared) if declared else ()) if name in record.scores]
+        names += own or list(record.scores[:1])
+    return {name: scores.scores[name] for name in names if name in scores.scores}
