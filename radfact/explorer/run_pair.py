@@ -68,21 +68,21 @@ class RunPair:
         for name in self.names:
             pairs = ((first.scores[name][a], second.scores[name][b]) for a, b in self._rows)
             self.columns.scores[name] = [None if None in (a, b) else round(b - a, 4) for a, b in pairs]  # type: ignore[operator]
-        for index, places in enumerate(self._rows):
+        for index, rows in enumerate(self._rows):
             reasons = [
-                f"{run.name}: {run.columns.failures[place]}"
-                for run, place in zip(self.runs, places, strict=True)
-                if place in run.columns.failures
+                f"{run.name}: {run.columns.failures[row]}"
+                for run, row in zip(self.runs, rows, strict=True)
+                if row in run.columns.failures
             ]
             if reasons:
                 self.columns.failures[index] = "; ".join(reasons)
 
     def _add_kinds(self) -> None:
         of_runs = [{kind: set(indices) for kind, indices in run.columns.kinds.items()} for run in self.runs]
-        for index, places in enumerate(self._rows):
+        for index, rows in enumerate(self._rows):
             both = [
-                {kind for kind, indices in kinds.items() if place in indices}
-                for kinds, place in zip(of_runs, places, strict=True)
+                {kind for kind, indices in kinds.items() if row in indices}
+                for kinds, row in zip(of_runs, rows, strict=True)
             ]
             kinds = [f"{side}:{kind}" for side, own in zip(SIDES, both, strict=True) for kind in own]
             kinds += [kind for kind in _INPUT_KINDS if any(kind in own for own in both)]
@@ -101,26 +101,26 @@ class RunPair:
         if not _is_same_reference(first, second):
             yield "other_reference"
             return
-        entailed = [
-            [sentence.get("status") == "entailment" for sentence in study["reference"]] for study in (first, second)
-        ]
-        changes = {after - before for before, after in zip(*entailed, strict=True)}
-        yield from (kind for kind, change in (("gained", 1), ("lost", -1)) if change in changes)
+        statuses = ([sentence.get("status") for sentence in study["reference"]] for study in (first, second))
+        known = [pair for pair in zip(*statuses, strict=True) if None not in pair]
+        changes = {pair.index("entailment") for pair in known if pair.count("entailment") == 1}
+        yield from (kind for index, kind in enumerate(("lost", "gained")) if index in changes)
 
     def _add_findings(self) -> None:
         """Add the findings of both runs, and of each finding whether the second run is better or worse."""
         keys: list[dict[str, None]] = [{} for _ in self._rows]
-        for run, places in zip(self.runs, zip(*self._rows, strict=True), strict=False):
-            index_of = {place: index for index, place in enumerate(places)}
+        for run, rows in zip(self.runs, zip(*self._rows, strict=True), strict=False):
+            index_of = {row: index for index, row in enumerate(rows)}
             for key, indices in run.columns.findings.items():
-                for index in filter(None.__ne__, map(index_of.get, indices)):
-                    keys[index][key] = None
-        indices = {sample_id: index for index, sample_id in enumerate(self.columns.ids)}
+                for row in indices:
+                    if row in index_of:
+                        keys[index_of[row]][key] = None
+        index_by_id = {sample_id: index for index, sample_id in enumerate(self.columns.ids)}
         outcomes = [read_outcomes(run.folder, self.columns.ids) for run in self.runs]
         for contrast in contrast_findings(*outcomes):
             for label, changes in (("improved", contrast.improved), ("worse", contrast.worse)):
                 for change in changes:
-                    own = keys[indices[change.sample_id]]
+                    own = keys[index_by_id[change.sample_id]]
                     tiers = {
                         tier for concept, tier, _ in (key.split("\t") for key in own) if concept == contrast.finding
                     }
@@ -178,8 +178,8 @@ class RunPair:
         found = [set(run.search(text)) for run in self.runs]
         return [
             index
-            for index, places in enumerate(self._rows)
-            if any(place in own for place, own in zip(places, found, strict=True))
+            for index, rows in enumerate(self._rows)
+            if any(row in own for row, own in zip(rows, found, strict=True))
         ]
 
     @cached_property

@@ -1,0 +1,65 @@
+"""Two runs of one set for the tests of the explorer, and its server."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from results_folder import write_image, write_manifest
+
+from radfact import Box, Pair, Sentence, evaluate
+from radfact.explorer.access import Access, address_of, listen
+from radfact.explorer.server import Explorer, make_server
+from radfact.results.options import PageOptions
+
+TOKEN = "a-token-of-more-than-twenty-letters"
+LEFT = Box(x_min=0.5, y_min=0.25, x_max=0.75, y_max=0.75)
+HALF = Box(x_min=0.4, y_min=0.25, x_max=0.6, y_max=0.75)
+REFERENCES = {
+    "effusion": [Sentence(text="Left pleural effusion.", boxes=(LEFT,)), Sentence(text="The heart is normal.")],
+    "clear": [Sentence(text="The lungs are clear.")],
+    "empty": [Sentence(text="No pneumothorax.")],
+}
+FIRST = {
+    "effusion": [Sentence(text="Left pleural effusion.", boxes=(LEFT,)), Sentence(text="The heart is normal.")],
+    "clear": [Sentence(text="Right pneumothorax.")],
+    "empty": [Sentence(text="No pneumothorax.")],
+    "alone": [Sentence(text="The lungs are clear.")],
+}
+SECOND = {
+    "effusion": [Sentence(text="Left pleural effusion.", boxes=(HALF,)), Sentence(text="Cardiomegaly.")],
+    "clear": [Sentence(text="The lungs are clear.")],
+    "empty": [],
+}
+
+
+def write_runs(root: Path) -> Path:
+    """Write the runs `first`, which has one study more, and `second` below a folder, with images."""
+    write_image(root / "data" / "frontal.png", 400, 200)
+    images = {"frontal": "frontal.png", "lateral": "frontal.png"}
+    rows = ({"sample_id": name, **images} if name == "effusion" else {"sample_id": name} for name in REFERENCES)
+    manifest = write_manifest(root / "data" / "manifest.jsonl", *rows)
+    for name, candidates in (("first", FIRST), ("second", SECOND)):
+        pairs = [Pair(key, report, REFERENCES.get(key, REFERENCES["clear"])) for key, report in candidates.items()]
+        metrics = ["radfact", "findings"]
+        page = PageOptions(manifest=manifest)
+        evaluate(pairs, metrics, judge="offline", bootstrap=0, out=root / "runs" / name, page=page)
+    return root / "runs"
+
+
+class ServedExplorer:
+    """The explorer of some folders on a free port, in a thread."""
+
+    def __init__(self, *folders: Path, token: str | None = TOKEN) -> None:
+        """Start to serve."""
+        listener = listen("127.0.0.1", 0)
+        self.port = listener.getsockname()[1]
+        self.address = address_of("127.0.0.1", self.port, None).rstrip("/")
+        access = Access("127.0.0.1", token, "radfact_view", "Lax")
+        self._server = make_server(Explorer(folders), listener, access)
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        """Stop; no connection is accepted after this."""
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,256 @@
+"""The explorer of results folders: its list, two runs side by side, and what its server responds to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from shutil import copytree, rmtree
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from error_checks import raises
+from explorer_runs import REFERENCES, SECOND, TOKEN, ServedExplorer, write_runs
+
+from radfact import Pair, Sentence, evaluate
+from radfact.explorer.opened_run import OpenedRun
+from radfact.explorer.run_pair import RunPair
+from radfact.explorer.runs import find_runs
+from radfact.io.jsonl import read_json, write_json, write_jsonl
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_runs(tmp_path_factory.mktemp("explorer"))
+
+
+@pytest.fixture(scope="module")
+def pair(runs: Path) -> RunPair:
+    found = find_runs([runs])
+    return RunPair(OpenedRun(found["runs/first"]), OpenedRun(found["runs/second"]))
+
+
+def test_runs_have_the_same_names_whatever_else_is_listed(runs: Path, tmp_path: Path) -> None:
+    assert list(find_runs([runs])) == ["runs/first", "runs/second"]
+    assert list(find_runs([runs / "second"])) == ["second"]
+    assert list(find_runs([runs, runs / "second"])) == ["runs/first", "runs/second"]
+    copytree(runs, tmp_path / "other" / "runs")
+    names = [name.split("/")[-3:] for name in find_runs([runs, tmp_path / "other" / "runs"])]
+    assert names[2:] == [["other", "runs", "first"], ["other", "runs", "second"]]
+
+
+def test_a_folder_that_cannot_be_read_is_listed_with_the_reason(runs: Path, tmp_path: Path) -> None:
+    copytree(runs / "first", tmp_path / "damaged")
+    (tmp_path / "damaged" / "scores.json").write_text('{"scores": 3')
+    copytree(runs / "first", tmp_path / "unfinished")
+    (tmp_path / "unfinished" / "scores.json").unlink()
+    write_json(tmp_path / "other" / "settings.json", {})
+    reasons = {name.rpartition("/")[2]: run.reason or "" for name, run in find_runs([tmp_path]).items()}
+    assert list(reasons) == ["damaged", "unfinished"]
+    assert "not JSON" in reasons["damaged"]
+    assert "no scores.json" in reasons["unfinished"]
+    with raises("none: file-not-found"):
+        find_runs([tmp_path / "none"])
+
+
+def test_the_list_has_model_judge_samples_and_main_scores(tmp_path: Path) -> None:
+    from radfact.io.pairs import read_candidates_and_references
+
+    write_jsonl(tmp_path / "manifest.jsonl", [{"sample_id": "a", "findings": "The lungs are clear."}])
+    draft = {"sample_id": "a", "report": "The lungs are clear.", "model": "maira-2"}
+    write_jsonl(tmp_path / "drafts.jsonl", [draft])
+    pairs = read_candidates_and_references(tmp_path / "drafts.jsonl", tmp_path / "manifest.jsonl")
+    evaluate(pairs, "radfact", judge="offline", bootstrap=0, out=tmp_path / "run")
+    # Only `radfact evaluate` records its input.
+    record = read_json(tmp_path / "run" / "run.json")
+    assert pairs.models == ("maira-2",)
+    write_json(tmp_path / "run" / "run.json", {**record, "input": {"files": ["drafts.jsonl"], "models": ["maira-2"]}})
+    [run] = find_runs([tmp_path / "run"]).values()
+    assert (run.models, run.samples, list(run.scores)) == (("maira-2",), 1, ["logical_f1"])
+    assert run.judges["radfact"].startswith("offline")
+    assert run.date is not None
+
+
+def test_only_shared_studies_are_compared(pair: RunPair) -> None:
+    assert pair.columns.ids == ["effusion", "clear", "empty"]
+    assert pair.study("alone") is None
+    assert pair.columns.scores["logical_recall"] == [-0.5, 1.0, -1.0]
+    # An empty draft has no precision, which is unknown and not a loss.
+    assert pair.columns.scores["logical_precision"] == [-0.5, 1.0, None]
+
+
+def test_studies_are_of_the_kinds_by_which_they_changed(pair: RunPair) -> None:
+    kinds = pair.columns.kinds
+    changes = ("lost", "gained", "changed", "emptied", "lateral", "baseline:missed", "candidate:misplaced")
+    assert {kind: kinds.get(kind) for kind in changes} == {
+        "lost": [0, 2],
+        "gained": [1],
+        "changed": [0, 1, 2],
+        "emptied": [2],
+        "lateral": [0],
+        "baseline:missed": [1],
+        "candidate:misplaced": [0],
+    }
+
+
+def test_findings_tell_whether_the_second_run_is_better(pair: RunPair) -> None:
+    changed = {key for key in pair.columns.findings if key.endswith(("improved", "worse"))}
+    assert {(key.split("\t")[0], key.split("\t")[2]) for key in changed} >= {
+        ("cardiomegaly", "worse"),
+        ("pneumothorax", "improved"),
+    }
+
+
+def test_a_study_has_both_drafts_and_both_verdicts_on_the_reference(pair: RunPair) -> None:
+    study = pair.study("effusion")
+    assert study is not None
+    assert [sentence["text"] for sentence in study["candidate"]] == ["Left pleural effusion.", "Cardiomegaly."]
+    verdicts = study["reference"][0]["verdicts"]
+    shown = {side: (verdict["spatial"], round(verdict["overlap"], 3)) for side, verdict in verdicts.items()}
+    # On the grid of 224 pixels, 22 of 56 columns of the reference box are inside the second candidate's.
+    assert shown == {"baseline": ("entailed", 1.0), "candidate": ("not_entailed", round(22 / 56, 3))}
+    assert study["scores"]["logical_recall"] == [1.0, 0.5]
+
+
+def test_studies_with_other_references_stay_apart(runs: Path, tmp_path: Path) -> None:
+    other = {**REFERENCES, "clear": [Sentence(text="Right effusion.")]}
+    pairs = [Pair(key, report, other[key]) for key, report in SECOND.items()]
+    evaluate(pairs, "radfact", judge="offline", bootstrap=0, out=tmp_path / "other")
+    first = OpenedRun(find_runs([runs])["runs/first"])
+    compared = RunPair(first, OpenedRun(find_runs([tmp_path])[f"{tmp_path.name}/other"]))
+    assert compared.columns.kinds["other_reference"] == [1]
+    study = compared.study("clear")
+    assert study is not None
+    assert set(study["separate"]) == {"baseline", "candidate"}
+
+
+def test_words_are_searched_in_reports_of_both_runs(pair: RunPair) -> None:
+    assert pair.search("CARDIOMEGALY effusion") == [0]
+    assert pair.search("pneumothorax") == [1, 2]
+    assert pair.search("no such words") == []
+
+
+@pytest.fixture(scope="module")
+def served(runs: Path) -> Iterator[ServedExplorer]:
+    explorer = ServedExplorer(runs)
+    yield explorer
+    explorer.close()
+
+
+def request(served: ServedExplorer, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    return response.status, {name.lower(): value for name, value in response.getheaders()}, content
+
+
+@pytest.fixture(scope="module")
+def cookie(served: ServedExplorer) -> str:
+    status, headers, _ = request(served, f"/run/runs/first?token={TOKEN}&x=1")
+    assert (status, headers["location"]) == (303, "/run/runs/first?x=1")
+    assert "HttpOnly" in headers["set-cookie"]
+    assert TOKEN not in headers["set-cookie"]
+    return headers["set-cookie"].split(";")[0]
+
+
+def get_json(served: ServedExplorer, cookie: str, path: str) -> Any:
+    status, headers, content = request(served, path, Cookie=cookie)
+    assert (status, headers["content-type"]) == (200, "application/json")
+    return json.loads(content)
+
+
+STUDY = "/api/study?run=runs/first&study=effusion"
+
+
+@pytest.mark.parametrize("path", ["/", "/run/runs/first", STUDY, "/image?run=runs/first&study=effusion&kind=frontal"])
+def test_nothing_is_shown_without_the_token(served: ServedExplorer, path: str) -> None:
+    for address in (path, f"{path}{'&' if '?' in path else '?'}token=wrong"):
+        status, headers, content = request(served, address, Cookie="radfact_view_80=; =;;")
+        assert status == 401
+        assert "set-cookie" not in headers
+        assert b"effusion" not in content
+
+
+def test_a_token_leads_to_no_other_host(served: ServedExplorer) -> None:
+    assert request(served, f"//evil.example/?token={TOKEN}")[1]["location"] == "/evil.example/"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "192.168.0.1", "[", ""])
+def test_another_host_name_is_refused(served: ServedExplorer, cookie: str, host: str) -> None:
+    assert request(served, "/", Host=host, Cookie=cookie)[0] == 403
+
+
+def test_data_is_not_sent_to_other_sites(served: ServedExplorer, cookie: str) -> None:
+    assert request(served, STUDY, Cookie=cookie, Sec_Fetch_Site="cross-site")[0] == 403
+    # A link in a message leads to a page.
+    assert request(served, "/run/runs/first", Cookie=cookie, Sec_Fetch_Site="cross-site")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/../../etc/passwd",
+        f"/run/{quote('../data/manifest.jsonl', safe='')}",
+        "/api/study?run=runs/first&study=../effusion",
+        "/image?run=runs/first&study=effusion&kind=../../data/frontal.png",
+        "/image?run=runs/first&study=clear&kind=frontal",
+        "/image?run=../data&study=effusion&kind=frontal",
+        "/etc/passwd",
+        "/static/page.js",
+        "/compare?baseline=runs/first&system=none",
+    ],
+)
+def test_what_is_not_listed_is_not_found(served: ServedExplorer, cookie: str, path: str) -> None:
+    status, headers, _ = request(served, path, Cookie=cookie)
+    assert status == 404
+    assert headers["content-security-policy"] == "frame-ancestors 'none'"
+    assert headers["cache-control"] == "no-store"
+
+
+def test_a_run_is_not_compared_with_itself(served: ServedExplorer, cookie: str) -> None:
+    status, _, content = request(served, "/compare?baseline=runs/first&system=runs/first", Cookie=cookie)
+    assert status == 422
+    assert b"two different runs" in content
+
+
+def test_the_server_only_reads(served: ServedExplorer, cookie: str, runs: Path) -> None:
+    def state() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in runs.parent.rglob("*")}
+
+    before = state()
+    image = get_json(served, cookie, STUDY)["images"]["frontal"]
+    assert (image["width"], image["height"]) == (400, 200)
+    for src in (image["src"], image["full"]):
+        status, headers, content = request(served, src, Cookie=cookie)
+        assert (status, headers["content-type"], content[:2]) == (200, "image/jpeg", b"\xff\xd8")
+    query = "baseline=runs/first&system=runs/second"
+    rows = get_json(served, cookie, f"/api/scores?{query}")["rows"]
+    assert ["Logical recall ↑", ""] in [row[0] for row in rows]
+    assert get_json(served, cookie, f"/api/search?{query}&words=cardiomegaly") == [0]
+    for path in ("/", "/run/runs/first", f"/compare?{query}"):
+        assert request(served, path, Cookie=cookie)[0] == 200
+    assert state() == before
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
+    connection.request("POST", "/", headers={"Cookie": cookie})
+    assert connection.getresponse().status == 501
+    connection.close()
+
+
+def test_a_run_that_changes_is_read_again(runs: Path, tmp_path: Path) -> None:
+    copytree(runs / "first", tmp_path / "run")
+    explorer = ServedExplorer(tmp_path / "run", token=None)
+    try:
+        assert get_json(explorer, "", "/api/study?run=run&study=clear")["candidate"][0]["text"] == "Right pneumothorax."
+        pairs = [Pair(key, report, REFERENCES[key]) for key, report in SECOND.items()]
+        evaluate(pairs, "radfact", judge="offline", bootstrap=0, out=tmp_path / "run")
+        assert (
+            get_json(explorer, "", "/api/study?run=run&study=clear")["candidate"][0]["text"] == "The lungs are clear."
+        )
+        rmtree(tmp_path / "run")
+        assert request(explorer, "/run/run")[0] == 422
+    finally:
+        explorer.close()

@@ -1,0 +1,168 @@
+"""The explorer of results folders in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+from explorer_runs import TOKEN, ServedExplorer, write_runs
+from results_folder import HOSTILE
+
+from radfact import Pair, evaluate
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+pytestmark = pytest.mark.browser
+
+PAIR = "compare?baseline=runs%2Ffirst&system=runs%2Fsecond"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedExplorer]:
+    """Two runs that can be compared, one of narratives without images or boxes, and an unfinished one."""
+    runs = write_runs(tmp_path_factory.mktemp("explorer"))
+    narratives = {"clear": f"Lungs are clear. {HOSTILE}", "empty": ""}
+    pairs = [Pair(key, text, "The lungs are clear.") for key, text in narratives.items()]
+    evaluate(pairs, ["radfact", "rouge_l"], judge="offline", bootstrap=0, out=runs / "narratives")
+    (runs / "unfinished").mkdir()
+    for name in ("run.json", "samples.jsonl"):
+        (runs / "unfinished" / name).write_bytes((runs / "first" / name).read_bytes())
+    explorer = ServedExplorer(runs)
+    yield explorer
+    explorer.close()
+
+
+@pytest.fixture
+def page(browser: Browser, served: ServedExplorer) -> Iterator[Page]:
+    """A browser that has the token; whatever it complains of fails the test."""
+    context = browser.new_context(viewport={"width": 1366, "height": 768})
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(f"{served.address}/?token={TOKEN}")
+    assert page.url == f"{served.address}/"
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def card(page: Page, sample_id: str) -> Locator:
+    return page.locator(f"article[data-sample='{sample_id}']:not(.loading)")
+
+
+def cards(page: Page) -> list[str | None]:
+    return [item.get_attribute("data-sample") for item in page.locator("#study-list article").all()]
+
+
+def test_two_runs_of_the_list_are_compared(page: Page, served: ServedExplorer) -> None:
+    rows = page.locator(".runs tbody tr")
+    assert rows.locator("th").all_inner_texts() == ["runs/first", "runs/narratives", "runs/second", "runs/unfinished"]
+    assert "no scores.json" in rows.nth(3).inner_text()
+    page.get_by_label("runs/first: first").check()
+    page.get_by_label("runs/second: second").check()
+    page.get_by_role("button", name="Compare").click()
+    assert page.url == f"{served.address}/{PAIR}"
+    assert page.get_by_text("3 studies are in both runs; 1 is only in runs/first.").is_visible()
+    page.locator("#pair-scores table").first.wait_for()
+    assert page.locator("#pair-scores tbody").first.locator("th").all_inner_texts() == ["Logical F1 ↑", "Findings ↑"]
+    # The empty draft first, and then the other loss.
+    assert cards(page) == ["empty", "effusion", "clear"]
+
+
+def test_a_compared_study_has_both_drafts_and_their_overlaps(page: Page, served: ServedExplorer) -> None:
+    page.goto(f"{served.address}/{PAIR}")
+    study = card(page, "effusion")
+    study.wait_for()
+    assert study.locator(".report h4").all_inner_texts() == ["first", "second", "Reference"]
+    reference = study.locator(".report.reference .sentence").first.locator(".verdict")
+    assert [" ".join(line.split()) for line in reference.all_inner_texts()] == [
+        "≠ verdicts differ",
+        "first ✓ entailed ✓ boxes: 100 % inside entailed evidence B1",
+        "second ✓ entailed ✗ boxes: 39 % inside not entailed evidence C1",
+    ]
+    assert study.locator(".picture .box-viewer-label").all_inner_texts() == ["B1", "C1", "R1"]
+    study.get_by_role("button", name="C2 Cardiomegaly.").hover()
+    assert study.locator(".picture .box-viewer-label").count() == 0
+    study.get_by_role("button", name="Frontal of effusion: show larger").click()
+    dialog = page.locator("dialog")
+    page.get_by_label("first boxes").uncheck()
+    assert sorted(dialog.locator(".box-viewer-label").all_inner_texts()) == ["C1", "R1"]
+
+
+def test_studies_of_two_runs_are_filtered(page: Page, served: ServedExplorer) -> None:
+    page.goto(f"{served.address}/{PAIR}")
+    page.get_by_role("combobox", name="Show").select_option(
+        label="With a reference sentence that only second entails (1)"
+    )
+    assert cards(page) == ["clear"]
+    page.get_by_role("combobox", name="Show").select_option("all")
+    page.get_by_role("combobox", name="Inputs").select_option(label="With lateral (1)")
+    assert cards(page) == ["effusion"]
+    page.get_by_role("combobox", name="Inputs").select_option("")
+    page.get_by_role("combobox", name="Verdict").select_option(label="Improved (1)")
+    assert cards(page) == ["clear"]
+    page.get_by_role("combobox", name="Verdict").select_option("")
+    page.get_by_role("searchbox").fill("cardiomegaly")
+    page.get_by_text("1 of 3 studies").wait_for()
+    assert cards(page) == ["effusion"]
+
+
+def test_a_sentence_of_a_comparison_has_an_address(page: Page, served: ServedExplorer) -> None:
+    address = f"{served.address}/{PAIR}"
+    page.goto(address)
+    card(page, "effusion").get_by_role("button", name="B1 Left").click()
+    assert page.url == f"{address}#study=effusion&sentence=baseline-0"
+    page.goto("about:blank")
+    page.goto(f"{address}#study=effusion&sentence=baseline-0")
+    card(page, "effusion").wait_for()
+    assert cards(page) == ["effusion"]
+    assert page.locator("[aria-pressed=true] .number").all_inner_texts() == ["B1"]
+    assert card(page, "effusion").locator(".is-evidence .number").all_inner_texts() == ["R1"]
+
+
+def test_a_run_is_shown_as_on_its_page(page: Page, served: ServedExplorer) -> None:
+    page.get_by_role("link", name="runs/second").click()
+    assert page.url == f"{served.address}/run/runs/second"
+    assert page.locator(".score-table").is_visible()
+    study = card(page, "effusion")
+    study.wait_for()
+    assert study.locator(".report.candidate .spatial").first.inner_text().startswith("✗ boxes: 49 % inside")
+    page.get_by_role("button", name="Compare").click()
+    assert page.url == f"{served.address}/compare?system=runs%2Fsecond&baseline=runs%2Ffirst"
+
+
+def test_narratives_and_empty_drafts_are_shown_as_text(page: Page, served: ServedExplorer) -> None:
+    page.goto(f"{served.address}/run/runs/narratives")
+    card(page, "clear").wait_for()
+    assert HOSTILE in card(page, "clear").inner_text()
+    assert card(page, "empty").get_by_text("The candidate report has no sentences.").is_visible()
+    assert page.locator("article .picture").count() == 0
+    page.goto(f"{served.address}/compare?baseline=runs/narratives&system=runs/second")
+    page.get_by_text("2 studies are in both runs; 1 is only in runs/second.").wait_for()
+    card(page, "empty").get_by_text("The reference reports of the two runs differ.").wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["", PAIR])
+def test_the_explorer_has_no_serious_accessibility_violations(
+    page: Page, served: ServedExplorer, path: str, scheme: Literal["light", "dark"]
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{served.address}/{path}")
+    if path:
+        page.locator("#pair-scores table").first.wait_for()
+        card(page, "effusion").wait_for()
+    violations = axe.run(page).response["violations"]
+    assert [
+        (violation["id"], violation["nodes"][0]["html"])
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
+    ] == []
+    for width in (1366, 800, 420):
+        page.set_viewport_size({"width": width, "height": 768})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
