@@ -47,7 +47,7 @@ LINES = (
     "maira pack phantoms/manifest.jsonl --out out",
     "maira sentences phantoms/manifest.jsonl --judge offline --out out.jsonl",
     "maira train train.yaml train=phantoms/manifest.jsonl out=out",
-    "maira estimate train.yaml --gpus 1 --gpu a100-80g",
+    "maira estimate train.yaml --gpus 1 --gpu a100-80g --mfu-from metrics.jsonl",
     "maira ablate train.yaml ablation.yaml train=phantoms/manifest.jsonl out=out/{name} "
     "--test phantoms/manifest.jsonl --judge offline --out out",
     "maira generate --checkpoint checkpoint --manifest phantoms/manifest.jsonl --max-new-tokens 2 --out out.jsonl",
@@ -219,6 +219,7 @@ def _write_models(folder: Path) -> None:
     write_tiny_model(folder / "llama", SENTENCES)
     recipe = values(Path("phantoms/manifest.jsonl"), Path("out"), passes=4, validation={"sources": []})
     _json(folder / "train.yaml", recipe)  # JSON is YAML
+    _jsonl(folder / "metrics.jsonl", ({"step": step, "mfu": 0.3} for step in range(1, 4)))
     _json(folder / "ablation.yaml", {"base": "train.yaml", "drop": ["prior"], "out": "out/no_prior"})
     judge = {
         "model": "llama",

@@ -248,13 +248,13 @@ def _assumptions(
 ) -> dict[str, str]:
     if isinstance(mfu, MeasuredMfu):
         lines = "1 line" if mfu.lines == 1 else f"the median of {mfu.lines:,} lines"
-        utilization = f"{mfu.value:.1%}, measured: {lines} of {mfu.file}, whatever the GPU and run config of that run"
+        utilization = f"{mfu.value:.1%}, measured: {lines} of {mfu.file}; assumed to hold for this GPU and run config"
     else:
         utilization = f"{mfu:.1%}, assumed and not measured"
     kernel = _kernel(config, accelerator).removeprefix("maira_")
     compiled = "; torch.compile needs less, by an unknown amount" if config.compile else ""
     return {
-        "MFU": utilization + (", the same on one GPU and on several" if gpus > 1 else ""),
+        "MFU": utilization + ("; it includes communication between GPUs" if gpus > 1 else ""),
         "peak rate": f"{accelerator.peak / 1e12:g} TFLOP/s per GPU, the data sheet's dense bfloat16",
         "operations": "matrix products of the model, without recomputation "
         f"(activation_checkpointing={config.activation_checkpointing})",
