@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -134,7 +135,8 @@ def run_page(run: OpenedRun, others: Sequence[str]) -> str:
         "api": {"study": f"/api/study?{query}&study=", "search": f"/api/search?{query}&words="},
     }
     sections = findings_section(run.head.finding_tables) + green_section(run.folder)
-    return render_served(run.head, run.columns, sections, _navigation(compare), data)
+    head = replace(run.head, title=run.name)
+    return render_served(head, run.columns, sections, _navigation(compare), data)
 
 
 def pair_page(pair: RunPair) -> str:

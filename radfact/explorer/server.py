@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from radfact.errors import InputError, RunError
 from radfact.explorer.access import SECURITY_HEADERS, Access
@@ -156,17 +156,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         host = self.headers.get("Host", "")
-        url = urlsplit(self.path)
-        is_page = not url.path.startswith(("/api/", "/image"))
+        path, _, query = self.path.partition("?")
+        is_page = not path.startswith(("/api/", "/image"))
         try:
             if not self.gate.is_own_host(host):
                 self._refuse(HTTPStatus.FORBIDDEN, "not the address of this explorer", is_page)
             elif not self.gate.is_admitted(self.headers.get("Cookie", ""), host):
-                self._admit(url.path, url.query, host, is_page)
+                self._admit(path, query, host, is_page)
             elif self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none") and not is_page:
                 self._refuse(HTTPStatus.FORBIDDEN, "the request comes from another site", is_page)
             else:
-                self._respond(url.path, dict(parse_qsl(url.query)), is_page)
+                self._respond(path, dict(parse_qsl(query)), is_page)
         except (ConnectionError, TimeoutError):
             self.close_connection = True
 
@@ -180,6 +180,10 @@ class _Handler(BaseHTTPRequestHandler):
             "/image": lambda: (_JPEG, self.pages.image(query)),
         }
         try:
+            if path == "/favicon.ico":
+                # Every browser asks for one.
+                self._send(HTTPStatus.NO_CONTENT, _HTML, b"")
+                return
             if path.startswith("/run/"):
                 content, body = _HTML, _encode(self.pages.run_page(unquote(path.removeprefix("/run/"))))
             elif path in routes:

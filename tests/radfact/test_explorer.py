@@ -200,6 +200,7 @@ def test_data_is_not_sent_to_other_sites(served: ServedExplorer, cookie: str) ->
         "/image?run=runs/first&study=clear&kind=frontal",
         "/image?run=../data&study=effusion&kind=frontal",
         "/etc/passwd",
+        "//[evil.example",
         "/static/page.js",
         "/compare?baseline=runs/first&system=none",
     ],

@@ -515,6 +515,10 @@ def test_a_listed_study_leads_to_its_page(browser: Browser, tmp_path: Path, monk
     card(page, "bad").get_by_role("link", name="bad").click()
     assert cards(page) == ["bad"]
     assert HOSTILE in card(page, "bad").inner_text()
+    # The address of a study on the main page leads to the page with the study.
+    page.goto(f"{(tmp_path / 'report.html').as_uri()}#study=bad")
+    page.wait_for_url("**/report_pages/0001.html#study=bad")
+    assert cards(page) == ["bad"]
     page.get_by_role("link", name="Next").click()
     assert cards(page) == ["failed"]
     page.get_by_role("link", name="Scores and all 3 studies").click()
