@@ -280,8 +280,12 @@ def read_record(state: Path) -> dict[str, Any]:
 
 
 def _format(record: dict[str, Any]) -> Any:
-    """Return the format of a state; the first one had no field for it."""
-    return record.get("format", 1)
+    """Return the format of a state.
+
+    Development versions before 0.2.0 did not number it. Their last states have the format 1, with the field `origin`;
+    in earlier ones (format 0) fields are missing.
+    """
+    return record.get("format", 1 if "origin" in record else 0)
 
 
 def resume_fields(config: BaseTrainConfig) -> dict[str, Any]:

@@ -73,6 +73,11 @@ class Validator:
         if self._best.is_reset:
             log.info("the validation data has changed: the next checkpoint that is validated becomes the best")
 
+    def start(self, step: int) -> None:
+        """Start after a number of optimizer steps; checkpoints of later steps are not compared with."""
+        if message := self._best.start(step):
+            self._log.info(message)
+
     @property
     def names(self) -> list[str]:
         """Names of all metrics, in order."""
@@ -226,9 +231,28 @@ class BestCheckpoint:
             )
         self._validation_fingerprint, self.is_reset = measured_on, False
         file = self._folder / "best.json"
+        self._step = 0
         if file.exists() and (record := read_json(file)).get("figure") == self._name:
             self.is_reset = record.get("measured_on") != measured_on
             self._value = None if self.is_reset else record["value"]
+            self._step = record["step"]
+
+    def start(self, step: int) -> str | None:
+        """Compare no more with a checkpoint of a later step than the run starts from, whose states were removed.
+
+        Args:
+            step: optimizer steps done.
+
+        Returns:
+            A message about such a checkpoint, if there is one.
+        """
+        if self._value is None or self._step <= step:
+            return None
+        self._value = None
+        return (
+            f"{self._folder} is of step {self._step} of an earlier run, and this one starts from step {step}: the next "
+            "checkpoint that is validated replaces it"
+        )
 
     def is_beaten_by(self, metrics: MetricValues) -> bool:
         """Return whether metrics are better than those of the best checkpoint."""

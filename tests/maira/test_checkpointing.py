@@ -136,7 +136,7 @@ def test_a_state_without_a_format_number_has_format_1(tmp_path: Path) -> None:
     trained = Trained(0)
     with states(tmp_path) as (manager, messages):
         for step in (5, 10):
-            manager.save(step, trained.model, trained.optimizer, {})
+            manager.save(step, trained.model, trained.optimizer, {"origin": {}})
         manager.finish()
         for state in manager.find():
             record = read_json(state / "state.json")
@@ -147,6 +147,18 @@ def test_a_state_without_a_format_number_has_format_1(tmp_path: Path) -> None:
         manager.load(state, trained.model, trained.optimizer)
         assert manager.last == 5
     assert messages == [f"{tmp_path / 'states' / 'step-000010'} is damaged and ignored"]
+
+
+def test_an_unnumbered_state_without_the_fields_of_format_1_is_refused(tmp_path: Path) -> None:
+    trained = Trained(0)
+    with states(tmp_path) as (manager, _):
+        manager.save(5, trained.model, trained.optimizer, {})
+        manager.finish()
+        record = read_json(tmp_path / "states" / "step-000005" / "state.json")
+        write_json(tmp_path / "states" / "step-000005" / "state.json", {"step": 5, "sizes": record["sizes"]})
+        (state,) = manager.find()
+        with raises("step-000005: unsupported-version"):
+            read_record(state)
 
 
 def test_a_run_with_only_damaged_states_does_not_restart(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -125,6 +125,40 @@ def test_responses_do_not_depend_on_a_static_cache(checkpoint: Path, requests: R
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2, cache="static"))
     assert _texts(_run(engine, requests)) == expected
     assert _texts(_run(engine, requests)) == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "device", "is_static"),
+    [("auto", "cuda", True), ("auto", "cpu", False), ("dynamic", "cuda", False), ("static", "cpu", True)],
+)
+def test_the_cache_is_static_on_a_gpu_by_default(
+    option: Literal["auto", "dynamic", "static"], device: str, is_static: bool
+) -> None:
+    assert transformers_engine.uses_static_cache(option, torch.device(device)) == is_static
+
+
+@pytest.mark.parametrize(
+    ("option", "compiled_from", "is_compiled"), [("auto", 1, True), ("auto", 1000, False), ("static", 1000, True)]
+)
+def test_the_decoding_step_is_compiled_for_many_requests(
+    option: Literal["auto", "static"],
+    compiled_from: int,
+    is_compiled: bool,
+    checkpoint: Path,
+    requests: Requests,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transformers_engine, "_COMPILED_FROM", compiled_from)
+    engine = TransformersEngine(checkpoint, EngineOptions(cache=option))
+    generate, disabled = engine.language_model.generate, []
+
+    def record(*args: Any, disable_compile: bool, **options: Any) -> Any:
+        disabled.append(disable_compile)
+        return generate(*args, disable_compile=disable_compile, **options)
+
+    monkeypatch.setattr(engine.language_model, "generate", record)
+    _run(engine, requests[:1])
+    assert disabled == [not is_compiled]
 
 
 def test_responses_do_not_depend_on_chunked_prefill(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,33 @@ def test_the_best_has_the_lowest_loss_or_the_highest_score(
     assert written == kept
     held = json.loads((tmp_path / "checkpoint-best" / "best.json").read_text(encoding="utf-8"))
     assert held == {"step": kept[-1], "figure": figure, "value": values[-1], "measured_on": ""}
+
+
+def test_a_best_checkpoint_of_a_later_step_is_replaced(tmp_path: Path) -> None:
+    train_config = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/all"})
+    first = BestCheckpoint(train_config, ["loss/all"])
+    first.replace(5, {"loss/all": 1.0}, lambda folder: folder.mkdir(exist_ok=True), ALONE)
+    resumed, restarted = (BestCheckpoint(train_config, ["loss/all"]) for _ in range(2))
+    assert resumed.start(5) is None
+    assert not resumed.is_beaten_by({"loss/all": 2.0})
+    assert "is of step 5 of an earlier run, and this one starts from step 4" in (restarted.start(4) or "")
+    assert restarted.is_beaten_by({"loss/all": 2.0})
+
+
+@pytest.mark.slow
+def test_a_run_whose_states_were_removed_has_its_own_best_checkpoint(phantoms: Path, tmp_path: Path) -> None:
+    fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
+    options: dict[str, Any] = {"model": fresh, "train": [{"manifest": phantoms}], "passes": 8}
+    validation = {"sources": [{"manifest": phantoms}], "every": 1, "best_by": "loss/all"}
+    console, best = tiny_runs.quiet(), tmp_path / "checkpoint-best" / "best.json"
+    train(make_recipe(phantoms, tmp_path, validation, learning_rate=1e-2, **options), console)
+    earlier = json.loads(best.read_text(encoding="utf-8"))
+    shutil.rmtree(tmp_path / "states")
+    train(make_recipe(phantoms, tmp_path, validation, learning_rate=1e-6, **options), console)
+    losses = [row["loss/all"] for row in tiny_runs.metrics(tmp_path) if "loss/all" in row]
+    assert json.loads(best.read_text(encoding="utf-8"))["value"] == pytest.approx(min(losses))
+    assert min(losses) > earlier["value"]
+    assert f"is of step {earlier['step']} of an earlier run" in tiny_runs.said(console)
 
 
 def test_a_best_checkpoint_of_other_samples_is_replaced(

@@ -41,9 +41,17 @@ TEXT: dict[str, Any] = {
 }
 TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait", "memory_gb"}
 _PATIENCE = 240.0
-_servers = multiprocessing.get_context("forkserver")
+servers = multiprocessing.get_context("forkserver")
 # Imported once for all of them.
-_servers.set_forkserver_preload(["maira.train.report_training", "maira.cli"])
+servers.set_forkserver_preload(["maira.train.report_training", "maira.cli"])
+
+
+def free_port() -> int:
+    """Return a port for the processes of a run to meet at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
 
 
 def values(manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
@@ -119,7 +127,7 @@ class Command:
             several = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
             environment = {"MASTER_ADDR": "127.0.0.1"} | {name: str(value) for name, value in several.items()}
             arguments = ([command, str(folder / f"recipe-{rank}.yaml")], environment if world_size > 1 else {}, log)
-            process = _servers.Process(target=_run, args=arguments)
+            process = servers.Process(target=_run, args=arguments)
             process.start()
             self.processes.append(process)
 
@@ -168,7 +176,7 @@ def _run(arguments: list[str], environment: dict[str, str], log: Path) -> None:
 def held_by_another(out: Path) -> Iterator[int]:
     """Lock a folder from another process, which is killed at the end; give the id of the process."""
     ours, theirs = multiprocessing.Pipe()
-    other = _servers.Process(target=_hold, args=(out, theirs), daemon=True)
+    other = servers.Process(target=_hold, args=(out, theirs), daemon=True)
     other.start()
     try:
         assert ours.poll(_PATIENCE)
