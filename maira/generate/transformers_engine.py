@@ -45,8 +45,8 @@ _CACHE_SLACK = 1.25
 _COMPILED_FROM = 1000
 """Requests from which the decoding step is compiled by default.
 
-Assumed, not measured: compiling takes about a minute, and saves about 10 ms per token of a batch. A batch of 64
-responses of 300 tokens then saves 3 s, so that about 20 batches make up for it.
+Assumed, not measured: compiling takes about a minute, and saves about 10 ms per token of a batch. A batch of 32
+responses of 200 tokens then saves 2 s, so that about 30 batches make up for it.
 """
 _OUT_OF_MEMORY = "does not fit in memory, even alone (out of memory)"
 
@@ -284,9 +284,9 @@ class TransformersEngine:
 def uses_static_cache(option: Literal["auto", "dynamic", "static"], device: torch.device) -> bool:
     """Return whether the key-value cache is allocated once, instead of copied for every token.
 
-    "auto" is static on a GPU. Computed for 7B parameters and 64 sequences of 1,300 tokens on an H100: a step reads
-    13.5 GB of weights and 44 GB of keys and values (17 ms at 3.35 TB/s); a dynamic cache also reads and writes the
-    latter once more (43 ms). On a CPU both took the same time (33 drafts of the shipped checkpoint, 16.3 to 17.1 s).
+    "auto" is static on a GPU. Computed for 7B parameters and 32 sequences of 3,300 tokens on an H100: a step reads
+    13.5 GB of weights and 55 GB of keys and values (21 ms at 3.35 TB/s); a dynamic cache also reads and writes the
+    latter once more (54 ms). On a CPU both took the same time (33 drafts of the shipped checkpoint, 16.3 to 17.1 s).
 
     Args:
         option: of the engine.

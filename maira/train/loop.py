@@ -20,7 +20,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from maira.runtime.memory import trim_memory
 from maira.runtime.signals import TerminationSignal
 from maira.train import attention
 from maira.train.anomalies import (
@@ -150,8 +149,6 @@ class Trainer:
                 if is_validated or self.step % config.save_every == 0 or self.step == self.schedule.steps:
                     self._save()
                 self._validate()
-                if context.device.type == "cpu" and (is_validated or self.step % config.log_every == 0):
-                    trim_memory()
 
     def finish(self) -> Path:
         """Write the final checkpoint and return its folder.

@@ -120,16 +120,9 @@ class Command:
         for rank in range(world_size):
             values = train_config | ((others or {}) if rank else {})
             (folder / f"recipe-{rank}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-        port = free_port()
         self._logs = [folder / f"said-{rank}" for rank in range(world_size)]
-        self.processes: list[BaseProcess] = []
-        for rank, log in enumerate(self._logs):
-            several = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
-            environment = {"MASTER_ADDR": "127.0.0.1"} | {name: str(value) for name, value in several.items()}
-            arguments = ([command, str(folder / f"recipe-{rank}.yaml")], environment if world_size > 1 else {}, log)
-            process = servers.Process(target=_run, args=arguments)
-            process.start()
-            self.processes.append(process)
+        arguments = [[command, str(folder / f"recipe-{rank}.yaml")] for rank in range(world_size)]
+        self.processes = start_processes(arguments, self._logs)
 
     def when(self, is_time: Callable[[], bool], act: Callable[[BaseProcess], None]) -> None:
         """Wait for something and then do something to the first process."""
@@ -155,12 +148,33 @@ class Command:
         return "".join(log.read_text(encoding="utf-8") for log in self._logs if log.exists())
 
 
-def _run(arguments: list[str], environment: dict[str, str], log: Path) -> None:
+def start_processes(arguments: list[list[str]], logs: list[Path], folder: Path | None = None) -> list[BaseProcess]:
+    """Start `maira` in one process or several that share a run, as a launcher would.
+
+    Args:
+        arguments: of each process.
+        logs: for the output of each process.
+        folder: the current one of the processes.
+    """
+    port, started = free_port(), list[BaseProcess]()
+    for rank, (own, log) in enumerate(zip(arguments, logs, strict=True)):
+        several = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": len(arguments), "MASTER_PORT": port}
+        environment = {"MASTER_ADDR": "127.0.0.1"} | {name: str(value) for name, value in several.items()}
+        options = (own, environment if len(arguments) > 1 else {}, log, folder)
+        process = servers.Process(target=_run, args=options)
+        process.start()
+        started.append(process)
+    return started
+
+
+def _run(arguments: list[str], environment: dict[str, str], log: Path, folder: Path | None) -> None:
     import torch
 
     from maira.cli.main import main
 
     os.environ.update(environment)
+    if folder is not None:
+        os.chdir(folder)
     # Like a command that was started directly.
     multiprocessing.set_start_method("fork", force=True)
     # Sums of floating point numbers depend on how many threads share them.

@@ -1,0 +1,122 @@
+"""The guide "Train on 8 GPUs": its commands on a tiny model and phantoms, in two processes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+import tiny_runs
+import torch
+import yaml
+from test_assemble import language_model, sentencepiece_tokenizer
+from transformers import Dinov2Config, Dinov2Model
+from typer.testing import CliRunner
+
+from data.manifest import read_manifest, write_manifest
+from maira.cli.main import app as maira
+from radfact.cli.main import app as radfact
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/train-8-gpus.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.M | re.S)
+PROGRAMS = ("maira", "radfact", "torchrun")
+COMMANDS = [line for block in BLOCKS for line in block.replace("\\\n", "").splitlines() if line.startswith(PROGRAMS)]
+SMALL = {
+    "base": str(ROOT / "configs/maira2_7b.yaml"),
+    "epochs": None,
+    "passes": 48,
+    "global_batch": 8,
+    "token_budget": 1024,
+    "workers": 1,
+    "compile": False,
+    "trackers": [],
+    "log_every": 2,
+    "learning_rate": 1.0e-3,
+    "validation": {"samples": 8, "drafts": 2},
+}
+"""Only what is too large for a test."""
+TRIAL = {"passes=1280": "passes=16", "passes=2560": "passes=24"}
+
+
+def replace(words: list[str]) -> list[str]:
+    """The command line for a tiny model; `prepare` makes phantoms instead of reading archives."""
+    if words[:2] == ["maira", "prepare"]:
+        out = words[words.index("--out") + 1]
+        seed = sum(out.encode())
+        return ["maira", "prepare", "phantom", "--count", "12", "--size", "64", "--seed", str(seed), "--out", out]
+    return [TRIAL.get(word, word) for word in words]
+
+
+def run(words: list[str], folder: Path) -> str:
+    """Run a command in a folder; returns its output."""
+    if words[0] != "torchrun":
+        with chdir(folder):
+            result = CliRunner().invoke(maira if words[0] == "maira" else radfact, words[1:])
+        assert result.exit_code == 0, f"{shlex.join(words)}\n{result.output}\n{result.exception!r}"
+        return result.output
+    logs = [folder / "said-0", folder / "said-1"]
+    processes = tiny_runs.start_processes([words[words.index("maira") + 1 :]] * 2, logs, folder)
+    for process in processes:
+        process.join(240)
+    said = "".join(log.read_text("utf-8") for log in logs)
+    assert [process.exitcode for process in processes] == [0, 0], f"{shlex.join(words)}\n{said}"
+    return said
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights on disk, and the run config."""
+    folder = tmp_path_factory.mktemp("user")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(folder / "rad-dino")
+    language_model(folder / "vicuna-7b-v1.5")
+    sentencepiece_tokenizer(folder / "vicuna-7b-v1.5")
+    (folder / "configs").mkdir()
+    (folder / "configs/maira2_7b.yaml").write_text(yaml.safe_dump(SMALL))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outputs(folder: Path) -> dict[str, str]:
+    """The output of every command of the guide."""
+    outputs = {}
+    for line in COMMANDS:
+        words = shlex.split(line)
+        outputs[line] = run(replace(words), folder)
+        if words[:2] == ["maira", "prepare"]:
+            split(folder / words[words.index("--out") + 1] / "manifest.jsonl")
+    return outputs
+
+
+def split(manifest: Path) -> None:
+    """Put studies in the splits that the run config trains and validates on."""
+    studies = read_manifest(manifest)
+    splits = ["train"] * (len(studies) - 3) + ["validate"] * 3
+    write_manifest(manifest, [s.model_copy(update={"split": p}) for s, p in zip(studies, splits, strict=True)])
+
+
+def test_the_commands_lead_from_weights_to_scores(outputs: dict[str, str], folder: Path) -> None:
+    assert sum(line.startswith("torchrun") for line in outputs) == 4
+    for made in ("checkpoint-best/model.safetensors", "drafts.jsonl", "scores/report.html"):
+        assert (folder / "runs/maira2_7b" / made).exists(), made
+    resumed = next(output for line, output in outputs.items() if "passes=2560" in line)
+    assert "Resuming runs/trial at step 2 of 3" in resumed
+
+
+def test_expected_lines_are_those_of_the_commands(outputs: dict[str, str]) -> None:
+    """The same words; numbers, and what a run adds between the lines, may differ."""
+    expected = [line for block in BLOCKS for line in block.splitlines() if not line.startswith((*PROGRAMS, " "))]
+    printed = {without_numbers(line) for output in outputs.values() for line in output.splitlines()}
+    assert len(expected) > 10
+    assert [line for line in expected if without_numbers(line) not in printed] == []
+
+
+def without_numbers(line: str) -> str:
+    """A line with one sign for each number, missing value and duration."""
+    plain = re.sub(r"\d[\d,.]*(?:e[-+]?\d+)?[kMG]?(?![A-Za-z])|(?<=[ /])-(?=[ /]|$)", "#", line)
+    return re.sub(r"# (?:h # min|min|s) left", "# left", plain)
