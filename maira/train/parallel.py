@@ -31,7 +31,7 @@ CACHED_KERNELS = "16"
 """Matrix products in bfloat16 on a CPU whose kernels oneDNN keeps, of its default of 1024.
 
 Rows have many lengths, and each needs kernels of its own. They stay between the tensors of a step, which then find no
-memory of their size: after 60 steps of configs/phantom.yaml a process had 4.2 GB, and has 2.8 GB with this limit.
+memory of their size: after 60 steps of configs/phantom.yaml the peak was 4.3 GB, and is 2.9 GB with this limit.
 """
 UNSHARDED_GRADIENT_LIMIT = 1 / 8
 """Unsharded gradients are kept from one row of a step to the next if they take at most this share of a GPU."""
