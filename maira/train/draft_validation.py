@@ -124,9 +124,9 @@ class DraftEvaluator:
         autocast = torch.autocast(self._context.device.type, torch.bfloat16, enabled=model.autocast)
         # Blocks are compiled for packed rows; prompts, caches and single tokens would compile them again and again.
         with gathered_weights(model), autocast, torch.compiler.set_stance("force_eager"):
-            engine = TransformersEngine.from_model(
-                maira, self._processor, EngineOptions(image_check=self._config.faults.image_check)
-            )
+            # A static cache would stay in memory beside the training, and autocast gives keys and values other types.
+            options = EngineOptions(cache="dynamic", image_check=self._config.faults.image_check)
+            engine = TransformersEngine.from_model(maira, self._processor, options)
             drafts, boxes, failures = self._generate(engine, f"step-{step}")
         if self._context.device.type == "cuda":
             torch.cuda.empty_cache()  # the memory of the key-value cache
