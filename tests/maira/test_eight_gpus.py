@@ -6,6 +6,7 @@ import re
 import shlex
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_runs
@@ -25,7 +26,7 @@ PAGE = (ROOT / "docs/train-8-gpus.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.M | re.S)
 PROGRAMS = ("maira", "radfact", "torchrun")
 COMMANDS = [line for block in BLOCKS for line in block.replace("\\\n", "").splitlines() if line.startswith(PROGRAMS)]
-SMALL = {
+SMALL: dict[str, Any] = {
     "base": str(ROOT / "configs/maira2_7b.yaml"),
     "epochs": None,
     "passes": 48,

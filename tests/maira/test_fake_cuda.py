@@ -100,7 +100,7 @@ def test_a_step_reads_its_losses_and_norm_only(
     moved = [value for row in rows for value in vars(row).values() if isinstance(value, Tensor)]
     pinned: list[Tensor] = []
     # Pinning needs a GPU as well.
-    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)  # type: ignore[func-returns-value]
     # As does torch's kernel, whose signature test_attention.py checks.
     monkeypatch.setattr(attention, "varlen_attn", lambda query, key, value, *_, **__: query + key + value)
     if device == GPU:

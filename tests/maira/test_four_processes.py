@@ -13,6 +13,7 @@ import pytest
 import tiny_runs
 import torch
 from packed_rows import KINDS, make_sample, pack, trainable
+from ports import free_port
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -165,7 +166,7 @@ def slow_down(manager: CheckpointManager, seconds: float) -> None:
 def four(config: MairaConfig, tmp_path_factory: pytest.TempPathFactory) -> Four:
     """The folder of the four processes, and their exit codes."""
     out = tmp_path_factory.mktemp("four")
-    port = tiny_runs.free_port()
+    port = free_port()
     processes = [tiny_runs.servers.Process(target=work, args=(rank, port, config, out)) for rank in range(SIZE)]
     for process in processes:
         process.start()

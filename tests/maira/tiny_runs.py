@@ -46,14 +46,6 @@ servers = multiprocessing.get_context("forkserver")
 servers.set_forkserver_preload(["maira.train.report_training", "maira.cli"])
 
 
-def free_port() -> int:
-    """Return a port for the processes of a run to meet at."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
-
-
 def values(manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
     """A recipe as YAML has it: 8 steps of 4 samples."""
     return {
