@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import model_validator
 
-from data.study import IMAGE_COLUMNS, OptionalText, Study
+from data.study import IMAGE_COLUMNS, ImageColumn, OptionalText, Original, Study
 from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, check_unique_id, field_name, suggest_name
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.records import Record, Text, validate_model
@@ -101,7 +101,10 @@ def parse_study(row: dict[str, Any], folder: Path, *, file: Path | str, line: in
     paths = {c: row[c] for c in IMAGE_COLUMNS if isinstance(row.get(c), str) and row[c].strip()}
     # Joined as text: joining Path objects dominates the time to read 500,000 studies.
     joined = {c: os.path.join(folder, p) for c, p in paths.items()}  # noqa: PTH118
-    return validate_model(Study, row | joined, file=file, line=line)
+    study = validate_model(Study, row | joined, file=file, line=line)
+    if study.originals is None:
+        return study
+    return study.model_copy(update={"originals": _map_paths(study.originals, lambda path: folder / path)})
 
 
 def write_manifest(path: Path | str, studies: Iterable[Study]) -> int:
@@ -164,8 +167,24 @@ def _rows(studies: Iterable[Study], folder: Path, path: Path | str) -> Iterator[
         row = study.model_dump(mode="json")
         for column in IMAGE_COLUMNS:
             if (image := getattr(study, column)) is not None:
-                row[column] = (image.relative_to(folder) if image.is_relative_to(folder) else image).as_posix()
+                row[column] = _below(folder, image).as_posix()
+        if study.originals is not None:
+            relative = _map_paths(study.originals, lambda path: _below(folder, path))
+            row["originals"] = {column: original.model_dump(mode="json") for column, original in relative.items()}
         yield row
+
+
+def _below(folder: Path, path: Path) -> Path:
+    """Return a path relative to a folder if it is below it."""
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
+def _map_paths(
+    originals: Mapping[ImageColumn, Original], change: Callable[[Path], Path]
+) -> dict[ImageColumn, Original]:
+    return {
+        column: original.model_copy(update={"path": change(original.path)}) for column, original in originals.items()
+    }
 
 
 def manifest_folder(path: Path | str) -> Path:

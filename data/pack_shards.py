@@ -336,7 +336,8 @@ class _ShardWriter:
 def _members(key: str, sample: _Sample) -> bytes:
     """Return a sample as tar members (blocks of 512 bytes), the record first."""
     names = {column: f"{key}.{column}.{_suffix(image)}" for column, image in sample.images.items()}
-    record = dumps(sample.study.model_dump(mode="json") | names).encode()
+    # Shards are read elsewhere, without the original files.
+    record = dumps(sample.study.model_dump(mode="json") | names | {"originals": None}).encode()
     files = [(f"{key}.json", record), *((names[column], image) for column, image in sample.images.items())]
     content = []
     for name, data in files:

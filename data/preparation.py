@@ -19,7 +19,7 @@ from data.image_check import ImageCheck
 from data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
 from data.pairing import SampleMaker, png_path
 from data.processes import process_pool
-from data.study import IMAGE_COLUMNS, Study
+from data.study import IMAGE_COLUMNS, Original, Study
 from radfact.errors import InputError, RunError
 
 MANIFEST, FAILURES = "manifest.jsonl", "failures.jsonl"
@@ -39,6 +39,7 @@ class Conversion:
         image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
         workers: number of processes; None for one on this machine, or one per CPU of a Ray cluster.
         engine: processes of this machine, or Ray.
+        link_originals: list the original files of the images in the manifest.
     """
 
     size: int = 518
@@ -46,6 +47,7 @@ class Conversion:
     image_check: ImageCheck = "refuse"
     workers: int | None = None
     engine: Literal["local", "ray"] = "local"
+    link_originals: bool = False
 
     @property
     def pixel_settings(self) -> dict[str, Any]:
@@ -138,8 +140,20 @@ def prepare(
         raise RunError(f"{source}: expected at least one usable sample, found none{details}")
     # Failures first: the manifest marks a complete preparation.
     write_failures(out / FAILURES, failures)
-    write_manifest(out / MANIFEST, samples.studies)
-    return PreparationResult(samples.studies, failures, converted)
+    studies = samples.studies
+    if conversion.link_originals:
+        studies = [_link_originals(study, samples.radiographs) for study in studies]
+    write_manifest(out / MANIFEST, studies)
+    return PreparationResult(studies, failures, converted)
+
+
+def _link_originals(study: Study, radiographs: Mapping[Path, Radiograph]) -> Study:
+    sources = {column: radiographs[path] for column in IMAGE_COLUMNS if (path := getattr(study, column)) is not None}
+    originals = {
+        column: Original(path=source.path.absolute(), member=source.member, is_inverted=source.is_inverted)
+        for column, source in sources.items()
+    }
+    return study.model_copy(update={"originals": originals})
 
 
 def _is_current(target: Path, radiograph: Radiograph) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from radfact.records import Box, Record, Sentence, Text
 
@@ -31,6 +31,15 @@ IMAGE_COLUMNS = ("frontal", "lateral", "prior_frontal")
 """Fields of a Study that are image paths."""
 
 
+def _require_image_column(value: str) -> str:
+    if value not in IMAGE_COLUMNS:
+        raise ValueError(f"expected one of {', '.join(IMAGE_COLUMNS)}, found {value!r:.40}")
+    return value
+
+
+ImageColumn = Annotated[str, AfterValidator(_require_image_column)]
+
+
 class Label(Record):
     """One finding known without a judge: a category of PadChest-GR or MS-CXR, or the ground truth of a phantom.
 
@@ -52,6 +61,20 @@ class Label(Record):
         return value
 
 
+class Original(Record):
+    """The file that an image was converted from.
+
+    Attributes:
+        path: DICOM, PNG or JPEG file, or the zip file that contains it; absolute or relative to the manifest's folder.
+        member: name within the zip file; None if `path` is the file itself.
+        is_inverted: low values are bright. Only for PNG and JPEG; a DICOM file states it in its header.
+    """
+
+    path: Path
+    member: OptionalText = None
+    is_inverted: bool = False
+
+
 class Study(Record):
     """One sample: images and report sections as model input, and the reference reports (MAIRA-2, table 1).
 
@@ -61,6 +84,7 @@ class Study(Record):
 
     Attributes:
         frontal, lateral, prior_frontal: image paths, absolute or relative to the manifest's folder.
+        originals: original files of the images, by image column.
         prior_report, indication, technique, comparison: sections as prose, input of the model.
         findings: the narrative report to generate.
         grounded_findings: the grounded report to generate.
@@ -73,6 +97,7 @@ class Study(Record):
     frontal: ImagePath
     lateral: OptionalPath = None
     prior_frontal: OptionalPath = None
+    originals: dict[ImageColumn, Original] | None = None
     prior_report: OptionalText = None
     indication: OptionalText = None
     technique: OptionalText = None

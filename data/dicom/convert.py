@@ -53,14 +53,25 @@ def radiograph_to_png(
         InputError: the radiograph cannot be found, read or decoded, is constant, has another size than the archive
             states, or is not a radiograph.
     """
-    with _open_content(radiograph) as content:
-        frame = _read(content, radiograph, apply_windows, image_check)
+    frame = read_radiograph(radiograph, apply_windows=apply_windows, image_check=image_check)
     height, width = frame.pixels.shape
     if radiograph.size not in (None, (width, height)):
         expected = f"{radiograph.size[0]} x {radiograph.size[1]}"
         message = f"expected {expected} pixels, on which the boxes are defined, found {width} x {height}"
         raise InputError(message, code=ErrorCode.MISMATCH, file=radiograph.location)
     return frame_to_png(frame, target, size, radiograph.location)
+
+
+def read_radiograph(radiograph: Radiograph, *, apply_windows: bool = False, image_check: ImageCheck = "off") -> Frame:
+    """Decode a radiograph; see `radiograph_to_png` for the errors.
+
+    Args:
+        radiograph: location of the radiograph.
+        apply_windows: see `data.dicom.reader.read_dicom`.
+        image_check: see `radiograph_to_png`.
+    """
+    with _open_content(radiograph) as content:
+        return _read(content, radiograph, apply_windows, image_check)
 
 
 def _read(content: IO[bytes], radiograph: Radiograph, apply_windows: bool, image_check: ImageCheck) -> Frame:

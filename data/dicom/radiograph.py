@@ -33,6 +33,20 @@ class ImageInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """A range of values to display (PS3.3, C.11.2.1.2).
+
+    Attributes:
+        name: explanation in the file, or a generic name.
+        center, width: middle and width of the range.
+    """
+
+    name: str
+    center: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """One decoded radiograph.
 
@@ -45,6 +59,8 @@ class Frame:
         photometric: photometric interpretation in DICOM terms.
         bits_stored: bit depth of the source.
         instance: SOP instance UID of a DICOM file, if it has one.
+        rescale: slope and intercept from stored to output values (PS3.3, C.11.1.1.2).
+        windows: windows (VOI) that the file recommends, in output values.
     """
 
     pixels: npt.NDArray[Any]
@@ -55,6 +71,8 @@ class Frame:
     photometric: str = "MONOCHROME2"
     bits_stored: int = 16
     instance: str | None = None
+    rescale: tuple[float, float] = (1.0, 0.0)
+    windows: tuple[Window, ...] = ()
 
 
 def to_levels(frame: Frame, size: int, source: Path) -> Levels:
@@ -79,7 +97,7 @@ def to_levels(frame: Frame, size: int, source: Path) -> Levels:
     Source: MAIRA-2, appendix B.4.
     """
     height, width = _target_size(frame, size, source)
-    pixels = _fill_padding(frame, source)
+    pixels = fill_padding(frame, source)
     low, high = float(pixels.min()), float(pixels.max())
     # Before resizing, whose rounding errors would be scaled to full contrast.
     if low == high:
@@ -141,8 +159,16 @@ def _target_size(frame: Frame, size: int, source: Path) -> tuple[int, int]:
     return max(size, round(tall / unit)), max(size, round(wide / unit))
 
 
-def _fill_padding(frame: Frame, source: Path) -> npt.NDArray[Any]:
-    """Return the pixels with the padding as dark as the darkest pixel of the image."""
+def fill_padding(frame: Frame, source: Path) -> npt.NDArray[Any]:
+    """Return the pixels with the padding as dark as the darkest pixel of the image.
+
+    Args:
+        frame: the radiograph.
+        source: file for errors.
+
+    Raises:
+        InputError: the radiograph contains only padding.
+    """
     if frame.padding is None:
         return frame.pixels
     radiograph = frame.pixels[~frame.padding]

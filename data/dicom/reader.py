@@ -15,7 +15,7 @@ import numpy.typing as npt
 from data.archive import View
 from data.dicom.codecs import STORAGE_TAGS, Stored, check_decodable, decode
 from data.dicom.radiograph import Frame, ImageInfo, frame_to_png
-from data.dicom.windows import WINDOW_TAGS
+from data.dicom.windows import WINDOW_TAGS, stated_windows
 from data.dicom.windows import apply_windows as window_pixels
 from data.image_check import MAX_PIXELS, TAGS, ImageCheck, check_pixels, check_size, check_tags
 from radfact.errors import ErrorCode, InputError
@@ -98,6 +98,8 @@ def read_dicom(
             photometric=str(header.PhotometricInterpretation),
             bits_stored=int(header.BitsStored),
             instance=str(header.get("SOPInstanceUID") or "") or None,
+            rescale=(float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)),
+            windows=tuple(stated_windows(header)),
         )
 
 

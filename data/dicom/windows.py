@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from data.dicom.radiograph import Window
 from radfact.errors import InputError
 
-WINDOW_TAGS = ("ModalityLUTSequence", "VOILUTSequence", "WindowCenter", "WindowWidth", "VOILUTFunction")
-"""Elements that `apply_windows` reads, in addition to rescale slope and intercept."""
+WINDOW_TAGS = (
+    *("ModalityLUTSequence", "VOILUTSequence", "WindowCenter", "WindowWidth", "VOILUTFunction"),
+    "WindowCenterWidthExplanation",
+)
+"""Elements that `apply_windows` and `stated_windows` read, in addition to rescale slope and intercept."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -39,6 +44,30 @@ def apply_windows(pixels: npt.NDArray[np.integer], header: Any, path: Path) -> n
     table = _window_values(np.arange(low, high + 1, dtype=np.float64), header, path).astype(np.float32)
     shown: npt.NDArray[np.float32] = table[pixels.astype(np.int64) - low]
     return shown
+
+
+def stated_windows(header: Any) -> Iterator[Window]:
+    """Yield the valid windows of a file; tables and the shape of the function are ignored.
+
+    Args:
+        header: pydicom dataset with `WINDOW_TAGS`.
+    """
+    if header.get("ModalityLUTSequence"):
+        # Windows are in values of this table, not in stored ones.
+        return
+    names, centers, widths = (
+        _values(header.get(name)) for name in ("WindowCenterWidthExplanation", "WindowCenter", "WindowWidth")
+    )
+    for place, (center, width) in enumerate(zip(map(float, centers), map(float, widths), strict=False)):
+        name = str(names[place]).strip() if place < len(names) else ""
+        if np.isfinite([center, width]).all() and width > 0:
+            yield Window(name or f"Window {place + 1} of the file", center, width)
+
+
+def _values(value: Any) -> list[Any]:
+    if value is None or value == "":
+        return []
+    return list(value) if not isinstance(value, str | float | int) and hasattr(value, "__len__") else [value]
 
 
 def _window_values(values: Floats, header: Any, path: Path) -> Floats:
@@ -93,7 +122,5 @@ def _look_up(values: Floats, item: Any, header: Any, path: Path, field: str) -> 
 
 
 def _first(value: Any) -> float | None:
-    if value is None or value == "":
-        return None
-    is_sequence = not isinstance(value, str | float | int) and hasattr(value, "__len__")
-    return float(value[0]) if is_sequence else float(value)
+    values = _values(value)
+    return float(values[0]) if values else None

@@ -127,6 +127,7 @@ def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
         sample_id=identity,
         study_id=identity,
         patient_id=f"phantom-patient-{seed}-{index:06d}",
+        originals=None,
         prior_report=None if prior is None else " ".join(s.text for s in dictate(prior, None, rng)),
         indication=dictate_indication(findings, rng) if rng.random() < 0.8 else None,
         technique=technique if rng.random() < 0.8 else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import closing
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -73,21 +72,43 @@ def start(
     ] = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = PORT,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. An address that other machines can reach requires a token.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0: all, so that other machines can reach the review.")
     ] = "127.0.0.1",
+    reader: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Reader with a personal link, repeatable. Then only these links give access, each under its name.",
+            show_default=False,
+        ),
+    ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token that browsers must send. Default: a random token.")
+        Path | None,
+        typer.Option(
+            help="File with the secret that links contain or are signed with. Default: the one in the database."
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="TLS certificate (PEM) with its chain: encrypts the connection.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="Private key of the certificate (PEM), if in another file.")
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
 ) -> None:
     """Review drafts in the browser. Changes are saved at once, and the same command resumes the review."""
     _require("starlette", "uvicorn")
+    from maira.review.security import check_certificate, link_tokens
     from maira.review.serve import serve
     from maira.review.store import Store
     from maira.review.studies import read_review_set
     from radfact.explorer.access import is_loopback, listen, read_token
 
-    token = read_token(token_file) if token_file else None if is_loopback(host) else secrets.token_urlsafe()
+    token = read_token(token_file) if token_file else None
+    certificate = None if tls_certificate is None else (tls_certificate, tls_key)
+    if certificate is not None:
+        check_certificate(*certificate)
+    elif tls_key is not None:
+        raise InputError("--tls-key requires --tls-certificate", code=ErrorCode.INVALID_OPTION)
     review_set = read_review_set(drafts, manifest, results=results, image_folders=images or ())
     path = drafts.with_name("review.sqlite") if db is None else db
     console = Console()
@@ -98,14 +119,30 @@ def start(
     if review_set.unjudged:
         print_line(console, f"{review_set.unjudged} drafts have other sentences than {results}")
 
-    def ready(url: str) -> None:
-        print_line(console, f"{len(review_set.drafts)} drafts, saved in {path}")
-        print_line(console, f"Review them at {url}  (Ctrl-C stops the server)")
-        if not is_loopback(host):
-            print_line(console, "The connection is not encrypted; use a tunnel (ssh -L) on untrusted networks")
+    def ready(links: dict[str, str]) -> None:
+        print_line(console, f"{len(review_set.drafts)} drafts, saved in {path}  (Ctrl-C stops the server)")
+        for name, link in links.items():
+            print_line(console, f"{name}: {link}" if name else f"Review them at {link}")
+        if certificate is None and not is_loopback(host):
+            print_line(
+                console, "The connection is not encrypted; use --tls-certificate, or a tunnel (ssh -L) to this machine"
+            )
 
     with listen(host, port) as listener, closing(Store(path, review_set.drafts)) as store:
-        serve(review_set, store, listener, host=host, token=token, open_browser=not no_browser, on_ready=ready)
+        for name in reader or ():
+            store.add_reviewer(name)
+        readers = tuple(dict.fromkeys(store.registered_name(name) for name in reader or ()))
+        tokens = link_tokens(store.token() if token is None else token, readers)
+        serve(
+            review_set,
+            store,
+            listener,
+            host=host,
+            tokens=tokens,
+            certificate=certificate,
+            open_browser=not no_browser,
+            on_ready=ready,
+        )
 
 
 @app.command()

@@ -72,6 +72,10 @@ class PrepareOptions(Options):
         bool, Option("Apply the VOI windows of DICOM files (not done in the paper).", flag="--apply-windows")
     ] = False
     image_check: ImageCheckOption = "refuse"
+    link_originals: Annotated[
+        bool,
+        Option("List the original files in the manifest, for `maira review` to show them.", flag="--link-originals"),
+    ] = False
     engine: Annotated[Literal["local", "ray"], Option("Processes on this machine, or a Ray cluster.")] = "local"
     workers: Annotated[PositiveInt | None, Option("Number of processes. Default: 1, or the CPUs of the cluster.")] = (
         None
@@ -301,7 +305,14 @@ def _prepare(
 ) -> None:
     from data.preparation import Conversion, prepare
 
-    conversion = Conversion(options.size, options.apply_windows, options.image_check, options.workers, options.engine)
+    conversion = Conversion(
+        options.size,
+        options.apply_windows,
+        options.image_check,
+        options.workers,
+        options.engine,
+        link_originals=options.link_originals,
+    )
     with show_progress("converting radiographs") as on_progress:
         prepared = prepare(source, images, make, out, conversion, unread=unread, on_progress=on_progress)
     console = Console()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -21,11 +21,12 @@ from starlette.types import ASGIApp
 
 from data.study import IMAGE_COLUMNS
 from maira.review.changes import Change, Snapshot, UnfinishedError, change_adapter
+from maira.review.counterparts import find_counterparts
 from maira.review.export import corrected_drafts, corrections_csv
-from maira.review.images import as_png, describe_images
+from maira.review.images import Pyramid, describe_images, load_pyramid, thumbnail
 from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
 from maira.review.security import Guard
-from maira.review.store import ConflictError, Store
+from maira.review.store import ConflictError, Store, is_locked_error
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarize
 from radfact.errors import InputError, RunError
@@ -35,6 +36,7 @@ from radfact.records import Record, Sentence, as_input_error, validate_model
 
 _OWN = resources.files("maira.review") / "static"
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_BINARY = "application/octet-stream"
 _SHARED = ("viewer.js", "radiograph.js", "viewer.css")
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
 
@@ -56,6 +58,10 @@ class _Envelope(Record):
 
 
 class _NotFoundError(Exception):
+    pass
+
+
+class _OtherReaderError(Exception):
     pass
 
 
@@ -81,13 +87,14 @@ class Server:
             raise _NotFoundError
         return Response(self.assets[name].read_bytes(), media_type=_TYPES[PurePath(name).suffix])
 
-    def about(self, _: Request) -> Response:
-        """Respond to `GET /api/set`."""
+    def about(self, request: Request) -> Response:
+        """Respond to `GET /api/set`, without file names: they may reveal the model."""
+        reader = request.scope["reader"] or None
         return JSONResponse(
             {
-                "title": self.set.title,
                 "studies": len(self.set.drafts),
-                "reviewers": self.store.reviewers(),
+                "reader": reader,
+                "reviewers": self.store.reviewers() if reader is None else [reader],
                 "severities": [severity.model_dump() for severity in SEVERITIES],
                 "error_types": self.store.error_types(),
                 "steps": [step.model_dump() for step in STEPS],
@@ -97,14 +104,14 @@ class Server:
 
     def studies(self, request: Request) -> Response:
         """Respond to `GET /api/studies?reviewer=R`."""
-        reviews = self.store.reviews(_reviewer(request))
+        reviews = self.store.reviews(self._reviewer(request))
         rows = enumerate(zip(self.set.drafts, reviews, strict=True), 1)
         return JSONResponse([_row(number, draft.sample_id, review) for number, (draft, review) in rows])
 
     def study(self, request: Request) -> Response:
         """Respond to `GET /api/studies/{number}?reviewer=R`."""
         number = self._number(request)
-        review = self.store.review(_reviewer(request), number)
+        review = self.store.review(self._reviewer(request), number)
         study = self.set.studies[number - 1]
         sees_reference = max(review.visited) >= REFERENCE_STEP
         return JSONResponse(
@@ -121,39 +128,70 @@ class Server:
             }
         )
 
-    def image(self, request: Request) -> Response:
-        """Respond to `GET /images/{number}/{kind}`: PNG, with `?full=1` in full size."""
-        number, kind = self._number(request), request.path_params["kind"]
-        if kind not in IMAGE_COLUMNS:
+    def counterparts(self, request: Request) -> Response:
+        """Respond to `GET /api/studies/{number}/counterparts?reviewer=R`: reference sentences by draft sentence."""
+        number = self._number(request)
+        review = self.store.review(self._reviewer(request), number)
+        if max(review.visited) < REFERENCE_STEP:
             raise _NotFoundError
-        try:
-            path = self.set.image(number, kind)
-            if path is None:
-                raise _NotFoundError
-            png = as_png(path, full=request.query_params.get("full") == "1")
-        except (InputError, OSError):
-            raise _NotFoundError from None
-        return Response(png, media_type="image/png")
+        sentences = review.state.sentences
+        reference = [
+            (sentence.text, [box.as_tuple() for box in sentence.boxes or ()]) for sentence in self.set.reference(number)
+        ]
+        places = find_counterparts([(sentence.text, sentence.boxes) for sentence in sentences], reference)
+        by_sentence = {sentence.id: found for sentence, found in zip(sentences, places, strict=True)}
+        return JSONResponse({"version": review.version, "counterparts": by_sentence})
+
+    def image(self, request: Request) -> Response:
+        """Respond to `GET /images/{number}/{kind}?longest=N`: a level whose longest side has at least N pixels.
+
+        The body has little-endian numbers of 16 bits; the header `image-info` describes them, see `Pyramid`.
+        """
+        pyramid = self._pyramid(request)
+        longest = request.query_params.get("longest", "")
+        values, step = pyramid.level(int(longest) if longest.isascii() and longest.isdigit() else 1)
+        rows, columns = values.shape
+        info = {**pyramid.info, "level": {"columns": columns, "rows": rows, "step": step}}
+        headers = {"image-info": json.dumps(info)}
+        return Response(values.astype("<u2", copy=False).tobytes(), headers=headers, media_type=_BINARY)
+
+    def thumbnail(self, request: Request) -> Response:
+        """Respond to `GET /thumbnails/{number}/{kind}` with a PNG of the model's input, which is read faster."""
+        return Response(thumbnail(self._pyramid(request, prefer_original=False)), media_type="image/png")
+
+    def _pyramid(self, request: Request, *, prefer_original: bool = True) -> Pyramid:
+        number, kind = self._number(request), request.path_params["kind"]
+        image = self.set.image(number, kind, prefer_original=prefer_original) if kind in IMAGE_COLUMNS else None
+        if image is None:
+            raise _NotFoundError
+        return load_pyramid(image.radiograph)
 
     def corrections(self, request: Request) -> Response:
         """Respond to `GET /export/corrections.csv?reviewer=R`."""
-        table = corrections_csv(self.store, [_reviewer(request)])
+        table = corrections_csv(self.store, [self._reviewer(request)])
         return _download(table.encode("utf-8-sig"), "text/csv", "corrections.csv")
 
     def drafts(self, request: Request) -> Response:
-        """Respond to `GET /export/drafts.jsonl?reviewer=R`: corrected reports of finished studies."""
-        rows = corrected_drafts(self.store, _reviewer(request))
-        text = "".join(f"{dumps(row)}\n" for row in rows)
+        """Respond to `GET /export/drafts.jsonl?reviewer=R`: corrected reports of finished studies without the model."""
+        rows = corrected_drafts(self.store, self._reviewer(request))
+        text = "".join(f"{dumps({name: row[name] for name in row if name != 'model'})}\n" for row in rows)
         return _download(text.encode(), "application/jsonl", "drafts.jsonl")
 
     def summary(self, request: Request) -> Response:
         """Respond to `GET /export/summary.json?reviewer=R`."""
-        result = summarize(self.store, [_reviewer(request)])
+        result = summarize(self.store, [self._reviewer(request)])
         return _download(dumps(result).encode(), "application/json", "summary.json")
 
-    def add_reviewer(self, _: Request, body: Any) -> Response:
-        """Respond to `POST /api/reviewers` with `{"name"}` and return the registered name."""
+    def add_reviewer(self, request: Request, body: Any) -> Response:
+        """Respond to `POST /api/reviewers` with `{"name"}` and return the registered name.
+
+        Args:
+            request: has the reader.
+            body: parsed JSON.
+        """
         name = validate_model(_Named, body).name
+        if request.scope["reader"]:
+            raise _OtherReaderError
         self.store.add_reviewer(name)
         return JSONResponse({"name": self.store.registered_name(name)})
 
@@ -166,12 +204,23 @@ class Server:
         """
         number = self._number(request)
         envelope, change = _parse_change(body)
+        reviewer = self._checked(request, envelope.reviewer)
         try:
-            review = self.store.add_change(envelope.reviewer, number, envelope.id, envelope.version, change)
+            review = self.store.add_change(reviewer, number, envelope.id, envelope.version, change)
         except ConflictError:
-            current = state_json(self.store.review(envelope.reviewer, number))
+            current = state_json(self.store.review(reviewer, number))
             return JSONResponse({"error": "this study was changed in another page", "state": current}, 409)
         return JSONResponse({"state": state_json(review)})
+
+    def _reviewer(self, request: Request) -> str:
+        return self._checked(request, request.query_params.get("reviewer", ""))
+
+    def _checked(self, request: Request, reviewer: str) -> str:
+        """Return a reviewer's registered name: with a reader's link, only that of the reader."""
+        name = self.store.registered_name(reviewer)
+        if request.scope["reader"] not in ("", name):
+            raise _OtherReaderError
+        return name
 
     def _number(self, request: Request) -> int:
         number: int = request.path_params["number"]
@@ -218,14 +267,14 @@ def state_json(review: Snapshot) -> dict[str, Any]:
     }
 
 
-def make_app(review_set: ReviewSet, store: Store, *, host: str = "127.0.0.1", token: str | None = None) -> ASGIApp:
+def make_app(review_set: ReviewSet, store: Store, tokens: Mapping[str, str], *, host: str = "127.0.0.1") -> ASGIApp:
     """Return the application with its access checks.
 
     Args:
         review_set: studies to review.
         store: database of the same drafts.
+        tokens: see `maira.review.security.link_tokens`.
         host: address that the server listens on.
-        token: token that a browser must send; None for none.
     """
     server = Server(review_set, store)
     routes = [
@@ -236,12 +285,14 @@ def make_app(review_set: ReviewSet, store: Store, *, host: str = "127.0.0.1", to
         Route("/api/studies", _get(server.studies)),
         Route("/api/studies/{number:int}", _get(server.study)),
         Route("/api/studies/{number:int}/changes", _post(server.change), methods=["POST"]),
+        Route("/api/studies/{number:int}/counterparts", _get(server.counterparts)),
         Route("/images/{number:int}/{kind}", _get(server.image)),
+        Route("/thumbnails/{number:int}/{kind}", _get(server.thumbnail)),
         Route("/export/corrections.csv", _get(server.corrections)),
         Route("/export/drafts.jsonl", _get(server.drafts)),
         Route("/export/summary.json", _get(server.summary)),
     ]
-    return Guard(Router(routes), host=host, token=token)
+    return Guard(Router(routes), host=host, tokens=tokens)
 
 
 _Endpoint = Callable[[Request], Awaitable[Response]]
@@ -270,21 +321,20 @@ def _respond(handler: Callable[[], Response]) -> Response:
         return handler()
     except _NotFoundError:
         return _error(404, "not found")
+    except _OtherReaderError:
+        return _error(403, "this browser is signed in as another reader")
     except InputError as error:
         # Without the file: paths of the server must not reach the page.
         return _error(422 if isinstance(error, UnfinishedError) else 400, error.message, error.field)
     except (RunError, sqlite3.Error) as error:
         # For the person at the terminal. Neither error contains text of a report.
         _log.error("%s", error)
-        return _error(503, "the database is unavailable; the change was not saved")
+        is_locked = is_locked_error(error) or is_locked_error(error.__cause__)
+        return _error(503, "the database is locked by another program" if is_locked else "the database is unavailable")
 
 
 def _error(status: int, reason: str, field: str | None = None) -> Response:
     return JSONResponse({"error": reason, "field": field}, status)
-
-
-def _reviewer(request: Request) -> str:
-    return request.query_params.get("reviewer", "")
 
 
 def _row(number: int, sample_id: str, review: Snapshot) -> dict[str, Any]:

@@ -20,6 +20,8 @@ LONGEST_COMMENT = 10_000
 LONGEST_NAME = 100
 
 _MOST_BOXES = 100
+_PRECISION = 1e-5
+"""Precision of the shares that the page saves: boxes that differ less are equal."""
 _LAYOUT = "\n\t"
 _CONTROL = ("Cc", "Cs")
 _UNTYPED = re.compile("[\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -329,7 +331,13 @@ def _correct(sentence: ReviewedSentence, change: Edit | Delete | Restore | MoveB
         if sentence.draft_text is not None and change.text == readable(sentence.draft_text).strip():
             return replace(sentence, text=sentence.draft_text)
         return replace(sentence, text=change.text)
-    return replace(sentence, boxes=change.boxes)
+    # The page once saved all boxes of a sentence rounded, also those that were not moved.
+    is_draft = len(change.boxes) == len(sentence.draft_boxes) and all(
+        abs(share - drafted) < _PRECISION
+        for box, draft_box in zip(change.boxes, sentence.draft_boxes, strict=True)
+        for share, drafted in zip(box, draft_box, strict=True)
+    )
+    return replace(sentence, boxes=sentence.draft_boxes if is_draft else change.boxes)
 
 
 def _check_sentence(text: str, previous: str = "") -> None:

@@ -1,74 +1,162 @@
-"""Images of the review page as 8 bit gray PNG, without any metadata of the file."""
+"""Images of the review page: the gray values of the originals in several resolutions, and thumbnails."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from data.images import image_size, load_gray
+from data.archive import Radiograph
+from data.dicom.convert import read_radiograph
+from data.dicom.radiograph import Frame, Window, fill_padding
 from data.study import IMAGE_COLUMNS
 from maira.review.studies import ReviewSet
 from radfact.errors import InputError
 
-LONGEST_SIDE = 2048
-"""Longest side in pixels of an image as first shown."""
+Values: TypeAlias = npt.NDArray[np.uint16]
+
+THUMBNAIL_SIZE = 256
+"""Longest side of a thumbnail, pixels."""
 
 _CACHED_IMAGES = 12
+"""About 20 MB each for a radiograph of 2,500 x 3,000 pixels; a page shows three and fetches three ahead."""
+_SMALLEST_LEVEL = 300
+"""The longest side of the smallest level is at most this many pixels."""
+_CONTRAST = (1, 99)
+"""Percentiles of the window that excludes borders and markers."""
 
 
-def describe_images(review_set: ReviewSet, number: int) -> dict[str, dict[str, str | int] | None]:
-    """Return the URLs of a study's images and the sizes of the originals.
+@dataclass(frozen=True, slots=True)
+class Pyramid:
+    """An image in several resolutions.
+
+    Attributes:
+        levels: (H, W) values, each level with half the resolution of the one before, the last row or column cut off.
+        info: description for the page; an output value is `scale` times the value plus `offset`.
+    """
+
+    levels: tuple[Values, ...]
+    info: dict[str, Any]
+
+    def level(self, longest: int) -> tuple[Values, int]:
+        """Return the smallest level whose longest side has at least this many pixels, and its reduction factor."""
+        place = next((at for at, values in reversed([*enumerate(self.levels)]) if max(values.shape) >= longest), 0)
+        return self.levels[place], 2**place
+
+
+def describe_images(review_set: ReviewSet, number: int) -> dict[str, dict[str, str | bool] | None]:
+    """Return the URLs of a study's images.
 
     Args:
         review_set: the studies.
         number: number of the study, from 1.
 
     Returns:
-        By kind: `url`, `width` and `height` (pixels), or a `message` if the image cannot be shown, or None if there is
+        By kind: `url`, `thumbnail` and `is_original`, or a `message` if the image cannot be shown, or None if there is
         none.
     """
     return {kind: _describe(review_set, number, kind) for kind in IMAGE_COLUMNS}
 
 
-def _describe(review_set: ReviewSet, number: int, kind: str) -> dict[str, str | int] | None:
+def _describe(review_set: ReviewSet, number: int, kind: str) -> dict[str, str | bool] | None:
     try:
-        path = review_set.image(number, kind)
-        if path is None:
-            return None
-        width, height = image_size(path)
+        source = review_set.image(number, kind)
     except InputError as error:
         return {"message": error.message}
-    return {"url": f"/images/{number}/{kind}", "width": width, "height": height}
+    if source is None:
+        return None
+    urls = {name: f"/{folder}/{number}/{kind}" for name, folder in (("url", "images"), ("thumbnail", "thumbnails"))}
+    return {**urls, "is_original": source.is_original}
 
 
-def as_png(path: Path, *, full: bool) -> bytes:
-    """Convert an image to PNG: 8 bit values unchanged, others scaled from their minimum to their maximum.
-
-    Args:
-        path: the file.
-        full: full size; otherwise the longest side is at most `LONGEST_SIDE`.
+def load_pyramid(radiograph: Radiograph) -> Pyramid:
+    """Read an image, or return the cached one.
 
     Raises:
-        InputError: the file cannot be read as an image.
+        InputError: the file cannot be read as a gray image.
     """
-    return _as_png(path, path.stat().st_mtime_ns, full)
+    try:
+        modified = radiograph.path.stat().st_mtime_ns
+    except OSError:
+        raise InputError("no such image") from None
+    return _load_pyramid(radiograph, modified)
 
 
 @lru_cache(_CACHED_IMAGES)
-def _as_png(path: Path, _: int, full: bool) -> bytes:
+def _load_pyramid(radiograph: Radiograph, _: int) -> Pyramid:
+    frame = read_radiograph(radiograph)
+    values, scale, offset = _as_values(frame, radiograph.location)
+    levels = [values]
+    while max(levels[-1].shape) > _SMALLEST_LEVEL and min(levels[-1].shape) > 1:
+        levels.append(_halved(levels[-1]))
+    height, width = values.shape
+    ends = np.array([values.min(), values.max(), *np.percentile(levels[-1], _CONTRAST)]) * scale + offset
+    row, column = frame.spacing
+    unit = min(row, column)
+    info = {
+        "columns": width,
+        "rows": height,
+        # Pixels become square.
+        "width": round(width * column / unit),
+        "height": round(height * row / unit),
+        "scale": scale,
+        "offset": offset,
+        "is_inverted": frame.is_inverted != (frame.rescale[0] < 0),
+        "windows": [asdict(window) for window in _windows(frame.windows, ends)],
+        "bits": frame.bits_stored,
+    }
+    return Pyramid(tuple(levels), info)
+
+
+def thumbnail(pyramid: Pyramid) -> bytes:
+    """Return a small image in its first window as PNG."""
     from PIL import Image
 
-    gray = load_gray(path)
-    low, high = float(gray.min()), float(gray.max())
-    if low < 0 or high > 255:
-        gray = (gray - low) * np.float32(255 / max(high - low, 1e-9))
-    image = Image.fromarray(np.round(gray).astype(np.uint8))
-    if not full:
-        image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    info = pyramid.info
+    values, _ = pyramid.level(THUMBNAIL_SIZE)
+    window = info["windows"][0]
+    shares = (values * info["scale"] + info["offset"] - window["center"]) / window["width"] + 0.5
+    gray = np.clip(1 - shares if info["is_inverted"] else shares, 0, 1)
+    image = Image.fromarray(np.rint(gray * 255).astype(np.uint8))
+    longest = max(info["width"], info["height"])
+    size = [max(1, round(side * THUMBNAIL_SIZE / longest)) for side in (info["width"], info["height"])]
     buffer = BytesIO()
-    # Speed matters more than size on a local connection.
-    image.save(buffer, "PNG", compress_level=1)
+    image.resize((size[0], size[1]), Image.Resampling.BOX).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def _as_values(frame: Frame, source: Path) -> tuple[Values, float, float]:
+    """Return the pixels as unsigned numbers of 16 bits, and their scale and offset to output values."""
+    pixels = fill_padding(frame, source)
+    slope, intercept = frame.rescale
+    low, high = float(pixels.min()), float(pixels.max())
+    # Wraps for signed pixels, and back in the conversion to unsigned ones.
+    shifted = pixels - pixels.dtype.type(low)
+    has_fractions = np.issubdtype(pixels.dtype, np.floating) and np.any(pixels[::7, ::7] % 1)
+    if high - low < 2**16 and not has_fractions:
+        return shifted.astype(np.uint16), slope, slope * low + intercept
+    step = (high - low) / (2**16 - 1)
+    return np.rint((pixels - low) / step).astype(np.uint16), slope * step, slope * low + intercept
+
+
+def _halved(values: Values) -> Values:
+    """Return the mean of each 2 x 2 pixels."""
+    height, width = (side // 2 * 2 for side in values.shape)
+    rows = values[:height:2, :width].astype(np.uint32) + values[1:height:2, :width]
+    return ((rows[:, ::2] + rows[:, 1::2] + 2) >> 2).astype(np.uint16)
+
+
+def _windows(stated: Sequence[Window], ends: npt.NDArray[np.floating]) -> list[Window]:
+    """Return the windows of the file, then all values, then those without borders and markers."""
+    low, high, *contrast = (float(value) for value in ends)
+    ranges = {"All values": sorted((low, high)), f"{_CONTRAST[0]} to {_CONTRAST[1]} %": sorted(contrast)}
+    return [
+        *stated,
+        *(Window(name, (start + end) / 2, max(end - start, 1e-6)) for name, (start, end) in ranges.items()),
+    ]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import logging
+import ssl
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from radfact.errors import InputError
 from radfact.explorer.access import SECURITY_HEADERS, Access
+from radfact.io.jsonl import read_text
 
 MAX_REQUEST_BYTES = 1 << 18
 """Largest request body."""
@@ -33,19 +39,61 @@ _ENTRANCE = (
 _log = logging.getLogger(__name__)
 
 
-class Guard:
-    """ASGI middleware that accepts only requests of the review page."""
+def link_tokens(token: str, readers: Sequence[str]) -> dict[str, str]:
+    """Return the tokens of the links to a review.
 
-    def __init__(self, app: ASGIApp, *, host: str, token: str | None) -> None:
+    Args:
+        token: secret of the review, which signs the links of readers.
+        readers: registered names of the reviewers who have a link of their own.
+
+    Returns:
+        Tokens by reader, none of which reveals another one; without readers only the secret itself, under "", for
+        people who choose their name.
+    """
+    if not readers:
+        return {"": token}
+    messages = {name: json.dumps(["reader", name]).encode() for name in readers}
+    return {
+        name: base64.urlsafe_b64encode(hmac.new(token.encode(), message, hashlib.sha256).digest()).decode().rstrip("=")
+        for name, message in messages.items()
+    }
+
+
+def check_certificate(certificate: Path, key: Path | None) -> None:
+    """Check the files of a TLS certificate.
+
+    Args:
+        certificate: PEM file with the certificate and its chain.
+        key: PEM file with the private key; None if the first file contains it.
+
+    Raises:
+        InputError: a file cannot be read, the key is encrypted, or it does not belong to the certificate.
+    """
+    for file in (certificate, key):
+        if file is not None:
+            read_text(file)
+    try:
+        # With a password, an encrypted key is an error instead of a question in the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        message = f"expected a PEM certificate with its unencrypted private key; {reason}"
+        raise InputError(message, file=certificate) from None
+
+
+class Guard:
+    """ASGI middleware that accepts only requests of the review page, and adds the reader to their scope."""
+
+    def __init__(self, app: ASGIApp, *, host: str, tokens: Mapping[str, str]) -> None:
         """Guard an application.
 
         Args:
             app: the application.
             host: address that the server listens on.
-            token: token that a browser must send once; None for none.
+            tokens: see `link_tokens`.
         """
         self.app = app
-        self.access = Access(host, token, "maira_review")
+        self.accesses = {reader: Access(host, token, "maira_review") for reader, token in tokens.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle or refuse a request."""
@@ -68,23 +116,31 @@ class Guard:
     async def _handle(self, scope: Scope, receive: Receive, send: _Response) -> None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if not self.access.is_own_host(host):
+        cookies = headers.get("cookie", "")
+        reader = next((name for name, access in self.accesses.items() if access.is_admitted(cookies, host)), None)
+        if not next(iter(self.accesses.values())).is_own_host(host):
             await send.refuse(403, "not the address of the review")
-        elif not self.access.is_admitted(headers.get("cookie", ""), host):
+        elif scope["method"] == "GET" and scope["path"] == "/" and b"token=" in scope["query_string"]:
+            # Also if another reader of this browser is signed in.
             await self._admit(scope, send)
+        elif reader is None:
+            await send.refuse(401, "open your link to the review again")
         elif refusal := _refuse_cross_site(scope, headers):
             await send.refuse(*refusal)
         elif int(headers.get("content-length") or 0) > MAX_REQUEST_BYTES:
             raise _TooLargeError
         else:
-            await self.app(scope, receive, send)
+            await self.app({**scope, "reader": reader}, receive, send)
 
     async def _admit(self, scope: Scope, send: _Response) -> None:
         query = scope["query_string"].decode("latin-1")
-        if scope["method"] != "GET" or scope["path"] != "/" or not self.access.is_token(query):
-            await send.refuse(401, "open the address with ?token= that the command printed")
+        access = next((access for access in self.accesses.values() if access.is_token(query)), None)
+        if access is None:
+            await send.refuse(401, "the link is not valid for this review")
             return
-        cookie = self.access.set_cookie(Headers(scope=scope).get("host", ""))
+        cookie = access.set_cookie(Headers(scope=scope).get("host", ""))
+        if scope.get("scheme") == "https":
+            cookie = f"{cookie}; Secure"
         headers = [(b"content-type", b"text/html; charset=utf-8"), (b"set-cookie", cookie.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": _ENTRANCE})

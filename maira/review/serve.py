@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from html import escape
+from pathlib import Path
 
 import uvicorn
 
@@ -23,9 +26,10 @@ def serve(
     listener: socket.socket,
     *,
     host: str,
-    token: str | None,
+    tokens: Mapping[str, str],
+    certificate: tuple[Path, Path | None] | None = None,
     open_browser: bool,
-    on_ready: Callable[[str], None],
+    on_ready: Callable[[dict[str, str]], None],
 ) -> None:
     """Serve a review until it is interrupted.
 
@@ -34,19 +38,24 @@ def serve(
         store: their database.
         listener: socket from `listen`; it is closed at the end.
         host: address that the socket listens on.
-        token: token that a browser must send; None for none.
-        open_browser: open the page if there is a screen. Never with a token, which other users of the machine could
-            read from the browser's command line.
-        on_ready: called with the address of the page.
+        tokens: see `maira.review.security.link_tokens`.
+        certificate: files of the TLS certificate and its key (None if the first contains it); None without TLS.
+        open_browser: open the page if there is a screen and readers do not have links of their own.
+        on_ready: called with the links by reader; see `link_tokens`.
     """
-    with listener, suppress(KeyboardInterrupt):
-        url = address_of(host, listener.getsockname()[1], token)
-        on_ready(url)
-        if open_browser and token is None and has_screen():
-            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    port = listener.getsockname()[1]
+    links = {reader: address_of(host, port, token) for reader, token in tokens.items()}
+    if certificate is not None:
+        links = {reader: f"https{link.removeprefix('http')}" for reader, link in links.items()}
+    with listener, suppress(KeyboardInterrupt), _entrance(links.get("")) as entrance:
+        on_ready(links)
+        if open_browser and entrance is not None and has_screen():
+            threading.Thread(target=webbrowser.open, args=(entrance,), daemon=True).start()
         # No access log: requests contain patient data.
         config = uvicorn.Config(
-            make_app(review_set, store, host=host, token=token),
+            make_app(review_set, store, tokens, host=host),
+            ssl_certfile=certificate and certificate[0],
+            ssl_keyfile=certificate and certificate[1],
             access_log=False,
             log_level="warning",
             server_header=False,
@@ -56,3 +65,18 @@ def serve(
             timeout_graceful_shutdown=2,
         )
         uvicorn.Server(config).run(sockets=[listener])
+
+
+@contextmanager
+def _entrance(link: str | None) -> Iterator[str | None]:
+    """Yield the address of a page, readable by its owner only, that leads to a link.
+
+    Other users of the machine could read the token from the command line of a browser.
+    """
+    if link is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="maira-review-") as folder:
+        page = Path(folder) / "review.html"
+        page.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={escape(link)}">', encoding="utf-8")
+        yield page.as_uri()

@@ -143,6 +143,19 @@ class Store:
         with self._lock:
             self._connection.close()
 
+    def token(self) -> str:
+        """Return the access token of the review, created by the first call: links stay valid when the server restarts.
+
+        Raises:
+            RunError: the token cannot be written.
+        """
+        with self._lock, self._exclusive_transaction():
+            self._connection.execute("CREATE TABLE IF NOT EXISTS access (token TEXT NOT NULL) STRICT")
+            if not (row := self._connection.execute("SELECT token FROM access").fetchone()):
+                row = (secrets.token_urlsafe(),)
+                self._connection.execute("INSERT INTO access (token) VALUES (?)", row)
+        return str(row[0])
+
     def reviewers(self) -> list[str]:
         """Return the names of reviewers in the order of their registration."""
         return self._names("reviewers")
@@ -254,7 +267,9 @@ class Store:
         except sqlite3.Error as error:
             is_moved = error.sqlite_errorcode == sqlite3.SQLITE_READONLY_DBMOVED
             reason = "removed or replaced since it was opened" if is_moved else error
-            raise RunError(f"{self.path}: cannot be written: {reason}", code=ErrorCode.WRITE_FAILED) from None
+            if is_locked_error(error):
+                reason = "locked by another program"
+            raise RunError(f"{self.path}: cannot be written: {reason}", code=ErrorCode.WRITE_FAILED) from error
 
     def _load_changes(self) -> None:
         """Apply the changes written since the last call, also by other servers."""
@@ -299,6 +314,12 @@ class Store:
 
     def _add_name(self, table: str, name: str) -> None:
         self._connection.execute(f"INSERT OR IGNORE INTO {table} (name, made) VALUES (?,?)", (name, _now()))
+
+
+def is_locked_error(error: BaseException | None) -> bool:
+    """Return whether another program holds the lock of the database."""
+    # Extended codes repeat the primary code in their lowest byte.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import NonNegativeInt
 
+from data.archive import Radiograph
 from data.manifest import Failure, iter_manifest, manifest_folder
 from data.study import IMAGE_COLUMNS, Study
 from maira.review.store import Draft
@@ -33,39 +35,56 @@ class Verdict(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class ReviewImage:
+    """The file of an image, and whether it is the original or the model's input."""
+
+    radiograph: Radiograph
+    is_original: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewSet:
     """The studies of a review in the order of their drafts; number 1 is the first.
 
     Attributes:
-        title: title of the page.
         drafts, studies: drafts, and the study of each.
         folders: folders that may contain images, links resolved.
         verdicts: one verdict per sentence of the draft by `sample_id`; None without results.
         unjudged: number of drafts whose sentences differ from the results.
     """
 
-    title: str
     drafts: tuple[Draft, ...]
     studies: tuple[Study, ...]
     folders: tuple[Path, ...]
     verdicts: dict[str, tuple[Verdict, ...]] | None = None
     unjudged: int = 0
 
-    def image(self, number: int, kind: str) -> Path | None:
-        """Return the resolved path of an image; None if the study has none of this kind.
+    def image(self, number: int, kind: str, *, prefer_original: bool = True) -> ReviewImage | None:
+        """Return the file of an image; None if the study has no image of this kind.
 
         Args:
             number: number of the study, from 1.
             kind: one of `IMAGE_COLUMNS`.
+            prefer_original: return the original if it can be used, and not the model's input.
 
         Raises:
             InputError: the image is outside the folders, or missing.
         """
-        image = getattr(self.studies[number - 1], kind)
+        study = self.studies[number - 1]
+        image = getattr(study, kind)
         if image is None:
             return None
+        original = (study.originals or {}).get(kind) if prefer_original else None
+        if original is not None:
+            with suppress(InputError):
+                path = self._resolve(original.path)
+                radiograph = Radiograph(kind, path, "frontal", original.member, is_inverted=original.is_inverted)
+                return ReviewImage(radiograph, is_original=True)
+        return ReviewImage(Radiograph(kind, self._resolve(image), "frontal"), is_original=False)
+
+    def _resolve(self, image: Path) -> Path:
         try:
-            path: Path = image.resolve(strict=True)
+            path = image.resolve(strict=True)
         except (OSError, ValueError, RuntimeError):
             raise InputError("no such image") from None
         if not self._is_inside(path):
@@ -75,8 +94,9 @@ class ReviewSet:
         return path
 
     def images_outside(self) -> int:
-        """Return the number of existing images outside the folders."""
+        """Return the number of existing images and originals outside the folders."""
         paths = {getattr(study, kind) for study in self.studies for kind in IMAGE_COLUMNS} - {None}
+        paths |= {original.path for study in self.studies for original in (study.originals or {}).values()}
         return sum(path.exists() and not self._is_inside(path.resolve()) for path in paths)
 
     def _is_inside(self, path: Path) -> bool:
@@ -115,7 +135,6 @@ def read_review_set(
         raise InputError("expected drafts, found none", code=ErrorCode.EMPTY_INPUT, file=drafts)
     verdicts, unjudged = (None, 0) if results is None else _read_verdicts(results / "sentences.jsonl", review_drafts)
     return ReviewSet(
-        title=drafts.name,
         drafts=tuple(review_drafts),
         studies=tuple(studies[draft.sample_id] for draft in review_drafts),
         folders=tuple(folder.resolve() for folder in (manifest_folder(manifest), *image_folders)),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.manifest import Failure, read_manifest, write_failures, write_manifest
-from data.study import Label, Study
+from data.study import Label, Original, Study
 from radfact.errors import InputError
 from radfact.records import Box, Sentence
 
@@ -181,3 +181,31 @@ def test_failures_name_sample_or_source(tmp_path: Path) -> None:
 def test_a_failure_without_sample_or_source_is_an_error() -> None:
     with pytest.raises(ValueError, match="sample_id or a source"):
         Failure(stage="dicom", reason="has no pixels")
+
+
+def test_paths_of_originals_move_with_the_manifest(tmp_path: Path) -> None:
+    originals = {
+        "frontal": Original(path=tmp_path / "dicom/one.dcm"),
+        "lateral": Original(path=Path("/archive/films.zip"), member="two.png", is_inverted=True),
+    }
+    study = Study.model_validate({"sample_id": "s1", "frontal": tmp_path / "a.png", "originals": originals})
+    write_manifest(tmp_path / "manifest.jsonl", [study])
+    (row,) = (tmp_path / "manifest.jsonl").read_text().splitlines()
+    assert [original["path"] for original in json.loads(row)["originals"].values()] == [
+        "dicom/one.dcm",
+        "/archive/films.zip",
+    ]
+    assert read_manifest(tmp_path / "manifest.jsonl") == [study]
+
+
+@pytest.mark.parametrize(
+    ("originals", "expected"),
+    [
+        ({"front": {"path": "a.dcm"}}, "originals.front: invalid-value"),
+        ({"frontal": "a.dcm"}, "originals.frontal: invalid-value"),
+        ({"frontal": {}}, "originals.frontal.path: missing-field"),
+    ],
+)
+def test_invalid_originals_are_refused(tmp_path: Path, originals: Any, expected: str) -> None:
+    with raises(f"manifest.jsonl:1: {expected}"):
+        read_manifest(write_rows(tmp_path / "manifest.jsonl", row(originals=originals)))

@@ -24,6 +24,7 @@ from data.image_check import ImageCheck
 from data.manifest import read_failures, read_manifest
 from data.pairing import Rules, make_samples
 from data.preparation import Conversion, PreparationResult, convert_radiograph, prepare
+from data.study import Original
 
 SMALL = Conversion(size=32)
 
@@ -65,6 +66,26 @@ def test_every_used_radiograph_is_converted(tmp_path: Path) -> None:
             with Image.open(path) as image:
                 assert (image.mode, min(image.size)) == ("L", 32)
     assert studies[1].prior_frontal == studies[0].frontal
+
+
+def test_originals_are_linked_on_request(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "out/archive", 2)
+    archive.studies[1].radiographs[0].path.rename(tmp_path / "elsewhere.png")
+    radiograph = replace(archive.studies[1].radiographs[0], path=tmp_path / "elsewhere.png", is_inverted=True)
+    archive.studies[1] = replace(archive.studies[1], radiographs=(radiograph,))
+    out = tmp_path / "out/prepared"
+    _prepare(archive, out)
+    assert [study.originals for study in read_manifest(out / "manifest.jsonl")] == [None, None]
+    images = _files(out / "images")
+    _prepare(archive, out, replace(SMALL, link_originals=True))
+    assert _files(out / "images") == images
+    first, second = (study.originals or {} for study in read_manifest(out / "manifest.jsonl"))
+    assert {column: original.path for column, original in first.items()} == {
+        "frontal": tmp_path / "out/archive/0-frontal.png",
+        "lateral": tmp_path / "out/archive/0-lateral.png",
+    }
+    assert second["frontal"] == Original(path=tmp_path / "elsewhere.png", is_inverted=True)
+    assert second["prior_frontal"] == first["frontal"]
 
 
 def test_a_replaced_radiograph_is_converted_again(tmp_path: Path) -> None:

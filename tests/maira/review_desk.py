@@ -17,6 +17,7 @@ import uvicorn
 
 from maira.review.app import make_app
 from maira.review.changes import ReviewedSentence, State
+from maira.review.security import link_tokens
 from maira.review.store import Store
 from maira.review.studies import read_review_set
 
@@ -30,6 +31,12 @@ class Running:
 
     url: str
     folder: Path
+
+    @property
+    def link(self) -> str:
+        """The address that signs a browser in."""
+        with closing(Store(self.folder / "review.sqlite")) as store:
+            return f"{self.url}?token={store.token()}"
 
     def state(self, reviewer: str = "Ada", number: int = 1) -> State:
         """Read the database on disk through a separate connection."""
@@ -48,7 +55,7 @@ def served(folder: Path, results: Path | None = None) -> Iterator[Running]:
         closing(Store(folder / "review.sqlite", review_set.drafts)) as store,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
-        app = make_app(review_set, store)
+        app = make_app(review_set, store, link_tokens(store.token(), ()))
         config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -92,8 +99,15 @@ def visiting(browser: Browser, running: Running, *, reviewer: str = "Ada", numbe
     assert [words for words in complaints if "Failed to load resource" not in words] == []
 
 
+def sign_in(page: Page, running: Running) -> None:
+    """Open the address that the command prints, which leads to the page."""
+    page.goto(running.link)
+    page.wait_for_url(running.url)
+
+
 def enter(page: Page, running: Running, reviewer: str = "Ada", number: int = 1) -> None:
     """Open a study under a name."""
+    sign_in(page, running)
     page.goto(f"{running.url}#{number}")
     page.locator("#reviewer-name").fill(reviewer)
     page.get_by_role("button", name="Start").click()
@@ -103,6 +117,7 @@ def enter(page: Page, running: Running, reviewer: str = "Ada", number: int = 1) 
 def at_study(page: Page, number: int) -> None:
     page.locator("#study-name", has_text=re.compile(rf"^{number} of ")).wait_for()
     row(page, 0).wait_for()
+    page.locator("#radiograph[aria-busy=false]").wait_for()
 
 
 def saved(page: Page) -> None:

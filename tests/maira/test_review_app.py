@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import signal
 import socket
+import sqlite3
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from error_checks import raises
 from PIL import Image
@@ -21,7 +26,7 @@ from review_files import CORNERS, REFERENCE, REPORT, write_set
 from starlette.testclient import TestClient
 
 from maira.review.app import make_app
-from maira.review.security import MAX_REQUEST_BYTES
+from maira.review.security import MAX_REQUEST_BYTES, check_certificate, link_tokens
 from maira.review.store import Store
 from maira.review.studies import ReviewSet, Verdict, read_review_set
 from radfact.explorer.access import address_of, listen, read_token
@@ -50,10 +55,17 @@ def store(tmp_path: Path, review_set: ReviewSet) -> Iterator[Store]:
         yield store
 
 
+def signed_in(review_set: ReviewSet, store: Store) -> TestClient:
+    """A browser on this machine that has opened the printed address."""
+    client = TestClient(make_app(review_set, store, link_tokens(TOKEN, ())), base_url=ADDRESS)
+    assert client.get("/", params={"token": TOKEN}).status_code == 200
+    return client
+
+
 @pytest.fixture
 def page(review_set: ReviewSet, store: Store) -> Iterator[TestClient]:
     """What the page itself can do, with a reviewer."""
-    with TestClient(make_app(review_set, store), base_url=ADDRESS) as client:
+    with signed_in(review_set, store) as client:
         client.post("/api/reviewers", json={"name": "Ada"})
         yield client
 
@@ -71,12 +83,7 @@ def study(page: TestClient, number: int = 1) -> Any:
 
 def test_the_set_describes_the_review(page: TestClient) -> None:
     about = page.get("/api/set").json()
-    assert (about["title"], about["studies"], about["reviewers"], about["verdicts"]) == (
-        "drafts.jsonl",
-        2,
-        ["Ada"],
-        False,
-    )
+    assert (about["studies"], about["reader"], about["reviewers"], about["verdicts"]) == (2, None, ["Ada"], False)
     assert [entry["id"] for entry in about["severities"]] == [0, 1, 2]
     assert [entry["number"] for entry in about["steps"]] == [1, 2, 3, 4]
     assert "OMISSION: Normal Finding" in about["error_types"]
@@ -85,7 +92,8 @@ def test_the_set_describes_the_review(page: TestClient) -> None:
 def test_a_study_has_inputs_and_draft(page: TestClient) -> None:
     payload = study(page)
     assert (payload["sample_id"], payload["indication"], payload["prior_report"]) == ("one", "Cough.", None)
-    assert payload["images"]["frontal"] == {"url": "/images/1/frontal", "width": 40, "height": 20}
+    urls = {"url": "/images/1/frontal", "thumbnail": "/thumbnails/1/frontal"}
+    assert payload["images"]["frontal"] == {**urls, "is_original": False}
     (first, second) = payload["state"]["sentences"]
     assert first == {
         "id": "d0",
@@ -103,9 +111,15 @@ def test_a_study_has_inputs_and_draft(page: TestClient) -> None:
 
 def test_images_are_served_by_study_number(page: TestClient) -> None:
     answer = page.get("/images/1/frontal")
-    assert answer.headers["content-type"] == "image/png"
-    assert Image.open(BytesIO(answer.content)).size == (40, 20)
-    assert page.get("/images/1/lateral").status_code == 404
+    info = json.loads(answer.headers["image-info"])
+    assert (info["columns"], info["rows"], info["level"]) == (40, 20, {"columns": 40, "rows": 20, "step": 1})
+    values = np.frombuffer(answer.content, "<u2") * info["scale"] + info["offset"]
+    assert set(values) == {90}
+    thumbnail = page.get("/thumbnails/1/frontal")
+    assert thumbnail.headers["content-type"] == "image/png"
+    assert Image.open(BytesIO(thumbnail.content)).size == (256, 128)
+    for folder in ("images", "thumbnails"):
+        assert page.get(f"/{folder}/1/lateral").status_code == 404
 
 
 def test_a_change_returns_the_new_state(page: TestClient, store: Store) -> None:
@@ -141,10 +155,8 @@ def test_radfact_verdicts_are_hidden_until_their_step(review_set: ReviewSet, sto
         )
         for index in range(2)
     ]
-    judged = ReviewSet(
-        review_set.title, review_set.drafts, review_set.studies, review_set.folders, {"one": tuple(rows)}
-    )
-    with TestClient(make_app(judged, store), base_url=ADDRESS) as page:
+    judged = ReviewSet(review_set.drafts, review_set.studies, review_set.folders, {"one": tuple(rows)})
+    with signed_in(judged, store) as page:
         page.post("/api/reviewers", json={"name": "Ada"})
         assert study(page)["verdicts"] is None
         for number in (1, 2):
@@ -184,8 +196,24 @@ def test_an_unwritable_database_is_reported_to_page_and_terminal(
     store.path.unlink()
     for answer in (change(page, kind="delete", sentence="d0"), page.post("/api/reviewers", json={"name": "Eve"})):
         assert answer.status_code == 503
-        assert answer.json()["error"] == "the database is unavailable; the change was not saved"
+        assert answer.json()["error"] == "the database is unavailable"
     assert caplog.messages == [f"{store.path}: cannot be written: removed or replaced since it was opened"] * 2
+
+
+def test_a_locked_database_is_reported_as_such(
+    page: TestClient, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store._connection.execute("PRAGMA busy_timeout = 0")
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        body = {"reviewer": "Ada", "id": "while-locked", "version": 0, "kind": "delete", "sentence": "d0"}
+        answers = [page.post("/api/studies/1/changes", json=body)]
+        other.execute("COMMIT")
+        other.execute("BEGIN EXCLUSIVE")
+        answers.append(page.get("/api/set"))
+    assert [answer.status_code for answer in answers] == [503, 503]
+    assert {answer.json()["error"] for answer in answers} == {"the database is locked by another program"}
+    assert caplog.messages[0] == f"{store.path}: cannot be written: locked by another program"
 
 
 def test_an_outdated_page_receives_the_current_state(page: TestClient) -> None:
@@ -246,7 +274,7 @@ def test_hostile_texts_are_returned_unchanged_as_json(tmp_path: Path) -> None:
     reports = {text: [{"text": text}] for text in HOSTILE}
     review_set = read_review_set(*write_set(tmp_path, reports, {text: {"indication": text} for text in HOSTILE}))
     store = Store(tmp_path / "review.sqlite", review_set.drafts)
-    with closing(store), TestClient(make_app(review_set, store), base_url=ADDRESS) as page:
+    with closing(store), signed_in(review_set, store) as page:
         page.post("/api/reviewers", json={"name": "Ada"})
         for number, text in enumerate(HOSTILE, 1):
             answer = page.get(f"/api/studies/{number}", params={"reviewer": "Ada"})
@@ -279,7 +307,7 @@ def test_dns_rebinding_is_refused(page: TestClient, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "[::1]:8471"])
 def test_host_names_of_this_machine_are_accepted(page: TestClient, host: str) -> None:
-    assert page.get("/api/set", headers={"host": host}).status_code == 200
+    assert page.get("/", params={"token": TOKEN}, headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -353,7 +381,7 @@ def test_server_errors_reveal_no_patient_data(
 @pytest.fixture
 def network(review_set: ReviewSet, store: Store) -> Callable[[], TestClient]:
     """Browsers on other machines."""
-    app = make_app(review_set, store, host="0.0.0.0", token=TOKEN)
+    app = make_app(review_set, store, link_tokens(TOKEN, ()), host="0.0.0.0")
     return lambda: TestClient(app, base_url="http://192.0.2.7:8471")
 
 
@@ -386,13 +414,14 @@ def test_reviews_on_one_machine_have_separate_cookies(review_set: ReviewSet, sto
     other_token = TOKEN[::-1]
     ways = [(TOKEN, "http://192.0.2.7:8471"), (other_token, "http://192.0.2.7:8472"), (other_token, "http://192.0.2.7")]
     servers = [
-        TestClient(make_app(review_set, store, host="0.0.0.0", token=token), base_url=url) for token, url in ways
+        TestClient(make_app(review_set, store, link_tokens(token, ()), host="0.0.0.0"), base_url=url)
+        for token, url in ways
     ]
     # Like a browser, which stores the cookies of an address by name for all ports.
     saved: dict[str, str] = {}
     for server, (token, _) in zip(servers, ways, strict=True):
         answer = server.get("/", params={"token": token})
-        name, value = answer.headers["set-cookie"].split(";")[0].split("=")
+        name, value = answer.headers["set-cookie"].split(";")[0].split("=", 1)
         saved[name] = value
     # Cookies of other programs are among them, and some are malformed.
     others = ['settings={"a":1}', "x=a b", "bad"]
@@ -404,13 +433,119 @@ def test_reviews_on_one_machine_have_separate_cookies(review_set: ReviewSet, sto
 
 def test_the_printed_address_works_with_any_token(review_set: ReviewSet, store: Store) -> None:
     token = "a+b/c=d&e#f%41g;h"
-    app = make_app(review_set, store, host="0.0.0.0", token=token)
+    app = make_app(review_set, store, link_tokens(token, ()), host="0.0.0.0")
     with TestClient(app, base_url="http://192.0.2.7:8471") as browser:
         assert browser.get(address_of("192.0.2.7", 8471, token)).status_code == 200
 
 
 def test_the_token_is_accepted_for_the_page_only(network: Callable[[], TestClient]) -> None:
     assert network().get("/api/set", params={"token": TOKEN}).status_code == 401
+
+
+READERS = ("Ada", "Bo Møller & Søn", "Cy")
+
+
+@pytest.fixture
+def readers(review_set: ReviewSet, store: Store) -> dict[str, TestClient]:
+    """Browsers that have opened the links of three readers."""
+    for name in READERS:
+        store.add_reviewer(name)
+    tokens = link_tokens(TOKEN, READERS)
+    browsers = {name: TestClient(make_app(review_set, store, tokens), base_url=ADDRESS) for name in READERS}
+    for name, browser in browsers.items():
+        assert browser.get("/", params={"token": tokens[name]}).status_code == 200
+    return browsers
+
+
+def test_a_reader_answers_under_the_name_of_the_link_only(readers: dict[str, TestClient], store: Store) -> None:
+    body = {"id": "change-1-0", "version": 0, "kind": "delete", "sentence": "d0"}
+    for name, browser in readers.items():
+        about = browser.get("/api/set").json()
+        assert (about["reader"], about["reviewers"]) == (name, [name])
+        for reviewer in READERS:
+            status = 200 if reviewer == name else 403
+            answer = browser.post(
+                "/api/studies/1/changes", json={**body, "reviewer": reviewer, "id": f"change-of-{READERS.index(name)}"}
+            )
+            assert answer.status_code == status
+            for path in ("/api/studies/1", "/api/studies", "/export/corrections.csv", "/export/drafts.jsonl"):
+                assert browser.get(path, params={"reviewer": reviewer}).status_code == status
+        assert browser.post("/api/reviewers", json={"name": "Eve"}).status_code == 403
+    assert [store.review(name, 1).version for name in store.reviewers()] == [1, 1, 1]
+
+
+def test_a_link_is_valid_for_its_reader_only(review_set: ReviewSet, store: Store) -> None:
+    tokens = link_tokens(TOKEN, ("Ada",))
+    browser = TestClient(make_app(review_set, store, tokens), base_url=ADDRESS)
+    for token in (TOKEN, *link_tokens(TOKEN, ("Bo",)).values(), f"{tokens['Ada']}x", ""):
+        assert browser.get("/", params={"token": token}).status_code == 401
+        assert not browser.cookies
+    assert TOKEN not in tokens["Ada"]
+
+
+def test_another_link_replaces_the_reader_of_a_browser(readers: dict[str, TestClient]) -> None:
+    browser = readers["Ada"]
+    browser.get("/", params={"token": link_tokens(TOKEN, READERS)["Cy"]})
+    assert browser.get("/api/set").json()["reader"] == "Cy"
+
+
+def test_file_names_and_models_stay_hidden(tmp_path: Path) -> None:
+    drafts, manifest = write_set(tmp_path, {"one": REPORT})
+    secret = drafts.rename(tmp_path / "secret-model.jsonl")
+    secret.write_text(secret.read_text().replace("{", '{"model": "secret-model", ', 1))
+    review_set = read_review_set(secret, manifest)
+    with closing(Store(tmp_path / "review.sqlite", review_set.drafts)) as store:
+        with signed_in(review_set, store) as page:
+            page.post("/api/reviewers", json={"name": "Ada"})
+            for kind in ({"kind": "step", "step": 2}, {"kind": "step", "step": 3}, {"kind": "finish"}):
+                assert change(page, **kind).status_code == 200
+            shown = [page.get(path, params={"reviewer": "Ada"}) for path in PAGES]
+        assert [answer.status_code for answer in shown] == [200] * len(PAGES)
+        assert not [answer.url for answer in shown if "secret" in answer.text]
+
+
+PAGES = [
+    *("/", "/api/set", "/api/studies", "/api/studies/1"),
+    *("/export/corrections.csv", "/export/drafts.jsonl", "/export/summary.json"),
+]
+
+
+def test_links_stay_valid_when_the_server_restarts(review_set: ReviewSet, store: Store) -> None:
+    with closing(Store(store.path, review_set.drafts)) as again:
+        assert again.token() == store.token()
+    assert len(store.token()) > 40
+
+
+def certificate_for(folder: Path, host: str) -> tuple[Path, Path]:
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", f"/CN={host}", "-addext", f"subjectAltName=IP:{host}"]
+    command = ["openssl", "req", "-x509", *options, "-keyout", str(key), "-out", str(certificate), *names]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_certificate_encrypts_the_connection(tmp_path: Path) -> None:
+    drafts, manifest = write_set(tmp_path, {"one": REPORT})
+    certificate, key = certificate_for(tmp_path, "127.0.0.1")
+    with raises("certificate.pem: invalid-value"):
+        check_certificate(certificate, None)
+    command = [sys.executable, "-u", "-m", "maira", "review", "--port", "0", str(drafts), "--manifest", str(manifest)]
+    command += ["--no-browser", "--tls-certificate", str(certificate), "--tls-key", str(key), "--reader", "Ada"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        assert server.stdout is not None
+        output = ""
+        while not (match := re.search(r"Ada: https://127.0.0.1:(\d+)(/\S+)", output)):
+            output += server.stdout.readline()
+        trusted = ssl.create_default_context(cafile=certificate)
+        with closing(HTTPSConnection("127.0.0.1", int(match[1]), timeout=20, context=trusted)) as connection:
+            connection.request("GET", match[2])
+            answer = connection.getresponse()
+        server.send_signal(signal.SIGINT)
+        server.communicate()
+    assert answer.status == 200
+    assert "Secure" in (answer.headers["set-cookie"] or "")
 
 
 def test_a_foreign_host_name_is_refused_with_the_token(network: Callable[[], TestClient]) -> None:
@@ -469,14 +604,18 @@ def test_the_command_logs_no_content(tmp_path: Path) -> None:
     ) as server:
         assert server.stdout is not None
         output = ""
-        while not (match := re.search(r"http://127.0.0.1:(\d+)/", output)):
+        while not (match := re.search(r"http://127.0.0.1:(\d+)(/\S+)", output)):
             output += server.stdout.readline()
         with closing(HTTPConnection("127.0.0.1", int(match[1]), timeout=20)) as connection:
+            connection.request("GET", match[2])
+            entrance = connection.getresponse()
+            entrance.read()
+            headers = {"Cookie": str(entrance.headers["set-cookie"]).split(";")[0]}
             for path in ("/api/studies/1?reviewer=Ada%20Lovelace", "/images/1/frontal", "/patient-4711", "/api/set"):
-                connection.request("GET", path)
+                connection.request("GET", path, headers=headers)
                 status = connection.getresponse()
                 status.read()
-            connection.request("POST", "/api/reviewers", "The heart size is normal. {")
+            connection.request("POST", "/api/reviewers", "The heart size is normal. {", headers)
             connection.getresponse().read()
         assert status.status == 200
         server.send_signal(signal.SIGINT)

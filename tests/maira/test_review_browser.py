@@ -25,6 +25,7 @@ from review_desk import (
     row,
     saved,
     served,
+    sign_in,
     unsaved,
     visiting,
 )
@@ -149,7 +150,7 @@ def test_corrected_reports_are_drafts(page: Page, running: Running, tmp_path: Pa
 def test_a_review_by_keyboard_alone(browser: Browser, running: Running) -> None:
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     page = context.new_page()
-    page.goto(running.url)
+    sign_in(page, running)
     page.locator("dialog[open]").wait_for()
     page.keyboard.type("Ada")
     press(page, "Enter")

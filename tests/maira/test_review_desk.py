@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,13 +18,14 @@ from review_desk import (
     row,
     saved,
     served,
+    sign_in,
     unsaved,
     visiting,
 )
-from review_files import write_review_set, write_verdicts
+from review_files import box, write_review_set, write_set, write_verdicts
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.browser
 
@@ -111,41 +113,132 @@ def test_keys_zoom_and_move_the_image(page: Page) -> None:
     assert on_radiograph(page, 0.5, 0.5)[0] == pytest.approx(before[0] - 60)
 
 
+def painted(page: Page) -> None:
+    """Wait until what was changed is painted."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def test_inverting_swaps_white_and_black(page: Page) -> None:
-    page.locator("#radiograph img").evaluate("image => image.decode()")
-    assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [0, 200]
+    painted(page)
+    # All values, from 0 to 200, are shown from black to white.
+    assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [0, 255]
     press(page, "i")
-    assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [255, 55]
+    painted(page)
+    assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [255, 0]
 
 
-def test_window_and_level_follow_a_right_drag(page: Page) -> None:
-    page.locator("#radiograph img").evaluate("image => image.decode()")
+def test_window_and_level_follow_a_right_drag_and_numbers(page: Page) -> None:
     start = on_radiograph(page, 0.5, 0.5)
-    drag(page, start, (start[0] - 105, start[1] + 45), button="right")
+    drag(page, start, (start[0] + 100, start[1] + 50), button="right")
+    painted(page)
     width, level = (float(page.locator(name).input_value()) for name in ("#window-width", "#window-level"))
-    assert (width, level) == (150, 150)
-    # 200 lies 50 above the middle of a window of 150 grays.
-    assert gray_at(page, 0.95) == pytest.approx(255 * (0.5 + 50 / 150), abs=2)
+    assert (width, level) == (250, 125)
+    assert page.locator("#window-preset").input_value() == ""
+    # 200 lies 75 above the middle of a window of 250 values.
+    assert gray_at(page, 0.95) == pytest.approx(255 * (0.5 + 75 / 250), abs=2)
+    page.get_by_label("Window width").fill("400")
+    page.get_by_label("Level of the window").fill("100")
+    press(page, "Escape")
+    painted(page)
+    assert gray_at(page, 0.95) == pytest.approx(255 * 0.75, abs=2)
+    page.locator("#window-preset").select_option(label="All values")
+    painted(page)
+    assert gray_at(page, 0.95) == 255
 
 
 def test_a_click_swaps_lateral_and_frontal_image(page: Page) -> None:
     page.get_by_role("button", name="Lateral: show large").click()
-    assert page.locator("#radiograph img").get_attribute("src") == "/images/1/lateral"
+    page.locator("#radiograph[aria-label='Lateral radiograph of study 1'][aria-busy=false]").wait_for()
+    assert page.locator("#radiograph .radiograph-caption").inner_text() == "200 × 300, 8 bit · the model’s input"
     assert page.locator(".thumb .caption").all_inner_texts() == ["Frontal", "Prior frontal"]
+    sizes = page.locator(".thumb img").evaluate_all(
+        "all => Promise.all(all.map((i) => i.decode().then(() => i.naturalWidth)))"
+    )
+    assert sizes == [256, 256]
+    # Boxes belong to the frontal image.
     assert labels(page) == []
-    press(page, "x", "x")
+    row(page, 0).locator(".sentence-text").click()
+    assert page.locator(".thumb .caption").all_inner_texts() == ["Lateral", "Prior frontal"]
     assert labels(page) == ["1"]
 
 
-def test_a_zoomed_large_radiograph_is_loaded_in_full_resolution(page: Page) -> None:
+def test_a_zoomed_image_is_loaded_in_full_resolution(page: Page) -> None:
+    levels: list[str] = []
+    page.on(
+        "response",
+        lambda answer: levels.append(answer.url.rsplit("=")[-1]) if "/images/1/prior" in answer.url else None,
+    )
     page.get_by_role("button", name="Prior frontal: show large").click()
-    image = page.locator("#radiograph img")
-    image.evaluate("image => image.decode()")
-    assert image.evaluate("image => image.naturalWidth") == 2048
-    press(page, *"+" * 8)
-    page.locator("#radiograph img[src*='full=1']").wait_for()
-    image.evaluate("image => image.decode()")
-    assert image.evaluate("image => image.naturalWidth") == 4000
+    page.locator("#radiograph[aria-label^=Prior][aria-busy=false]").wait_for()
+    with page.expect_response("**/images/1/prior_frontal?longest=4096"):
+        press(page, "+", "+", "+", "+", "+", "+")
+    assert levels[0] == "1024"
+
+
+def test_images_side_by_side_have_a_linked_zoom_and_own_windows(page: Page) -> None:
+    press(page, "s")
+    panes = page.locator(".radiograph:visible")
+    assert panes.evaluate_all("all => all.map((pane) => pane.dataset.kind)") == ["Frontal", "Lateral", "Prior frontal"]
+    assert page.locator(".thumb").count() == 0
+    page.locator(".radiograph[aria-busy=true]").first.wait_for(state="detached")
+    page.mouse.move(*on_radiograph(page, 0.5, 0.5))
+    page.mouse.wheel(0, -400)
+    widths = page.locator(".radiograph:visible .box-viewer-frame").evaluate_all(
+        "all => all.map((frame) => frame.offsetWidth / frame.parentElement.parentElement.clientWidth)"
+    )
+    assert min(widths) > 1
+    panes.nth(1).focus()
+    press(page, "i")
+    assert page.locator("#invert").get_attribute("aria-pressed") == "true"
+    press(page, "m", "-")
+    page.locator("#radiograph").focus()
+    assert page.locator("#invert").get_attribute("aria-pressed") == "false"
+    assert labels(page) == ["1"]
+    page.reload()
+    at_study(page, 1)
+    assert panes.count() == 3
+
+
+def test_the_magnifier_follows_the_pointer(page: Page) -> None:
+    lens = page.locator("#radiograph .radiograph-lens")
+    page.mouse.move(*on_radiograph(page, 0.3, 0.5))
+    press(page, "z")
+    place = on_radiograph(page, 0.95, 0.5)
+    page.mouse.move(*place)
+    painted(page)
+    around = lens.bounding_box()
+    assert around is not None
+    assert around["x"] + around["width"] / 2 == pytest.approx(place[0], abs=2)
+    assert (
+        lens.evaluate("lens => lens.getContext('2d').getImageData(lens.width / 2, lens.height / 2, 1, 1).data[0]")
+        == 255
+    )
+    press(page, "z")
+    assert not lens.is_visible()
+
+
+def test_loading_and_failing_images_are_stated(page: Page) -> None:
+    page.route("**/images/3/frontal?*", lambda route: route.fulfill(status=400, json={"error": "damaged"}))
+    held: list[Route] = []
+    # Also the request ahead of time.
+    page.route("**/images/4/frontal?*", lambda route: held.append(route))
+    page.evaluate("location.hash = '#3'")
+    page.get_by_text("The image cannot be loaded: damaged").wait_for()
+    page.evaluate("location.hash = '#4'")
+    page.locator("#radiograph[aria-busy=true]", has_text="Loading …").wait_for()
+    for route in held:
+        route.continue_()
+    page.locator("#radiograph[aria-busy=false]").wait_for()
+
+
+def test_images_of_the_next_study_are_fetched_ahead(page: Page) -> None:
+    with page.expect_response("**/images/6/frontal?*"):
+        page.evaluate("location.hash = '#5'")
+    at_study(page, 5)
+    page.route("**/images/6/frontal?*", lambda route: route.abort())
+    press(page, "n")
+    at_study(page, 6)
+    assert page.locator("#radiograph .radiograph-caption").inner_text().startswith("400 × 300")
 
 
 def test_a_sentence_shows_its_boxes_and_a_box_its_sentence(page: Page) -> None:
@@ -187,6 +280,61 @@ def test_a_box_can_be_drawn_and_removed(page: Page, running: Running, reviewer: 
     saved(page)
     assert running.sentence(1, reviewer).boxes == ()
     assert not running.sentence(1, reviewer).deleted
+
+
+def test_a_click_that_moves_by_some_pixels_changes_no_box(page: Page) -> None:
+    press(page, "j")
+    for place in ((0.2, 0.4), (0.3, 0.6)):
+        start = on_radiograph(page, *place)
+        drag(page, start, (start[0] + 2, start[1] + 1))
+    assert page.locator("#undo").is_disabled()
+    assert page.locator(".mark", has_text="boxes changed").count() == 0
+
+
+def test_a_box_added_and_removed_by_mouse_leaves_no_correction(browser: Browser, tmp_path: Path) -> None:
+    # Not a multiple of the precision that boxes are saved with.
+    drafted = [{"text": "Nodule.", "boxes": [box(1 / 3, 0.2, 2 / 3, 0.6)]}]
+    write_set(tmp_path, {"s1": drafted})
+    with served(tmp_path) as running, visiting(browser, running) as page:
+        press(page, "j")
+        page.get_by_role("button", name="Add a box").click()
+        drag(page, on_radiograph(page, 0.1, 0.1), on_radiograph(page, 0.2, 0.3))
+        page.locator(".mark", has_text="boxes changed").wait_for()
+        page.locator(".edit-box").nth(1).locator(".remove-box").click()
+        page.locator(".mark", has_text="boxes changed").wait_for(state="detached")
+        # Back to less than half a pixel of the original, which is 40 pixels wide.
+        start, end = on_radiograph(page, 0.5, 0.4), on_radiograph(page, 0.7, 0.4)
+        drag(page, start, end)
+        page.locator(".mark", has_text="boxes changed").wait_for()
+        drag(page, end, (start[0] + 2, start[1]))
+        page.locator(".mark", has_text="boxes changed").wait_for(state="detached")
+        saved(page)
+        assert running.state().corrections == ()
+
+
+def test_selecting_a_sentence_brings_its_boxes_into_view(page: Page) -> None:
+    page.mouse.move(*on_radiograph(page, 0.95, 0.95))
+    page.mouse.wheel(0, -900)
+    press(page, "j")
+    view, box_shown = (page.locator(name).bounding_box() for name in ("#radiograph", ".edit-box"))
+    assert view is not None
+    assert box_shown is not None
+    for start, length in (("x", "width"), ("y", "height")):
+        assert view[start] - 1 <= box_shown[start]
+        assert box_shown[start] + box_shown[length] <= view[start] + view[length] + 1
+
+
+def test_messages_are_visible_until_the_next_key(page: Page) -> None:
+    message = page.locator("#message")
+    press(page, "e")
+    assert message.inner_text() == "Select a sentence of the draft first."
+    assert message.is_visible()
+    press(page, "j")
+    assert not message.is_visible()
+    press(page, "0")
+    assert message.inner_text() == "Only a corrected sentence has a severity and a type of error."
+    press(page, "d", "Control+z")
+    message.get_by_text("Undone: deletion of sentence 1").wait_for()
 
 
 def test_moving_a_box_by_keys_is_one_announced_change(page: Page, running: Running, reviewer: str) -> None:
@@ -289,7 +437,7 @@ def test_a_deleted_sentence_explains_why_it_cannot_be_edited(page: Page) -> None
     # What is typed next is begun with a capital, which is no command.
     press(page, "Shift+L")
     assert not page.locator("#studies").is_visible()
-    alert = page.locator("#alert", has_text="This sentence is deleted; restore it to edit it.")
+    alert = page.locator("#alert", has_text="This sentence is deleted; restore it to change it.")
     alert.get_by_role("button", name="Restore").click()
     assert row(page, 0).locator("del").count() == 0
     # The message disappears with the deletion or the study.
@@ -443,8 +591,8 @@ def test_a_long_id_is_shortened(page: Page, letters: int) -> None:
 
 def test_image_tools_stay_on_one_line(page: Page) -> None:
     tools = page.locator(".radiograph-tools")
-    # The other images of the first study leave as little room as the list.
-    page.set_viewport_size({"width": 1024, "height": 768})
+    # With the other images of the first study.
+    page.set_viewport_size({"width": 1366, "height": 768})
     assert tools.evaluate("tools => tools.offsetHeight") < 45
     page.goto(page.url.replace("#1", "#2"))
     at_study(page, 2)
@@ -499,6 +647,38 @@ def test_a_custom_error_type_is_saved_on_blur(page: Page, running: Running, revi
     assert not row(page, 0).get_by_label("Custom error type").is_visible()
 
 
+def test_sentences_are_linked_on_demand_without_revealing_verdicts(page: Page) -> None:
+    counterparts = page.locator(".sentence.counterpart")
+    press(page, "]", "g")
+    assert page.locator("#message").inner_text() == "Sentences are linked to the reference report from step 3 on."
+    press(page, "]", "j")
+    page.locator("#reference-sentences li").first.wait_for()
+    assert counterparts.count() == 0
+    press(page, "g")
+    counterparts.get_by_text("The heart is mildly enlarged.").wait_for()
+    # By the subject: the verdict names no evidence for this sentence, and the other way round.
+    assert counterparts.count() == 1
+    page.locator("#reference-sentences button").nth(1).click()
+    page.locator("#sentences .counterpart", has_text="No pleural effusion.").wait_for()
+    press(page, "v", "j", "j")
+    page.locator("#reference-sentences .counterpart", has_text="No effusion.").wait_for()
+    press(page, "g")
+    assert counterparts.count() == 0
+
+
+def test_step_three_shows_draft_reference_and_comment_together(page: Page) -> None:
+    press(page, "]", "]")
+    page.locator("#reference-sentences li").first.wait_for()
+    for width, height in ((1366, 768), (1920, 1080)):
+        page.set_viewport_size({"width": width, "height": height})
+        for place in ("#sentences li >> nth=2", "#reference-sentences li >> nth=1", "#comment", "#advance"):
+            shown = page.locator(place)
+            assert shown.evaluate("""node => {
+              const { left, top, bottom } = node.getBoundingClientRect();
+              return node.contains(document.elementFromPoint(left + 6, (top + bottom) / 2));
+            }""")
+
+
 def test_verdicts_are_hidden_until_requested_from_step_three_on(page: Page) -> None:
     verdict = page.get_by_text("not entailed by the reference")
     tick = page.get_by_label("RadFact’s verdicts")
@@ -548,7 +728,7 @@ def test_two_thousand_studies_render_one_screenful(page: Page) -> None:
     rows.first.wait_for()
     assert page.locator("#study-count").inner_text() == "2000 studies"
     assert rows.count() < 40
-    assert page.evaluate("document.querySelectorAll('*').length") < 700
+    assert page.evaluate("document.querySelectorAll('*').length") < 800
     page.locator("#study-list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
     page.locator("#study-2000").wait_for()
     assert rows.count() < 40
@@ -562,7 +742,10 @@ def test_the_list_is_filtered_by_words_and_progress(page: Page) -> None:
     press(page, "/")
     page.keyboard.type("s199")
     assert page.locator("#study-count").inner_text() == "11 of 2000 studies"
-    press(page, "Enter", "ArrowDown", "Enter")
+    press(page, "Escape", "j")
+    assert page.get_by_label("Filter").input_value() == "s199"
+    assert row(page, 1).get_attribute("class") == "sentence selected"
+    press(page, "/", "Enter", "ArrowDown", "Enter")
     at_study(page, 1990)
     page.get_by_label("Filter").fill("")
     page.locator("#study-kind").select_option(label="with corrections")
@@ -627,7 +810,7 @@ def test_axe_finds_nothing_serious(page: Page, theme: str) -> None:
 def test_axe_finds_nothing_serious_where_the_reviewer_is_asked(browser: Browser, running: Running) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
     page = browser.new_page()
-    page.goto(running.url)
+    sign_in(page, running)
     page.locator("dialog[open]").wait_for()
     found = axe.run(page).response["violations"]
     page.close()

@@ -78,6 +78,11 @@ def test_changed_boxes_are_a_correction(store: Store) -> None:
     assert not first(change(store, "boxes", sentence="d0", boxes=[CORNERS])).is_correction
 
 
+def test_rounded_boxes_are_no_correction(store: Store) -> None:
+    review = change(store, "boxes", sentence="d0", boxes=[[share + 4e-6 for share in CORNERS]])
+    assert review.state.corrections == ()
+
+
 def test_an_assessment_changes_only_its_fields(store: Store) -> None:
     change(store, "assess", sentence="d0", severity=2, error_type="OMISSION")
     assessment = first(change(store, "assess", sentence="d0", comment="seen on the lateral")).assessment
@@ -503,13 +508,13 @@ def start_server(drafts: Path, manifest: Path) -> tuple[subprocess.Popen[str], i
     )
     assert server.stdout is not None
     for line in server.stdout:
-        if address := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
+        if address := re.search(r"http://127\.0\.0\.1:(\d+)/\?", line):
             return server, int(address[1])
     raise AssertionError("the server did not start")
 
 
-def post(connection: HTTPConnection, path: str, **body: Any) -> Any:
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+def post(connection: HTTPConnection, path: str, cookie: str, **body: Any) -> Any:
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", "Cookie": cookie})
     answer = connection.getresponse()
     state = json.loads(answer.read())
     assert answer.status == 200, state
@@ -522,7 +527,12 @@ def test_a_killed_server_loses_no_acknowledged_change(tmp_path: Path) -> None:
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
     answered = 0
     try:
-        post(connection, "/api/reviewers", name="Ada")
+        with closing(Store(tmp_path / "review.sqlite")) as store:
+            connection.request("GET", f"/?token={store.token()}")
+        entrance = connection.getresponse()
+        entrance.read()
+        cookie = str(entrance.headers["set-cookie"]).split(";")[0]
+        post(connection, "/api/reviewers", cookie, name="Ada")
         # Somewhere between the writes of one of the changes to come.
         killer = threading.Timer(0.4, server.send_signal, [signal.SIGKILL])
         killer.start()
@@ -530,7 +540,7 @@ def test_a_killed_server_loses_no_acknowledged_change(tmp_path: Path) -> None:
             for version in range(100_000):
                 text = f"Finding {version}."
                 body = {"reviewer": "Ada", "id": f"change-{version}", "version": version, "kind": "add", "text": text}
-                state = post(connection, "/api/studies/1/changes", **body)["state"]
+                state = post(connection, "/api/studies/1/changes", cookie, **body)["state"]
                 answered = state["version"]
         except (OSError, HTTPException):
             killer.join()

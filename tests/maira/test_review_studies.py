@@ -5,15 +5,19 @@ from __future__ import annotations
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
+import pydicom
 import pytest
 from error_checks import raises
 from PIL import Image
 from review_files import REFERENCE, REPORT, write_set
 
-from maira.review.images import LONGEST_SIDE, as_png, describe_images
+from data.archive import Radiograph
+from maira.review.images import Pyramid, describe_images, load_pyramid, thumbnail
 from maira.review.studies import ReviewSet, read_review_drafts, read_review_set
 from radfact.io.jsonl import write_jsonl
 
@@ -106,12 +110,31 @@ def test_images_outside_the_folder_are_counted_and_can_be_allowed(tmp_path: Path
     assert read_review_set(drafts, manifest).images_outside() == 1
     review = read_review_set(drafts, manifest, image_folders=[outside.parent])
     assert review.images_outside() == 0
-    assert review.image(1, "frontal") == outside.resolve()
+    shown = review.image(1, "frontal")
+    assert shown is not None
+    assert shown.radiograph.path == outside.resolve()
 
 
-def test_image_sizes_are_those_of_the_original(tmp_path: Path) -> None:
+def test_an_original_is_shown_where_it_is_allowed(tmp_path: Path, outside: Path) -> None:
+    with ZipFile(outside.parent / "originals.zip", "w") as archive:
+        archive.write(outside, "deep/one.png")
+    original = {"path": str(outside.parent / "originals.zip"), "member": "deep/one.png", "is_inverted": True}
+    drafts, manifest = write_set(tmp_path, {"one": REPORT}, {"one": {"originals": {"frontal": original}}})
+    hidden = read_review_set(drafts, manifest)
+    assert hidden.images_outside() == 1
+    shown = hidden.image(1, "frontal")
+    assert shown is not None
+    assert not shown.is_original
+    review = read_review_set(drafts, manifest, image_folders=[outside.parent])
+    shown = review.image(1, "frontal")
+    assert shown is not None
+    assert shown.is_original
+    assert load_pyramid(shown.radiograph).info["is_inverted"]
+
+
+def test_missing_images_are_stated(tmp_path: Path) -> None:
     assert describe_images(read_one(tmp_path, lateral="lost.png"), 1) == {
-        "frontal": {"url": "/images/1/frontal", "width": 40, "height": 20},
+        "frontal": {"url": "/images/1/frontal", "thumbnail": "/thumbnails/1/frontal", "is_original": False},
         "lateral": {"message": "no such image"},
         "prior_frontal": None,
     }
@@ -124,19 +147,86 @@ def test_an_oversized_image_is_refused_by_its_header(tmp_path: Path) -> None:
     (tmp_path / "radiograph.png").write_bytes(
         bytes(png[:12]) + header + crc32(header).to_bytes(4, "big") + bytes(png[33:])
     )
-    assert describe_images(review, 1)["frontal"] == {"message": "more pixels than a radiograph has"}
+    shown = review.image(1, "frontal")
+    assert shown is not None
+    with raises("radiograph.png: invalid-value"):
+        load_pyramid(shown.radiograph)
 
 
-def test_images_are_served_as_8_bit_gray_at_screen_size(tmp_path: Path) -> None:
-    Image.fromarray(np.full((30, 4096), 40_000, np.uint16)).save(tmp_path / "deep.png")
-    for full, width in ((False, LONGEST_SIDE), (True, 4096)):
-        with Image.open(BytesIO(as_png(tmp_path / "deep.png", full=full))) as shown:
-            assert (shown.format, shown.mode, shown.width) == ("PNG", "L", width)
+def pyramid(path: Path) -> Pyramid:
+    return load_pyramid(Radiograph("frontal", path, "frontal"))
 
 
-def test_8_bit_values_are_kept_and_16_bit_values_are_stretched(tmp_path: Path) -> None:
-    for depth, values in ((np.uint8, [10, 20, 30]), (np.uint16, [1000, 2000, 3000])):
-        Image.fromarray(np.array([values], depth)).save(tmp_path / f"{depth.__name__}.png")
-    shown = [np.asarray(Image.open(BytesIO(as_png(tmp_path / f"uint{bits}.png", full=True)))) for bits in (8, 16)]
-    assert shown[0].tolist() == [[10, 20, 30]]
-    assert shown[1].tolist() == [[0, 128, 255]]
+def output_values(pyramid: Pyramid) -> list[list[float]]:
+    values = pyramid.levels[0] * pyramid.info["scale"] + pyramid.info["offset"]
+    return [[float(value) for value in row] for row in values]
+
+
+@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
+def test_values_are_those_of_the_file(tmp_path: Path, depth: type[np.unsignedinteger]) -> None:
+    scale = np.iinfo(depth).max // 5
+    values = np.arange(6, dtype=depth).reshape(2, 3) * depth(scale)
+    Image.fromarray(values).save(tmp_path / "values.png")
+    assert output_values(pyramid(tmp_path / "values.png")) == values.tolist()
+
+
+def test_levels_halve_the_resolution(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 4096, (601, 1202), np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    levels = pyramid(tmp_path / "deep.png")
+    assert [level.shape for level in levels.levels] == [(601, 1202), (300, 601), (150, 300)]
+    means = values[:600, :].reshape(300, 2, 601, 2).mean((1, 3))
+    assert np.abs(levels.levels[1] + levels.info["offset"] - means).max() <= 0.5
+    assert [levels.level(longest)[1] for longest in (1, 300, 301, 601, 602, 5000)] == [4, 4, 2, 2, 1, 1]
+
+
+def write_dicom(path: Path, values: npt.NDArray[np.integer], **elements: Any) -> None:
+    """Write a minimal radiograph in explicit little endian."""
+    dataset = pydicom.Dataset()
+    dataset.file_meta = pydicom.dataset.FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    dataset.SOPClassUID, dataset.SOPInstanceUID = pydicom.uid.ComputedRadiographyImageStorage, "1.2.3"
+    dataset.Rows, dataset.Columns = values.shape
+    dataset.SamplesPerPixel, dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 1, 16, 16, 15
+    dataset.PixelRepresentation = int(np.issubdtype(values.dtype, np.signedinteger))
+    for name, value in {"PhotometricInterpretation": "MONOCHROME2", **elements}.items():
+        setattr(dataset, name, value)
+    dataset.PixelData = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    dataset.save_as(path, enforce_file_format=True)
+
+
+def test_a_dicom_file_is_shown_in_its_own_values_and_windows(tmp_path: Path) -> None:
+    values = np.array([[-32768, -100, 0], [100, 200, 32767]], np.int16)
+    write_dicom(
+        tmp_path / "one.dcm",
+        values,
+        RescaleSlope=-2,
+        RescaleIntercept=10,
+        PhotometricInterpretation="MONOCHROME1",
+        WindowCenter=[40, 50],
+        WindowWidth=[400, 0],
+        WindowCenterWidthExplanation=["NORMAL", "NONE"],
+        PixelSpacing=[0.2, 0.1],
+    )
+    shown = pyramid(tmp_path / "one.dcm")
+    assert output_values(shown) == (values.astype(int) * -2 + 10).tolist()
+    # Low output values are bright; pixels are twice as high as wide.
+    assert (shown.info["is_inverted"], shown.info["width"], shown.info["height"]) == (True, 3, 4)
+    assert shown.info["windows"][:2] == [
+        {"name": "NORMAL", "center": 40, "width": 400},
+        {"name": "All values", "center": 11, "width": 131070},
+    ]
+
+
+def test_padding_does_not_widen_the_values(tmp_path: Path) -> None:
+    values = np.array([[65535, 65535, 300], [100, 200, 65535]], np.uint16)
+    write_dicom(tmp_path / "one.dcm", values, PixelPaddingValue=65535)
+    assert output_values(pyramid(tmp_path / "one.dcm")) == [[100, 100, 300], [100, 200, 100]]
+
+
+def test_a_thumbnail_has_256_pixels_and_the_first_window(tmp_path: Path) -> None:
+    values = np.repeat(np.repeat(np.array([[100, 200], [300, 400]], np.uint16), 400, 0), 300, 1)
+    write_dicom(tmp_path / "one.dcm", values, WindowCenter=200, WindowWidth=200)
+    with Image.open(BytesIO(thumbnail(pyramid(tmp_path / "one.dcm")))) as image:
+        assert image.size == (192, 256)
+        assert [image.getpixel(place) for place in ((9, 9), (150, 9), (9, 200), (150, 200))] == [0, 128, 255, 255]

@@ -8,6 +8,8 @@ const STEP = 0.01;
 const FINE_STEP = 0.002;
 // Arrow keys pressed within this time make one change.
 const PAUSE_MS = 700;
+// A click may move the pointer by this many pixels of the screen, as on the image.
+const CLICK_SLACK = 4;
 // A box smaller than this came from a click, not from a drag.
 const SMALLEST = 0.008;
 
@@ -29,9 +31,17 @@ function resized([left, top, right, bottom], handle, x, y) {
   ];
 }
 
-/** Shares rounded to five places: a fifth of a pixel of a large radiograph, and short numbers in the records. */
-function rounded(boxes) {
-  return boxes.map((box) => box.map((share) => Number(share.toFixed(5))));
+/**
+ * Boxes as they are saved: a box within half a pixel of one of the draft is that one, and the shares of others are rounded to
+ * five places, a fifth of a pixel of a large radiograph.
+ *
+ * @param {number[][]} boxes
+ * @param {number[][]} drafted
+ * @param {{width: number, height: number}} size  of the original in pixels
+ */
+function settled(boxes, drafted, { width, height }) {
+  const isSame = (box, other) => box.every((share, side) => Math.abs(share - other[side]) * (side % 2 ? height : width) < 0.5);
+  return boxes.map((box) => drafted.find((other) => isSame(box, other)) ?? box.map((share) => Number(share.toFixed(5))));
 }
 
 export class BoxEditor {
@@ -42,7 +52,7 @@ export class BoxEditor {
   #release = null;
 
   /**
-   * @param {Radiograph} radiograph
+   * @param {import("./original.js").OriginalRadiograph} radiograph
    * @param {(sentenceId: string, boxes: number[][]) => void} change  called once an edit is complete
    * @param {() => void} touched  called when `isChanging` may have changed
    * @param {(sentenceId: string) => void} back  called when a box is left for its sentence
@@ -109,7 +119,11 @@ export class BoxEditor {
     this.#timer = null;
     if (wasChanging) this.touched();
     if (!this.#sentence || sameBoxes(this.#boxes, this.#sentence.boxes)) return;
-    this.#boxes = rounded(this.#boxes);
+    this.#boxes = settled(this.#boxes, [...this.#sentence.draft_boxes, ...this.#sentence.boxes], this.radiograph.size);
+    if (sameBoxes(this.#boxes, this.#sentence.boxes)) {
+      this.#render();
+      return;
+    }
     // Set first, because the change redraws the page, which calls this again.
     this.#sentence = { ...this.#sentence, boxes: this.#boxes };
     this.change(this.#sentence.id, this.#boxes);
@@ -125,6 +139,8 @@ export class BoxEditor {
         left: percent(box[0]), top: percent(box[1]), width: percent(box[2] - box[0]), height: percent(box[3] - box[1]),
       });
       node.classList.toggle("locked", this.locked);
+      // The button is next to the box, where the image continues.
+      node.classList.toggle("at-right", (box[0] + box[2]) / 2 > 0.5);
       node.querySelector(".box-viewer-label").textContent = String(this.number);
       node.setAttribute("aria-label", `Box ${at + 1} of ${this.#boxes.length} of sentence ${this.number}: ${where(box)}`);
     });
@@ -134,6 +150,7 @@ export class BoxEditor {
     return element("div", { class: "edit-box", tabindex: "0", role: "button", "aria-roledescription": "box",
       "aria-keyshortcuts": "ArrowLeft ArrowRight ArrowUp ArrowDown Delete" },
     element("span", { class: "box-viewer-label" }),
+    element("span", { class: "remove-box", title: "Remove this box (Del)", "aria-hidden": "true", text: "×" }),
     ...HANDLES.map((handle) => element("span", { class: `handle ${handle}`, "data-handle": handle, "aria-hidden": "true" })));
   }
 
@@ -150,10 +167,17 @@ export class BoxEditor {
     const at = this.#placeOf(event.target);
     if (event.button !== 0 || event.ctrlKey || event.altKey || at < 0 || this.locked) return;
     event.preventDefault();
+    if (event.target.classList.contains("remove-box")) {
+      this.#remove(at);
+      return;
+    }
     this.layer.children[at].focus({ preventScroll: true });
     const handle = event.target.dataset.handle;
     const [start, before] = [this.radiograph.shareAt(event), this.#boxes[at]];
+    let isDragged = false;
     this.#follow(event, (now) => {
+      isDragged ||= Math.hypot(now.clientX - event.clientX, now.clientY - event.clientY) > CLICK_SLACK;
+      if (!isDragged) return;
       const place = this.radiograph.shareAt(now);
       const [x, y] = [place[0] - start[0], place[1] - start[1]];
       this.#set(at, handle ? resized(before, handle, x, y) : moved(before, x, y));
@@ -243,9 +267,11 @@ export class BoxEditor {
       this.#remove(at);
       return;
     }
-    const [x, y] = direction.map((sign) => sign * (event.altKey ? FINE_STEP : STEP));
+    // A box within half a pixel of the draft's would be the draft's.
+    const { width, height } = this.radiograph.size;
+    const [x, y] = direction.map((sign, axis) => sign * (event.altKey ? Math.max(FINE_STEP, 0.51 / [width, height][axis]) : STEP));
     this.#set(at, event.shiftKey ? resized(this.#boxes[at], "se", x, y) : moved(this.#boxes[at], x, y));
-    this.radiograph.reveal(this.#boxes[at]);
+    this.radiograph.revealAll([this.#boxes[at]]);
     announce(where(this.#boxes[at]));
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.commit(), PAUSE_MS);

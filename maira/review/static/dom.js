@@ -44,6 +44,20 @@ export function announce(words) {
   region.textContent = region.textContent === words ? `${words}\u00a0` : words;
 }
 
+/** Show a message until the next key or click, and announce it. */
+export function notify(words) {
+  const message = byId("message");
+  message.textContent = words;
+  message.hidden = false;
+  announce(words);
+}
+
+for (const name of ["keydown", "pointerdown"]) {
+  document.addEventListener(name, () => {
+    byId("message").hidden = true;
+  }, { capture: true });
+}
+
 let isAlertValid = () => true;
 
 /**

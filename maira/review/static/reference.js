@@ -23,8 +23,9 @@ export class Reference {
    * @param {{text: string, boxes: number[][] | null}[] | null} sentences  null until the server sends them
    * @param {number} step  of the review
    * @param {string | null} selected
+   * @param {string[]} counterparts  ids of sentences on the same subject as the selected one
    */
-  update(sentences, step, selected) {
+  update(sentences, step, selected, counterparts) {
     this.root.hidden = sentences === null || step < REFERENCE_STEP;
     if (sentences !== this.#sentences) this.#draw(sentences ?? []);
     this.#sentences = sentences;
@@ -32,7 +33,13 @@ export class Reference {
       const chosen = button.dataset.id === selected;
       button.setAttribute("aria-pressed", String(chosen));
       button.closest("li").classList.toggle("selected", chosen);
+      button.closest("li").classList.toggle("counterpart", counterparts.includes(button.dataset.id));
     }
+  }
+
+  /** Scroll a sentence into view. */
+  reveal(id) {
+    this.list.querySelector(`[data-id="${CSS.escape(id)}"]`)?.closest("li").scrollIntoView({ block: "nearest" });
   }
 
   #draw(sentences) {

@@ -2,7 +2,7 @@
 
 import { get, Refused } from "./api.js";
 import { StudyView } from "./study_view.js";
-import { alertBar, announce, asSentence, byId, checkAlert, closeOnOutsideClick, counted } from "./dom.js";
+import { alertBar, announce, asSentence, byId, checkAlert, closeOnOutsideClick, counted, notify } from "./dom.js";
 import { bindKeys } from "./keys.js";
 import { BrowserStorage, keyOf, setSetting, setting, tabReviewer } from "./storage.js";
 import { ChangeQueue } from "./queue.js";
@@ -14,6 +14,8 @@ const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sente
   comment: "the comment on the study", step: "a step", finish: "finishing", reopen: "reopening",
   undo: "an undo", redo: "a redo" };
 const ASSESSED = { severity: "a severity", error_type: "a type of error", comment: "the comment on a correction" };
+
+const TITLE = document.title;
 
 // Time between attempts to open a study.
 const RETRY_MS = 2000;
@@ -71,6 +73,8 @@ class Review {
 
   async start() {
     byId("reviewer").textContent = visibleText(this.reviewer);
+    byId("reviewer").disabled = this.set.reader !== null;
+    byId("reviewer").title = this.set.reader === null ? "Change the reviewer" : "Your link is for this name";
     for (const link of document.querySelectorAll("#export-menu a")) link.search = new URLSearchParams({ reviewer: this.reviewer });
     this.list.setStudies(await get(`/api/studies?reviewer=${encodeURIComponent(this.reviewer)}`));
     this.#listen();
@@ -88,7 +92,7 @@ class Review {
   }
 
   go(number) {
-    if (number === null) announce("All studies are finished.");
+    if (number === null) notify("All studies are finished.");
     else if (number < 1 || number > this.set.studies) return;
     else if (location.hash === `#${number}`) this.open();
     else location.hash = String(number);
@@ -102,11 +106,26 @@ class Review {
     checkAlert();
     if (number === this.studyView.number) return;
     const opening = this.openings;
+    const loading = byId("loading");
+    loading.textContent = `Loading study ${number} …`;
+    loading.hidden = false;
     try {
       const study = await this.studyView.fetch(number);
       if (opening === this.openings) this.#show(study);
     } catch (error) {
       if (opening === this.openings) this.#showOpenError(number, error);
+    }
+    if (opening === this.openings) loading.hidden = true;
+  }
+
+  /** Fetch the images of the studies that probably follow. */
+  async #prefetch(number) {
+    const opening = this.openings;
+    for (const next of new Set([number + 1, this.list.unfinishedAfter(number)])) {
+      if (next === null || next > this.set.studies) continue;
+      const study = await this.studyView.fetch(next).catch(() => null);
+      if (opening !== this.openings) return;
+      if (study) this.studyView.inputs.prefetch(study);
     }
   }
 
@@ -130,12 +149,13 @@ class Review {
     const { number } = study;
     this.studyView.open(study);
     this.list.mark(number);
-    document.title = visibleText(`${number} · ${this.set.title}`);
+    document.title = `${number} · ${TITLE}`;
     byId("study-place").textContent = `${number} of ${this.set.studies} ·`;
     byId("study-id").textContent = visibleText(this.studyView.sampleId);
     byId("study-name").title = visibleText(this.studyView.sampleId);
     byId("previous-study").disabled = number === 1;
     byId("following-study").disabled = number === this.set.studies;
+    this.#prefetch(number);
   }
 
   goUnfinished() {
@@ -240,7 +260,7 @@ class Review {
   #showTrouble(trouble, changes) {
     const bar = byId("trouble");
     const words = !trouble ? "" : trouble.signedOut
-      ? `Signed out: ${changes} stored in this browser. Open the address that the server printed.`
+      ? `Signed out: ${changes} stored in this browser. Open your link to the review again.`
       : `${asSentence(trouble.message)} ${changes} not saved; stored in this browser and sent again.`;
     bar.hidden = !words;
     if (bar.textContent !== words) bar.textContent = words;
@@ -248,7 +268,7 @@ class Review {
 
   #bind() {
     const { studyView, list } = this;
-    const { radiograph } = studyView.inputs;
+    const { inputs } = studyView;
     this.#showProgress();
     closeOnOutsideClick(byId("export-menu"));
     byId("toggle-studies").addEventListener("click", () => this.toggleList());
@@ -280,7 +300,7 @@ class Review {
       { keys: ["p"], help: "previous study", run: () => this.go(studyView.number - 1) },
       { keys: ["u"], help: "next study that is not finished", always: true, run: () => this.goUnfinished() },
       { keys: ["l"], help: "list of studies", always: true, run: () => this.toggleList() },
-      { keys: ["/"], help: "filter the list", always: true, run: () => {
+      { keys: ["/"], help: "filter the list; Escape leaves the filter", always: true, run: () => {
         this.showList(true);
         byId("study-filter").focus();
       } },
@@ -289,13 +309,16 @@ class Review {
       { keys: ["Delete"], help: "on a box: remove it" },
       { keys: ["h"], help: "boxes: all, selected, none", run: () => studyView.cycleBoxes() },
       { keys: ["v"], help: "show or hide RadFact’s verdicts (from step 3 on)", run: () => studyView.toggleVerdicts() },
-      { keys: ["m"], help: "focus the image; arrow keys move it", run: () => radiograph.root.focus() },
+      { keys: ["g"], help: "link sentences of draft and reference on the same subject", run: () => studyView.toggleLinks() },
+      { keys: ["m"], help: "focus the image; arrow keys move it", run: () => inputs.active.root.focus() },
       { keys: ["x"], help: "next image (frontal, lateral, prior)", run: () => studyView.cycleImages() },
-      { keys: ["+", "="], help: "zoom in", run: () => radiograph.zoomIn() },
-      { keys: ["-"], help: "zoom out", run: () => radiograph.zoomOut() },
-      { keys: ["w"], help: "window and level", run: () => byId("window-width").focus() },
-      { keys: ["i"], help: "invert", run: () => radiograph.invert() },
-      { keys: ["r"], help: "reset the image", run: () => radiograph.reset() },
+      { keys: ["+", "="], help: "zoom in", run: () => inputs.active.zoomIn() },
+      { keys: ["-"], help: "zoom out", run: () => inputs.active.zoomOut() },
+      { keys: ["w"], help: "window and level, in values of the original", run: () => byId("window-width").focus() },
+      { keys: ["i"], help: "invert", run: () => inputs.active.invert() },
+      { keys: ["z"], help: "magnifier", run: () => inputs.active.magnify() },
+      { keys: ["s"], help: "all images side by side, with linked zoom", run: () => byId("side-by-side").click() },
+      { keys: ["r"], help: "reset the image", run: () => inputs.active.reset() },
       { keys: ["Escape"], help: "deselect the sentence; on a box: back to the sentence", run: () => studyView.deselect() },
       { keys: ["?"], help: "this help", always: true, run: help },
     ], () => studyView.number !== null);
@@ -307,16 +330,15 @@ async function start() {
   useTheme(setting("theme") ?? "dark");
   byId("theme").addEventListener("click", toggleTheme);
   const set = await get("/api/set");
-  byId("title").textContent = visibleText(set.title);
   const known = tabReviewer();
-  const reviewer = set.reviewers.includes(known) ? known : await askReviewer(set.reviewers, null);
+  const reviewer = set.reader ?? (set.reviewers.includes(known) ? known : await askReviewer(set.reviewers, null));
   const storage = new BrowserStorage(reviewer);
   await new Review(set, reviewer, storage, await unsentChanges(storage, reviewer, set.studies)).start();
 }
 
 start().catch((error) => {
   const words = error instanceof Refused && [401, 403].includes(error.status)
-    ? "This browser is not signed in. Open the address that the server printed." : asSentence(`The review cannot start: ${error.message}`);
+    ? "This browser is not signed in. Open your link to the review again." : asSentence(`The review cannot start: ${error.message}`);
   byId("blank-text").textContent = words;
   announce(words);
 });

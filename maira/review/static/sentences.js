@@ -41,7 +41,7 @@ class Row {
     this.root.dataset.id = id;
   }
 
-  update(sentence, { number, selected, locked, showAssessment, verdict, errorTypes }) {
+  update(sentence, { number, selected, isCounterpart, locked, showAssessment, verdict, errorTypes }) {
     const corrected = isCorrection(sentence);
     const state = stateOf(sentence);
     this.number.textContent = String(number);
@@ -50,6 +50,7 @@ class Row {
     // Screen readers would read deleted and added words as one text.
     this.button.setAttribute("aria-label", visibleText(`${[`Sentence ${number}`, ...state].join(", ")}: ${sentence.text}`));
     this.root.classList.toggle("selected", selected);
+    this.root.classList.toggle("counterpart", isCounterpart);
     for (const name of ["deleted", "edited"]) this.root.classList.toggle(name, sentence[name]);
     this.root.classList.toggle("added", sentence.origin === "added");
     this.marks.replaceChildren(...state.map((text) => element("span", { class: `mark ${text.replaceAll(/\W/g, "-")}`, text })));
@@ -148,14 +149,14 @@ export class SentenceList {
 
   /**
    * @param {object} state  of the draft, sentences in order
-   * @param {{selected: string | null, locked: boolean, showAssessment: boolean, errorTypes: string[],
+   * @param {{selected: string | null, counterparts: string[], locked: boolean, showAssessment: boolean, errorTypes: string[],
    *   verdictOf: (place: number) => object | null}} how
    */
-  update(state, { selected, locked, showAssessment, errorTypes, verdictOf }) {
+  update(state, { selected, counterparts, locked, showAssessment, errorTypes, verdictOf }) {
     const rows = state.sentences.map((sentence, at) => {
       const row = this.#rows.get(sentence.id) ?? new Row(sentence.id, this.set, this.handlers);
       row.update(sentence, {
-        number: at + 1, selected: sentence.id === selected, locked, showAssessment, errorTypes,
+        number: at + 1, selected: sentence.id === selected, isCounterpart: counterparts.includes(sentence.id), locked, showAssessment, errorTypes,
         verdict: sentence.origin === "draft" ? verdictOf(at) : null,
       });
       return [sentence.id, row];
@@ -222,6 +223,11 @@ export class SentenceList {
       this.#rows.get(open.place)?.close();
       if (had) this.focus(open.place);
     }
+  }
+
+  /** Scroll a sentence into view. */
+  reveal(id) {
+    this.#rows.get(id)?.root.scrollIntoView({ block: "nearest" });
   }
 
   focus(id) {

@@ -41,6 +41,15 @@ export class StudyList {
       event.preventDefault();
       this.focus();
     });
+    for (const id of ["study-filter", "study-kind"]) {
+      byId(id).addEventListener("keydown", (event) => {
+        if (event.key !== "Escape") return;
+        // The browser would clear the filter.
+        event.preventDefault();
+        event.stopPropagation();
+        this.focus();
+      });
+    }
   }
 
   /** @param {{number: number, sample_id: string, status: string, step: number, corrections: number}[]} studies */

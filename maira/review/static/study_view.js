@@ -1,7 +1,7 @@
 /** View of one study, and the reviewer's actions on it. */
 
 import { get } from "./api.js";
-import { alertBar, announce, byId, counted } from "./dom.js";
+import { alertBar, announce, byId, counted, notify } from "./dom.js";
 import { Inputs } from "./inputs.js";
 import { keyOf } from "./storage.js";
 import { Reference } from "./reference.js";
@@ -25,6 +25,8 @@ export class StudyView extends EventTarget {
   #askedTypes = false;
   // Whether more unsaved text may follow when the current text is saved.
   #mayRestore = false;
+  // Counterparts of the draft's sentences in a version of the state: `{version, counterparts}`.
+  #links = null;
   // Latest known version of each study.
   #versions = new Map();
 
@@ -39,7 +41,8 @@ export class StudyView extends EventTarget {
     Object.assign(this, { reviewer, queue, words: new UnsavedText(storage) });
     this.errorTypes = set.error_types;
     this.inputs = new Inputs({
-      select: (id) => this.select(id, { reveal: true }),
+      // The boxes are in view: one of them was clicked.
+      select: (id) => this.select(id, { reveal: true, isInView: true }),
       focus: (id) => this.sentences.focus(id),
       changeBoxes: (id, boxes) => this.change("boxes", { sentence: id, boxes }),
       touched: () => this.dispatchEvent(new Event("shown")),
@@ -76,6 +79,7 @@ export class StudyView extends EventTarget {
     byId("box-mode").addEventListener("change", () => this.render());
     byId("verdicts").addEventListener("change", () => this.render());
     byId("verdict-toggle").hidden = !set.verdicts;
+    byId("links").addEventListener("change", () => this.#link());
   }
 
   get number() {
@@ -118,6 +122,7 @@ export class StudyView extends EventTarget {
     this.#selected = null;
     this.#turns = 0;
     this.#askedTypes = false;
+    this.#links = null;
     this.words.open(this.key);
     byId("study").hidden = false;
     byId("blank").hidden = true;
@@ -169,8 +174,8 @@ export class StudyView extends EventTarget {
     const before = this.#study.state;
     this.#study.state = state;
     this.render();
-    if (kind === "undo") announce(`Undone: ${difference(state, before)}`);
-    if (kind === "redo") announce(`Redone: ${difference(before, state)}`);
+    if (kind === "undo") notify(`Undone: ${difference(state, before)}`);
+    if (kind === "redo") notify(`Redone: ${difference(before, state)}`);
     // A restored sentence may have unsaved text.
     if (kind === "undo" || kind === "redo") this.#restoreUnsaved();
     this.#turn();
@@ -224,16 +229,18 @@ export class StudyView extends EventTarget {
     if (this.#selected && !this.#isThere(state)) this.#selected = null;
     for (const { assessment } of this.#study.state.sentences) this.#noteType(assessment.error_type);
     verdicts.disabled = state.step < REFERENCE_STEP;
+    byId("link-toggle").hidden = !this.#canLink;
+    const counterparts = this.#counterparts;
     this.steps.update(state, this.#study.reference);
     this.sentences.update(state, {
-      selected: this.#selected, locked: state.done, showAssessment: state.step === 4, errorTypes: this.errorTypes,
+      selected: this.#selected, counterparts, locked: state.done, showAssessment: state.step === 4, errorTypes: this.errorTypes,
       verdictOf: (at) => (verdicts.checked && !verdicts.disabled
         ? this.#study.verdicts?.find(({ index }) => index === at) ?? null : null),
     });
     byId("empty-draft").hidden = state.sentences.length > 0;
-    this.reference.update(this.#study.reference, state.step, this.#selected);
+    this.reference.update(this.#study.reference, state.step, this.#selected, counterparts);
     this.inputs.draw(state.sentences, this.reference.isOpen ? this.#study.reference : [], {
-      selected: this.#selected, locked: state.done, mode,
+      selected: this.#selected, counterparts, locked: state.done, mode,
     });
     this.comment.show(state.comment);
     showUnsaved(state, this.waiting, { continueTyping: (place) => this.#continueTyping(place), discard: (place) => this.discard(place) });
@@ -242,6 +249,47 @@ export class StudyView extends EventTarget {
     byId("redo").disabled = !state.can_redo || this.queue.trouble !== null;
     byId("reopen").hidden = !state.done;
     this.dispatchEvent(new Event("shown"));
+  }
+
+  get #canLink() {
+    return this.shown.step >= REFERENCE_STEP && Boolean(this.#study.reference?.length);
+  }
+
+  /** Sentences on the same subject as the selected one, in the other report. */
+  get #counterparts() {
+    if (!byId("links").checked || !this.#canLink || this.#selected === null || this.#links === null) return [];
+    const ofDraft = ({ id, edited }, at) => {
+      // The evidence of RadFact's verdict would reveal the verdict.
+      const verdict = byId("verdicts").checked && !edited && this.#study.verdicts?.find(({ index }) => index === at);
+      const places = verdict && verdict.evidence.length ? verdict.evidence : this.#links.counterparts[id] ?? [];
+      return places.map((place) => `reference-${place}`);
+    };
+    const { sentences } = this.shown;
+    if (!this.#selected.startsWith("reference-")) {
+      return sentences.flatMap((sentence, at) => (sentence.id === this.#selected ? ofDraft(sentence, at) : []));
+    }
+    return sentences.filter((sentence, at) => ofDraft(sentence, at).includes(this.#selected)).map(({ id }) => id);
+  }
+
+  /** Link the selected sentence to the other report, and bring its first counterpart into view. */
+  async #link() {
+    const { number } = this;
+    if (byId("links").checked && this.#canLink && this.#links?.version !== this.shown.version) {
+      const path = `/api/studies/${number}/counterparts?reviewer=${encodeURIComponent(this.reviewer)}`;
+      const links = await get(path).catch(() => null);
+      if (this.number !== number) return;
+      this.#links = links ?? this.#links;
+    }
+    this.render();
+    const [first] = this.#counterparts;
+    if (first?.startsWith("reference-")) this.reference.reveal(first);
+    else if (first) this.sentences.reveal(first);
+    else if (byId("links").checked && this.#selected) notify("No sentence on the same subject in the other report");
+  }
+
+  toggleLinks() {
+    if (this.#canLink) byId("links").click();
+    else notify(`Sentences are linked to the reference report from step ${REFERENCE_STEP} on.`);
   }
 
   /** Offer an error type for every correction. */
@@ -254,13 +302,21 @@ export class StudyView extends EventTarget {
       || state.sentences.some(({ id }) => id === this.#selected);
   }
 
-  /** Select a sentence of the draft or the reference; null deselects. */
-  select(id, { reveal = false, focus = false } = {}) {
+  /** Boxes of the selected sentence of the draft or the reference. */
+  get #boxes() {
+    const selected = this.#selected?.startsWith("reference-")
+      ? this.#study.reference?.[Number(this.#selected.slice("reference-".length))] : this.#sentence;
+    return selected?.boxes ?? [];
+  }
+
+  /** Select a sentence of the draft or the reference, and bring its boxes into view; null deselects. */
+  select(id, { reveal = false, focus = false, isInView = false } = {}) {
     this.#selected = id;
-    if (id !== null && !id.startsWith("reference-") && this.inputs.kind !== "frontal" && this.#sentence?.boxes.length) {
-      this.inputs.enlarge("frontal");
-    }
+    const boxes = this.#boxes;
+    if (boxes.length && this.inputs.kind !== "frontal") this.inputs.enlarge("frontal");
     this.render();
+    if (boxes.length && !isInView) this.inputs.radiograph.revealAll(boxes);
+    if (id !== null && byId("links").checked) this.#link();
     if (focus) this.sentences.focus(id);
     else if (reveal) document.querySelector(`#report-body [data-id="${CSS.escape(id)}"]`)?.scrollIntoView({ block: "nearest" });
   }
@@ -273,15 +329,26 @@ export class StudyView extends EventTarget {
     this.select(ids[next], { focus: true });
   }
 
-  /** The given or the selected sentence; null if it cannot be changed. */
+  /** Whether the study can be changed; otherwise a message says why. */
+  #isOpen() {
+    if (this.shown.done) notify("This study is finished; reopen it to change it.");
+    return !this.shown.done;
+  }
+
+  /** The given or the selected sentence; null, after a message, if it cannot be changed. */
   #changeable(id = this.#selected) {
-    if (this.shown.done) {
-      announce("This study is finished; reopen it to change it.");
-      return null;
-    }
+    if (!this.#isOpen()) return null;
     const sentence = this.shown.sentences.find((each) => each.id === id);
-    if (!sentence) announce("Select a sentence first.");
+    if (!sentence) notify("Select a sentence of the draft first.");
     return sentence ?? null;
+  }
+
+  /** The given or the selected correction; null, after a message, if it cannot be assessed. */
+  #assessable(id) {
+    const sentence = this.#changeable(id);
+    if (!sentence || isCorrection(sentence)) return sentence;
+    notify("Only a corrected sentence has a severity and a type of error.");
+    return null;
   }
 
   startEdit(id) {
@@ -304,7 +371,7 @@ export class StudyView extends EventTarget {
 
   #explainDeleted(sentence) {
     const { number } = this;
-    alertBar("This sentence is deleted; restore it to edit it.", {
+    alertBar("This sentence is deleted; restore it to change it.", {
       action: { label: "Restore", run: () => this.#setDeleted(sentence, "restore") },
       holds: () => this.number === number && !this.shown.done
         && this.shown.sentences.some(({ id, deleted }) => id === sentence.id && deleted),
@@ -324,7 +391,7 @@ export class StudyView extends EventTarget {
   }
 
   startAdd(place = "new") {
-    if (this.shown.done) return;
+    if (!this.#isOpen()) return;
     this.sentences.openForm(place, {
       label: "Text of the missing finding",
       text: this.typed(place) ?? "",
@@ -367,7 +434,7 @@ export class StudyView extends EventTarget {
     const [next] = this.waiting.filter(({ place }) => isOpen(this.shown, place));
     this.#mayRestore = isTyping || next !== undefined;
     if (next && !isTyping) this.#continueTyping(next.place);
-    if (this.#mayRestore && !isTyping) announce("Unsaved text was restored.");
+    if (this.#mayRestore && !isTyping) notify("Unsaved text was restored.");
     this.render();
   }
 
@@ -391,7 +458,11 @@ export class StudyView extends EventTarget {
 
   addBox(id) {
     const sentence = this.#changeable(id);
-    if (!sentence || sentence.deleted) return;
+    if (!sentence) return;
+    if (sentence.deleted) {
+      this.#explainDeleted(sentence);
+      return;
+    }
     if (byId("box-mode").value === "none") byId("box-mode").value = "all";
     if (this.inputs.kind !== "frontal") this.inputs.enlarge("frontal");
     this.select(sentence.id);
@@ -400,12 +471,8 @@ export class StudyView extends EventTarget {
 
   /** Set severity, error type or comment of a correction. */
   assess(id, fields) {
-    const sentence = this.#changeable(id);
+    const sentence = this.#assessable(id);
     if (!sentence) return;
-    if (!isCorrection(sentence)) {
-      announce("Only a corrected sentence has a severity.");
-      return;
-    }
     const differs = Object.entries(fields).some(([name, value]) => sentence.assessment[name] !== value);
     if (differs) this.change("assess", { sentence: sentence.id, ...fields });
     if ("comment" in fields) this.words.drop(this.key, `why:${sentence.id}`);
@@ -415,7 +482,7 @@ export class StudyView extends EventTarget {
   }
 
   focusErrorType() {
-    const sentence = this.#changeable();
+    const sentence = this.#assessable();
     if (sentence) this.sentences.focusErrorType(sentence.id);
   }
 
@@ -435,7 +502,7 @@ export class StudyView extends EventTarget {
     const kind = this.#turns > 0 ? "undo" : "redo";
     if (!this.shown[`can_${kind}`]) {
       this.#turns = 0;
-      announce(kind === "undo" ? "Nothing to undo" : "Nothing to do again");
+      notify(kind === "undo" ? "Nothing to undo" : "Nothing to redo");
       return;
     }
     this.#turns -= Math.sign(this.#turns);
@@ -479,7 +546,7 @@ export class StudyView extends EventTarget {
     } else if (open) {
       this.select(open.id, { focus: true });
       this.sentences.focusSeverity(open.id);
-      announce("This correction has no severity yet: press 0, 1 or 2.");
+      notify("This correction has no severity yet: choose one, or press 0, 1 or 2.");
     } else if (nameless.length && !this.#askedTypes) {
       this.#askedTypes = true;
       this.select(nameless[0].id, { focus: true });
@@ -513,7 +580,7 @@ export class StudyView extends EventTarget {
 
   toggleVerdicts() {
     const verdicts = byId("verdicts");
-    if (verdicts.disabled) announce(`RadFact’s verdicts are shown from step ${REFERENCE_STEP} on.`);
+    if (verdicts.disabled) notify(`RadFact’s verdicts are shown from step ${REFERENCE_STEP} on.`);
     else verdicts.click();
   }
 
