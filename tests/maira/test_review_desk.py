@@ -129,13 +129,14 @@ def test_inverting_swaps_white_and_black(page: Page) -> None:
 
 def test_window_and_level_follow_a_right_drag_and_numbers(page: Page) -> None:
     start = on_radiograph(page, 0.5, 0.5)
-    drag(page, start, (start[0] + 100, start[1] + 50), button="right")
+    drag(page, start, (start[0] + 102, start[1] + 51), button="right")
     painted(page)
     width, level = (float(page.locator(name).input_value()) for name in ("#window-width", "#window-level"))
-    assert (width, level) == (250, 125)
+    # One pixel is a 255th of all values across, and half of that down.
+    assert (width, level) == (280, 120)
     assert page.locator("#window-preset").input_value() == ""
-    # 200 lies 75 above the middle of a window of 250 values.
-    assert gray_at(page, 0.95) == pytest.approx(255 * (0.5 + 75 / 250), abs=2)
+    # 200 lies 80 above the middle of a window of 280 values.
+    assert gray_at(page, 0.95) == pytest.approx(255 * (0.5 + 80 / 280), abs=2)
     page.get_by_label("Window width").fill("400")
     page.get_by_label("Level of the window").fill("100")
     press(page, "Escape")

@@ -185,7 +185,11 @@ export class Inputs {
         this.#writeTools();
         if (this.isSideBySide) this.#link(radiograph);
       });
-      for (const name of ["gray", "magnify"]) radiograph.addEventListener(name, () => this.#writeTools());
+      for (const name of ["gray", "magnify"]) {
+        radiograph.addEventListener(name, () => {
+          if (radiograph === this.active) this.#writeTools();
+        });
+      }
     }
   }
 
