@@ -156,7 +156,7 @@ def pair_page(pair: RunPair) -> str:
     )
     differing = len(pair.columns.kinds.get("other_reference", ()))
     if differing:
-        counts += f". In {differing} of them the reference differs; their scores are not comparable"
+        counts += f". In {differing} of them the reference differs or was split into other sentences"
     links = "".join(f'<a href="{run_address(run.name)}">{escape(run.name)}</a>' for run in pair.runs)
     scorings = [scoring_of(RunFile.model_validate(run.head.run)) for run in pair.runs]
     tables = [table for run in pair.runs for table in run.head.finding_tables.values()]

@@ -15,6 +15,7 @@ from radfact.html.meta_page import Tag, format_cell
 from radfact.html.studies import StudyList
 from radfact.results.compare import compare
 from radfact.results.finding_changes import contrast_findings, read_outcomes
+from radfact.results.schema import RADFACT
 
 SIDES = ("baseline", "candidate")
 """Names of the drafts of the first and of the second run."""
@@ -152,7 +153,9 @@ class RunPair:
             "failures": {side: study["failure"] for side, study in by_side.items() if study["failure"]},
         }
         if not _is_same_reference(first, second):
-            return {**merged, "separate": by_side}
+            judged = (RADFACT in run.head.scores.metrics for run in self.runs)
+            own = [{**study, "judged": is_judged} for study, is_judged in zip(studies, judged, strict=True)]
+            return {**merged, "separate": dict(zip(SIDES, own, strict=True))}
         for name in _OF_BOTH:
             if any(study.get(name) for study in studies):
                 merged[name] = second.get(name) or first.get(name)

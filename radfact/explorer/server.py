@@ -217,7 +217,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.SEE_OTHER, _HTML, b"", headers)
 
     def _refuse(self, status: HTTPStatus, reason: str, is_page: bool) -> None:
-        body = _encode(error_page(status.phrase, reason) if is_page else dumps({"error": reason}))
+        title = {HTTPStatus.NOT_FOUND: "Not found", HTTPStatus.UNAUTHORIZED: "No access"}.get(status, "Cannot be shown")
+        body = _encode(error_page(title, reason) if is_page else dumps({"error": reason}))
         self._send(status, _HTML if is_page else _JSON, body)
 
     def _send(self, status: HTTPStatus, content: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:

@@ -138,7 +138,7 @@ const Findings = (() => {
     const metrics = new Set(all.map(({ metric }) => metric));
     return all.map(({ side, metric, links, others }) => {
       const rows = links.map((link) => row(study, link, side, place++, choice));
-      const system = Results.sides?.[side];
+      const system = study.baseline ? Results.sides[side] : undefined;
       const head = element("tr", {}, ...[system ?? "Candidate", "Verdict", "Reference"].map((text) => element("th", { scope: "col", text })));
       const name = `Findings${system ? ` of ${system}` : ""}${metrics.size > 1 ? ` (${metric})` : ""}`;
       return element("section", { class: "finding-list", "aria-label": `${name} of ${study.sample_id}` }, element("h4", { text: name }),

@@ -54,7 +54,8 @@ const Study = (() => {
   /** Reports of a study; of two systems, the baseline is the first one and the candidate the other one. */
   const sidesOf = (study) => (!study.scored ? ["candidate"]
     : study.baseline ? ["baseline", "candidate", "reference"] : ["candidate", "reference"]);
-  const sideName = (side) => data.sides?.[side] ?? titleCase(side);
+  /** Name of a report; on the page of two systems, a study of one of them has the usual names. */
+  const sideName = (side, study = null) => (study && !study.baseline ? titleCase(side) : data.sides?.[side] ?? titleCase(side));
   /** [side of the evidence, verdict] of a sentence; of two systems, a reference sentence has a verdict for each. */
   const verdictsOf = (sentence, side) => (sentence.verdicts ? Object.entries(sentence.verdicts) : [[OTHER[side], sentence]]);
   // Narratives have no boxes.
@@ -112,7 +113,7 @@ const Study = (() => {
   function detailList(study) {
     return [["baseline", study.baseline_details], ["candidate", study.details]].flatMap(([side, details]) =>
       Object.entries(details ?? {}).map(([metric, detail]) => element("details", { class: "details" },
-        element("summary", { text: `What ${metric} says${data.sides ? ` of ${sideName(side)}` : ""}` }), spelledOut(detail))));
+        element("summary", { text: `What ${metric} says${study.baseline ? ` of ${sideName(side)}` : ""}` }), spelledOut(detail))));
   }
 
   function longName(part) {
@@ -173,7 +174,7 @@ const Study = (() => {
 
   /** The dialog with an image and the boxes of all reports on it. */
   function openBoth(study, kind, boxes) {
-    openLarge(`${study.sample_id} · ${IMAGES[kind]}`, describedImage(study, kind), boxes, sidesOf(study).map((side) => [side, sideName(side)]));
+    openLarge(`${study.sample_id} · ${IMAGES[kind]}`, describedImage(study, kind), boxes, sidesOf(study).map((side) => [side, sideName(side, study)]));
   }
 
   function thumbnail(study, tints, kind) {
@@ -219,8 +220,8 @@ const Study = (() => {
     if (!all.length && !study.images?.frontal) return { figure: null, viewers: [] };
     const image = describedImage(study, "frontal");
     const drawn = all.length
-      ? sides.map((side) => picture({ ...image, alt: `${image.alt}, boxes of the ${side === "reference" ? side : sideName(side)}` }, boxes.get(side),
-        element("figcaption", {}, element("span", { class: `swatch ${side}` }), element("span", { text: `${sideName(side)} boxes` }))))
+      ? sides.map((side) => picture({ ...image, alt: `${image.alt}, boxes of the ${side === "reference" ? side : sideName(side, study)}` }, boxes.get(side),
+        element("figcaption", {}, element("span", { class: `swatch ${side}` }), element("span", { text: `${sideName(side, study)} boxes` }))))
       : [picture(image, [], null)];
     const enlarge = element("button", { type: "button", class: "enlarge",
       text: drawn.length > 1 ? "All on one image, larger" : "Larger", "aria-label": `Frontal of ${study.sample_id}: show larger` });
@@ -282,12 +283,12 @@ const Study = (() => {
   }
 
   function sentenceList(study, side, tints) {
-    const judged = study.scored && data.judged;
+    const judged = study.scored && (study.judged ?? data.judged);
     const body = study[side].length
       ? element("ol", {}, ...study[side].map((sentence, index) =>
         sentenceItem(study, sentence, side, index, tints.get(`${side}-${index}`), judged)))
       : element("p", { class: "empty", text: `The ${side === "reference" ? side : "candidate"} report has no sentences.` });
-    return element("div", { class: `report ${side}` }, element("h4", { text: sideName(side) }), body,
+    return element("div", { class: `report ${side}` }, element("h4", { text: sideName(side, study) }), body,
       ...(study.removed?.[side] ? removedParts(study.removed[side], side) : []));
   }
 
@@ -348,10 +349,8 @@ const Study = (() => {
   /** A study of two systems whose references differ: one card each. */
   function separateCards(study) {
     const card = emptyCard(study);
-    card.append(element("p", { class: "failure", text: "The reference reports of the two runs differ." }));
-    for (const [side, own] of Object.entries(study.separate)) {
-      card.append(element("h4", { text: sideName(side) }), studyCard(own));
-    }
+    card.append(element("p", { class: "failure", text: "The reference reports of the two runs differ, or were split into other sentences." }));
+    for (const [side, own] of Object.entries(study.separate)) card.append(element("h4", { text: sideName(side) }), studyCard(own));
     return card;
   }
 
