@@ -28,8 +28,7 @@ PROGRAMS = ("maira", "radfact", "torchrun")
 COMMANDS = [line for block in BLOCKS for line in block.replace("\\\n", "").splitlines() if line.startswith(PROGRAMS)]
 SMALL: dict[str, Any] = {
     "base": str(ROOT / "configs/maira2_7b.yaml"),
-    "epochs": None,
-    "passes": 48,
+    "epochs": 1,
     "global_batch": 8,
     "token_budget": 1024,
     "workers": 1,
