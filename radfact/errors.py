@@ -54,7 +54,7 @@ class ErrorCode(StrEnum):
     WRITE_FAILED = "write-failed"
 
 
-EMPTY_TEXT = "expected a text, found an empty one; a missing value is null"
+EMPTY_TEXT = "expected a string, found an empty one; a missing value is null"
 """Message about an empty text in a manifest: a missing report is not an empty report."""
 _BRIEF = 80
 _SHORT, _COLUMN = 24, 40

@@ -254,10 +254,10 @@ _EXPECTED = {
     "tuple_type": "expected a list",
     "dict_type": "expected an object",
     "model_type": "expected an object with named fields",
-    "string_type": "expected a text",
+    "string_type": "expected a string",
     "path_type": "expected a path",
-    "string_too_short": "expected a text of at least {min_length} characters",
-    "string_too_long": "expected a text of at most {max_length} characters",
+    "string_too_short": "expected a string of at least {min_length} characters",
+    "string_too_long": "expected a string of at most {max_length} characters",
     "too_short": "expected at least {min_length} items",
     "too_long": "expected at most {max_length} items",
     "greater_than": "expected a number greater than {gt}",
@@ -389,7 +389,7 @@ def as_input_error(
 def _message(kind: str, context: Mapping[str, Any]) -> str | None:
     """Return the message of a type of error, or None for an unknown type."""
     if kind == "string_too_short" and context["min_length"] == 1:
-        return "expected a text that is not empty"
+        return "expected a string that is not empty"
     if kind == "too_short" and context["min_length"] == 1:
         return "expected at least one item"
     numbers = {name: f"{value:g}" if isinstance(value, float) else value for name, value in context.items()}

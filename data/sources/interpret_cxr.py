@@ -43,8 +43,8 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: Sequence[P
 
     Args:
         root: a table, or the folder of tables whose names begin with a split.
-        images: folder of the images; None for the folder of the tables. Of a path in the table, folders at its
-            beginning may be missing there.
+        images: folder of the images; None for the folder of the tables. Leading folders of a path in the
+            table may be absent there.
         views: tables of views: `mimic-cxr-2.0.0-metadata.csv.gz`, PadChest's table, `indiana_projections.csv`.
 
     Raises:
@@ -91,7 +91,7 @@ def _read_views(table: Path) -> Iterator[tuple[str, str]]:
 
 
 def _key(name: str) -> str:
-    """Return what the names of an image have in common: that of OpenI, or the name without suffix."""
+    """Return the key that all file names of an image share: that of OpenI, or the name without suffix."""
     return radiograph_key(name) or name.partition(".")[0]
 
 

@@ -121,7 +121,7 @@ def _files(root: Path) -> dict[str, Path]:
 
 
 def radiograph_key(name: str) -> str | None:
-    """Return what the four names of a radiograph have in common; None for another name."""
+    """Return the key that all file names of a radiograph share; None for other names."""
     match = _RADIOGRAPH.fullmatch(name)
     return None if match is None else _key(match)
 

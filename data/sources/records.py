@@ -1,4 +1,4 @@
-"""Studies from tables with a row per image or per study: what several readers share.
+"""Shared code of the readers of tables, which have a row per image or per study.
 
 A reader states in a `Layout` how its archive names columns, studies, views and files; `read_studies` does the rest.
 """
@@ -91,7 +91,7 @@ class Record:
         """
         value = self.value(column)
         if isinstance(value, list | dict | bool):
-            raise self.error(column, f"expected a text, found {describe(value)}")
+            raise self.error(column, f"expected a string, found {describe(value)}")
         text = "" if value is None else str(value).strip()
         return None if text.casefold() in _MISSING else text
 
@@ -106,7 +106,7 @@ class Record:
         return text
 
     def texts(self, column: str) -> list[str | None]:
-        """Return a list of texts; a cell of a CSV file holds the list as JSON, Python or numpy write it, or one text.
+        """Return a list of strings; a CSV cell holds the list as JSON, Python or numpy write it, or one string.
 
         Raises:
             InputError: the cell is not such a list.
@@ -114,7 +114,8 @@ class Record:
         value = self.value(column)
         if isinstance(value, list):
             if any(not isinstance(item, str | None) for item in value):
-                raise self.error(column, "expected a list of texts, found other values in it")
+                found = next(describe(item) for item in value if not isinstance(item, str | None))
+                raise self.error(column, f"expected a list of strings, found {found} in it")
             return [None if item is None or item.strip().casefold() in _MISSING else item.strip() for item in value]
         text = self.text(column)
         if text is None:
@@ -122,18 +123,18 @@ class Record:
         if _LIST.fullmatch(text):
             return [item[1:-1].strip() or None for item in re.findall(_TEXT, text)]
         if re.search(r"""[\[\]'",]""", text):
-            raise self.error(column, "expected a list such as ['a.png', 'b.png'], found another notation")
+            raise self.error(column, "expected a list such as ['a.png', 'b.png'], found another format")
         return [text]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How an archive names what a study consists of.
+    """Column names and parsers of an archive.
 
     Attributes:
         source: name of the archive.
         images: column with the path of an image, or a list of paths.
-        sections: columns of each section; the first one with text counts.
+        sections: columns of each section; the first one with text is used.
         study: returns the name of a record's study, from the record and its image paths.
         view: returns the view of an image as the archive names it, and its column, from the record, the position of
             the image in it, and its path.
@@ -141,7 +142,7 @@ class Layout:
         files: returns the paths below the folder of images where an image may be, in order of preference.
         patient: column of the patient, if there is one.
         order: column of the date or position of the study among those of the patient, if there is one.
-        parse_order: returns a number that sorts, None for an invalid value.
+        parse_order: returns a sort key, None for an invalid value.
     """
 
     source: str
@@ -168,15 +169,15 @@ class _Study:
 
 
 def read_studies(layout: Layout, records: Iterable[Record], folder: Path) -> Archive:
-    """Group records to studies, and list every record and image that cannot be used.
+    """Group records into studies, and list every record and image that cannot be used.
 
-    Records of one study can differ in their reports: the first one with findings counts. Of several dates or positions
-    the earliest counts. The prior report of a later study consists of findings and impression.
+    Records of one study can differ in their reports: the first one with findings is used. Of several dates or positions
+    the earliest is used. The prior report of a later study consists of findings and impression.
 
     Args:
         layout: of the archive.
         records: rows or objects, with an image or a study in each.
-        folder: of the images. A missing image is listed by the conversion.
+        folder: of the images. The conversion reports missing images.
 
     Raises:
         InputError: no image of the records is below the folder.

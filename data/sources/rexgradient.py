@@ -46,7 +46,7 @@ def read_rexgradient(root: Path, images: Path | None = None) -> Archive:
         if file.is_file()
     ]
     if not files:
-        message = f"expected metadata/train{_METADATA}, or valid or test, in this folder, found none"
+        message = f"expected metadata/{{train,valid,test}}{_METADATA} in this folder, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     records = (record for file in files for record in _records(file))
     return read_studies(_LAYOUT, records, (images or root).absolute())

@@ -20,7 +20,7 @@ set -euo pipefail
 model=$1
 shift
 port="${PORT:-8000}"
-# Other users of the node reach the port as well.
+# Other users of the node can reach the port, so the server requires a key.
 OPENAI_API_KEY=$(python -c 'import secrets; print(secrets.token_urlsafe())')
 export OPENAI_API_KEY VLLM_API_KEY="$OPENAI_API_KEY"
 

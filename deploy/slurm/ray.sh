@@ -23,7 +23,7 @@ srun --overlap --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" \
     ray start --head --block --node-ip-address "${nodes[0]}" --port "${RAY_ADDRESS##*:}" "${resources[@]}" &
 trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
 until ray status --address "$RAY_ADDRESS" >/dev/null 2>&1; do
-    kill -0 "$!" 2>/dev/null || { echo "the head of the Ray cluster ended; its messages are above" >&2; exit 1; }
+    kill -0 "$!" 2>/dev/null || { echo "the Ray head node exited before it was ready; see its messages above" >&2; exit 1; }
     sleep 1
 done
 for node in "${nodes[@]:1}"; do

@@ -22,7 +22,7 @@ set -euo pipefail
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR MASTER_PORT="${MASTER_PORT:-29500}" OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
 
-# The variables of Slurm are those of each task, so they are expanded there.
+# Slurm's variables differ per task, so each task expands them.
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 bash -c '
     export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS

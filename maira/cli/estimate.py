@@ -55,7 +55,9 @@ def estimate(
     from radfact.io.jsonl import dumps
 
     if mfu is not None and mfu_from is not None:
-        raise InputError("not available with --mfu", code=ErrorCode.CONFLICTING_OPTIONS, field="--mfu-from")
+        raise InputError(
+            "cannot be combined with --mfu; use one of them", code=ErrorCode.CONFLICTING_OPTIONS, field="--mfu-from"
+        )
     utilization = read_mfu(mfu_from) if mfu_from else MFU if mfu is None else mfu
     train_config = read_train_config(config, overrides)
     print_line(Console(stderr=True), f"estimating {config}: running a step on tensors without data")

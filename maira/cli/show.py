@@ -18,7 +18,7 @@ from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from data.study import Study
-    from maira.evaluate.comparison import Comparison
+    from maira.evaluate.comparison import ExperimentComparison
     from maira.grounding.evaluation import BoxResult
     from maira.grounding.labels import LabelScore
     from radfact.statistics.bootstrap import Summary
@@ -114,7 +114,7 @@ def print_scores(console: Console, title: str, scores: Mapping[str, LabelScore |
         scores: scores by name.
     """
     table = Table(title=title, title_justify="left")
-    for heading in ("score", "point", "95 % interval", "n"):
+    for heading in ("score", "point", "95% interval", "n"):
         table.add_column(heading, justify="left" if heading == "score" else "right")
     for name, score in scores.items():
         interval = "-" if score.low is None else f"{score.low:.3f} to {score.high:.3f}"
@@ -124,7 +124,7 @@ def print_scores(console: Console, title: str, scores: Mapping[str, LabelScore |
 
 def print_comparison(
     console: Console,
-    table: Comparison,
+    table: ExperimentComparison,
     folder: Path,
     stem: str,
     title: str,

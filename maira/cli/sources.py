@@ -222,7 +222,7 @@ def interpret_cxr(
 ) -> None:
     """interpret-cxr (RRG24): tables with findings, impression and images of five data sets.
 
-    Images without a view in their names or in --views are listed and not used.
+    Images without a view in their names or in --views are skipped and reported.
     """
     from data.sources.interpret_cxr import read_interpret_cxr
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data.manifest import read_failures, read_manifest
-from maira.evaluate.comparison import Comparison, compare
+from maira.evaluate.comparison import ExperimentComparison, compare
 from maira.evaluate.experiments import Experiment, ReportTask, Selection
 from maira.evaluate.scoring import Scoring, score_experiment
 from maira.grounding.evaluation import has_reference_boxes
@@ -100,14 +100,14 @@ def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) ->
     Raises:
         InputError: `infer` is set, and no configuration drops more inputs than the baseline.
     """
-    base = configs[0]
-    trials = {base.name: Trial(base, Experiment(out / base.name, base.train.drop))}
+    baseline = configs[0]
+    trials = {baseline.name: Trial(baseline, Experiment(out / baseline.name, baseline.train.drop))}
     for config in configs[1:]:
-        more = [name for name in config.train.drop if name not in base.train.drop]
+        more = [name for name in config.train.drop if name not in baseline.train.drop]
         if infer and more:
-            dropped: tuple[Input, ...] = tuple(n for n in INPUTS if n in (*base.train.drop, *more))
+            dropped: tuple[Input, ...] = tuple(n for n in INPUTS if n in (*baseline.train.drop, *more))
             name = f"infer-no-{'+'.join(n for n in INPUTS if n in more)}"
-            trials[name] = Trial(base, Experiment(out / name, dropped), at_inference=True)
+            trials[name] = Trial(baseline, Experiment(out / name, dropped), at_inference=True)
         trials[config.name] = Trial(config, Experiment(out / config.name, config.train.drop))
     if infer and not any(trial.at_inference for trial in trials.values()):
         message = "no configuration drops an input, so there is nothing to drop at inference"
@@ -241,7 +241,7 @@ class Ablation:
 
 def compare_trials(
     ablation: Ablation, trials: Sequence[Trial], selection: Selection
-) -> tuple[Comparison, dict[str, dict[str, Any]]]:
+) -> tuple[ExperimentComparison, dict[str, dict[str, Any]]]:
     """Compare trials with the baseline, if that succeeded.
 
     Args:
@@ -252,31 +252,33 @@ def compare_trials(
     Returns:
         The comparison, and details by experiment.
     """
-    base = ablation.trials[0]
-    notes = [selection.description, *_notes(trials, base.config, ablation.drafting.task)]
+    baseline = ablation.trials[0]
+    notes = [selection.description, *_notes(trials, baseline.config, ablation.drafting.task)]
     notes += [f"{name} failed: {reason}" for name, reason in ablation.failed.items()]
     experiments = [trial.experiment for trial in trials]
-    comparison = compare(experiments, notes, base.experiment if base in trials else None)
+    comparison = compare(experiments, notes, baseline.experiment if baseline in trials else None)
     details = {
         trial.experiment.name: {
             "config": str(trial.config.path),
             "at_inference": trial.at_inference,
-            "differs_in": differences_of(trial.config.train, base.config.train),
+            "differs_in": differences_of(trial.config.train, baseline.config.train),
         }
         for trial in trials
     }
     return comparison, details
 
 
-def differences_of(config: TrainConfig, base: TrainConfig) -> dict[str, Any]:
+def differences_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     """Return the values of a configuration that differ from another one (except the folder), nested keys with dots.
 
     Args:
         config: a configuration.
-        base: the baseline.
+        baseline: the baseline.
     """
-    values, base_values = (dict(_flatten(item.model_dump(mode="json", exclude={"out"}))) for item in (config, base))
-    return {key: value for key, value in values.items() if key not in base_values or value != base_values[key]}
+    values, baseline_values = (
+        dict(_flatten(item.model_dump(mode="json", exclude={"out"}))) for item in (config, baseline)
+    )
+    return {key: value for key, value in values.items() if key not in baseline_values or value != baseline_values[key]}
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -287,15 +289,15 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield prefix + key, value
 
 
-def _notes(trials: Sequence[Trial], base: Config, task: ReportTask) -> Iterator[str]:
+def _notes(trials: Sequence[Trial], baseline: Config, task: ReportTask) -> Iterator[str]:
     """Describe how the models differ, and which were not trained on the task."""
     for trial in trials:
         config, name = trial.config, trial.experiment.name
         if trial.at_inference:
-            yield f"{name}: the model of {base.name} without {' and '.join(trial.experiment.dropped)}."
-        elif config != base:
-            changes = differences_of(config.train, base.train)
+            yield f"{name}: the model of {baseline.name} without {' and '.join(trial.experiment.dropped)}."
+        elif config != baseline:
+            changes = differences_of(config.train, baseline.train)
             changed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in changes.items()) or "nothing"
-            yield f"{name}: trained as {base.name}, except {changed}."
+            yield f"{name}: trained as {baseline.name}, except {changed}."
         if not any(task in config.train.shares(source) for source in config.train.train):
             yield f"{name}: the model was not trained on this task."

@@ -16,7 +16,7 @@ from radfact.io.options import InputOptions
 from radfact.io.yaml_files import read_yaml
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
-from radfact.metrics.registry import check_variants, select_metrics
+from radfact.metrics.registry import check_variants, expand_presets, select_metrics
 from radfact.metrics.resources import MetricResources
 from radfact.options import Options, flag_of, parse_key_values
 from radfact.pipeline import MetricRunner, run_record, write_results_and_page
@@ -102,12 +102,13 @@ class Scoring:
         values[ScoringOptions].pop("compat", None)  # The option of the metrics selects the variant of RadFact, too.
         values[MetricOptions].setdefault("metrics", PAPER)
         metric_options = MetricOptions(**values[MetricOptions])
-        names = dict.fromkeys(("radfact", LATERAL_MENTIONS, *metric_options.metrics))
+        expanded, compat = expand_presets(metric_options.metrics, metric_options.compat)
+        names = dict.fromkeys(("radfact", LATERAL_MENTIONS, *map(str, expanded)))
         return cls(
             references,
             cache,
             JudgeOptions(**values[JudgeOptions]).or_environment(),
-            metric_options.model_copy(update={"metrics": tuple(names)}),
+            metric_options.model_copy(update={"metrics": tuple(names), "compat": compat}),
             ScoringOptions(**values[ScoringOptions]),
             BootstrapOptions(**values[BootstrapOptions]),
             values[InputOptions].get("narrative"),

@@ -26,7 +26,7 @@ Finding = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class LabelScore:
-    """A dataset-level score with its 95 % bootstrap interval over studies; None where there is no value."""
+    """A dataset-level score with its 95% bootstrap interval over studies; None where there is no value."""
 
     point: float | None
     low: float | None

@@ -164,8 +164,8 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         Args:
             input_ids: (batch, length).
             image_tokens: (images, image_seq_length, width), in the order of their placeholders; None without images.
-            check: whether to compare the number of placeholders with that of the image tokens, which waits for the
-                device; False where they are known to match, or the tensors have no values.
+            check: whether to compare the number of placeholders with that of the image tokens, which synchronizes with
+                the device; False where they are known to match, or the tensors have no values.
 
         Raises:
             ValueError: the number of placeholders differs from the number of image tokens.

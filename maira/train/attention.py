@@ -89,7 +89,7 @@ def packed_kwargs(name: str, batch: PackedBatch) -> dict[str, PackedRow]:
         name: of the kernel.
         batch: the row.
     """
-    # Numbers come from the batch: reading them from `starts` would wait for the device.
+    # Numbers come from the batch: reading them from `starts` would synchronize with the device.
     tokens, starts, longest = batch.input_ids.shape[1], batch.starts, batch.longest
     if len(starts) == 1 or (name == VARLEN and batch.used < tokens):
         starts = F.pad(starts, (0, 1), value=tokens)

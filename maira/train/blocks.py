@@ -50,7 +50,7 @@ def prepare_blocks(model: nn.Module, config: BaseTrainConfig) -> None:
             forward = MethodType(_selective, block)
         if config.compile and isinstance(block, GradientCheckpointingLayer):
             # Only sizes that have changed become dynamic. With `dynamic=True`, under FSDP2, the numbers of a module,
-            # such as the size of a head, would be symbols too, and a block several graphs.
+            # such as the size of a head, become symbolic too, which splits a block into several graphs.
             forward = torch.compile(forward)
         if config.activation_checkpointing == "full":
             forward = partial(checkpoint, forward, use_reentrant=False)

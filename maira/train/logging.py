@@ -103,8 +103,8 @@ class MetricsLogger:
     """Logs the steps of a run, every `log_every`, and its validations.
 
     All processes call it alike, `start` first. Each keeps its own counts, which are summed when a line is due, so that
-    no step waits for the device or for other processes. Only the main process writes. A tracker or file that cannot be
-    written during the run is reported once and does not end the run.
+    no step synchronizes with the device or waits for other processes. Only the main process writes. A tracker or file
+    that cannot be written during the run is reported once and does not end the run.
 
     Args:
         config: of the run.

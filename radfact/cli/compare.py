@@ -85,7 +85,7 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Also show published scores, and those of the folders among them: rexrank-iu-xray or "
+            help="Show the scores of the folders among published ones. NAME: rexrank-iu-xray or "
             "rexrank-iu-xray-report, for results of 'radfact evaluate --metrics rexrank'.",
             rich_help_panel=SCORES,
         ),
@@ -117,7 +117,7 @@ def compare(
         for row in rows:
             missing = [name for name, value in row.values.items() if row.is_own and value is None]
             if missing:
-                say(console, f"{row.name}: without {', '.join(missing)}", style="yellow")
+                say(console, f"{row.name}: no value for {', '.join(missing)}", style="yellow")
     if out is not None:
         with replace_files(out) as new:
             if table is not None:

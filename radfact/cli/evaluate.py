@@ -34,7 +34,7 @@ EVALUATE_MANUAL = "\n".join(
         "Score candidates against references with many metrics, and write a results folder with an HTML page.",
         "",
         "--metrics takes the names that 'radfact metrics' lists, names of single scores (bleu_4), module:object for a "
-        "custom metric, rexrank for the metrics of the ReXrank leaderboard in its variants, or all for every metric "
+        "custom metric, rexrank for the ReXrank leaderboard's metrics as it computes them, or all for every metric "
         "that can be computed. A metric that lacks weights, an API key or a package is reported in one line, and the "
         "others are computed.",
         "",

@@ -61,7 +61,7 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
         "score",
         "point",
         "bootstrap\nmedian",
-        "95 % interval",
+        "95% interval",
         *(["repeat sd"] if deviations else []),
         "n",
         "failed",

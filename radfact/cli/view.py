@@ -15,15 +15,15 @@ PORT = 8472
 
 MANUAL = "\n".join(
     (
-        "Open a local page that lists results folders, opens them, and shows two of them side by side.",
+        "Browse runs (results folders) in a local web page, and compare two of them side by side.",
         "",
         "The page lists the runs in and below the folders, with their main scores. It shows the studies of a run as "
         "its report.html does, or each study with the drafts of two runs, sorted by what changed. Every run, "
-        "comparison, study and sentence has an address, which is the same whenever the command is started with the "
+        "comparison, study and sentence has a URL, which is the same whenever the command is started with the "
         "same folders and port.",
         "",
         "The server reads and never writes. By default, only this machine can reach it. A browser needs the token in "
-        "the printed address once.",
+        "the printed URL once.",
         "",
         "[bold]Examples[/bold]",
         "  radfact view results",
@@ -49,7 +49,7 @@ def view(
         ),
     ] = None,
 ) -> None:
-    """Open a local page that lists results folders, opens them, and shows two of them side by side."""
+    """Browse runs (results folders) in a local web page, and compare two of them side by side."""
     from radfact.explorer.access import Access, address_of, is_loopback, listen, read_token
     from radfact.explorer.server import Explorer, make_server, serve
 
@@ -57,7 +57,7 @@ def view(
     explorer = Explorer(folders)
     console = new_console()
     listener = listen(host, port)
-    # Lax: a link in a message leads to the page; the server changes nothing.
+    # SameSite=Lax, so that links from chat or email work. This is safe because the server is read-only.
     server = make_server(explorer, listener, Access(host, token, "radfact_view", "Lax"))
     broken = sum(run.reason is not None for run in explorer.runs.values())
     noun = "run" if len(explorer.runs) == 1 else "runs"

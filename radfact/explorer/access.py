@@ -37,13 +37,13 @@ class Access:
     Attributes:
         host: address that the server listens on.
         token: token that a browser must send once; None for none.
-        cookie: start of the name of the cookie that a browser gets for the token.
+        cookie_prefix: prefix of the cookie name.
         same_site: whether the cookie is sent when a link on another site leads to the page: "Lax" sends it.
     """
 
     host: str
     token: str | None
-    cookie: str
+    cookie_prefix: str
     same_site: Literal["Strict", "Lax"] = "Strict"
 
     def is_own_host(self, host: str) -> bool:
@@ -88,7 +88,7 @@ class Access:
             port = urlsplit(f"//{host}").port
         except ValueError:
             port = None
-        return f"{self.cookie}_{port or 80}"
+        return f"{self.cookie_prefix}_{port or 80}"
 
 
 def read_token(path: Path) -> str:

@@ -68,7 +68,7 @@ def _run_row(run: RunSummary, columns: Iterable[str], width: int) -> str:
         label = f"{escape(run.name)}: {label}"
         radio = f'<input type="radio" name="{side}" value="{escape(run.name)}" aria-label="{label}" required>'
         cells.append(f"<td>{radio}</td>")
-    model = _named(run.models) or (f"not named ({_named(run.files)})" if run.files else "–")
+    model = _named(run.models) or (f"unknown ({_named(run.files)})" if run.files else "–")
     models = set(run.judges.values())
     # Such as the judge "offline", named again by a metric whose narratives were split as well.
     own = sorted(model for model in models if not any(other.startswith(f"{model}, ") for other in models))

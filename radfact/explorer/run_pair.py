@@ -29,7 +29,7 @@ class RunPair:
     """Two runs and the studies that both have.
 
     Attributes:
-        runs: the first run, which the other one is compared with, and that one.
+        runs: (baseline, system).
         names: of the scores that both have.
         columns: of the list of shared studies, in the order of the first run; scores are the second minus the first.
     """
@@ -140,7 +140,7 @@ class RunPair:
     def study(self, sample_id: str) -> dict[str, Any] | None:
         """Return a study with the drafts of both runs in the form of the page's script; None if not both have it.
 
-        Where the reports of reference differ, `separate` has the study of each run.
+        Where the reference reports differ, `separate` has the study of each run.
         """
         if sample_id not in self._shared:
             return None

@@ -1,4 +1,4 @@
-"""Runs below some folders: their addresses, main scores, and why one cannot be opened."""
+"""Runs below some folders: their names, main scores, and why one cannot be opened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RunSummary:
     """A results folder in the list of runs.
 
     Attributes:
-        name: path below the folder that the list was made of, with that folder's name first; part of its address.
+        name: path relative to the listed folder, prefixed with that folder's name; part of the URL.
         folder: results folder.
         reason: why it cannot be read; None if it can.
         models: that wrote the candidates; empty if the folder does not name them.

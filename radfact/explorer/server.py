@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class _NotFoundError(Exception):
-    """The message tells what there is not."""
+    """The requested run, study, image or page does not exist."""
 
 
 class Explorer:
@@ -160,7 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
         is_page = not path.startswith(("/api/", "/image"))
         try:
             if not self.gate.is_own_host(host):
-                self._refuse(HTTPStatus.FORBIDDEN, "not the address of this explorer", is_page)
+                self._refuse(
+                    HTTPStatus.FORBIDDEN, "unknown host name; open the URL that `radfact view` printed", is_page
+                )
             elif not self.gate.is_admitted(self.headers.get("Cookie", ""), host):
                 self._admit(path, query, host, is_page)
             elif self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none") and not is_page:
@@ -205,13 +207,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, content, body)
 
     def _admit(self, path: str, query: str, host: str, is_page: bool) -> None:
-        """Exchange the token in the address for a cookie, and lead to the address without it."""
+        """Exchange the token in the URL for a cookie, and redirect to the URL without it."""
         if not self.gate.is_token(query):
-            reason = "Open the address with ?token= that the command printed; after that, every address works."
+            reason = "Open the URL with ?token= that the command printed; after that, every URL works."
             self._refuse(HTTPStatus.UNAUTHORIZED, reason, is_page)
             return
         others = urlencode([(name, value) for name, value in parse_qsl(query) if name != "token"])
-        # With a second slash, it would be the address of another host.
+        # With a second slash, it would be a URL of another host.
         location = f"/{quote(unquote(path).lstrip('/'))}" + (f"?{others}" if others else "")
         headers = {"Location": location, "Set-Cookie": self.gate.set_cookie(host)}
         self._send(HTTPStatus.SEE_OTHER, _HTML, b"", headers)

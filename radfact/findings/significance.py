@@ -27,7 +27,7 @@ _Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 
 def _check_text(value: object) -> object:
     if isinstance(value, bool):
-        raise ValueError("expected a text (put the words no, yes and on in quotes)")
+        raise ValueError("expected a string (put the words no, yes and on in quotes)")
     return value
 
 

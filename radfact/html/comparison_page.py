@@ -130,7 +130,7 @@ def difference_table(comparison: Comparison, index: int, *, display: Callable[[s
         label = score_label(display(name), contrast.summary.direction, comparison.units.get(name))
         rows.append([label, n, baseline, paired, _format_difference(contrast), p, holm, _verdict(contrast)])
     first, system = comparison.systems[0], comparison.systems[index]
-    return Table(["Score", "n", first, system, "difference [95 % interval]", "p", "Holm", ""], rows)
+    return Table(["Score", "n", first, system, "difference [95% interval]", "p", "Holm", ""], rows)
 
 
 def finding_table(comparison: Comparison, index: int, *, most: int | None = None) -> Table:
@@ -279,7 +279,7 @@ def _write_page(comparison: Comparison, path: Path, published: Section | None) -
     rounds, replicates = comparison.options["rounds"], comparison.options["replicates"]
     hint = (
         "↑ higher is better, ↓ lower is better. Everything in a row is computed over the same n samples, those that "
-        f"both systems have scored: both scores, the difference to {first} with its 95 % interval from {replicates} "
+        f"both systems have scored: both scores, the difference to {first} with its 95% interval from {replicates} "
         f"paired bootstrap replicates, p of approximate randomization with {rounds} rounds, and p adjusted by Holm's "
         f"method. 'better' and 'worse' mark differences to {first} with an adjusted p of at most {SIGNIFICANT}."
     )
@@ -299,7 +299,7 @@ def _write_page(comparison: Comparison, path: Path, published: Section | None) -
         "not score."
     )
     own = (
-        "Each score, with its 95 % interval, over all shared samples for which the system has a value. Systems with "
+        "Each score, with its 95% interval, over all shared samples for which the system has a value. Systems with "
         "different n are not comparable here: an empty candidate has no precision, for example."
     )
     sections.append(Section("Systems", [systems_table(comparison), counts]))

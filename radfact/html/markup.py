@@ -345,18 +345,18 @@ def _score_table(scores: ScoresFile, run: Mapping[str, Any]) -> str:
     bar = _BAR if any(bars.values()) else ""
     caption = (
         f"↑ higher is better, ↓ lower is better. Mean over the studies that have a value{pooled}{f1}, with its "
-        f'bootstrapped 95 % interval<span class="optional"> and the median of the bootstrap{bar}</span>.{drawn}'
+        f'bootstrapped 95% interval<span class="optional"> and the median of the bootstrap{bar}</span>.{drawn}'
     )
     return (
         f'<table class="score-table"><caption>{caption}{_repeats(scores)}</caption><thead><tr>'
         '<th scope="col">Score</th><th scope="col">Point</th><th scope="col" class="optional">Bootstrap<br>median</th>'
-        f'<th scope="col">95 % interval</th>{_REPEAT_SD if is_repeated else ""}'
+        f'<th scope="col">95% interval</th>{_REPEAT_SD if is_repeated else ""}'
         '<th scope="col" class="chart optional"><span class="visually-hidden">Interval bar</span></th>'
         f'<th scope="col">n</th>{_FAILED if metric_of else ""}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
 
 
-_BAR = ". The bar runs from 0 to 1: 95 % interval (light), middle half (dark), point (line)"
+_BAR = ". The bar runs from 0 to 1: 95% interval (light), middle half (dark), point (line)"
 _REPEAT_SD = '<th scope="col">Repeat SD</th>'
 _FAILED = '<th scope="col">Failed</th>'
 

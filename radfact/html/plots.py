@@ -93,7 +93,7 @@ def forest(rows: Sequence[tuple[str, str, Estimate]], path: Path) -> Path:
     axes.axvline(0, color="gray", linewidth=0.8, linestyle=":")
     axes.set_yticks(range(len(names)), list(map(words, names)), fontsize=8)
     axes.set_ylim(-0.6, len(names) - 0.4)
-    interval = ", 95 % interval" if any(e.low is not None for _, _, e in known) else ""
+    interval = ", 95% interval" if any(e.low is not None for _, _, e in known) else ""
     axes.set_xlabel(f"Kendall's tau-b with experts{interval} (positive: both rate the same reports as bad)")
     if len(groups) > 1:
         figure.legend(loc="outside lower center", ncols=6, fontsize=8)

@@ -289,7 +289,7 @@ def _missing_reasons(candidates: Path, sample_ids: Sequence[str]) -> dict[str, s
 def _refuse_section(section: Section | None, path: Path) -> None:
     if section is not None:
         raise InputError(
-            f"only ReXrank files have sections, found {path}",
+            f"expected a ReXrank file, found {path}; omit --section",
             code=ErrorCode.CONFLICTING_OPTIONS,
             field="section",
         )
@@ -468,7 +468,7 @@ def _reference(row: dict[str, Any], path: Path | str, line: int, cluster: str | 
         raise InputError(EMPTY_TEXT, file=path, line=line, field=field)
     split = row.get("split")
     if not isinstance(split, str | None):
-        raise InputError(f"expected a text or null, found {_kind(split)}", file=path, line=line, field="split")
+        raise InputError(f"expected a string or null, found {_kind(split)}", file=path, line=line, field="split")
     report = None if field is None else parse_report(row[field], file=path, line=line, field=field)
     labels = read_labels(row, cluster, file=path, line=line)
     return _Reference(report, split, labels, PatientContext.of(row))

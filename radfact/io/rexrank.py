@@ -1,6 +1,7 @@
-"""Files of the ReXrank leaderboard: one JSON object with a study by id, its reference sections and the prediction.
+"""Files of the ReXrank leaderboard: one JSON object that maps ids to studies, with reference sections and prediction.
 
-Source: rajpurkarlab/ReXrank, `data/READMD.md` and `example_files`; rajpurkarlab/ReXrank-metric, README. Inferred: that
+Source: rajpurkarlab/ReXrank, `data/READMD.md` and `example_files`; rajpurkarlab/ReXrank-metric, README, read
+from a stored public copy of the repository that was not verified to be its newest state. Inferred: that
 the findings of a prediction end at its heading "Impression:", and that both reports are scored without their headings
 if only the findings are scored.
 """
@@ -60,7 +61,7 @@ def read_rexrank(path: Path, section: Section | None) -> dict[str, RexrankStudy]
         section: `findings` (default), or `report` for findings and impression with their headings.
 
     Raises:
-        InputError: the file cannot be read, an id is empty, or a field is not a text; the error has its path.
+        InputError: the file cannot be read, an id is empty, or a field is not a string; the error has its path.
     """
     if path.suffix.lower() != ".json" or not _is_rexrank(value := read_json(path)):
         return None

@@ -87,7 +87,9 @@ def _read_example(example: Any, path: Path | str, field: str) -> SplitExample:
         orig, new = (item.get("orig"), item.get("new")) if isinstance(item, dict) else (None, None)
         if not (isinstance(orig, str) and isinstance(new, list) and all(isinstance(text, str) for text in new)):
             raise InputError(
-                "expected a text 'orig' and a list of texts 'new'", file=path, field=f"{field}.sentence_list[{index}]"
+                "expected a string 'orig' and a list of strings 'new'",
+                file=path,
+                field=f"{field}.sentence_list[{index}]",
             )
         sentences.append(SplitSentence(orig, tuple(new)))
     return SplitExample(narrative, tuple(sentences))

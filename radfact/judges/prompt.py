@@ -123,7 +123,7 @@ def _read_example(reference: tuple[str, ...], item: Any, path: Path | str, field
     if not isinstance(phrase, str) or not phrase.strip():
         raise InputError("expected a sentence", file=path, field=f"{field}.phrase")
     if not isinstance(topic, str | None):
-        raise InputError("expected a text", file=path, field=f"{field}.topic")
+        raise InputError("expected a string", file=path, field=f"{field}.topic")
     return Example(reference, phrase, evidence, label, topic)
 
 

@@ -42,7 +42,7 @@ class MockChatModel:
         elif not self._texts:
             if not isinstance(responses, Sequence) or not responses or not all(isinstance(t, str) for t in responses):
                 raise InputError(
-                    "expected a text, a list of texts or a function of the last message, "
+                    "expected a string, a list of strings or a function of the last message, "
                     f"found {type(responses).__name__}",
                     code=ErrorCode.INVALID_OPTION,
                     field="judge_args.responses",

@@ -58,7 +58,7 @@ def caption_bleu(counts: Counts, order: int) -> float:
 
 
 def bleu_2(candidate: str, reference: str) -> float:
-    """Compute BLEU-2 of a report from 0 to 1 as in RadCliQ: lower case, full stops are words, smoothing method 1.
+    """Compute BLEU-2 of a report, 0 to 1, as in RadCliQ: lower case, periods are separate tokens, smoothing method 1.
 
     Args:
         candidate: report.

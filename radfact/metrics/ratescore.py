@@ -73,7 +73,7 @@ class Matches:
     Attributes:
         indices: (entities,) of the nearest entity.
         similarities: (entities,), cosine, after the penalty.
-        is_opposite: (entities,), whether one of both is denied.
+        is_opposite: (entities,), whether exactly one of the two findings is denied.
         score: mean of the similarities, weighted by the types; 0 if all weights are 0.
     """
 
@@ -143,8 +143,8 @@ class RaTEScore(Metric):
 
     A report without entities has the score 0 if the other one has some; a pair without any entity has no score.
 
-    Source: RaTEScore, section 3, and the package RaTEScore 0.6.0, which has the constants and prints no equation. That
-    the paper's equations agree with the package was not verified.
+    Source: RaTEScore, section 3, and the package RaTEScore 0.6.0. The constants are from the package; the paper's
+    equations were not checked against it.
     """
 
     name = "ratescore"

@@ -71,7 +71,7 @@ PRESETS: Mapping[str, Preset] = {
     "rexrank": Preset(
         ("bleu_2", "bertscore", "chexbert_similarity", "radgraph_f1", "radcliq_v1", "ratescore", "green"),
         ("rexrank", "inverse"),
-        "rajpurkarlab/ReXrank-metric, README",
+        "rajpurkarlab/ReXrank-metric, README, read from a stored public copy that was not verified to be the newest",
     )
 }
 """Presets of `--metrics` by name."""

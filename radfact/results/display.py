@@ -16,7 +16,7 @@ ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "neutral": ""}
 """Direction in which a score is better."""
 _MAX_SHOWN = 6
 """Scores in the line of text."""
-_HEADINGS = ("score", "value", "95 % interval", "n")
+_HEADINGS = ("score", "value", "95% interval", "n")
 
 
 def describe_result(result: EvaluationResult) -> str:

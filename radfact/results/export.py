@@ -121,7 +121,7 @@ def export_rexrank(folder: Path | str, path: Path | str | None = None) -> Path:
             expected is not None and digest(by_id[key].candidate, by_id[key].reference) != expected
         ):
             raise InputError(
-                f"expected the reports of sample '{key}' as they were scored; score the file again",
+                f"expected the scored reports of sample '{key}', found changed ones or none; score the file again",
                 code=ErrorCode.MISMATCH,
                 file=files[0],
             )

@@ -79,7 +79,7 @@ def find_published(name: str) -> PublishedTable:
     if name not in tables:
         hint = suggest_name(name, tables, f"tables are {', '.join(tables)}")
         raise InputError(
-            f"no published scores of the name '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME, field="published"
+            f"unknown table of published scores '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME, field="published"
         )
     return tables[name]
 

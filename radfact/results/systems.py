@@ -30,6 +30,9 @@ from radfact.statistics.significance import (
     mean_from_counts,
 )
 
+REFERENCE_SUFFIX = "_reference"
+"""Suffix of scores of the reference reports themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -115,6 +118,8 @@ def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, Coun
 def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, CountsFunction]]) -> System:
     """Read the scores of a results folder, ready to be resampled.
 
+    Scores of the references alone, such as `lateral_mentions_reference`, are equal in all systems and are excluded.
+
     Args:
         folder: results folder.
         name: of the system.
@@ -124,7 +129,12 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
         InputError: the folder is not finished, or a file does not match the schema.
     """
     scores, samples = read_scores(folder), read_sample_scores(folder)
-    rows, directions = samples.rows, samples.directions
+    rows, all_directions = samples.rows, samples.directions
+    directions = {
+        name: direction
+        for name, direction in all_directions.items()
+        if not (name.endswith(REFERENCE_SUFFIX) and name.removesuffix(REFERENCE_SUFFIX) in all_directions)
+    }
     columns: dict[str, Column] = {}
     pooled: set[str] = set()
     for metric in scores.metrics:

@@ -30,7 +30,7 @@ _BLOCK = 512
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with its 95 % bootstrap interval and the number of samples behind it; None = no value."""
+    """A value with its 95% bootstrap interval and the number of samples behind it; None = no value."""
 
     value: float | None
     low: float | None = None

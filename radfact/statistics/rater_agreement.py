@@ -220,7 +220,7 @@ def rater_severity_errors(ratings: Sequence[Sequence[int]], *, seed: int = 42) -
 
 @dataclass(frozen=True, slots=True)
 class PreferenceAccuracy(Estimate):
-    """Share of expert preferences that are met, with a 95 % bootstrap interval; None without a pair.
+    """Share of expert preferences that are met, with a 95% bootstrap interval; None without a pair.
 
     `ties` is the share of "equal", which meets no expert preference.
     """

@@ -1,6 +1,6 @@
 """Correctness, speed and memory on one GPU, in stages that resume over several short calls.
 
-    python tests/benchmarks/gpu.py --out DIR --minutes 9            # the next cases, by their value
+    python tests/benchmarks/gpu.py --out DIR --minutes 9            # the next cases, in order of priority
     python tests/benchmarks/gpu.py --out DIR --stage train --stage generate
     python tests/benchmarks/gpu.py --out DIR --case "train states=lora budget=4096 compile"
     python tests/benchmarks/gpu.py --out DIR --again --stage kernels
@@ -441,7 +441,7 @@ def options() -> argparse.Namespace:
     names = {stage.name for stage in STAGES}
     asked = [*(arguments.stage or []), *(case.partition(" ")[0] for case in arguments.case or [])]
     if unknown := [name for name in asked if name not in names]:
-        parser.error(f"unknown stage '{unknown[0]}'; there are {', '.join(sorted(names))}")
+        parser.error(f"unknown stage '{unknown[0]}'; choose from {', '.join(sorted(names))}")
     if arguments.out is None and not arguments.list and arguments.worker is None:
         parser.error("--out DIR is required")
     return arguments

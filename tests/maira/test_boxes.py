@@ -103,7 +103,7 @@ def test_scores_are_means_over_phrases() -> None:
 def test_intervals_come_from_a_bootstrap_over_phrases() -> None:
     overlaps = [Overlap(1, 1, i / 99) for i in range(100)]
     scores = summarize_overlaps(overlaps, replicates=2000)
-    # The standard error of the mean of 0, 1/99, ..., 1 is 0.0292: 95 % are 1.96 of them to either side.
+    # The standard error of the mean of 0, 1/99, ..., 1 is 0.0292: 95% are 1.96 of them to either side.
     assert scores["mean_iou"].low == pytest.approx(0.5 - 0.0571, abs=0.005)
     assert scores["mean_iou"].high == pytest.approx(0.5 + 0.0571, abs=0.005)
     assert (scores["recall"].low, scores["recall"].high) == (1, 1)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from data.manifest import read_manifest, write_manifest
 from data.study import Study
 from maira.cli.main import app
-from maira.evaluate.comparison import COMPLETION, Comparison, compare, footnotes, write_comparison
+from maira.evaluate.comparison import COMPLETION, ExperimentComparison, compare, footnotes, write_comparison
 from maira.evaluate.experiments import (
     COMPARISON_MENTIONS,
     LATERAL_MENTIONS,
@@ -149,14 +149,14 @@ def _scored(folder: Path, model: ChatClient | None = None) -> Experiment:
     return experiment
 
 
-def _table(tmp_path: Path, model: ChatClient | None = None) -> Comparison:
+def _table(tmp_path: Path, model: ChatClient | None = None) -> ExperimentComparison:
     experiments = [_scored(tmp_path / name, model) for name in ("all-inputs", "no-prior")]
-    return compare(experiments, base=experiments[0])
+    return compare(experiments, baseline=experiments[0])
 
 
-def _contrast(table: Comparison, name: str) -> Contrast:
-    """The comparison of the second experiment with the base by a score."""
-    return table.systems.scores[name][1]
+def _contrast(table: ExperimentComparison, name: str) -> Contrast:
+    """The comparison of the second experiment with the baseline by a score."""
+    return table.comparison.scores[name][1]
 
 
 def test_a_row_is_over_the_same_samples(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_row_is_over_the_same_samples(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[0]["lateral_mentions"] = None
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    contrast = _contrast(compare(experiments, base=experiments[0]), LATERAL_MENTIONS)
+    contrast = _contrast(compare(experiments, baseline=experiments[0]), LATERAL_MENTIONS)
     assert contrast.baseline is not None
     assert contrast.paired is not None
     assert contrast.difference is not None
@@ -174,19 +174,19 @@ def test_a_row_is_over_the_same_samples(tmp_path: Path) -> None:
     assert contrast.difference.point == -0.25
     assert {contrast.baseline.n, contrast.paired.n, contrast.difference.n} == {4}
     assert contrast.summary.n == 4
-    page = _page(compare(experiments, base=experiments[0]), tmp_path)
+    page = _page(compare(experiments, baseline=experiments[0]), tmp_path)
     assert "| lateral_mentions | 4 | 0.250 | 0.000 | -0.250 [-0.500, +0.000] | 1.000 | 1.000 |" in page
     assert "| lateral_mentions | 0.400 [0.000, 0.800] (n 5) | 0.000 [0.000, 0.000] (n 4) |" in page
 
 
 def test_the_base_is_first_and_without_it_there_are_no_differences(tmp_path: Path) -> None:
     experiments = [_scored(tmp_path / name) for name in ("all-inputs", "no-prior")]
-    table = compare(experiments[::-1], base=experiments[0])
-    assert list(table.systems.systems) == ["all-inputs", "no-prior"]
+    table = compare(experiments[::-1], baseline=experiments[0])
+    assert list(table.comparison.systems) == ["all-inputs", "no-prior"]
     table = compare(experiments)
     assert _contrast(table, LATERAL_MENTIONS).difference is None
-    assert (list(table.tables()), table.systems.tests) == (["Each experiment by itself"], 0)
-    assert list(compare(experiments[:1], base=experiments[0]).tables()) == ["Each experiment by itself"]
+    assert (list(table.tables()), table.comparison.tests) == (["Each experiment by itself"], 0)
+    assert list(compare(experiments[:1], baseline=experiments[0]).tables()) == ["Each experiment by itself"]
 
 
 def test_box_completions_are_compared_by_sentence(tmp_path: Path) -> None:
@@ -197,14 +197,14 @@ def test_box_completions_are_compared_by_sentence(tmp_path: Path) -> None:
             for index, iou in enumerate(overlaps)
         ]
         experiment.boxes.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    contrast = _contrast(compare(experiments, base=experiments[0]), f"{COMPLETION}iou")
+    contrast = _contrast(compare(experiments, baseline=experiments[0]), f"{COMPLETION}iou")
     assert contrast.difference is not None
     assert (contrast.difference.point, contrast.difference.n) == (pytest.approx(-0.1), 2)
     assert contrast.p is not None
 
 
 def test_scores_without_values_are_omitted(tmp_path: Path) -> None:
-    names = set(_table(tmp_path).systems.scores)
+    names = set(_table(tmp_path).comparison.scores)
     assert {"logical_f1", LATERAL_MENTIONS, "bleu_1"} <= names
     assert not any(name.startswith(("grounding_", "spatial_", COMPLETION)) or "_reference" in name for name in names)
 
@@ -221,7 +221,7 @@ def test_a_pooled_difference_comes_from_the_counts(tmp_path: Path) -> None:
 
 def test_mention_rates_are_compared_with_the_references(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    base, without = table.systems.scores[LATERAL_MENTIONS]
+    base, without = table.comparison.scores[LATERAL_MENTIONS]
     assert base.summary.point == pytest.approx(0.4)
     assert without.difference is not None
     assert without.difference.point == pytest.approx(-0.2)
@@ -245,7 +245,7 @@ def test_unavailable_metrics_are_explained_below_the_table(tmp_path: Path) -> No
     assert "Not in the table: comparison_mentions (needs a language model" in output
 
 
-def _page(table: Comparison, folder: Path) -> str:
+def _page(table: ExperimentComparison, folder: Path) -> str:
     write_comparison(table, folder, "table", "Inputs", {"task": "findings"})
     return (folder / "table.md").read_text()
 
@@ -257,7 +257,7 @@ def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
     assert record["experiments"]["no-prior"]["dropped"] == ["prior"]
     with (tmp_path / "table.csv").open(newline="") as handle:
         rows = list(csv.DictReader(handle))
-    assert len(rows) == 2 * len(table.systems.scores)
+    assert len(rows) == 2 * len(table.comparison.scores)
     for row in rows:
         contrast = record["experiments"][row["system"]]["scores"][row["score"]]
         assert float(row["own_point"]) == contrast["summary"]["point"]
@@ -387,3 +387,9 @@ def test_failed_studies_are_reported_per_run(arguments: list[str], tmp_path: Pat
     assert f"skipped: no-prior: {study.sample_id}" not in result.output
     record = json.loads((tmp_path / "out" / "table.json").read_text())
     assert record["experiments"]["no-prior"]["scores"]["logical_precision"]["difference"]["n"] == 2
+
+
+def test_a_preset_selects_its_scores_and_variants(tmp_path: Path) -> None:
+    scoring = Scoring.from_options(tmp_path / "manifest.jsonl", tmp_path / "cache", metrics="rexrank")
+    assert {"bleu_2", "radcliq_v1"} <= set(scoring.metrics.metrics)
+    assert scoring.metrics.compat == ("rexrank", "inverse")

@@ -16,7 +16,12 @@ from radfact.errors import ErrorCode, InputError, RunError
     ("error", "exit_code", "place", "code"),
     [
         (InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file="a.json"), 2, "a.json: ", "file-not-found"),
-        (InputError("expected a text", file="a.json", line=3, field="boxes"), 2, "a.json:3: boxes: ", "invalid-value"),
+        (
+            InputError("expected a string", file="a.json", line=3, field="boxes"),
+            2,
+            "a.json:3: boxes: ",
+            "invalid-value",
+        ),
         (RunError("the server\nis down"), 1, "the server is down", "run-failed"),
         (ModuleNotFoundError("No module", name="timm"), 1, "the package 'timm'", "missing-requirement"),
         (FileNotFoundError(2, "No such file", "b.json"), 1, "b.json: ", "file-unreadable"),

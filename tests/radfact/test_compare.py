@@ -94,6 +94,13 @@ def test_pooled_scores_are_recomputed_from_the_shared_samples(folders: list[Path
     assert second.summary.point == pytest.approx(expected)
 
 
+def test_scores_of_the_references_alone_are_not_tested(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        evaluate(pairs(TEXTS), ["lateral_mentions"], bootstrap=0, out=tmp_path / name)
+    comparison = compare([tmp_path / "a", tmp_path / "b"])
+    assert (list(comparison.scores), comparison.tests) == (["lateral_mentions"], 1)
+
+
 def test_different_references_are_reported(folders: list[Path], tmp_path: Path) -> None:
     other = [Pair("0", TEXTS[0], "Something else."), *pairs(TEXTS[1:], first=1)]
     evaluate(other, ["rouge_l"], out=tmp_path / "other")

@@ -80,13 +80,13 @@ def test_a_compared_study_has_both_drafts_and_their_overlaps(page: Page, served:
     reference = study.locator(".report.reference .sentence").first.locator(".verdict")
     assert [" ".join(line.split()) for line in reference.all_inner_texts()] == [
         "≠ verdicts differ",
-        "first ✓ entailed ✓ boxes: 100 % inside entailed evidence B1",
-        "second ✓ entailed ✗ boxes: 39 % inside not entailed evidence C1",
+        "first ✓ entailed ✓ boxes: 100% inside entailed evidence B1",
+        "second ✓ entailed ✗ boxes: 39% inside not entailed evidence C1",
     ]
     assert study.locator(".picture .box-viewer-label").all_inner_texts() == ["B1", "C1", "R1"]
     study.get_by_role("button", name="C2 Cardiomegaly.").hover()
     assert study.locator(".picture .box-viewer-label").count() == 0
-    study.get_by_role("button", name="Frontal of effusion: show larger").click()
+    study.get_by_role("button", name="Frontal of effusion: enlarge").click()
     dialog = page.locator("dialog")
     page.get_by_label("first boxes").uncheck()
     assert sorted(dialog.locator(".box-viewer-label").all_inner_texts()) == ["C1", "R1"]
@@ -129,7 +129,7 @@ def test_a_run_is_shown_as_on_its_page(page: Page, served: ServedExplorer) -> No
     assert page.locator(".score-table").is_visible()
     study = card(page, "effusion")
     study.wait_for()
-    assert study.locator(".report.candidate .spatial").first.inner_text().startswith("✗ boxes: 49 % inside")
+    assert study.locator(".report.candidate .spatial").first.inner_text().startswith("✗ boxes: 49% inside")
     page.get_by_role("button", name="Compare").click()
     assert page.url == f"{served.address}/compare?system=runs%2Fsecond&baseline=runs%2Ffirst"
 

@@ -135,7 +135,7 @@ def test_a_sentence_has_the_color_of_its_boxes_and_its_evidence(page: Page) -> N
 
 
 def test_the_larger_image_has_toggles_for_the_boxes_of_each_report(page: Page) -> None:
-    card(page).get_by_role("button", name="Frontal of good: show larger").click()
+    card(page).get_by_role("button", name="Frontal of good: enlarge").click()
     labels = page.locator("dialog .box-viewer-label")
     assert sorted(labels.all_text_contents()) == ["C1", "C2", "R1", "R2"]
     page.get_by_label("Reference boxes").uncheck()
@@ -143,7 +143,7 @@ def test_the_larger_image_has_toggles_for_the_boxes_of_each_report(page: Page) -
 
 
 def test_the_larger_image_has_zoom_and_window_by_wheel_and_keys(page: Page) -> None:
-    card(page).get_by_role("button", name="Frontal of good: show larger").click()
+    card(page).get_by_role("button", name="Frontal of good: enlarge").click()
     zoom, image = page.get_by_label("Zoom", exact=True), page.locator("dialog .box-viewer-image")
     page.keyboard.press("+")
     assert zoom.text_content() == "125 %"
@@ -184,7 +184,7 @@ def test_the_address_names_the_study_and_the_selected_sentence(page: Page, repor
 
 @pytest.mark.parametrize(
     ("overlap", "shown"),
-    [(0.62, "✓ boxes: 62 % inside"), (0.498, "✗ boxes: 49.8 % inside"), (0.5, "✗ boxes: 50 % inside")],
+    [(0.62, "✓ boxes: 62% inside"), (0.498, "✗ boxes: 49.8% inside"), (0.5, "✗ boxes: 50% inside")],
 )
 def test_the_share_that_the_score_compares_is_shown(
     browser: Browser, tmp_path: Path, overlap: float, shown: str
@@ -201,7 +201,7 @@ def test_the_share_that_the_score_compares_is_shown(
     page = browser.new_page()
     page.goto((tmp_path / "report.html").as_uri())
     assert page.locator(".report.candidate .spatial").inner_text().startswith(shown)
-    assert page.locator(".report.reference .spatial").inner_text().startswith("✓ boxes: 100 % inside")
+    assert page.locator(".report.reference .spatial").inner_text().startswith("✓ boxes: 100% inside")
     page.close()
 
 
@@ -215,7 +215,7 @@ def test_studies_are_filtered_by_their_inputs(page: Page) -> None:
 @pytest.mark.parametrize("width", [1400, 1024, 420])
 def test_a_long_id_does_not_cover_the_controls_of_the_larger_image(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
-    card(page).get_by_role("button", name="Frontal of good: show larger").click()
+    card(page).get_by_role("button", name="Frontal of good: enlarge").click()
     dialog = page.locator("dialog")
     controls = [dialog.get_by_role("button", name="Close"), *dialog.locator("form label").all()]
     sizes = [(control.bounding_box() or {}).get("height") for control in controls]
@@ -235,7 +235,7 @@ def test_inputs_show_present_and_missing_sections(page: Page) -> None:
 
 
 def test_the_frontal_among_the_inputs_has_no_boxes(page: Page) -> None:
-    card(page).get_by_role("button", name="Frontal: show larger", exact=True).click()
+    card(page).get_by_role("button", name="Frontal: enlarge", exact=True).click()
     assert page.locator("dialog").get_by_role("img").get_attribute("alt") == "Frontal radiograph of good"
     assert page.locator("dialog .box-viewer-label").count() == 0
     assert not page.get_by_label("Reference boxes").is_visible()
@@ -315,7 +315,7 @@ def test_the_reason_is_shown_on_demand(page: Page) -> None:
 
 def test_a_thumbnail_opens_larger_and_closes(page: Page) -> None:
     dialog = page.locator("dialog")
-    card(page).get_by_role("button", name="Lateral: show larger").click()
+    card(page).get_by_role("button", name="Lateral: enlarge").click()
     assert dialog.get_by_role("img").get_attribute("alt") == "Lateral radiograph of good"
     page.keyboard.press("Escape")
     assert not dialog.is_visible()
@@ -400,7 +400,7 @@ def test_prior_boxes_are_drawn_on_the_prior_image(browser: Browser, tmp_path: Pa
     write_jsonl(tmp_path / "sentences.jsonl", [sentence("a", "reference", 0, "Unchanged.", prior_boxes=[corner])])
     page = browser.new_page()
     page.goto(write_page(tmp_path, manifest=manifest).as_uri())
-    page.get_by_role("button", name="Prior frontal: show larger").click()
+    page.get_by_role("button", name="Prior frontal: enlarge").click()
     assert page.locator("dialog .box-viewer-label").all_text_contents() == ["R1"]
     assert drawn(page, "a") == []
     page.close()

@@ -27,7 +27,7 @@ class _Required(Record):
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        ("name", 1, "expected a text, found 1"),
+        ("name", 1, "expected a string, found 1"),
         ("size", 0, "expected a number greater than 0, found 0"),
         ("size", 100, "expected a number less than 100, found 100"),
         ("size", "many", "expected a whole number, found 'many'"),

@@ -33,7 +33,7 @@ RESERVED = 2 * GIB
 SMALL = 1_000_000_000
 """Number of parameters below which matrix products are too narrow to reach the usual MFU; a guess."""
 MFU = 0.45
-"""Model FLOPs utilization that is assumed where none is measured: of large models with packed rows on recent GPUs."""
+"""Default MFU, typical of large models with packed rows on recent GPUs."""
 _STEPS = 20
 """Number of optimizer steps to pack when the number and length of rows are estimated."""
 
@@ -171,7 +171,7 @@ class Estimate:
 def read_mfu(file: Path) -> MeasuredMfu:
     """Read the MFU of a training run from its `metrics.jsonl`.
 
-    Its first line covers the start of the run, and counts only if it is the only one.
+    Skips the first line, which includes startup, unless it is the only one.
 
     Raises:
         InputError: the file cannot be read, has no MFU, or one that is not between 0 and 1.
@@ -248,7 +248,9 @@ def _assumptions(
 ) -> dict[str, str]:
     if isinstance(mfu, MeasuredMfu):
         lines = "1 line" if mfu.lines == 1 else f"the median of {mfu.lines:,} lines"
-        utilization = f"{mfu.value:.1%}, measured: {lines} of {mfu.file}; assumed to hold for this GPU and run config"
+        utilization = (
+            f"{mfu.value:.1%}, measured: {lines} of {mfu.file}; used even if that run had another GPU or run config"
+        )
     else:
         utilization = f"{mfu:.1%}, assumed and not measured"
     kernel = _kernel(config, accelerator).removeprefix("maira_")

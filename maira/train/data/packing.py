@@ -135,8 +135,7 @@ class PackedBatch:
     def to(self, device: torch.device) -> PackedBatch:
         """Return the batch with its tensors on a device.
 
-        A copy to a GPU starts from pinned memory: from other memory it would wait until the GPU has done all earlier
-        work.
+        A copy to a GPU starts from pinned memory: from other memory it would synchronize with the device.
         """
         moved: dict[str, Any] = {
             name: (value.pin_memory() if device.type == "cuda" else value).to(device, non_blocking=True)

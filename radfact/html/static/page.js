@@ -21,7 +21,7 @@
     const isNeutral = (name) => data.directions[name] === "neutral";
     const first = names.includes("logical_f1") ? "logical_f1" : names.find((name) => !isNeutral(name));
     const groups = sides
-      ? { worst: "Most worsened first", best: "Most improved first", largest: "Largest change first", greatest: "Greatest increase first" }
+      ? { worst: "Largest decline first", best: "Largest improvement first", largest: "Largest change first", greatest: "Greatest increase first" }
       : { worst: "Worst first", best: "Best first", greatest: "Greatest first" };
     if (first) select.append(element("option", { value: `worst:${first}`, text: `${groups.worst} (${scoreName(first)})` }));
     select.append(element("option", { value: "input", text: "Input order" }));
@@ -79,7 +79,7 @@
     ...["baseline", "candidate"].map((side) => [sides[side], Object.entries(VERDICTS).map(([kind, label]) => [`${side}:${kind}`, label])]),
   ];
 
-  /** What a study has in addition to the frontal image; `inputs` are studies of which a manifest tells that. */
+  /** What a study has in addition to the frontal image; `inputs` marks studies that are in a manifest. */
   const INPUTS = { lateral: "lateral", prior: "prior image or report" };
 
   const ofKind = (key) => data.studies.filter((study) => study.kinds.includes(key)).length;
@@ -238,7 +238,7 @@
     const searchServer = async () => {
       const text = filter.value.trim();
       const found = text ? await fetchJson(data.api.search + encodeURIComponent(text)) : null;
-      // An answer to earlier words came late.
+      // Ignore the response to an outdated query.
       if (text !== filter.value.trim()) return;
       matches = found && new Set(found.map((index) => data.studies[index]));
       redraw();

@@ -113,7 +113,7 @@ const Study = (() => {
   function detailList(study) {
     return [["baseline", study.baseline_details], ["candidate", study.details]].flatMap(([side, details]) =>
       Object.entries(details ?? {}).map(([metric, detail]) => element("details", { class: "details" },
-        element("summary", { text: `What ${metric} says${study.baseline ? ` of ${sideName(side)}` : ""}` }), spelledOut(detail))));
+        element("summary", { text: `${metric} details${study.baseline ? ` for ${sideName(side)}` : ""}` }), spelledOut(detail))));
   }
 
   function longName(part) {
@@ -183,7 +183,7 @@ const Study = (() => {
     const name = IMAGES[kind];
     if (!image.src) return element("p", { class: "thumb missing", text: `${name}: ${image.message}` });
     const picture = element("img", { alt: "", loading: "lazy", src: image.src });
-    const button = element("button", { type: "button", class: "thumb", "aria-label": `${name}: show larger` },
+    const button = element("button", { type: "button", class: "thumb", "aria-label": `${name}: enlarge` },
       picture, element("span", { text: name }));
     // The frontal image as the model received it, without boxes.
     const boxes = kind === "prior_frontal" ? sidesOf(study).flatMap((side) => boxesOf(study, tints, side, kind)) : [];
@@ -224,7 +224,7 @@ const Study = (() => {
         element("figcaption", {}, element("span", { class: `swatch ${side}` }), element("span", { text: `${sideName(side, study)} boxes` }))))
       : [picture(image, [], null)];
     const enlarge = element("button", { type: "button", class: "enlarge",
-      text: drawn.length > 1 ? "All on one image, larger" : "Larger", "aria-label": `Frontal of ${study.sample_id}: show larger` });
+      text: drawn.length > 1 ? "Enlarge with all boxes" : "Enlarge", "aria-label": `Frontal of ${study.sample_id}: enlarge` });
     enlarge.addEventListener("click", () => openBoth(study, "frontal", all));
     const row = element("div", { class: "picture-row" }, ...drawn.map(({ figure }) => figure));
     return { figure: element("div", { class: "pictures" }, row, enlarge), viewers: drawn.map(({ viewer }) => viewer) };
@@ -245,9 +245,9 @@ const Study = (() => {
     const percent = 100 * overlap;
     // A rounded share must not look like the threshold that it misses.
     const shown = Math.round(percent) === Math.round(100 * threshold) && overlap !== threshold ? percent.toFixed(1) : Math.round(percent);
-    const item = tag([kind, `${words}: ${shown} % inside`, hidden], "spatial");
-    item.title = `${percent.toFixed(2)} % of the area of these boxes lies inside the boxes of the evidence.`
-      + (data.overlap ? ` The score needs ${strict ? "more than" : "at least"} ${100 * threshold} %.` : "");
+    const item = tag([kind, `${words}: ${shown}% inside`, hidden], "spatial");
+    item.title = `${percent.toFixed(2)}% of the area of these boxes lies inside the boxes of the evidence.`
+      + (data.overlap ? ` The score needs ${strict ? "more than" : "at least"} ${100 * threshold}%.` : "");
     return item;
   }
 
@@ -312,7 +312,7 @@ const Study = (() => {
   function cardHead(study, href) {
     // The list of two systems has differences of scores; the study has both.
     const scores = data.sides && !Object.values(study.scores).some(Array.isArray) ? {} : study.scores;
-    const link = element("a", { href, text: study.sample_id, title: "Address of this study" });
+    const link = element("a", { href, text: study.sample_id, title: "Link to this study" });
     return element("div", { class: "card-head" }, element("h3", {}, link),
       study.scored ? scoreGroups(scores) : element("span", { class: "tag unscored", text: "not scored" }));
   }
@@ -354,7 +354,7 @@ const Study = (() => {
     return card;
   }
 
-  /** The card of a study that the server has; it is filled when the study has come. */
+  /** The card of a study that the server has; it is filled once the study is loaded. */
   function servedCard(study, choice = null) {
     const card = emptyCard(study);
     const note = element("p", { class: "hint", role: "status", text: "Loading …" });

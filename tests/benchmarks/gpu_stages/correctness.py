@@ -3,7 +3,7 @@
 Tolerances, as relative errors ||value - reference|| / ||reference|| unless stated otherwise:
 
 - logits of every token: 1e-4 in float32 (TF32 off), 0.03 in bfloat16. Most likely token at the positions of answers:
-  equal at 99.9 % in float32, 95 % in bfloat16.
+  equal at 99.9% in float32, 95% in bfloat16.
 - packed rows: loss of each sample 1e-4 in float32, 0.05 in bfloat16; gradient of all trained weights 1e-3 and 0.1.
 - attention of packed samples with heads of the 7B model, in bfloat16 against float32: 0.01 for the output and 0.02 for
   gradients; 1e-4 and 1e-3 for the kernel in float32.
@@ -48,7 +48,7 @@ STUDIES, TINY_STUDIES = 16, 1
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Largest errors of a type of numbers; see the docstring of the module."""
+    """Largest accepted errors for a dtype; see the docstring of the module."""
 
     logits: float
     same_token: float

@@ -70,7 +70,7 @@ Runner = Callable[[Sequence[GenerationRequest]], int]
 
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
-    """Generate as the options of the case say, and yield the rates."""
+    """Generate with the options of a case, and yield speed and memory."""
     words = parse_case(case)
     gc.collect()
     reset_peak_memory(setup.device)

@@ -25,7 +25,7 @@ STUDIES = 64
 
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
-    """Run out of memory and yield what happens."""
+    """Provoke an out-of-memory error, and yield the outcome."""
     if setup.device.type != "cuda":
         raise Skipped("needs a GPU, whose memory can be limited")
     yield from _generation(setup) if case == "generation" else _training(setup)

@@ -31,7 +31,7 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     # Each weight has two optimizer states, which take less in 8 bits.
     needed = 3 * sum(parameter.nbytes for parameter in trained)
     if (free := shutil.disk_usage(setup.folder).free) < needed:
-        raise Skipped(f"{needed / GIB:.0f} GiB are to be written, {free / GIB:.0f} GiB are free")
+        raise Skipped(f"expected {needed / GIB:.0f} GiB of free disk space, found {free / GIB:.0f} GiB")
     _step(trained, optimizer)
     notices: list[str] = []
     manager = CheckpointManager(setup.folder, 1, DistributedContext(0, 1, setup.device), notices.append)

@@ -87,7 +87,7 @@ class Run:
 
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
-    """Train as the options of the case say, and yield what it took."""
+    """Train with the options of a case, and yield speed and memory."""
     words = parse_case(case)
     plan = TINY_PLAN if setup.is_tiny else Plan()
     config = make_config(setup, layers=int(words["layers"]) if "layers" in words else None)
@@ -324,7 +324,7 @@ class AllLogits(nn.Module):
 
 
 class InOrderTrainer(transformers.Trainer):  # type: ignore[misc]
-    """Trains on the same samples in the same steps as ours."""
+    """Trains on the same samples in the same steps as `maira train`."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return torch.utils.data.SequentialSampler(train_dataset or self.train_dataset)
