@@ -18,15 +18,15 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of spawned processes.
 
     The processes ignore Ctrl-C and SIGTERM, which terminals and schedulers send to all processes of a job: this process
-    decides when they end. An error in the block cancels waiting tasks. If this process is killed, the pool ends within
-    a second.
+    decides when they end. An error in the block cancels waiting tasks and waits for running ones, so that nothing is
+    written later. If this process is killed, the pool ends within a second.
     """
     # Spawned, not forked: this process may have threads, whose locks a fork would copy.
     with _Pool(workers, mp_context=get_context("spawn"), initializer=_init_worker) as pool:
         try:
             yield pool
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
             raise
 
 
