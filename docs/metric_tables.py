@@ -18,7 +18,7 @@ from radfact.metrics.registry import entries
 from radfact.metrics.weights import WeightsFile, catalog
 from radfact.pipeline import evaluate
 from radfact.records import Pair
-from radfact.results.published import add_own_rows, published_tables
+from radfact.results.published import add_local_rows, published_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("metrics", "parity", "published_scores")))
@@ -100,11 +100,11 @@ def _published() -> str:
     for table in published_tables().values():
         rows = [
             (row.name, row.origin, *("-" if value is None else f"{value:.3f}" for value in row.values.values()))
-            for row in add_own_rows(table, ())
+            for row in add_local_rows(table, ())
         ]
-        heads = ("system", "from", *(f"{there} (`{here}`)" for here, there in table.columns.items()))
+        heads = ("system", "origin", *(f"{there} (`{here}`)" for here, there in table.columns.items()))
         parts += [
-            f"`{table.name}`: {table.title}. Source: <{table.source}>, read {table.read}. {table.note}",
+            f"`{table.name}`: {table.title}. Source: <{table.source}>, accessed {table.access_date}. {table.note}",
             "",
             _table(heads, rows),
             "",

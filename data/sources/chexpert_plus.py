@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from data.archive import Archive
-from data.sources.records import Layout, Record, read_studies, table_records
+from data.sources.table_records import Layout, TableRecord, read_studies, table_records
 from radfact.errors import ErrorCode, InputError, describe
 from radfact.io.csv_tables import find_csv
 
@@ -55,7 +55,7 @@ def read_chexpert_plus(root: Path, images: Path | None = None) -> Archive:
     return read_studies(_LAYOUT, table_records(table, columns), (images or root).absolute())
 
 
-def _study(record: Record, paths: Sequence[str]) -> str:
+def _study(record: TableRecord, paths: Sequence[str]) -> str:
     match = _STUDY.fullmatch(paths[0])
     if match is None:
         message = f"expected a path such as train/patient00001/study1/view1_frontal.jpg, found {describe(paths[0])}"

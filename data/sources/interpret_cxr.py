@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 
 from data.archive import Archive, radiograph_below
 from data.sources.iu_xray import radiograph_key
-from data.sources.records import Layout, Record, read_studies, table_records
+from data.sources.table_records import Layout, TableRecord, read_studies, table_records
 from radfact.errors import ErrorCode, InputError, list_columns
 from radfact.io.csv_tables import read_csv
 
@@ -58,7 +58,7 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: Sequence[P
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     view_of = {image: view for table in views for image, view in _read_views(table)}
 
-    def view(_record: Record, index: int, path: str) -> tuple[str | None, str]:
+    def view(_record: TableRecord, index: int, path: str) -> tuple[str | None, str]:
         name = PurePosixPath(path).name
         named = _NAMED_VIEW.search(name)
         return named[1] if named else view_of.get(_key(name)), f"{_IMAGES}[{index}]"
@@ -85,7 +85,7 @@ def _read_views(table: Path) -> Iterator[tuple[str, str]]:
         message = f"expected the columns {pairs}, found {list_columns(columns)}"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, file=table, line=1)
     for line, cells in rows:
-        image, view = (Record(table, cells, line).text(name) for name in names)
+        image, view = (TableRecord(table, cells, line).text(name) for name in names)
         if image is not None and view is not None:
             yield _key(image), view
 
@@ -95,11 +95,11 @@ def _key(name: str) -> str:
     return radiograph_key(name) or name.partition(".")[0]
 
 
-def _study(_record: Record, paths: Sequence[str]) -> str:
+def _study(_record: TableRecord, paths: Sequence[str]) -> str:
     return radiograph_below(Path(), Path(paths[0]), "frontal").key
 
 
-def _split(record: Record) -> str | None:
+def _split(record: TableRecord) -> str | None:
     match = _TABLE.fullmatch(record.file.name)
     return record.text("split") or (match[1] if match else None)
 

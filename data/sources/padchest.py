@@ -26,7 +26,7 @@ from typing import Literal
 
 from data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
 from data.manifest import Failure
-from data.sources.records import parse_date, split_name, table_records, whole_report
+from data.sources.table_records import join_sections, parse_date, parse_split, table_records
 from radfact.errors import ErrorCode, InputError
 from radfact.io.csv_tables import find_csv, stream_columns
 
@@ -106,7 +106,7 @@ def read_padchest(
                 timestamp=row.date,
                 radiographs=tuple(row.radiographs),
                 findings=findings,
-                report=spanish or whole_report(findings, impression),
+                report=spanish or join_sections(findings, impression),
                 split=split_of.get(name),
             )
         )
@@ -255,7 +255,7 @@ def _read_splits(path: Path, studies: Mapping[str, _Study], study_of: Mapping[st
             raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line, field="PatientID")
         name = study or study_of.get(image or "", "")
         unit = studies[name].patient_id or name if name in studies else patient
-        split = split_name(split, file=path, line=line)
+        split = parse_split(split, file=path, line=line)
         if unit is not None and split_of.setdefault(unit, split) != split:
             message = f"'{unit}' is in two splits, '{split_of[unit]}' and '{split}'; split by patient"
             raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field="split")

@@ -29,7 +29,7 @@ from typing import Any
 from data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
 from data.manifest import Failure
 from data.sources.padchest import Language, png_members, read_padchest
-from data.sources.records import parse_date, split_name, whole_report
+from data.sources.table_records import join_sections, parse_date, parse_split
 from data.study import Label, Side
 from radfact.errors import ErrorCode, InputError, describe
 from radfact.io.csv_tables import find_csv, stream_columns
@@ -121,7 +121,7 @@ def _read_metadata(table: Path) -> dict[str, _StudyMetadata]:
         if study is None or patient is None:
             field = "StudyID" if study is None else "PatientID"
             raise InputError("missing", code=ErrorCode.MISSING_FIELD, file=table, line=line, field=field)
-        row = _StudyMetadata(patient, parse_date(date), split_name(split, file=table, line=line))
+        row = _StudyMetadata(patient, parse_date(date), parse_split(split, file=table, line=line))
         first = metadata.setdefault(study, row)
         if (first.patient_id, first.split) != (row.patient_id, row.split):
             message = f"study {study} is of '{first.patient_id}' in '{first.split}' in an earlier line"
@@ -154,7 +154,7 @@ def _study(entry: dict[str, Any], study_id: str, metadata: _StudyMetadata, langu
         study_id=study_id,
         patient_id=metadata.patient_id,
         timestamp=None if metadata.date is None else (metadata.date, 1),
-        report=whole_report(" ".join(sentence.text for sentence in sentences), None),
+        report=join_sections(" ".join(sentence.text for sentence in sentences), None),
         grounded_findings=tuple(sentences),
         labels=tuple(labels),
         split=metadata.split,

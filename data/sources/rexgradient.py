@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data.archive import Archive
-from data.sources.records import Layout, Record, parse_date, read_studies
+from data.sources.table_records import Layout, TableRecord, parse_date, read_studies
 from radfact.errors import ErrorCode, InputError, describe
 from radfact.io.jsonl import read_json
 
@@ -52,16 +52,16 @@ def read_rexgradient(root: Path, images: Path | None = None) -> Archive:
     return read_studies(_LAYOUT, records, (images or root).absolute())
 
 
-def _records(file: Path) -> Iterator[Record]:
+def _records(file: Path) -> Iterator[TableRecord]:
     studies = read_json(file, allow_nan=True)
     if not isinstance(studies, dict):
         message = f"expected an object with a study for each key, found {describe(studies)}"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=file)
     for key, cells in studies.items():
-        yield Record(file, cells, key=key)
+        yield TableRecord(file, cells, key=key)
 
 
-def _view(record: Record, index: int, _path: str) -> tuple[str | None, str]:
+def _view(record: TableRecord, index: int, _path: str) -> tuple[str | None, str]:
     views, paths = record.texts(_VIEWS), record.texts(_IMAGES)
     if len(views) != len(paths):
         message = f"expected one view for each of {len(paths)} images, found {len(views)}"

@@ -245,7 +245,7 @@ def check_packing(model: Any, folder: Path) -> None:
         input_ids=ids,
         position_ids=positions,
         starts=lengths,
-        used=12,
+        used_tokens=12,
         longest=7,
         answers=empty,
         targets=empty,

@@ -134,7 +134,7 @@ class Guard:
 
     async def _admit(self, scope: Scope, send: _Response) -> None:
         query = scope["query_string"].decode("latin-1")
-        access = next((access for access in self.accesses.values() if access.is_token(query)), None)
+        access = next((access for access in self.accesses.values() if access.has_token(query)), None)
         if access is None:
             await send.refuse(401, "the link is not valid for this review")
             return

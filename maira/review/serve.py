@@ -17,7 +17,7 @@ from maira.review.app import make_app
 from maira.review.browser import has_screen
 from maira.review.store import Store
 from maira.review.studies import ReviewSet
-from radfact.explorer.access import address_of
+from radfact.explorer.access import page_url
 
 
 def serve(
@@ -44,7 +44,7 @@ def serve(
         on_ready: called with the links by reader; see `link_tokens`.
     """
     port = listener.getsockname()[1]
-    links = {reader: address_of(host, port, token) for reader, token in tokens.items()}
+    links = {reader: page_url(host, port, token) for reader, token in tokens.items()}
     if certificate is not None:
         links = {reader: f"https{link.removeprefix('http')}" for reader, link in links.items()}
     with listener, suppress(KeyboardInterrupt), _entrance(links.get("")) as entrance:

@@ -91,7 +91,7 @@ def packed_kwargs(name: str, batch: PackedBatch) -> dict[str, PackedRow]:
     """
     # Numbers come from the batch: reading them from `starts` would synchronize with the device.
     tokens, starts, longest = batch.input_ids.shape[1], batch.starts, batch.longest
-    if len(starts) == 1 or (name == VARLEN and batch.used < tokens):
+    if len(starts) == 1 or (name == VARLEN and batch.used_tokens < tokens):
         starts = F.pad(starts, (0, 1), value=tokens)
     if name == VARLEN:
         empty = starts.new_empty(0)

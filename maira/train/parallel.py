@@ -174,7 +174,7 @@ def parallelize(model: PackedLossModel, config: BaseTrainConfig, context: Distri
     model.to(context.device)
     half = config.precision == "bf16"
     if config.compile:
-        # DDPOptimizer would split the graph of a block at each 25 MB of gradients, to reduce them earlier; blocks do.
+        # DDPOptimizer would split a block's graph at each 25 MB of gradients, to reduce them earlier; blocks suffice.
         torch._dynamo.config.optimize_ddp = False
     if kind == "none":
         return ParallelModel(model, model, context, autocast=half)

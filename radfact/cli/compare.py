@@ -103,11 +103,11 @@ def compare(
 ) -> None:
     """Compare results folders on their common samples."""
     from radfact.html.comparison_page import published_note, published_table, write_comparison, write_published
-    from radfact.results.published import add_own_rows, find_published
+    from radfact.results.published import add_local_rows, find_published
 
     console = new_console()
     table = None if published is None else find_published(published)
-    rows = [] if table is None else add_own_rows(table, folders)
+    rows = [] if table is None else add_local_rows(table, folders)
     comparison = None if table is not None and len(folders) == 1 else _compare(folders, draws, metric or (), rounds)
     if comparison is not None:
         _show(console, comparison)
@@ -115,7 +115,7 @@ def compare(
         show_table(console, published_table(table, rows))
         say(console, published_note(table))
         for row in rows:
-            missing = [name for name, value in row.values.items() if row.is_own and value is None]
+            missing = [name for name, value in row.values.items() if row.is_local and value is None]
             if missing:
                 say(console, f"{row.name}: no value for {', '.join(missing)}", style="yellow")
     if out is not None:

@@ -50,7 +50,7 @@ def view(
     ] = None,
 ) -> None:
     """Browse runs (results folders) in a local web page, and compare two of them side by side."""
-    from radfact.explorer.access import Access, address_of, is_loopback, listen, read_token
+    from radfact.explorer.access import Access, is_loopback, listen, page_url, read_token
     from radfact.explorer.server import Explorer, make_server, serve
 
     token = secrets.token_urlsafe() if token_file is None else read_token(token_file)
@@ -62,8 +62,8 @@ def view(
     broken = sum(run.reason is not None for run in explorer.runs.values())
     noun = "run" if len(explorer.runs) == 1 else "runs"
     say(console, f"{len(explorer.runs)} {noun}{f', {broken} cannot be read' if broken else ''}")
-    address = address_of(host, listener.getsockname()[1], token)
-    say(console, f"Open {address}  (Ctrl-C stops the server)", wrap=False)
+    url = page_url(host, listener.getsockname()[1], token)
+    say(console, f"Open {url}  (Ctrl-C stops the server)", wrap=False)
     if not is_loopback(host):
         say(console, "The connection is not encrypted; use a tunnel (ssh -L) on untrusted networks", style="yellow")
     serve(server)

@@ -69,7 +69,7 @@ class Access:
         values = dict(part.strip().partition("=")[::2] for part in cookies.split(";"))
         return _is_equal(values.get(self._cookie_name(host), ""), _session(self.token))
 
-    def is_token(self, query: str) -> bool:
+    def has_token(self, query: str) -> bool:
         """Return whether a query string has the token."""
         return self.token is not None and _is_equal(parse_qs(query).get("token", [""])[0], self.token)
 
@@ -136,7 +136,7 @@ def listen(host: str, port: int) -> socket.socket:
     raise InputError(message, code=ErrorCode.INVALID_OPTION)
 
 
-def address_of(host: str, port: int, token: str | None) -> str:
+def page_url(host: str, port: int, token: str | None) -> str:
     """Return the URL of the page, with the token.
 
     Args:

@@ -19,7 +19,7 @@ FULL_SIDE = 2048
 """Longest side in pixels of an enlarged image."""
 _CACHED_IMAGES = 200
 _FILES = ("scores.json", "samples.jsonl", "sentences.jsonl", "run.json")
-_SEARCHED = ("sample_id", "indication", "comparison", "technique", "prior_report", "failure")
+_SEARCH_FIELDS = ("sample_id", "indication", "comparison", "technique", "prior_report", "failure")
 
 
 class OpenedRun:
@@ -31,7 +31,7 @@ class OpenedRun:
         head: content above the studies.
         columns: of the list of studies.
         drafts: ids of the drafts without a reference.
-        is_located: whether a sentence has boxes or masks.
+        has_regions: whether any sentence has boxes or masks.
         version: changes when the files of the run change.
     """
 
@@ -48,7 +48,7 @@ class OpenedRun:
         self.columns = StudyList(list(self.head.scores.scores))
         self._studies = CompressedRows()
         self._images: dict[str, dict[str, Path | None]] = {}
-        self.is_located = False
+        self.has_regions = False
         for study in content.studies():
             self.columns.add([study])
             self._append(study)
@@ -60,7 +60,7 @@ class OpenedRun:
         if "images" in study:
             self._images[study["sample_id"]] = study.pop("images")
         sentences = [*study["candidate"], *study.get("reference", ())]
-        self.is_located |= any(sentence.get("boxes") or sentence.get("masks") for sentence in sentences)
+        self.has_regions |= any(sentence.get("boxes") or sentence.get("masks") for sentence in sentences)
         self._studies.append(study)
 
     @cached_property
@@ -70,7 +70,7 @@ class OpenedRun:
         return {sample_id: index for index, sample_id in reversed(list(enumerate(ids)))}
 
     def study(self, sample_id: str) -> dict[str, Any] | None:
-        """Return a study in the form of the page's script, with the addresses of its images; None if there is none."""
+        """Return a study in the form of the page's script, with the URLs of its images; None if there is none."""
         if sample_id not in self.indices:
             return None
         study = self._studies[self.indices[sample_id]]
@@ -109,7 +109,7 @@ class OpenedRun:
 
 
 def _contains(study: Mapping[str, Any], words: Sequence[str]) -> bool:
-    texts = [study.get(name) for name in _SEARCHED]
+    texts = [study.get(name) for name in _SEARCH_FIELDS]
     texts += [sentence["text"] for side in ("candidate", "reference") for sentence in study[side]]
     searched = "\n".join(filter(None, texts)).lower()
     return all(word in searched for word in words)

@@ -21,8 +21,8 @@ from radfact.results.schema import RADFACT, RunFile
 _MAX_NAMED = 3
 
 
-def run_address(name: str) -> str:
-    """Return the address of a run."""
+def run_url(name: str) -> str:
+    """Return the URL of a run."""
     return f"/run/{quote(name)}"
 
 
@@ -41,14 +41,10 @@ def list_page(runs: Mapping[str, RunSummary], folders: Sequence[str]) -> str:
     else:
         records = {name: run.scores[name] for run in readable for name in run.scores}
         labels = [score_label(words(name), records[name].direction, records[name].unit) for name in columns]
-        heads = ("Run", "First", "Second", "Model", "Judge or model", "Date", "Samples", *labels)
+        heads = ("Run", "Baseline", "System", "Model", "Judge or model", "Date", "Samples", *labels)
         head = "".join(f'<th scope="col"{_style(label)}>{escape(label)}</th>' for label in heads)
         rows = "".join(_run_row(run, columns, len(heads)) for run in runs.values())
-        button = (
-            '<p class="actions"><button type="submit">Compare the second with the first</button></p>'
-            if len(readable) > 1
-            else ""
-        )
+        button = '<p class="actions"><button type="submit">Compare</button></p>' if len(readable) > 1 else ""
         body = (
             f'<form action="/compare">{button}<div class="panel"><table class="runs"><thead><tr>{head}</tr></thead>'
             f"<tbody>{rows}</tbody></table></div></form>"
@@ -59,12 +55,12 @@ def list_page(runs: Mapping[str, RunSummary], folders: Sequence[str]) -> str:
 
 
 def _run_row(run: RunSummary, columns: Iterable[str], width: int) -> str:
-    name = f'<th scope="row"><a href="{run_address(run.name)}">{escape(run.name)}</a></th>'
+    name = f'<th scope="row"><a href="{run_url(run.name)}">{escape(run.name)}</a></th>'
     if run.reason is not None:
         reason = escape(run.reason)
         return f'<tr>{name}<td class="text failure" colspan="{width - 1}">Cannot be read: {reason}</td></tr>'
     cells = []
-    for side, label in (("baseline", "first"), ("system", "second")):
+    for side, label in (("baseline", "baseline"), ("system", "system")):
         label = f"{escape(run.name)}: {label}"
         radio = f'<input type="radio" name="{side}" value="{escape(run.name)}" aria-label="{label}" required>'
         cells.append(f"<td>{radio}</td>")
@@ -131,7 +127,7 @@ def run_page(run: OpenedRun, others: Sequence[str]) -> str:
     query = urlencode({"run": run.name})
     data = {
         "unscored": [{"sample_id": sample_id, "scored": False} for sample_id in run.drafts],
-        "located": run.is_located,
+        "located": run.has_regions,
         "api": {"study": f"/api/study?{query}&study=", "search": f"/api/search?{query}&words="},
     }
     sections = findings_section(run.head.finding_tables) + green_section(run.folder)
@@ -157,13 +153,13 @@ def pair_page(pair: RunPair) -> str:
     differing = len(pair.columns.kinds.get("other_reference", ()))
     if differing:
         counts += f". In {differing} of them the reference differs or was split into other sentences"
-    links = "".join(f'<a href="{run_address(run.name)}">{escape(run.name)}</a>' for run in pair.runs)
+    links = "".join(f'<a href="{run_url(run.name)}">{escape(run.name)}</a>' for run in pair.runs)
     scorings = [scoring_of(RunFile.model_validate(run.head.run)) for run in pair.runs]
     tables = [table for run in pair.runs for table in run.head.finding_tables.values()]
     data: dict[str, Any] = {
         "sides": {**dict(zip(SIDES, pair.short_names, strict=True)), "reference": "Reference"},
         "judged": all(RADFACT in run.head.scores.metrics for run in pair.runs),
-        "located": any(run.is_located for run in pair.runs),
+        "located": any(run.has_regions for run in pair.runs),
         "findings": {concept: name for table in tables for concept, name in table.names.items()},
         "api": {
             "study": f"/api/study?{query}&study=",

@@ -178,11 +178,11 @@ class RunPair:
 
     def search(self, text: str) -> list[int]:
         """Return the indices of the studies that contain every word of a text in one of the runs."""
-        found = [set(run.search(text)) for run in self.runs]
+        matches = [set(run.search(text)) for run in self.runs]
         return [
             index
             for index, rows in enumerate(self._rows)
-            if any(row in own for row, own in zip(rows, found, strict=True))
+            if any(row in own for row, own in zip(rows, matches, strict=True))
         ]
 
     @cached_property

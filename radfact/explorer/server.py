@@ -118,8 +118,8 @@ class Explorer:
             self._opened.move_to_end(key)
             while len(self._opened) > 2 * _OPEN:
                 self._opened.popitem(last=False)
-            kept: _T = self._opened[key][1]
-            return kept
+            value: _T = self._opened[key][1]
+            return value
 
 
 def make_server(explorer: Explorer, listener: socket.socket, access: Access) -> ThreadingHTTPServer:
@@ -208,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _admit(self, path: str, query: str, host: str, is_page: bool) -> None:
         """Exchange the token in the URL for a cookie, and redirect to the URL without it."""
-        if not self.gate.is_token(query):
+        if not self.gate.has_token(query):
             reason = "Open the URL with ?token= that the command printed; after that, every URL works."
             self._refuse(HTTPStatus.UNAUTHORIZED, reason, is_page)
             return

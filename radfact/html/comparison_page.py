@@ -13,7 +13,7 @@ from radfact.io.jsonl import write_json
 from radfact.results.compare import SIGNIFICANT, Comparison, Contrast
 from radfact.results.display import score_label
 from radfact.results.finding_changes import FindingChange, FindingContrast
-from radfact.results.published import PublishedRow, PublishedTable
+from radfact.results.published import LeaderboardRow, PublishedTable
 from radfact.scoring.findings import Verdict
 from radfact.statistics.bootstrap import Summary
 
@@ -45,9 +45,9 @@ def write_comparison(comparison: Comparison, folder: Path, published: Section | 
 
 
 def write_published(
-    table: PublishedTable, rows: Sequence[PublishedRow], folder: Path, comparison: Comparison | None
+    table: PublishedTable, rows: Sequence[LeaderboardRow], folder: Path, comparison: Comparison | None
 ) -> None:
-    """Write published and own scores to `published.csv`, and to the page of the comparison if there is one.
+    """Write published and local scores to `published.csv`, and to the page of the comparison if there is one.
 
     Args:
         table: published scores.
@@ -58,27 +58,27 @@ def write_published(
     published_table(table, rows).write(folder / "published.csv")
     section = Section(table.title, [published_table(table, rows), published_note(table)])
     if comparison is None:
-        own = ", ".join(row.name for row in rows if row.is_own)
+        own = ", ".join(row.name for row in rows if row.is_local)
         write_page(folder / "comparison.html", f"Comparison: {own}", [], [section])
     else:
         write_comparison(comparison, folder, section)
 
 
-def published_table(table: PublishedTable, rows: Sequence[PublishedRow]) -> Table:
-    """Return the rows of published and own scores.
+def published_table(table: PublishedTable, rows: Sequence[LeaderboardRow]) -> Table:
+    """Return the rows of published and local scores.
 
     Args:
         table: published scores.
         rows: of the table and of results folders.
     """
     cells = [[row.name, row.origin, *(row.values[name] for name in table.columns)] for row in rows]
-    return Table(["System", "from", *table.columns.values()], cells)
+    return Table(["System", "Origin", *table.columns.values()], cells)
 
 
 def published_note(table: PublishedTable) -> str:
     """Return the source of published scores, and what limits a comparison with them."""
     names = "; ".join(f"{there} is {here}" for here, there in table.columns.items())
-    return f"{table.title}. Source: {table.source}, read {table.read}. {table.note} Names: {names}."
+    return f"{table.title}. Source: {table.source}, accessed {table.access_date}. {table.note} Names: {names}."
 
 
 def score_rows(comparison: Comparison) -> Table:

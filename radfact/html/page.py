@@ -152,7 +152,7 @@ class PageContent:
         Raises:
             InputError: as in `write_page`.
         """
-        self._folder, given_manifest = folder, manifest
+        self._folder, manifest_option = folder, manifest
         base = folder if base is None else base
         scores, run = read_scores(folder), read_run(folder)
         self.record = run.page or PageRecord()
@@ -164,8 +164,8 @@ class PageContent:
             raise InputError(message, code=ErrorCode.MISMATCH, file=folder / "samples.jsonl")
         drafts = read_drafts(Path(unscored)) if unscored else []
         self.drafts = [draft for draft in drafts if not shown_drafts or draft["sample_id"] in shown_drafts]
-        if given_manifest is not None and (self.sample_ids or self.drafts):
-            check_manifest(Path(given_manifest), [*self.sample_ids, *(draft["sample_id"] for draft in self.drafts)])
+        if manifest_option is not None and (self.sample_ids or self.drafts):
+            check_manifest(Path(manifest_option), [*self.sample_ids, *(draft["sample_id"] for draft in self.drafts)])
         sources = [] if manifest is None else [Path(manifest)]
         neighbor = Path(unscored).parent / "manifest.jsonl" if unscored else None
         own = [neighbor] if neighbor is not None and neighbor.exists() else []

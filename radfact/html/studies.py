@@ -169,7 +169,7 @@ def _sentences_by_side(
         if (first := lines.setdefault((row.side, row.index), line)) != line:
             message = f"duplicate {row.side} sentence {row.index} of {sample_id!r}, first at line {first}"
             raise InputError(message, code=ErrorCode.DUPLICATE, file=path, line=line, field="index")
-    by_place: dict[tuple[Side, int], SentenceRow] = {(row.side, row.index): row for _, row in rows}
+    by_index: dict[tuple[Side, int], SentenceRow] = {(row.side, row.index): row for _, row in rows}
     for line, row in sorted(rows, key=lambda item: (item[1].side, item[1].index)):
         sentences = sides[row.side]
         if row.index != len(sentences):
@@ -182,7 +182,7 @@ def _sentences_by_side(
                 raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field="evidence")
         shown = {**row.model_dump(include=_SHOWN, exclude_none=True), "evidence": row.evidence}
         if compat is not None and row.status == "entailment" and (row.boxes or row.masks):
-            own, *premises = map(_region, (row, *(by_place[other, at] for at in row.evidence)))
+            own, *premises = map(_region, (row, *(by_index[other, at] for at in row.evidence)))
             overlap = covered_share(own, premises, compat=compat)
             if not math.isnan(overlap) and any(premise.has_region for premise in premises):
                 shown["overlap"] = overlap
@@ -333,4 +333,4 @@ class StudyContext:
                     "lateral": record["lateral"],
                     "prior": record["prior_frontal"] or record["prior_report"],
                 }
-                study.setdefault("kinds", []).extend(kind for kind, is_given in has_inputs.items() if is_given)
+                study.setdefault("kinds", []).extend(kind for kind, is_present in has_inputs.items() if is_present)

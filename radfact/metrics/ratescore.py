@@ -209,15 +209,15 @@ class RaTEScore(Metric):
 
     def read(self, texts: Sequence[str]) -> list[Entities]:
         """Return the entities of texts with their embeddings."""
-        found = self._recognizer.recognize(texts)
-        embeddings = self._encoder.encode([text for entities in found for text, _ in entities])
+        entities_by_text = self._recognizer.recognize(texts)
+        embeddings = self._encoder.encode([text for entities in entities_by_text for text, _ in entities])
         return [
             Entities(
                 tuple(text for text, _ in entities),
                 np.array([TYPES.index(kind) for _, kind in entities], dtype=np.int_),
                 np.array([embeddings[text] for text, _ in entities], dtype=np.float64),
             )
-            for entities in found
+            for entities in entities_by_text
         ]
 
 

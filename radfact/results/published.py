@@ -1,4 +1,4 @@
-"""Published scores of other systems on a public test split, and one's own scores among them."""
+"""Published scores of other systems on a public test split, and your scores among them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ TABLES = Path(__file__).with_name("published.yaml")
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedRow:
+class LeaderboardRow:
     """The scores of a system.
 
     Attributes:
-        name: of the system; of the results folder for own scores.
-        origin: institution and year; for own scores, that they are own ones, and their number of samples.
+        name: of the system; of the results folder for local scores.
+        origin: institution and year; for local scores, the number of samples.
         values: by score; None for none.
-        is_own: whether the scores come from a results folder.
+        is_local: whether the scores come from a results folder.
     """
 
     name: str
     origin: str
     values: Mapping[str, float | None]
-    is_own: bool = False
+    is_local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class PublishedTable:
     Attributes:
         name: that selects the table.
         title: benchmark, split and sections.
-        source: address.
-        read: day on which the source was read.
+        source: URL.
+        access_date: day on which the source was read.
         note: what limits a comparison.
         columns: name of a score here -> name in the source; the first one orders the rows, higher is better.
         rows: of systems.
@@ -48,10 +48,10 @@ class PublishedTable:
     name: str
     title: str
     source: str
-    read: str
+    access_date: str
     note: str
     columns: Mapping[str, str]
-    rows: tuple[PublishedRow, ...]
+    rows: tuple[LeaderboardRow, ...]
 
 
 @cache
@@ -61,10 +61,10 @@ def published_tables() -> Mapping[str, PublishedTable]:
     for name, fields in read_yaml(TABLES).items():
         columns = fields["columns"]
         rows = tuple(
-            PublishedRow(model, f"{institution}, {year}", dict(zip(columns, values, strict=True)))
+            LeaderboardRow(model, f"{institution}, {year}", dict(zip(columns, values, strict=True)))
             for model, institution, year, *values in fields["rows"]
         )
-        texts = {key: str(fields[key]) for key in ("title", "source", "read", "note")}
+        texts = {key: str(fields[key]) for key in ("title", "source", "access_date", "note")}
         tables[name] = PublishedTable(name=name, columns=columns, rows=rows, **texts)
     return tables
 
@@ -84,7 +84,7 @@ def find_published(name: str) -> PublishedTable:
     return tables[name]
 
 
-def add_own_rows(table: PublishedTable, folders: Sequence[Path | str]) -> list[PublishedRow]:
+def add_local_rows(table: PublishedTable, folders: Sequence[Path | str]) -> list[LeaderboardRow]:
     """Return the rows of a table with those of results folders, ordered by the first score; rows without it last.
 
     Args:
@@ -108,10 +108,10 @@ def add_own_rows(table: PublishedTable, folders: Sequence[Path | str]) -> list[P
         counts = sorted({n for name in table.columns if name in scores and (n := scores[name].n) is not None})
         samples = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]]))) if counts else "unknown"
         name = Path(folder).resolve().name
-        rows.append(PublishedRow(name, f"own scores, samples: {samples}", values, is_own=True))
+        rows.append(LeaderboardRow(name, f"this run, {samples} samples", values, is_local=True))
     first = next(iter(table.columns))
 
-    def order(row: PublishedRow) -> float:
+    def order(row: LeaderboardRow) -> float:
         value = row.values[first]
         return float("inf") if value is None else -value
 

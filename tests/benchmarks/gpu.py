@@ -2,7 +2,7 @@
 
     python tests/benchmarks/gpu.py --out DIR --minutes 9            # the next cases, in order of priority
     python tests/benchmarks/gpu.py --out DIR --stage train --stage generate
-    python tests/benchmarks/gpu.py --out DIR --case "train states=lora budget=4096 compile"
+    python tests/benchmarks/gpu.py --out DIR --case "train method=lora budget=4096 compile"
     python tests/benchmarks/gpu.py --out DIR --again --stage kernels
     python tests/benchmarks/gpu.py --list                           # stages, cases and time limits
     python tests/benchmarks/gpu.py --out DIR --page                 # only draw the page
@@ -56,11 +56,11 @@ from gpu_stages.cases import (  # noqa: E402
     MEASURED,
     OUT_OF_MEMORY,
     SKIPPED,
+    CaseKey,
     Measurement,
     Results,
     Setup,
-    Skipped,
-    Task,
+    SkipCase,
 )
 
 REQUIRED = {
@@ -87,7 +87,7 @@ OPTIONAL = {
     "vllm": "the vLLM engine",
     "triton": "torch.compile",
 }
-CASE_NEEDS = {"states=8bit": "torchao", "states=qlora": "bitsandbytes", "engine=vllm": "vllm", "compile": "triton"}
+CASE_NEEDS = {"method=8bit": "torchao", "method=qlora": "bitsandbytes", "engine=vllm": "vllm", "compile": "triton"}
 """Modules by the word of a case that needs them."""
 _POLL_SECONDS = 0.1
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "0", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -129,11 +129,11 @@ STAGES = (
         "gpu_stages.training",
         240,
         (
-            "states=8bit baseline",
-            "states=8bit budget=8192 checkpointing=selective compile",
-            "states=8bit budget=8192 checkpointing=full",
+            "method=8bit baseline",
+            "method=8bit budget=8192 checkpointing=selective compile",
+            "method=8bit budget=8192 checkpointing=full",
         ),
-        ("states=full baseline", "states=full budget=512 checkpointing=selective", "states=8bit budget=512"),
+        ("method=full baseline", "method=full budget=512 checkpointing=selective", "method=8bit budget=512"),
     ),
     Stage(
         "generate",
@@ -153,18 +153,18 @@ STAGES = (
         "gpu_stages.training",
         240,
         (
-            "states=8bit budget=8192 checkpointing=selective",
-            "states=8bit budget=16384 checkpointing=full compile",
-            "states=8bit budget=16384 checkpointing=full",
-            "states=lora budget=8192 checkpointing=selective compile",
-            "states=lora budget=8192 checkpointing=full",
-            "states=qlora budget=8192 checkpointing=selective compile",
-            "states=qlora budget=8192 checkpointing=full",
+            "method=8bit budget=8192 checkpointing=selective",
+            "method=8bit budget=16384 checkpointing=full compile",
+            "method=8bit budget=16384 checkpointing=full",
+            "method=lora budget=8192 checkpointing=selective compile",
+            "method=lora budget=8192 checkpointing=full",
+            "method=qlora budget=8192 checkpointing=selective compile",
+            "method=qlora budget=8192 checkpointing=full",
         ),
-        ("states=lora budget=512 checkpointing=full", "states=qlora budget=512"),
+        ("method=lora budget=512 checkpointing=full", "method=qlora budget=512"),
     ),
     Stage("encode", "gpu_stages.generation", 60, ("engine=encoder batch=16",), ("engine=encoder batch=4",)),
-    Stage("state", "gpu_stages.state", 300, ("states=lora",), ("states=lora", "states=8bit")),
+    Stage("state", "gpu_stages.state", 300, ("method=lora",), ("method=lora", "method=8bit")),
     Stage("memory", "gpu_stages.out_of_memory", 120, ("generation", "training"), ("generation", "training")),
     Stage("vllm", "gpu_stages.generation", 420, ("engine=vllm batch=24",), ("engine=vllm batch=4",)),
     Stage(
@@ -186,18 +186,18 @@ STAGES = (
         "gpu_stages.training",
         240,
         (
-            "states=lora baseline",
-            "states=lora budget=16384 checkpointing=full compile",
-            "states=lora budget=16384 checkpointing=full",
-            "states=qlora baseline",
-            "states=qlora budget=16384 checkpointing=full compile",
-            "states=qlora budget=16384 checkpointing=full",
-            "states=8bit budget=16384 checkpointing=selective compile",
-            "states=full layers=8 budget=8192 checkpointing=selective compile",
+            "method=lora baseline",
+            "method=lora budget=16384 checkpointing=full compile",
+            "method=lora budget=16384 checkpointing=full",
+            "method=qlora baseline",
+            "method=qlora budget=16384 checkpointing=full compile",
+            "method=qlora budget=16384 checkpointing=full",
+            "method=8bit budget=16384 checkpointing=selective compile",
+            "method=full layers=8 budget=8192 checkpointing=selective compile",
         ),
         (),
     ),
-    Stage("state", "gpu_stages.state", 300, ("states=8bit",), ()),
+    Stage("state", "gpu_stages.state", 300, ("method=8bit",), ()),
 )
 
 
@@ -209,11 +209,11 @@ def missing_modules() -> tuple[list[str], list[str]]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that may affect results."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in ("torch", "transformers", "timm", "accelerate", "peft", "torchao", "bitsandbytes", "vllm", "triton"):
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            installed[name] = metadata.version(name)
+    return installed
 
 
 def missing_for(case: str) -> str | None:
@@ -224,7 +224,7 @@ def missing_for(case: str) -> str | None:
 
 
 @dataclass
-class Runner:
+class CaseRunner:
     """Runs cases in processes of their own and records those that end early.
 
     Attributes:
@@ -232,7 +232,7 @@ class Runner:
         stages: by name.
         is_tiny: whether to use tiny models.
         deadline: by `time.monotonic`.
-        command: of a process that runs `work`; the arguments of `work` follow.
+        command: of a process that runs `run_worker`; the arguments of `run_worker` follow.
     """
 
     results: Results
@@ -241,7 +241,7 @@ class Runner:
     deadline: float
     command: Sequence[str] = (sys.executable, str(Path(__file__).resolve()), "--worker")
 
-    def run(self, tasks: Sequence[Task]) -> list[Task]:
+    def run(self, tasks: Sequence[CaseKey]) -> list[CaseKey]:
         """Run cases until the deadline and return the others."""
         left = []
         for task in tasks:
@@ -256,11 +256,11 @@ class Runner:
             left = left[done:]
         return left
 
-    def _batch(self, tasks: Sequence[Task]) -> list[Task]:
+    def _batch(self, tasks: Sequence[CaseKey]) -> list[CaseKey]:
         """Return the cases of the next process: those of a stage, or all tiny ones, which are faster than imports."""
         return list(takewhile(lambda task: self.is_tiny or task[0] == tasks[0][0], tasks))
 
-    def _run_process(self, tasks: Sequence[Task]) -> int | None:
+    def _run_process(self, tasks: Sequence[CaseKey]) -> int | None:
         """Return the number of cases that are done; None at the deadline, or if results of another device are there."""
         progress = self.results.folder / ".progress"
         progress.unlink(missing_ok=True)
@@ -280,8 +280,8 @@ class Runner:
                 while process.poll() is None and reason is None and not is_late:
                     time.sleep(_POLL_SECONDS)
                     now = time.monotonic()
-                    if (place := _read_number(progress)) > current:
-                        current, started = place, now
+                    if (completed := _read_number(progress)) > current:
+                        current, started = completed, now
                     limit = self.stages[tasks[min(current, len(tasks) - 1)][0]].limit
                     if now - started > limit:
                         reason = f"time limit of {limit:g} s"
@@ -305,7 +305,7 @@ class Runner:
             current += 1
         return current
 
-    def _record(self, task: Task, outcome: str, reason: str, seconds: float) -> None:
+    def _record(self, task: CaseKey, outcome: str, reason: str, seconds: float) -> None:
         print(f"{' '.join(task)}: {outcome}: {reason}", flush=True)
         self.results.add(task, outcome, [Measurement("outcome", None, reason=reason)], **_details(None, seconds))
 
@@ -326,7 +326,7 @@ def _details(device: str | None, seconds: float) -> dict[str, Any]:
     return {"seconds": round(seconds, 2), "device": device, "versions": versions(), "started": started}
 
 
-def work(folder: Path, order: dict[str, Any]) -> int:
+def run_worker(folder: Path, order: dict[str, Any]) -> int:
     """Run cases in this process and record their measurements; return the exit code.
 
     Args:
@@ -356,12 +356,12 @@ def work(folder: Path, order: dict[str, Any]) -> int:
                 for measurement in module.measure(case, setup):
                     measurements.append(measurement)
                     print(f"  {describe(measurement)}", flush=True)
-            except Exception as caught:
-                outcome = _outcome(caught)
-                measurements.append(Measurement("outcome", None, reason=_one_line(caught)))
+            except Exception as error:
+                outcome = _outcome(error)
+                measurements.append(Measurement("outcome", None, reason=_one_line(error)))
                 print(f"  {outcome}: {measurements[-1].reason}", flush=True)
                 if outcome == FAILED:
-                    sys.excepthook(type(caught), caught, caught.__traceback__)
+                    sys.excepthook(type(error), error, error.__traceback__)
         results.add((stage, case), outcome, measurements, **_details(name, time.perf_counter() - started))
         if outcome == FAILED:
             # The device may be unusable after an error of a kernel.
@@ -371,14 +371,14 @@ def work(folder: Path, order: dict[str, Any]) -> int:
 
 
 def _outcome(error: Exception) -> str:
-    if isinstance(error, Skipped):
+    if isinstance(error, SkipCase):
         return SKIPPED
     return OUT_OF_MEMORY if type(error).__name__ == "OutOfMemoryError" else FAILED
 
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
-    return text if isinstance(error, Skipped) else f"{type(error).__name__}: {text}"[:300]
+    return text if isinstance(error, SkipCase) else f"{type(error).__name__}: {text}"[:300]
 
 
 def describe(measurement: Measurement) -> str:
@@ -393,12 +393,12 @@ def describe(measurement: Measurement) -> str:
     return line
 
 
-def all_tasks(stages: Iterable[Stage], *, is_tiny: bool) -> list[Task]:
+def all_tasks(stages: Iterable[Stage], *, is_tiny: bool) -> list[CaseKey]:
     """Return the cases of stages in their order."""
     return [(stage.name, case) for stage in stages for case in (stage.tiny if is_tiny else stage.cases)]
 
 
-def pending(tasks: Sequence[Task], results: Results) -> list[Task]:
+def select_pending(tasks: Sequence[CaseKey], results: Results) -> list[CaseKey]:
     """Return the cases that are not finished; those that were skipped or failed come last."""
     runs = results.last_runs()
     new = [task for task in tasks if task not in runs]
@@ -439,22 +439,22 @@ def options() -> argparse.Namespace:
     parser.add_argument("--worker", nargs=2, metavar=("DIR", "ORDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     names = {stage.name for stage in STAGES}
-    asked = [*(arguments.stage or []), *(case.partition(" ")[0] for case in arguments.case or [])]
-    if unknown := [name for name in asked if name not in names]:
+    requested = [*(arguments.stage or []), *(case.partition(" ")[0] for case in arguments.case or [])]
+    if unknown := [name for name in requested if name not in names]:
         parser.error(f"unknown stage '{unknown[0]}'; choose from {', '.join(sorted(names))}")
     if arguments.out is None and not arguments.list and arguments.worker is None:
         parser.error("--out DIR is required")
     return arguments
 
 
-def select(arguments: argparse.Namespace, results: Results) -> list[Task]:
+def select(arguments: argparse.Namespace, results: Results) -> list[CaseKey]:
     """Return the cases that the command line asks for and that are not finished."""
     if arguments.case:
-        tasks: list[Task] = [(stage, case) for stage, _, case in (name.partition(" ") for name in arguments.case)]
+        tasks: list[CaseKey] = [(stage, case) for stage, _, case in (name.partition(" ") for name in arguments.case)]
     else:
         tasks = all_tasks(STAGES, is_tiny=arguments.tiny)
         tasks = [task for task in tasks if not arguments.stage or task[0] in arguments.stage]
-    return tasks if arguments.again else pending(tasks, results)
+    return tasks if arguments.again else select_pending(tasks, results)
 
 
 def draw_page(results: Results) -> None:
@@ -472,7 +472,7 @@ def main() -> int:
     """Run the cases that are not finished, and draw the page."""
     arguments = options()
     if arguments.worker:
-        return work(Path(arguments.worker[0]), json.loads(arguments.worker[1]))
+        return run_worker(Path(arguments.worker[0]), json.loads(arguments.worker[1]))
     if arguments.list:
         print("\n".join(list_cases(STAGES)))
         return 0
@@ -482,7 +482,7 @@ def main() -> int:
         return 2
     if not arguments.page:
         stages = {stage.name: stage for stage in STAGES}
-        runner = Runner(results, stages, arguments.tiny, time.monotonic() + 60 * arguments.minutes)
+        runner = CaseRunner(results, stages, arguments.tiny, time.monotonic() + 60 * arguments.minutes)
         if left := runner.run(select(arguments, results)):
             print(f"{len(left)} cases are left for the next call, from '{' '.join(left[0])}' on")
     draw_page(Results(arguments.out))

@@ -23,8 +23,8 @@ from data.archive import Archive
 from data.pairing import Rules, make_samples
 from data.sources.chexpert_plus import read_chexpert_plus
 from data.sources.interpret_cxr import read_interpret_cxr
-from data.sources.records import Record
 from data.sources.rexgradient import read_rexgradient
+from data.sources.table_records import TableRecord
 from radfact.errors import InputError
 
 
@@ -257,7 +257,7 @@ def test_interpret_cxr_needs_tables_with_its_columns(tmp_path: Path) -> None:
     ],
 )
 def test_lists_in_a_cell_have_three_notations(cell: Any, texts: list[str | None] | None) -> None:
-    record = Record(Path("t.csv"), {"images": cell}, line=4)
+    record = TableRecord(Path("t.csv"), {"images": cell}, line=4)
     if texts is None:
         with raises("t.csv:4: images: invalid-value"):
             record.texts("images")
@@ -267,5 +267,5 @@ def test_lists_in_a_cell_have_three_notations(cell: Any, texts: list[str | None]
 
 def test_a_record_that_is_no_object_is_refused() -> None:
     with pytest.raises(InputError) as caught:
-        Record(Path("t.json"), [], key="[3]").text("images")  # type: ignore[arg-type]
+        TableRecord(Path("t.json"), [], key="[3]").text("images")  # type: ignore[arg-type]
     assert caught.value.field == "[3]"

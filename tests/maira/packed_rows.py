@@ -57,7 +57,7 @@ def pack(samples: Sequence[Sample], padding: int = 0, totals: StepTotals | None 
         input_ids=torch.tensor([ids]),
         position_ids=torch.tensor([positions]),
         starts=torch.tensor(starts, dtype=torch.int32),
-        used=int(starts[-1]),
+        used_tokens=int(starts[-1]),
         longest=max((*lengths, padding)),
         answers=torch.tensor(answers, dtype=torch.long),
         targets=torch.tensor([ids[t + 1] for t in answers], dtype=torch.long),

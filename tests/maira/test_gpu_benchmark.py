@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gpu
 import pytest
-from gpu_stages.cases import FAILED, MEASURED, OUT_OF_MEMORY, SKIPPED, Measurement, Results, Task
+from gpu_stages.cases import FAILED, MEASURED, OUT_OF_MEMORY, SKIPPED, CaseKey, Measurement, Results
 
 SCRIPT = Path(gpu.__file__)
 UNAVAILABLE = (
@@ -45,20 +45,20 @@ for number, (stage, case) in enumerate(order["tasks"]):
         file.write(json.dumps(row) + "\\n")
     (folder / ".progress").write_text(str(number + 1))
 """
-"""A process that runs cases by the same protocol as `gpu.work`, without importing torch."""
+"""A process that runs cases by the same protocol as `gpu.run_worker`, without importing torch."""
 
 
-def _runner(folder: Path, *, limit: float = 1000, minutes: float = 10) -> gpu.Runner:
+def _runner(folder: Path, *, limit: float = 1000, minutes: float = 10) -> gpu.CaseRunner:
     stage = gpu.Stage("stage", "module", limit, (), ())
     deadline = time.monotonic() + 60 * minutes
-    return gpu.Runner(Results(folder), {"stage": stage}, False, deadline, (sys.executable, "-c", WORKER))
+    return gpu.CaseRunner(Results(folder), {"stage": stage}, False, deadline, (sys.executable, "-c", WORKER))
 
 
 def _outcomes(folder: Path) -> dict[str, str]:
     return {case: rows[0]["outcome"] for (_, case), rows in Results(folder).last_runs().items()}
 
 
-def _tasks(*cases: str) -> list[Task]:
+def _tasks(*cases: str) -> list[CaseKey]:
     return [("stage", case) for case in cases]
 
 
@@ -90,10 +90,10 @@ def test_results_of_another_device_end_the_call(tmp_path: Path) -> None:
 
 
 def test_a_case_without_its_package_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gpu.CASE_NEEDS, "states=rare", "no_such_module")
+    monkeypatch.setitem(gpu.CASE_NEEDS, "method=rare", "no_such_module")
     runner = _runner(tmp_path)
-    assert runner.run(_tasks("states=rare", "last")) == []
-    assert _outcomes(tmp_path) == {"states=rare": SKIPPED, "last": MEASURED}
+    assert runner.run(_tasks("method=rare", "last")) == []
+    assert _outcomes(tmp_path) == {"method=rare": SKIPPED, "last": MEASURED}
 
 
 def test_finished_cases_do_not_run_again_and_others_come_last(tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_finished_cases_do_not_run_again_and_others_come_last(tmp_path: Path) ->
         file.write('{"stage": "stage", "case": "cut o')
     again = Results(tmp_path)
     tasks = _tasks("failed", "skipped", "done", "too large", "new")
-    assert gpu.pending(tasks, again) == _tasks("new", "failed", "skipped")
+    assert gpu.select_pending(tasks, again) == _tasks("new", "failed", "skipped")
     again.add(("stage", "failed"), MEASURED, [Measurement("speed", 2.0)], started="later")
-    assert gpu.pending(tasks, Results(tmp_path)) == _tasks("new", "skipped")
+    assert gpu.select_pending(tasks, Results(tmp_path)) == _tasks("new", "skipped")
     assert Results(tmp_path).value(("stage", "failed"), "speed") == 2.0
 
 
@@ -142,10 +142,10 @@ def test_all_stages_run_without_a_gpu_and_without_optional_packages(tmp_path: Pa
     outcomes = {task: task_rows[0]["outcome"] for task, task_rows in Results(out).last_runs().items()}
     assert set(outcomes) == set(gpu.all_tasks(gpu.STAGES, is_tiny=True))
     skipped = {task for task, outcome in outcomes.items() if outcome == SKIPPED}
-    needs = {"states=8bit", "states=qlora", "engine=vllm"}
+    needs = {"method=8bit", "method=qlora", "engine=vllm"}
     without_package = {task for task in outcomes if needs & set(task[1].split())}
     assert skipped == without_package | {task for task in outcomes if task[0] == "memory"}
     missed = [row["name"] for row in rows if row["passed"] is False and row["stage"] in ("correctness", "state")]
     assert not missed
     assert "correctness" in (out / "page.html").read_text(encoding="utf-8").lower()
-    assert set(gpu.pending(gpu.all_tasks(gpu.STAGES, is_tiny=True), Results(out))) == skipped
+    assert set(gpu.select_pending(gpu.all_tasks(gpu.STAGES, is_tiny=True), Results(out))) == skipped

@@ -71,7 +71,7 @@ def make_row(lengths: list[int], padding: int = 0, images: int = 1, answers: int
         input_ids=row,
         position_ids=row,
         starts=ends,
-        used=sum(lengths),
+        used_tokens=sum(lengths),
         longest=max(lengths),
         answers=some,
         targets=some,

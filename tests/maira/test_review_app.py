@@ -29,7 +29,7 @@ from maira.review.app import make_app
 from maira.review.security import MAX_REQUEST_BYTES, check_certificate, link_tokens
 from maira.review.store import Store
 from maira.review.studies import ReviewSet, Verdict, read_review_set
-from radfact.explorer.access import address_of, listen, read_token
+from radfact.explorer.access import listen, page_url, read_token
 
 ADDRESS = "http://127.0.0.1:8471"
 TOKEN = "a-token-of-more-than-twenty-letters"
@@ -435,7 +435,7 @@ def test_the_printed_address_works_with_any_token(review_set: ReviewSet, store: 
     token = "a+b/c=d&e#f%41g;h"
     app = make_app(review_set, store, link_tokens(token, ()), host="0.0.0.0")
     with TestClient(app, base_url="http://192.0.2.7:8471") as browser:
-        assert browser.get(address_of("192.0.2.7", 8471, token)).status_code == 200
+        assert browser.get(page_url("192.0.2.7", 8471, token)).status_code == 200
 
 
 def test_the_token_is_accepted_for_the_page_only(network: Callable[[], TestClient]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from results_folder import write_image, write_manifest
 
 from radfact import Box, Pair, Sentence, evaluate
-from radfact.explorer.access import Access, address_of, listen
+from radfact.explorer.access import Access, listen, page_url
 from radfact.explorer.server import Explorer, make_server
 from radfact.results.options import PageOptions
 
@@ -54,7 +54,7 @@ class ServedExplorer:
         """Start to serve."""
         listener = listen("127.0.0.1", 0)
         self.port = listener.getsockname()[1]
-        self.address = address_of("127.0.0.1", self.port, None).rstrip("/")
+        self.address = page_url("127.0.0.1", self.port, None).rstrip("/")
         access = Access("127.0.0.1", token, "radfact_view", "Lax")
         self._server = make_server(Explorer(folders), listener, access)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()

@@ -61,8 +61,8 @@ def test_two_runs_of_the_list_are_compared(page: Page, served: ServedExplorer) -
     rows = page.locator(".runs tbody tr")
     assert rows.locator("th").all_inner_texts() == ["runs/first", "runs/narratives", "runs/second", "runs/unfinished"]
     assert "no scores.json" in rows.nth(3).inner_text()
-    page.get_by_label("runs/first: first").check()
-    page.get_by_label("runs/second: second").check()
+    page.get_by_label("runs/first: baseline").check()
+    page.get_by_label("runs/second: system").check()
     page.get_by_role("button", name="Compare").click()
     assert page.url == f"{served.address}/{PAIR}"
     assert page.get_by_text("3 studies are in both runs; 1 is only in runs/first.").is_visible()

@@ -16,7 +16,7 @@ from radfact.io.pairs import read_candidates_and_references, read_pairs, read_re
 from radfact.io.rexrank import findings_of
 from radfact.pipeline import evaluate
 from radfact.records import PatientContext
-from radfact.results.published import add_own_rows, find_published, published_tables
+from radfact.results.published import add_local_rows, find_published, published_tables
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -134,7 +134,7 @@ def test_pairs_of_another_layout_are_exported(run_radfact: Run) -> None:
 def test_published_tables_are_complete() -> None:
     for table in published_tables().values():
         assert table.source.startswith("https://")
-        assert table.read
+        assert table.access_date
         assert all(value is not None for row in table.rows for value in row.values.values())
     table = find_published("rexrank-iu-xray")
     assert len(table.rows) == 31
@@ -151,9 +151,9 @@ def test_own_scores_are_ordered_among_published_ones(tmp_path: Path) -> None:
     for name, value in (("best", 3.0), ("third", 1.3), ("none", None)):
         score = {"point": value, "n": 590, "direction": "higher"}
         write_json(tmp_path / name / "scores.json", {"scores": {"radcliq_v1.inverse": score, "green": {"point": 0.5}}})
-    rows = add_own_rows(table, [tmp_path / name for name in ("best", "third", "none")])
+    rows = add_local_rows(table, [tmp_path / name for name in ("best", "third", "none")])
     assert [row.name for row in rows][:4] == ["best", "UniRG-CXR", "MedVersa", "third"]
-    assert (rows[-1].name, rows[-1].is_own, rows[0].origin) == ("none", True, "own scores, samples: 590")
+    assert (rows[-1].name, rows[-1].is_local, rows[0].origin) == ("none", True, "this run, 590 samples")
 
 
 def test_own_scores_are_compared_with_published_ones(run_radfact: Run, predictions: Path) -> None:
@@ -161,7 +161,7 @@ def test_own_scores_are_compared_with_published_ones(run_radfact: Run, predictio
     code, out, _ = run_radfact("compare", "mine", "--published", "rexrank-iu-xray", "--out", "c")
     assert code == 0
     assert "MAIRA-2" in out
-    assert "mine: without radcliq_v1.inverse" in out
+    assert "mine: no value for radcliq_v1.inverse" in out
     with Path("c/published.csv").open(newline="") as file:
         rows = {row["System"]: row for row in csv.DictReader(file)}
     scores = json.loads(Path("mine/scores.json").read_text())["scores"]
@@ -182,5 +182,5 @@ def test_own_scores_are_compared_with_published_ones(run_radfact: Run, predictio
 def test_results_without_a_published_score_are_refused(predictions: Path, tmp_path: Path) -> None:
     evaluate(read_pairs(predictions), "lateral_mentions", out=tmp_path / "r")
     with pytest.raises(InputError) as error:
-        add_own_rows(find_published("rexrank-iu-xray"), [tmp_path / "r"])
+        add_local_rows(find_published("rexrank-iu-xray"), [tmp_path / "r"])
     assert error.value.code is ErrorCode.MISMATCH

@@ -280,7 +280,7 @@ def _packed_row(row: RowShape, kernel: str) -> attention.PackedRow:
     starts = torch.tensor([0, *row.samples]).cumsum(0).int()
     tokens = sum(row.samples)
     batch: Any = SimpleNamespace(
-        input_ids=torch.empty(1, tokens, device="meta"), starts=starts, used=tokens, longest=max(row.samples)
+        input_ids=torch.empty(1, tokens, device="meta"), starts=starts, used_tokens=tokens, longest=max(row.samples)
     )
     return attention.packed_kwargs(kernel, batch)["row"]
 

@@ -105,7 +105,7 @@ class PackedBatch:
         position_ids: (1, tokens), from 0 in each sample.
         starts: (samples + 1,) int32, first token of each sample, then the end of the last one. Tokens beyond it are
             padding, which attention treats as one more sample.
-        used: tokens without padding.
+        used_tokens: tokens without padding.
         longest: tokens of the longest sample (padding included as one).
         answers: (answer tokens,), positions whose next token belongs to an answer.
         targets: (answer tokens,), that next token.
@@ -120,7 +120,7 @@ class PackedBatch:
     input_ids: Tensor
     position_ids: Tensor
     starts: Tensor
-    used: int
+    used_tokens: int
     longest: int
     answers: Tensor
     targets: Tensor
@@ -241,7 +241,7 @@ def collate(encoded: Sequence[EncodedSample], totals: StepTotals, pad_id: int, m
         input_ids=torch.from_numpy(ids)[None],
         position_ids=torch.from_numpy(positions)[None],
         starts=torch.from_numpy(starts.astype(np.int32)),
-        used=used,
+        used_tokens=used,
         longest=max(int(lengths.max()), padding),
         answers=torch.from_numpy(predicting),
         targets=torch.from_numpy(ids[predicting + 1]),

@@ -30,7 +30,7 @@ const Cards = (() => {
   }
 
   /** The study and the sentence that the address of the page names, each null if it names none. */
-  function addressed() {
+  function linkedStudy() {
     const names = new URLSearchParams(location.hash.slice(1));
     return { study: names.get("study"), sentence: names.get("sentence") };
   }
@@ -113,7 +113,7 @@ const Cards = (() => {
     function chooseAndName(id) {
       choose(id);
       // Without an entry in the history: Back leads to the page before, not to the sentence before.
-      if (id !== null || addressed().study === study) history.replaceState(null, "", addressOf(study, id));
+      if (id !== null || linkedStudy().study === study) history.replaceState(null, "", addressOf(study, id));
     }
     for (const [id, item] of items) {
       item.addEventListener("pointerenter", () => mark(id));
@@ -128,7 +128,7 @@ const Cards = (() => {
     card.addEventListener("keydown", (event) => {
       if (event.key === "Escape") chooseAndName(null);
     });
-    const { study: named, sentence } = addressed();
+    const { study: named, sentence } = linkedStudy();
     if (named === study && items.has(sentence)) {
       choose(sentence);
       // The card is not in the page yet.

@@ -191,13 +191,13 @@
     const filter = document.getElementById("filter");
     const list = document.getElementById("study-list");
     const kind = document.getElementById("kind");
-    const given = document.getElementById("inputs");
+    const inputSelect = document.getElementById("inputs");
     const chip = document.getElementById("range");
     const only = document.getElementById("only");
     let range = null;
     fillOrders(order);
     fillKinds(kind);
-    fillInputs(given);
+    fillInputs(inputSelect);
     if (isList) filter.placeholder = "an id, or a reason of a failure";
     /** Whether a server has found the words of the filter in a study; null without words. */
     let matches = null;
@@ -206,13 +206,13 @@
       const choice = chosenFindings();
       const inRange = (value) => value !== null && range.holds(value);
       const fits = (study) => (kind.value === "all" || study.kinds.includes(kind.value))
-        && hasInputs(study, given.value)
+        && hasInputs(study, inputSelect.value)
         && (range === null || inRange(study.scores[range.name] ?? null))
         && (choice === null || Findings.keysOf(study).some((key) => Findings.fits(key, choice)))
         && (matches === null || matches.has(study))
         && words.every((word) => searchText(study).includes(word));
       // The address names one study; all others are hidden, whatever is selected.
-      const linked = addressed().study;
+      const linked = linkedStudy().study;
       const isNamed = (study) => study.sample_id === linked;
       const isDraft = data.unscored.some(isNamed);
       only.hidden = linked === null;
@@ -231,7 +231,7 @@
     };
     /** Draw what is selected now: all studies that fit, even if the address named one of them. */
     const redraw = () => {
-      if (addressed().study !== null) history.pushState(null, "", location.pathname + location.search);
+      if (linkedStudy().study !== null) history.pushState(null, "", location.pathname + location.search);
       draw();
     };
     /** Ask the server for the studies with the words of the filter. */
@@ -245,11 +245,11 @@
     };
     /** Draw what the address names. */
     const showLinked = () => {
-      const linked = data.studies.find((study) => study.sample_id === addressed().study);
+      const linked = data.studies.find((study) => study.sample_id === linkedStudy().study);
       // The page with the study shows it; this one only lists it.
       if (linked?.part) location.replace(linked.part + location.hash);
       const section = draw();
-      if (addressed().study !== null) document.getElementById(section).scrollIntoView();
+      if (linkedStudy().study !== null) document.getElementById(section).scrollIntoView();
     };
     const chosenFindings = Findings.filters(data.studies, data.findings, redraw);
     const letGo = drawHistograms(document.getElementById("histograms"), (chosen) => {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-Task = tuple[str, str]
+CaseKey = tuple[str, str]
 """Stage and case."""
 MEASURED, OUT_OF_MEMORY, SKIPPED, FAILED = "measured", "out of memory", "skipped", "failed"
 FINISHED = (MEASURED, OUT_OF_MEMORY)
@@ -86,7 +86,7 @@ class Results:
         """The file."""
         return self.folder / "results.jsonl"
 
-    def add(self, task: Task, outcome: str, measurements: Iterable[Measurement], **details: Any) -> None:
+    def add(self, task: CaseKey, outcome: str, measurements: Iterable[Measurement], **details: Any) -> None:
         """Append the measurements of a run of a case, all or none of them.
 
         Args:
@@ -103,16 +103,16 @@ class Results:
             file.write("\n" * is_cut_off + text)
         self.rows += rows
 
-    def last_runs(self) -> dict[Task, list[dict[str, Any]]]:
+    def last_runs(self) -> dict[CaseKey, list[dict[str, Any]]]:
         """Return the rows of the last run of each case, in the order of first runs."""
-        runs: dict[Task, list[dict[str, Any]]] = {}
+        runs: dict[CaseKey, list[dict[str, Any]]] = {}
         for row in self.rows:
             task = row["stage"], row["case"]
             is_same_run = task in runs and runs[task][-1].get("started") == row.get("started")
             runs[task] = [*runs[task], row] if is_same_run else [row]
         return runs
 
-    def value(self, task: Task, name: str) -> float | None:
+    def value(self, task: CaseKey, name: str) -> float | None:
         """Return a measured number of the last run of a case; None without one."""
         rows = self.last_runs().get(task, [])
         return next((row["value"] for row in rows if row["name"] == name and row["outcome"] == MEASURED), None)
@@ -135,7 +135,7 @@ class Setup:
     folder: Path
 
 
-class Skipped(Exception):
+class SkipCase(Exception):
     """Raised by a case that cannot run on this machine."""
 
 
@@ -148,5 +148,5 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 
 def parse_case(case: str) -> Mapping[str, str]:
-    """Return the options of a case such as "states=lora compile=1"; a word alone is an option that is set."""
+    """Return the options of a case such as "method=lora compile=1"; a word alone is an option that is set."""
     return {name: value or "1" for name, _, value in (word.partition("=") for word in case.split())}

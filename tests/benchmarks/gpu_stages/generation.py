@@ -5,7 +5,7 @@ the token limit, constrained by the grammar of grounded reports. "engine=plain" 
 the processor, then `generate`, one study at a time without constraints. All read image files that differ for every
 study, and are warmed up first.
 
-The floor of the time per report is the arithmetic of encoder, adapter and prompts at the rate of a large matrix
+The lower bound of the time per report is the arithmetic of encoder, adapter and prompts at the rate of a large matrix
 product, plus reading all weights and the cache for every token at the rate of a large copy. Both rates are measured.
 """
 
@@ -48,8 +48,8 @@ NEW_TOKENS, TINY_NEW_TOKENS = 150, 8
 TEXT_TOKENS, TINY_TEXT_TOKENS = 253, 40
 """Least tokens of a prompt in addition to those of its images."""
 PLAIN = "engine=plain"
-SHARE_OF_FLOOR, SPEEDUP, TARGET_BATCH = 0.5, 6.0, 24
-"""Targets, for batches of at least `TARGET_BATCH`: floor / time, and ratio of reports per second to `PLAIN`."""
+LOWER_BOUND_SHARE, SPEEDUP, TARGET_BATCH = 0.5, 6.0, 24
+"""Targets, for batches of at least `TARGET_BATCH`: lower bound / time, and ratio of reports per second to `PLAIN`."""
 SENTENCES = [
     "Heart size is normal and the mediastinal contours are unremarkable.",
     "There is a small left pleural effusion with adjacent atelectasis.",
@@ -65,41 +65,41 @@ class Timing(NamedTuple):
     batch_size: int
 
 
-Runner = Callable[[Sequence[GenerationRequest]], int]
+GenerateFunction = Callable[[Sequence[GenerationRequest]], int]
 """Generates responses and returns how many are generated together."""
 
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Generate with the options of a case, and yield speed and memory."""
-    words = parse_case(case)
+    options = parse_case(case)
     gc.collect()
     reset_peak_memory(setup.device)
     model, processor = make_model(setup)
-    if words["engine"] == "encoder":
-        yield from _measure_encoder(model, int(words["batch"]), setup)
+    if options["engine"] == "encoder":
+        yield from _measure_encoder(model, int(options["batch"]), setup)
         return
     rates = measure_peak_rates(setup)
-    batch = int(words.get("batch", 1))
+    batch = int(options.get("batch", 1))
     # Plain generation takes a few seconds per study.
     studies = 2 if setup.is_tiny else 3
-    timed = studies if words["engine"] == "plain" else batch
+    timed = studies if options["engine"] == "plain" else batch
     images = write_images(setup.folder, IMAGES * (batch + timed), model.config.vision_config.image_size)
     requests = make_requests(processor, images, setup)
-    runner, close = _start(words, model, processor, setup)
+    runner, close = _start(options, model, processor, setup)
     timing = _time(runner, requests[:batch], requests[batch:], setup)
     peak = peak_memory(setup.device)
     close()
     prompt = len(processor.encode_prompt(requests[0].example.prompt, IMAGES))
-    floor = sum(floor_seconds(model, rates, prompt, requests[0].max_new_tokens, timing.batch_size))
+    lower_bound = sum(lower_bound_seconds(model, rates, prompt, requests[0].max_new_tokens, timing.batch_size))
     rate = timing.studies / timing.seconds
     has_target = batch >= TARGET_BATCH
     yield Measurement("reports per second", rate, "reports/s")
     yield Measurement("seconds per report", timing.seconds / timing.studies, "s")
     yield Measurement("generated together", timing.batch_size)
     yield Measurement("tokens of a prompt", prompt)
-    yield Measurement("floor of seconds per report", floor, "s")
-    yield Measurement("floor / time", floor * rate, at_least=SHARE_OF_FLOOR if has_target else None)
-    if words["engine"] != "plain":
+    yield Measurement("lower bound of seconds per report", lower_bound, "s")
+    yield Measurement("lower bound / time", lower_bound * rate, at_least=LOWER_BOUND_SHARE if has_target else None)
+    if options["engine"] != "plain":
         yield _speedup(rate, SPEEDUP if has_target else None, setup)
     if peak is not None:
         yield Measurement("peak memory", peak / GIB, "GiB")
@@ -167,16 +167,16 @@ def make_requests(processor: MairaProcessor, images: Sequence[Path], setup: Setu
 
 
 def _start(
-    words: Any, model: MairaForConditionalGeneration, processor: MairaProcessor, setup: Setup
-) -> tuple[Runner, Callable[[], None]]:
+    options: Any, model: MairaForConditionalGeneration, processor: MairaProcessor, setup: Setup
+) -> tuple[GenerateFunction, Callable[[], None]]:
     """Return a function that generates, and one that ends its engine; vLLM gets the weights as files."""
-    if words["engine"] == "plain":
+    if options["engine"] == "plain":
         return _plain_runner(model, processor), lambda: None
     # Image files of noise cannot be chest radiographs.
-    options = EngineOptions(batch_size=int(words["batch"]), image_check="off")
+    options = EngineOptions(batch_size=int(options["batch"]), image_check="off")
     engine: Any
-    if words["engine"] == "transformers":
-        engine = TransformersEngine.from_model(model, processor, options.model_copy(update={"cache": words["cache"]}))
+    if options["engine"] == "transformers":
+        engine = TransformersEngine.from_model(model, processor, options.model_copy(update={"cache": options["cache"]}))
     else:
         from maira.generate.vllm_engine import VLLMEngine
 
@@ -191,7 +191,7 @@ def _start(
     return _engine_runner(engine), engine.close
 
 
-def _plain_runner(model: Any, processor: Any) -> Runner:
+def _plain_runner(model: Any, processor: Any) -> GenerateFunction:
     def run(requests: Sequence[GenerationRequest]) -> int:
         for request in requests:
             inputs = processor([request.example.images], [request.example.prompt]).to(model.device)
@@ -204,7 +204,7 @@ def _plain_runner(model: Any, processor: Any) -> Runner:
     return run
 
 
-def _engine_runner(engine: Any) -> Runner:
+def _engine_runner(engine: Any) -> GenerateFunction:
     def run(requests: Sequence[GenerationRequest]) -> int:
         responses = [response for _, response in engine.generate(requests)]
         if failed := next((response for response in responses if not isinstance(response, Response)), None):
@@ -218,7 +218,7 @@ def _engine_runner(engine: Any) -> Runner:
 
 
 def _time(
-    run: Runner, warm_up: Sequence[GenerationRequest], timed: Sequence[GenerationRequest], setup: Setup
+    run: GenerateFunction, warm_up: Sequence[GenerationRequest], timed: Sequence[GenerationRequest], setup: Setup
 ) -> Timing:
     """Time generation after a warm-up with other requests."""
     run(warm_up)
@@ -229,7 +229,9 @@ def _time(
     return Timing(len(timed), time.perf_counter() - started, batch_size)
 
 
-def floor_seconds(model: Any, rates: PeakRates, prompt: int, new_tokens: int, batch_size: int) -> tuple[float, float]:
+def lower_bound_seconds(
+    model: Any, rates: PeakRates, prompt: int, new_tokens: int, batch_size: int
+) -> tuple[float, float]:
     """Return lower bounds of the seconds per report for the prompt and for the response.
 
     Counts two operations per weight and token, and those of attention; each step reads the keys and values of all

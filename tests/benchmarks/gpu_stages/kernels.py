@@ -31,9 +31,9 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
 
 def _training(setup: Setup) -> Iterator[Measurement]:
     plan = training.TINY_PLAN if setup.is_tiny else training.Plan(samples=3, steps=1)
-    words = {"states": "full", "budget": "512" if setup.is_tiny else "16384"}
+    options = {"method": "full", "budget": "512" if setup.is_tiny else "16384"}
     config = make_config(setup, layers=2)
-    train_config = training.make_train_config(words, setup, plan)
+    train_config = training.make_train_config(options, setup, plan)
     model = training.trainable_model(config, train_config, setup.device)
     dtype = compute_dtype(setup.device)
     kernel = attention.select_kernel("auto", setup.device, dtype)

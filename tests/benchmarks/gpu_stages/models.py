@@ -83,7 +83,7 @@ def compute_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
-def clock(device: torch.device) -> float:
+def synchronized_time(device: torch.device) -> float:
     """Return seconds, once the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -95,9 +95,9 @@ def best_seconds(work: Callable[[], Any], device: torch.device, repeats: int = 1
     work()
     seconds = []
     for _ in range(repeats):
-        started = clock(device)
+        started = synchronized_time(device)
         work()
-        seconds.append(clock(device) - started)
+        seconds.append(synchronized_time(device) - started)
     return min(seconds)
 
 

@@ -9,7 +9,7 @@ from io import StringIO
 import torch
 from rich.console import Console
 
-from gpu_stages.cases import Measurement, Setup, Skipped
+from gpu_stages.cases import Measurement, Setup, SkipCase
 from gpu_stages.models import CHECKPOINT, make_phantoms
 from maira.generate.engine import Response, report_request
 from maira.generate.options import EngineOptions
@@ -27,7 +27,7 @@ STUDIES = 64
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Provoke an out-of-memory error, and yield the outcome."""
     if setup.device.type != "cuda":
-        raise Skipped("needs a GPU, whose memory can be limited")
+        raise SkipCase("needs a GPU, whose memory can be limited")
     yield from _generation(setup) if case == "generation" else _training(setup)
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gpu_stages import training
-from gpu_stages.cases import Measurement, Setup, Skipped, parse_case
-from gpu_stages.models import GIB, clock, make_config, reset_peak_memory
+from gpu_stages.cases import Measurement, Setup, SkipCase, parse_case
+from gpu_stages.models import GIB, make_config, reset_peak_memory, synchronized_time
 from maira.train.checkpointing import CheckpointManager
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
@@ -31,23 +31,23 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     # Each weight has two optimizer states, which take less in 8 bits.
     needed = 3 * sum(parameter.nbytes for parameter in trained)
     if (free := shutil.disk_usage(setup.folder).free) < needed:
-        raise Skipped(f"expected {needed / GIB:.0f} GiB of free disk space, found {free / GIB:.0f} GiB")
+        raise SkipCase(f"expected {needed / GIB:.0f} GiB of free disk space, found {free / GIB:.0f} GiB")
     _step(trained, optimizer)
     notices: list[str] = []
     manager = CheckpointManager(setup.folder, 1, DistributedContext(0, 1, setup.device), notices.append)
-    started = clock(setup.device)
+    started = synchronized_time(setup.device)
     manager.save(1, loss_model, optimizer, {})
-    blocked = clock(setup.device) - started
+    blocked = synchronized_time(setup.device) - started
     if not manager.finish():
         raise ValueError(notices[-1])
     written = time.perf_counter() - started
     expected = _checksums(loss_model, optimizer)
     _step(trained, optimizer)
     changed = sum(a != b for a, b in zip(_checksums(loss_model, optimizer), expected, strict=True))
-    started = clock(setup.device)
+    started = synchronized_time(setup.device)
     (state,) = manager.find()
     manager.load(state, loss_model, optimizer)
-    restored = clock(setup.device) - started
+    restored = synchronized_time(setup.device) - started
     manager.close()
     same = sum(a == b for a, b in zip(_checksums(loss_model, optimizer), expected, strict=True))
     size = sum(file.stat().st_size for file in state.iterdir())

@@ -21,7 +21,7 @@ import transformers
 from torch import nn
 
 from gpu_stages.cases import Measurement, Setup, parse_case
-from gpu_stages.models import GIB, clock, make_config, peak_memory, random_model, reset_peak_memory
+from gpu_stages.models import GIB, make_config, peak_memory, random_model, reset_peak_memory, synchronized_time
 from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.train import attention
@@ -36,7 +36,7 @@ from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, col
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
 
-STATES: dict[str, dict[str, Any]] = {
+METHODS: dict[str, dict[str, Any]] = {
     "full": {},
     "8bit": {"optimizer": "adamw_8bit", "weights": "bfloat16"},
     "lora": {"lora": {"rank": 64, "alpha": 128}},
@@ -54,17 +54,17 @@ class Plan:
     Attributes:
         samples: of an optimizer step.
         steps: the first one warms up.
-        padded: samples that the baseline pads together.
+        baseline_batch_size: samples that the baseline pads together.
         text_share: of the paper's text lengths.
     """
 
     samples: int = 32
     steps: int = 3
-    padded: int = 4
+    baseline_batch_size: int = 4
     text_share: float = 1.0
 
 
-TINY_PLAN = Plan(samples=4, steps=2, padded=2, text_share=0.1)
+TINY_PLAN = Plan(samples=4, steps=2, baseline_batch_size=2, text_share=0.1)
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class Run:
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Train with the options of a case, and yield speed and memory."""
-    words = parse_case(case)
+    options = parse_case(case)
     plan = TINY_PLAN if setup.is_tiny else Plan()
-    config = make_config(setup, layers=int(words["layers"]) if "layers" in words else None)
-    train_config = make_train_config(words, setup, plan)
+    config = make_config(setup, layers=int(options["layers"]) if "layers" in options else None)
+    train_config = make_train_config(options, setup, plan)
     samples = make_samples(config, train_config, plan)
     gc.collect()
     model = trainable_model(config, train_config, setup.device)
-    is_baseline = "baseline" in words
+    is_baseline = "baseline" in options
     # The memory of making the model, whose weights may then be quantized, does not count.
     reset_peak_memory(setup.device)
     run = (train_padded if is_baseline else train_packed)(model, samples, train_config, plan)
@@ -107,14 +107,14 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     yield Measurement("tokens per second", tokens / run.seconds, "tokens/s")
     yield Measurement("samples per second", len(timed) / run.seconds, "samples/s")
     yield Measurement("model FLOP/s", flops / run.seconds / 1e12, "TFLOP/s")
-    yield _mfu(flops / run.seconds, setup, has_target=not is_baseline and words["states"] in ("full", "8bit"))
+    yield _mfu(flops / run.seconds, setup, has_target=not is_baseline and options["method"] in ("full", "8bit"))
     # Random weights start at the loss of a uniform distribution.
     yield Measurement("loss", run.loss, at_most=2 * math.log(config.text_config.vocab_size))
     if not is_baseline:
-        yield _speedup(tokens / run.seconds, words["states"], setup)
+        yield _speedup(tokens / run.seconds, options["method"], setup)
         yield Measurement("filled share of rows", run.filled)
         yield Measurement("attention kernel", run.kernel)
-    yield from _memory(peak, run.estimate, is_compiled="compile" in words)
+    yield from _memory(peak, run.estimate, is_compiled="compile" in options)
 
 
 def _answer_tokens(sample: EncodedSample) -> int:
@@ -128,10 +128,10 @@ def _mfu(rate: float, setup: Setup, *, has_target: bool) -> Measurement:
     return Measurement("MFU", rate / known.peak, at_least=MFU if has_target else None)
 
 
-def _speedup(rate: float, states: str, setup: Setup) -> Measurement:
-    baseline = setup.results.value(("train", f"states={states} baseline"), "tokens per second")
+def _speedup(rate: float, method: str, setup: Setup) -> Measurement:
+    baseline = setup.results.value(("train", f"method={method} baseline"), "tokens per second")
     if baseline is None:
-        return Measurement("ratio to the baseline", None, reason=f"'states={states} baseline' has not been measured")
+        return Measurement("ratio to the baseline", None, reason=f"'method={method} baseline' has not been measured")
     return Measurement("ratio to the baseline", rate / baseline, at_least=SPEEDUP)
 
 
@@ -148,21 +148,21 @@ def _memory(peak: int | None, estimate: int | None, *, is_compiled: bool) -> Ite
         yield Measurement("peak memory / estimate", peak / estimate, at_least=least, at_most=1 + MEMORY_ERROR)
 
 
-def make_train_config(words: Mapping[str, str], setup: Setup, plan: Plan) -> TrainConfig:
+def make_train_config(options: Mapping[str, str], setup: Setup, plan: Plan) -> TrainConfig:
     """Return the run config of a case.
 
     Args:
-        words: options of the case.
+        options: options of the case.
         setup: of the case.
         plan: of the case.
     """
     values: dict[str, Any] = {"model": "none", "train": "none", "out": str(setup.folder), "epochs": 1}
     # Weights in bfloat16 need a computation in bfloat16, which is slow on a CPU.
-    is_half = setup.device.type == "cuda" or words["states"] == "8bit"
+    is_half = setup.device.type == "cuda" or options["method"] == "8bit"
     values |= {"global_batch": plan.samples, "precision": "bf16" if is_half else "no"}
-    values |= {"activation_checkpointing": words.get("checkpointing", "none"), "compile": "compile" in words}
-    values |= {"token_budget": int(words.get("budget", 8192))}
-    return TrainConfig.model_validate(values | STATES[words["states"]])
+    values |= {"activation_checkpointing": options.get("checkpointing", "none"), "compile": "compile" in options}
+    values |= {"token_budget": int(options.get("budget", 8192))}
+    return TrainConfig.model_validate(values | METHODS[options["method"]])
 
 
 def trainable_model(
@@ -239,7 +239,7 @@ def train_packed(
     started, loss = 0.0, math.nan
     for number, rows in enumerate(steps):
         if number == 1:
-            started = clock(device)
+            started = synchronized_time(device)
         for batch in rows:
             with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
                 losses = training(batch.to(device))
@@ -249,7 +249,7 @@ def train_packed(
         optimizer.zero_grad()
         if number == len(steps) - 1:
             loss = float(losses.answer.detach() / losses.tokens.sum())
-    seconds = clock(device) - started
+    seconds = synchronized_time(device) - started
     flat = [batch for rows in steps for batch in rows]
     filled = sum(len(s.input_ids) for s in samples) / (len(flat) * train_config.token_budget)
     estimate = _estimate(model.config, train_config, steps, kernel)
@@ -347,13 +347,13 @@ def train_padded(
     class Clock(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, _args: Any, state: Any, _control: Any, **_options: Any) -> None:
             if state.global_step == 1:
-                started.append(clock(device))
+                started.append(synchronized_time(device))
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             folder,
-            per_device_train_batch_size=plan.padded,
-            gradient_accumulation_steps=plan.samples // plan.padded,
+            per_device_train_batch_size=plan.baseline_batch_size,
+            gradient_accumulation_steps=plan.samples // plan.baseline_batch_size,
             max_steps=plan.steps,
             bf16=train_config.precision == "bf16",
             use_cpu=device.type == "cpu",
@@ -376,4 +376,4 @@ def train_padded(
         )
         trainer.pop_callback(transformers.PrinterCallback)
         loss = trainer.train().training_loss
-    return Run(clock(device) - started[0], loss)
+    return Run(synchronized_time(device) - started[0], loss)

@@ -42,7 +42,7 @@ def parse_number(value: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TableRecord:
     """A row of a table, or an object of a JSON file.
 
     Attributes:
@@ -58,8 +58,8 @@ class Record:
     key: str = ""
 
     @property
-    def name(self) -> str:
-        """Location of the record, for lists of failures."""
+    def location(self) -> str:
+        """File and row or key, for lists of failures."""
         return f"{self.file.name}:{self.key or self.line}"
 
     def error(self, column: str, message: str, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
@@ -148,9 +148,9 @@ class Layout:
     source: str
     images: str
     sections: Mapping[str, Sequence[str]]
-    study: Callable[[Record, Sequence[str]], str]
-    view: Callable[[Record, int, str], tuple[str | None, str]]
-    split: Callable[[Record], str | None]
+    study: Callable[[TableRecord, Sequence[str]], str]
+    view: Callable[[TableRecord, int, str], tuple[str | None, str]]
+    split: Callable[[TableRecord], str | None]
     files: Callable[[str], Iterable[str]]
     patient: str | None = None
     order: str | None = None
@@ -168,7 +168,7 @@ class _Study:
     radiographs: list[Radiograph] = field(default_factory=list)
 
 
-def read_studies(layout: Layout, records: Iterable[Record], folder: Path) -> Archive:
+def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -> Archive:
     """Group records into studies, and list every record and image that cannot be used.
 
     Records of one study can differ in their reports: the first one with findings is used. Of several dates or positions
@@ -194,7 +194,7 @@ def read_studies(layout: Layout, records: Iterable[Record], folder: Path) -> Arc
             first = studies.setdefault(name, study)
             _merge(first, study, record, layout)
         except InputError as error:
-            failures.append(read_failure(next(iter(paths), record.name), str(error)))
+            failures.append(read_failure(next(iter(paths), record.location), str(error)))
             continue
         try:
             orders = (first.order, _parse_order(layout, record))
@@ -206,7 +206,7 @@ def read_studies(layout: Layout, records: Iterable[Record], folder: Path) -> Arc
                 if path in location_of:
                     message = f"duplicate image, first at {location_of[path]}"
                     raise record.error(layout.images, message, ErrorCode.DUPLICATE)
-                location_of[path] = record.name
+                location_of[path] = record.location
                 image = _radiograph(layout, record, index, path, folder)
             except InputError as error:
                 image = read_failure(path, str(error))
@@ -221,14 +221,14 @@ def read_studies(layout: Layout, records: Iterable[Record], folder: Path) -> Arc
     return Archive(layout.source, [_archive_study(name, study) for name, study in studies.items()], failures)
 
 
-def _image_paths(record: Record, column: str) -> list[str]:
+def _image_paths(record: TableRecord, column: str) -> list[str]:
     paths = record.texts(column)
     if not paths or None in paths:
         raise record.error(column, "expected the path of an image, found none", ErrorCode.MISSING_FIELD)
     return [path for path in paths if path is not None]
 
 
-def _parse_study(layout: Layout, record: Record) -> _Study:
+def _parse_study(layout: Layout, record: TableRecord) -> _Study:
     sections = {
         section: next((text for column in columns if (text := section_text(record.text(column) or ""))), None)
         for section, columns in layout.sections.items()
@@ -236,12 +236,12 @@ def _parse_study(layout: Layout, record: Record) -> _Study:
     split = layout.split(record)
     return _Study(
         patient_id=None if layout.patient is None else record.require(layout.patient),
-        split=None if split is None else split_name(split, file=record.file, line=record.line),
+        split=None if split is None else parse_split(split, file=record.file, line=record.line),
         sections=sections,
     )
 
 
-def _parse_order(layout: Layout, record: Record) -> int | None:
+def _parse_order(layout: Layout, record: TableRecord) -> int | None:
     if layout.order is None or (value := record.text(layout.order)) is None:
         return None
     if (order := layout.parse_order(value)) is None:
@@ -250,20 +250,20 @@ def _parse_order(layout: Layout, record: Record) -> int | None:
     return order
 
 
-def _merge(first: _Study, study: _Study, record: Record, layout: Layout) -> None:
+def _merge(first: _Study, study: _Study, record: TableRecord, layout: Layout) -> None:
     """Add what another record of a study states."""
-    for column, known, found in (
+    for column, expected, actual in (
         (layout.patient or "", first.patient_id, study.patient_id),
         ("split", first.split, study.split),
     ):
-        if found != known:
-            message = f"expected '{known}' as in the study's first record, found '{found}'"
+        if actual != expected:
+            message = f"expected '{expected}' as in the study's first record, found '{actual}'"
             raise record.error(column, message, ErrorCode.MISMATCH)
     if first.sections.get("findings") is None and study.sections.get("findings") is not None:
         first.sections = study.sections
 
 
-def _radiograph(layout: Layout, record: Record, index: int, path: str, folder: Path) -> Radiograph | Failure:
+def _radiograph(layout: Layout, record: TableRecord, index: int, path: str, folder: Path) -> Radiograph | Failure:
     """Return an image of a record; a failure if its view is neither frontal nor lateral.
 
     Raises:
@@ -293,12 +293,12 @@ def _archive_study(name: str, study: _Study) -> ArchiveStudy:
         indication=sections.get("indication"),
         technique=sections.get("technique"),
         comparison=sections.get("comparison"),
-        report=whole_report(sections.get("findings"), sections.get("impression")),
+        report=join_sections(sections.get("findings"), sections.get("impression")),
         split=study.split,
     )
 
 
-def table_records(path: Path, required: Sequence[str] = ()) -> Iterator[Record]:
+def table_records(path: Path, required: Sequence[str] = ()) -> Iterator[TableRecord]:
     """Yield the rows of a table: CSV (also `.gz` or `.zip`), JSON Lines, or a JSON list of objects.
 
     Args:
@@ -314,18 +314,18 @@ def table_records(path: Path, required: Sequence[str] = ()) -> Iterator[Record]:
             message = f"expected this column, found {list_columns(columns)}"
             raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field=missing[0])
         for line, cells in rows:
-            yield Record(path, cells, line)
+            yield TableRecord(path, cells, line)
     elif path.suffix == ".json" and next(read_lines(path), "").lstrip().startswith("["):
         for index, cells in enumerate(read_json(path)):
-            yield Record(path, cells, key=f"[{index}]")
+            yield TableRecord(path, cells, key=f"[{index}]")
     elif path.suffix in (".jsonl", ".json"):
         for line, cells in read_jsonl(path):
-            yield Record(path, cells, line)
+            yield TableRecord(path, cells, line)
     else:
         raise InputError("expected a .csv, .csv.gz, .json or .jsonl file", code=ErrorCode.INVALID_FORMAT, file=path)
 
 
-def whole_report(findings: str | None, impression: str | None) -> str | None:
+def join_sections(findings: str | None, impression: str | None) -> str | None:
     """Join two sections to one report, with headings as in MIMIC-CXR.
 
     Args:
@@ -336,7 +336,7 @@ def whole_report(findings: str | None, impression: str | None) -> str | None:
     return " ".join(f"{heading}: {text}" for heading, text in sections if text) or None
 
 
-def split_name(value: str | None, *, file: Path | str, line: int | None) -> str:
+def parse_split(value: str | None, *, file: Path | str, line: int | None) -> str:
     """Return the name of a split as used in manifests.
 
     Args:
