@@ -168,7 +168,7 @@ def test_own_scores_are_compared_with_published_ones(run_radfact: Run, predictio
     assert float(rows["mine"]["BLEU"]) == scores["bleu_2.rexrank"]["point"]
     assert rows["mine"]["GREEN"] == ""
     page = Path("c/comparison.html").read_text("utf-8")
-    assert "read 2026-11-23" in page
+    assert "accessed 2026-11-23" in page
     run_radfact("evaluate", predictions.name, "--metrics", "bleu_2", "--compat", "rexrank", "--out", "other")
     code, _, err = run_radfact(
         "compare", "mine", "other", "--published", "rexrank-iu-xray", "--rounds", "9", "--out", "d"
