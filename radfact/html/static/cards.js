@@ -187,6 +187,6 @@ const Cards = (() => {
     if (event.target === dialog) dialog.close();
   });
 
-  return { IMAGES, LETTER, element, titleCase, addressed, addressOf, openLarge, describedImage, connect, listStudies };
+  return { IMAGES, LETTER, element, titleCase, linkedStudy, addressOf, openLarge, describedImage, connect, listStudies };
 })();
 

@@ -1,5 +1,5 @@
 (() => {
-  const { element, listStudies, addressed } = Cards;
+  const { element, listStudies, linkedStudy } = Cards;
   const { studyCard, linkCard, servedCard, fetchJson, scoreName } = Study;
   const BINS = 20;
   // With fewer studies, the list is more useful than a histogram.
@@ -260,7 +260,7 @@
     });
     window.addEventListener("hashchange", showLinked);
     only.addEventListener("click", redraw);
-    for (const control of [order, kind, given]) control.addEventListener("change", redraw);
+    for (const control of [order, kind, inputSelect]) control.addEventListener("change", redraw);
     filter.addEventListener("input", isServed ? searchServer : redraw);
     document.getElementById("spread").hidden = !document.querySelector(".histogram");
     chip.addEventListener("click", letGo);

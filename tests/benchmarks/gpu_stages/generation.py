@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,16 +167,18 @@ def make_requests(processor: MairaProcessor, images: Sequence[Path], setup: Setu
 
 
 def _start(
-    options: Any, model: MairaForConditionalGeneration, processor: MairaProcessor, setup: Setup
+    options: Mapping[str, str], model: MairaForConditionalGeneration, processor: MairaProcessor, setup: Setup
 ) -> tuple[GenerateFunction, Callable[[], None]]:
     """Return a function that generates, and one that ends its engine; vLLM gets the weights as files."""
     if options["engine"] == "plain":
         return _plain_runner(model, processor), lambda: None
     # Image files of noise cannot be chest radiographs.
-    options = EngineOptions(batch_size=int(options["batch"]), image_check="off")
+    engine_options = EngineOptions(batch_size=int(options["batch"]), image_check="off")
     engine: Any
     if options["engine"] == "transformers":
-        engine = TransformersEngine.from_model(model, processor, options.model_copy(update={"cache": options["cache"]}))
+        engine = TransformersEngine.from_model(
+            model, processor, engine_options.model_copy(update={"cache": options["cache"]})
+        )
     else:
         from maira.generate.vllm_engine import VLLMEngine
 
@@ -187,7 +189,7 @@ def _start(
         model.to("meta")
         reset_peak_memory(setup.device)
         update = {"engine": "vllm", "language_model": setup.folder / "llama"}
-        engine = VLLMEngine(checkpoint, options.model_copy(update=update))
+        engine = VLLMEngine(checkpoint, engine_options.model_copy(update=update))
     return _engine_runner(engine), engine.close
 
 
