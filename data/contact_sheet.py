@@ -64,7 +64,7 @@ def write_contact_sheet(
     page = assemble(
         _OWN / "sheet.html",
         [STATIC / "viewer.css", STATIC / "page.css", _OWN / "sheet.css"],
-        [STATIC / "viewer.js", STATIC / "cards.js", _OWN / "sheet.js"],
+        [STATIC / "viewer.js", STATIC / "radiograph.js", STATIC / "cards.js", _OWN / "sheet.js"],
         {"studies": cards},
         title=escape(f"Contact sheet: {manifest.absolute().parent.name}/{manifest.name}"),
         about=_about(len(cards), total, None if sample_ids else seed),

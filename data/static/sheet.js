@@ -6,6 +6,7 @@
     phrases: { name: "Phrases to locate", letter: "P", side: "candidate" },
     labels: { name: "Labels", letter: "L", side: "candidate" },
   };
+  const SIDES = [["reference", "Finding"], ["candidate", "Phrase and label"]];
   const SECTIONS = ["findings_text", "indication", "technique", "comparison", "prior_report"];
   const SECTION_NAMES = { findings_text: "Findings" };
   const KINDS = {
@@ -47,10 +48,10 @@
     const focus = (ids, strong) => viewer.focus(ids ?? switchedOn().map(({ id }) => id), strong);
     viewer.setBoxes(boxes);
     focus(null);
-    const enlarge = element("button", { type: "button", class: "enlarge", text: "Larger",
-      "aria-label": `${IMAGES[kind]} of ${study.sample_id}: show larger` });
+    const enlarge = element("button", { type: "button", class: "enlarge", text: "Enlarge",
+      "aria-label": `${IMAGES[kind]} of ${study.sample_id}: enlarge` });
     enlarge.hidden = !image.src;
-    enlarge.addEventListener("click", () => openLarge(`${study.sample_id} · ${IMAGES[kind]}`, image, switchedOn()));
+    enlarge.addEventListener("click", () => openLarge(`${study.sample_id} · ${IMAGES[kind]}`, image, switchedOn(), SIDES));
     const caption = element("figcaption", {}, element("span", { text: IMAGES[kind] }), enlarge);
     return { figure: element("figure", { class: "radiograph", "data-kind": kind }, caption, root), focus };
   }
@@ -93,7 +94,7 @@
     const card = element("article", { class: "card sample", "data-sample": study.sample_id, "aria-label": `Sample ${study.sample_id}` },
       element("div", { class: "card-head" }, element("h3", { text: study.sample_id }), facts),
       element("div", { class: others.length ? "card-body" : "card-body one-radiograph" }, pictures, texts(study)));
-    connect(card, radiographs);
+    connect(card, radiographs, () => [], study.sample_id);
     radiographsOf.set(card, radiographs);
     return card;
   }

@@ -237,7 +237,7 @@ def assemble(
     """Return a page in one file: body, styles, scripts, data, and a content security policy that allows nothing else.
 
     Args:
-        body: template of the visible part, with the names in `markup`.
+        body: template of the visible part, with the names in `markup`; `$large` is the dialog of an enlarged image.
         styles: style sheets in order.
         scripts: scripts in order.
         data: JSON that the script reads from the element `page-data`.
@@ -253,7 +253,7 @@ def assemble(
     shown = {name: _BIDIRECTIONAL.sub(lambda match: f"[U+{ord(match[0]):04X}]", part) for name, part in markup.items()}
     return Template((STATIC / "shell.html").read_text("utf-8")).substitute(
         title=shown["title"],
-        body=Template(body.read_text("utf-8")).substitute(shown),
+        body=Template(body.read_text("utf-8")).substitute(shown, large=(STATIC / "large.html").read_text("utf-8")),
         policy=policy,
         # Inside a script element only "<" can end or nest anything.
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),

@@ -168,7 +168,7 @@ def test_a_missing_image_is_reported_in_its_place(page: Page) -> None:
 
 
 def test_images_enlarge_with_their_boxes(page: Page) -> None:
-    card(page).get_by_role("button", name="Prior frontal of full: show larger").click()
+    card(page).get_by_role("button", name="Prior frontal of full: enlarge").click()
     assert page.locator("dialog .box-viewer-label").all_text_contents() == ["F1"]
 
 
