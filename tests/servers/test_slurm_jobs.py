@@ -1,4 +1,4 @@
-"""The Slurm jobs that start servers: a judge for one run, and a Ray cluster for one command."""
+"""The Slurm job that starts a server: a judge for one run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import smollm2
 from ports import free_port
 from real_servers import FEW_SHOTS, HERE, PAIRS, missing
@@ -36,16 +35,3 @@ def test_a_judge_is_served_for_one_run(tmp_path: Path) -> None:
     _run("judge.sh", [model, *arguments, "--out", tmp_path / "results"], environment, tmp_path)
     run = json.loads((tmp_path / "results" / "run.json").read_text())
     assert run["calls"] > 0 == run["usage"]["judge"]["failures"]
-
-
-def test_a_command_runs_on_the_ray_cluster_of_the_job(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
-    environment = slurm_environment(
-        tmp_path,
-        1,
-        RAY_PORT=str(free_port()),
-        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
-        SLURM_CPUS_PER_TASK="2",
-    )
-    command = "import ray; ray.init(log_to_driver=False); print(ray.cluster_resources()['CPU'])"
-    assert _run("ray.sh", [sys.executable, "-c", command], environment, tmp_path).splitlines()[-1] == "2.0"
