@@ -130,7 +130,7 @@ def start(
 
     with listen(host, port) as listener, closing(Store(path, review_set.drafts)) as store:
         for name in reader or ():
-            store.add_reviewer(name)
+            store.add_reader(name)
         readers = tuple(dict.fromkeys(store.registered_name(name) for name in reader or ()))
         tokens = link_tokens(store.token() if token is None else token, readers)
         serve(
@@ -150,23 +150,24 @@ def start(
 def export(
     db: _Database,
     out: OutFolder,
-    reviewer: Annotated[list[str] | None, typer.Option(help="Reviewer to export; repeatable. Default: all.")] = None,
+    reader: Annotated[list[str] | None, typer.Option(help="Reader to export; repeatable. Default: all.")] = None,
 ) -> None:
-    """Write corrections.csv, one row per correction, and the corrected reports of each reviewer as drafts.
+    """Write corrections.csv, one row per correction, and the corrected reports of each reader as drafts.
 
     Cells that a spreadsheet would execute as a formula, or that start with an apostrophe, are prefixed with an
-    apostrophe. Drafts contain the studies that a reviewer finished.
+    apostrophe. Drafts contain the studies that a reader finished.
     """
     from maira.review.export import write_export
 
     console = Console()
     with _opened(db) as store:
-        if not store.reviewers():
-            print_line(Console(stderr=True), f"{db} contains no reviewer yet")
-        written = write_export(store, out, reviewer or store.reviewers())
+        if not store.readers():
+            print_line(Console(stderr=True), f"{db} contains no reader yet")
+        written = write_export(store, out, reader or store.readers())
         print_line(console, f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
-        for name, (path, count) in written.drafts.items():
-            print_line(console, f"{count} of {len(store.drafts)} reports finished by {name}: {path}")
+        for (name, arm), (path, count) in written.drafts.items():
+            total = sum(draft.arm == arm and not draft.is_training for draft in store.drafts)
+            print_line(console, f"{count} of {total} reports{f' of arm {arm}' * bool(arm)} finished by {name}: {path}")
 
 
 @app.command()
@@ -180,8 +181,8 @@ def summary(db: _Database, out: OutFolder) -> None:
     from radfact.io.outputs import replace_files
 
     with _opened(db) as store:
-        result = summarize(store, store.reviewers())
-    if not any(item["finished"] for item in result["reviewers"].values()):
+        result = summarize(store, store.readers())
+    if not any(item["finished"] for item in result["readers"].values()):
         raise InputError("expected a finished study, found none", code=ErrorCode.EMPTY_INPUT, file=db)
     with replace_files(out) as new:
         draw_figure(result, new / "figure4")
@@ -205,7 +206,7 @@ def _require(*packages: str) -> None:
 
 
 def _show_summary(console: Console, summary: dict[str, Any]) -> None:
-    heads = ("reviewer", "finished", "unchanged", "edited", "deleted", "added", "significant")
+    heads = ("reader", "finished", "unchanged", "edited", "deleted", "added", "significant")
     rows = [
         (
             name,
@@ -214,14 +215,14 @@ def _show_summary(console: Console, summary: dict[str, Any]) -> None:
             *(str(item["kinds"][kind]) for kind in ("edit", "deletion", "addition")),
             str(sum(item["severities"].get("significant", {}).values())),
         )
-        for name, item in summary["reviewers"].items()
+        for name, item in summary["readers"].items()
     ]
     print_table(console, "Corrections", heads, rows)
     if summary["agreement"]:
-        pair_heads = ("reviewers", "studies", "kappa: needs correction", "kappa: worst implication of a study")
+        pair_heads = ("readers", "studies", "kappa: needs correction", "kappa: worst implication of a study")
         pairs = [
             (
-                " and ".join(item["reviewers"]),
+                " and ".join(item["readers"]),
                 str(item["studies"]),
                 _kappa(item["needs_correction"]["kappa"]),
                 _kappa(item["worst_severity"]["kappa"]),

@@ -1,4 +1,4 @@
-"""Agreement of reviewers on the same drafts."""
+"""Agreement of readers on the same drafts."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def worst_severity(state: State) -> int | None:
     return max(rated, default=None)
 
 
-def agreements(store: Store, reviewers: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the agreement of each pair of reviewers on the studies that both finished.
+def agreements(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the agreement of each pair of readers on the studies that both finished.
 
     Args:
         store: the review.
-        reviewers: names.
+        readers: names.
 
     Returns:
-        For each pair `reviewers` and `studies`, and `kappa` with its `n` (None if undefined) of `needs_correction` per
+        For each pair `readers` and `studies`, and `kappa` with its `n` (None if undefined) of `needs_correction` per
         draft sentence; `severity` (weighted) per sentence that both corrected and rated; `worst_severity` (weighted)
         per study, where no correction is the lowest; `error_types` per study, which includes additions.
     """
-    states = {name: [review.state for review in store.reviews(name)] for name in reviewers}
+    states = {name: [review.state for _, review in store.counted_reviews(name)] for name in readers}
     results = []
     for first, second in combinations(states, 2):
         both = [(a, b) for a, b in zip(states[first], states[second], strict=True) if a.done and b.done]
-        results.append({"reviewers": [first, second], "studies": len(both), **_agreement(both)})
+        results.append({"readers": [first, second], "studies": len(both), **_agreement(both)})
     return results
 
 

@@ -52,7 +52,7 @@ class _Named(Record):
 class _Envelope(Record):
     """Fields of a request in addition to the change."""
 
-    reviewer: str
+    reader: str
     id: Id
     version: Annotated[int, Field(ge=0)]
 
@@ -94,7 +94,7 @@ class Server:
             {
                 "studies": len(self.set.drafts),
                 "reader": reader,
-                "reviewers": self.store.reviewers() if reader is None else [reader],
+                "readers": self.store.readers() if reader is None else [reader],
                 "severities": [severity.model_dump() for severity in SEVERITIES],
                 "error_types": self.store.error_types(),
                 "steps": [step.model_dump() for step in STEPS],
@@ -103,15 +103,15 @@ class Server:
         )
 
     def studies(self, request: Request) -> Response:
-        """Respond to `GET /api/studies?reviewer=R`."""
-        reviews = self.store.reviews(self._reviewer(request))
+        """Respond to `GET /api/studies?reader=R`."""
+        reviews = self.store.reviews(self._reader(request))
         rows = enumerate(zip(self.set.drafts, reviews, strict=True), 1)
         return JSONResponse([_row(number, draft.sample_id, review) for number, (draft, review) in rows])
 
     def study(self, request: Request) -> Response:
-        """Respond to `GET /api/studies/{number}?reviewer=R`."""
+        """Respond to `GET /api/studies/{number}?reader=R`."""
         number = self._number(request)
-        review = self.store.review(self._reviewer(request), number)
+        review = self.store.review(self._reader(request), number)
         study = self.set.studies[number - 1]
         sees_reference = max(review.visited) >= REFERENCE_STEP
         return JSONResponse(
@@ -129,9 +129,9 @@ class Server:
         )
 
     def counterparts(self, request: Request) -> Response:
-        """Respond to `GET /api/studies/{number}/counterparts?reviewer=R`: reference sentences by draft sentence."""
+        """Respond to `GET /api/studies/{number}/counterparts?reader=R`: reference sentences by draft sentence."""
         number = self._number(request)
-        review = self.store.review(self._reviewer(request), number)
+        review = self.store.review(self._reader(request), number)
         if max(review.visited) < REFERENCE_STEP:
             raise _NotFoundError
         sentences = review.state.sentences
@@ -167,23 +167,23 @@ class Server:
         return load_pyramid(image.radiograph)
 
     def corrections(self, request: Request) -> Response:
-        """Respond to `GET /export/corrections.csv?reviewer=R`."""
-        table = corrections_csv(self.store, [self._reviewer(request)])
+        """Respond to `GET /export/corrections.csv?reader=R`."""
+        table = corrections_csv(self.store, [self._reader(request)], is_blinded=True)
         return _download(table.encode("utf-8-sig"), "text/csv", "corrections.csv")
 
     def drafts(self, request: Request) -> Response:
-        """Respond to `GET /export/drafts.jsonl?reviewer=R`: corrected reports of finished studies without the model."""
-        rows = corrected_drafts(self.store, self._reviewer(request))
-        text = "".join(f"{dumps({name: row[name] for name in row if name != 'model'})}\n" for row in rows)
+        """Respond to `GET /export/drafts.jsonl?reader=R`: corrected reports of finished studies without the model."""
+        rows = corrected_drafts(self.store, self._reader(request))
+        text = "".join(f"{dumps({name: row[name] for name in row if name not in ('model', 'arm')})}\n" for row in rows)
         return _download(text.encode(), "application/jsonl", "drafts.jsonl")
 
     def summary(self, request: Request) -> Response:
-        """Respond to `GET /export/summary.json?reviewer=R`."""
-        result = summarize(self.store, [self._reviewer(request)])
+        """Respond to `GET /export/summary.json?reader=R`."""
+        result = summarize(self.store, [self._reader(request)])
         return _download(dumps(result).encode(), "application/json", "summary.json")
 
-    def add_reviewer(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/reviewers` with `{"name"}` and return the registered name.
+    def add_reader(self, request: Request, body: Any) -> Response:
+        """Respond to `POST /api/readers` with `{"name"}` and return the registered name.
 
         Args:
             request: has the reader.
@@ -192,7 +192,7 @@ class Server:
         name = validate_model(_Named, body).name
         if request.scope["reader"]:
             raise _OtherReaderError
-        self.store.add_reviewer(name)
+        self.store.add_reader(name)
         return JSONResponse({"name": self.store.registered_name(name)})
 
     def change(self, request: Request, body: Any) -> Response:
@@ -204,20 +204,20 @@ class Server:
         """
         number = self._number(request)
         envelope, change = _parse_change(body)
-        reviewer = self._checked(request, envelope.reviewer)
+        reader = self._checked(request, envelope.reader)
         try:
-            review = self.store.add_change(reviewer, number, envelope.id, envelope.version, change)
+            review = self.store.add_change(reader, number, envelope.id, envelope.version, change)
         except ConflictError:
-            current = state_json(self.store.review(reviewer, number))
+            current = state_json(self.store.review(reader, number))
             return JSONResponse({"error": "this study was changed in another page", "state": current}, 409)
         return JSONResponse({"state": state_json(review)})
 
-    def _reviewer(self, request: Request) -> str:
-        return self._checked(request, request.query_params.get("reviewer", ""))
+    def _reader(self, request: Request) -> str:
+        return self._checked(request, request.query_params.get("reader", ""))
 
-    def _checked(self, request: Request, reviewer: str) -> str:
-        """Return a reviewer's registered name: with a reader's link, only that of the reader."""
-        name = self.store.registered_name(reviewer)
+    def _checked(self, request: Request, reader: str) -> str:
+        """Return a reader's registered name: with a reader's link, only that of the reader."""
+        name = self.store.registered_name(reader)
         if request.scope["reader"] not in ("", name):
             raise _OtherReaderError
         return name
@@ -281,7 +281,7 @@ def make_app(review_set: ReviewSet, store: Store, tokens: Mapping[str, str], *, 
         Route("/", _get(server.page)),
         Route("/static/{name}", _get(server.asset)),
         Route("/api/set", _get(server.about)),
-        Route("/api/reviewers", _post(server.add_reviewer), methods=["POST"]),
+        Route("/api/readers", _post(server.add_reader), methods=["POST"]),
         Route("/api/studies", _get(server.studies)),
         Route("/api/studies/{number:int}", _get(server.study)),
         Route("/api/studies/{number:int}/changes", _post(server.change), methods=["POST"]),

@@ -1,4 +1,4 @@
-"""Changes of a reviewer to a draft, and the resulting state."""
+"""Changes of a reader to a draft, and the resulting state."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class ReviewedSentence:
 
     @property
     def is_added(self) -> bool:
-        """Whether the reviewer added the sentence."""
+        """Whether the reader added the sentence."""
         return self.draft_text is None
 
     @property
@@ -216,7 +216,7 @@ class Snapshot:
     Attributes:
         state: state after all changes.
         version: number of changes, including undo and redo.
-        visited: steps that the reviewer visited, also undone ones.
+        visited: steps that the reader visited, also undone ones.
         can_undo, can_redo: whether there is a change to undo or redo.
     """
 
@@ -232,7 +232,7 @@ class UnfinishedError(InputError):
 
 
 class History:
-    """The changes of one reviewer to one draft, and the resulting state. Undo is a change; nothing is removed."""
+    """The changes of one reader to one draft, and the resulting state. Undo is a change; nothing is removed."""
 
     def __init__(self, draft: State) -> None:
         """Start from the draft."""

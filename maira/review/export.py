@@ -20,8 +20,11 @@ from radfact.records import Sentence
 CorrectionKind = Literal["edit", "deletion", "addition"]
 
 COLUMNS = (
-    "reviewer",
+    "reader",
     "sample_id",
+    "arm",
+    "model",
+    "training",
     "sentence",
     "kind",
     "draft_text",
@@ -33,7 +36,9 @@ COLUMNS = (
     "finished",
     "study_comment",
 )
-"""Columns of the table of corrections."""
+"""Columns of the table of corrections; `BLINDED` are missing in that of a blinded reader."""
+
+BLINDED = ("arm", "model", "training")
 
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _BREAKS = ("\t", "\r", "\n")
@@ -46,7 +51,7 @@ def kind_of(sentence: ReviewedSentence) -> CorrectionKind:
     return "addition" if sentence.is_added else "deletion" if sentence.deleted else "edit"
 
 
-def corrections_csv(store: Store, reviewers: Sequence[str]) -> str:
+def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = False) -> str:
     """Return the table of corrections in finished and unfinished studies, one row per correction.
 
     Cells that a spreadsheet would execute as a formula, and cells that start with an apostrophe, get an apostrophe in
@@ -54,77 +59,94 @@ def corrections_csv(store: Store, reviewers: Sequence[str]) -> str:
 
     Args:
         store: the review.
-        reviewers: names.
+        readers: names.
+        is_blinded: leave out the columns that reveal the source of a draft.
     """
+    columns = [name for name in COLUMNS if not (is_blinded and name in BLINDED)]
     buffer = StringIO()
     # All cells quoted: a spreadsheet that splits at semicolons would find formulas within cells.
-    writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
-    writer.writerow(COLUMNS)
-    for reviewer in map(store.registered_name, reviewers):
-        for draft, review in zip(store.drafts, store.reviews(reviewer), strict=True):
+    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\r\n", quoting=csv.QUOTE_ALL)
+    writer.writeheader()
+    for reader in map(store.registered_name, readers):
+        for draft, review in zip(store.drafts, store.reviews(reader), strict=True):
             state = review.state
             for index, sentence in enumerate(state.sentences, 1):
                 if sentence.is_correction:
                     shared = [str(state.done).lower(), state.comment]
-                    cells = [reviewer, draft.sample_id, str(index), *_cells(sentence), *shared]
-                    writer.writerow([guard(cell) for cell in cells])
+                    study = [
+                        reader,
+                        draft.sample_id,
+                        draft.arm,
+                        draft.record.get("model") or "",
+                        str(draft.is_training).lower(),
+                    ]
+                    cells = zip(COLUMNS, [*study, str(index), *_cells(sentence), *shared], strict=True)
+                    writer.writerow({name: guard(cell) for name, cell in cells})
     return buffer.getvalue()
 
 
-def corrected_drafts(store: Store, reviewer: str) -> Iterator[dict[str, Any]]:
-    """Yield the corrected reports of the studies that a reviewer finished, as records of a drafts file.
+def corrected_drafts(store: Store, reader: str, arm: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the corrected reports of the studies that a reader finished, as records of a drafts file.
+
+    Training cases are not part of it.
 
     Args:
         store: of the reviews.
-        reviewer: name of the reviewer.
+        reader: name of the reader.
+        arm: an arm; None for all.
 
     Raises:
-        InputError: the reviewer is unknown.
+        InputError: the reader is unknown.
     """
-    name = store.registered_name(reviewer)
-    for draft, review in zip(store.drafts, store.reviews(name), strict=True):
-        if review.state.done:
+    name = store.registered_name(reader)
+    for draft, review in store.counted_reviews(name):
+        if review.state.done and arm in (None, draft.arm):
             model = draft.record.get("model")
             sentences = [sentence for sentence in review.state.sentences if not sentence.deleted]
             yield {
                 "sample_id": draft.sample_id,
                 "report": _narrative(sentences) if draft.is_narrative else [_record(draft, s) for s in sentences],
                 "model": f"{model}, corrected" if model else "corrected",
-                "reviewer": name,
+                "reader": name,
+                **({"arm": draft.arm} if draft.arm else {}),
             }
 
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """Number of rows in the table, and by reviewer the drafts file and its number of drafts."""
+    """Number of rows in the table, and by reader and arm the drafts file and its number of drafts."""
 
     corrections: int
-    drafts: dict[str, tuple[Path, int]]
+    drafts: dict[tuple[str, str], tuple[Path, int]]
 
 
-def write_export(store: Store, folder: Path, reviewers: Sequence[str]) -> ExportResult:
-    """Write `corrections.csv` and the corrected reports of each reviewer as drafts.
+def write_export(store: Store, folder: Path, readers: Sequence[str]) -> ExportResult:
+    """Write `corrections.csv` and the corrected reports of each reader and arm as drafts.
 
     Args:
         store: the review.
         folder: folder to write.
-        reviewers: names.
+        readers: names.
 
     Raises:
-        InputError: a reviewer is unknown; nothing is written.
+        InputError: a reader is unknown; nothing is written.
     """
-    reviewers = list(dict.fromkeys(map(store.registered_name, reviewers)))
-    table = corrections_csv(store, reviewers)
+    readers = list(dict.fromkeys(map(store.registered_name, readers)))
+    table = corrections_csv(store, readers)
+    arms = list(dict.fromkeys(draft.arm for draft in store.drafts))
     drafts = {}
     with replace_files(folder) as new:
         with open_atomic(new / "corrections.csv", "wb") as handle:
             handle.write(table.encode("utf-8-sig"))
-        for reviewer in reviewers:
+        for reader in readers:
             # Names may contain characters that file names cannot, and two may differ only in these.
-            number = store.reviewers().index(reviewer) + 1
-            name = f"drafts-{number}-{_as_file_name(reviewer) or 'reviewer'}.jsonl"
-            drafts[reviewer] = (folder / name, write_jsonl(new / name, corrected_drafts(store, reviewer)))
-    corrections = sum(len(review.state.corrections) for name in reviewers for review in store.reviews(name))
+            number = store.readers().index(reader) + 1
+            for place, arm in enumerate(arms, 1):
+                suffix = f"-{place}-{_as_file_name(arm) or 'arm'}" if arm else ""
+                name = f"drafts-{number}-{_as_file_name(reader) or 'reader'}{suffix}.jsonl"
+                rows = corrected_drafts(store, reader, arm)
+                drafts[reader, arm] = (folder / name, write_jsonl(new / name, rows))
+    corrections = sum(len(review.state.corrections) for name in readers for review in store.reviews(name))
     return ExportResult(corrections, drafts)
 
 

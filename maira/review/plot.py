@@ -30,7 +30,7 @@ _MIN_BARS = 4
 
 
 def draw_figure(summary: Mapping[str, Any], path: Path) -> Path:
-    """Plot three panels for each reviewer with a finished study, one row each, as PNG and SVG.
+    """Plot three panels for each reader with a finished study, one row each, as PNG and SVG.
 
     Args:
         summary: result of `summarize`.
@@ -39,7 +39,7 @@ def draw_figure(summary: Mapping[str, Any], path: Path) -> Path:
     Returns:
         The PNG file.
     """
-    rows = [(name, statistics) for name, statistics in summary["reviewers"].items() if statistics["finished"]]
+    rows = [(name, statistics) for name, statistics in summary["readers"].items() if statistics["finished"]]
     plot = load_pyplot()
     # A dollar sign in a name is not math.
     with plot.rc_context({"text.parse_math": False}):

@@ -84,7 +84,7 @@ STEPS = (
 )
 
 REFERENCE_STEP = 3
-"""The first step in which the reviewer sees the reference report."""
+"""The first step in which the reader sees the reference report."""
 
 ERROR_TYPES = (
     "OMISSION",
@@ -98,4 +98,4 @@ ERROR_TYPES = (
     "OTHER",
     "OTHER: Anatomically imprecise description",
 )
-"""Error types of tables F.1 to F.3, with the subtype after a colon; reviewers may add others."""
+"""Error types of tables F.1 to F.3, with the subtype after a colon; readers may add others."""

@@ -44,7 +44,7 @@ def link_tokens(token: str, readers: Sequence[str]) -> dict[str, str]:
 
     Args:
         token: secret of the review, which signs the links of readers.
-        readers: registered names of the reviewers who have a link of their own.
+        readers: registered names of the readers who have a link of their own.
 
     Returns:
         Tokens by reader, none of which reveals another one; without readers only the secret itself, under "", for

@@ -1,4 +1,4 @@
-"""The database of a review: drafts, reviewers and an append-only list of their changes."""
+"""The database of a review: drafts, readers and an append-only list of their changes."""
 
 from __future__ import annotations
 
@@ -36,27 +36,53 @@ from radfact.records import Sentence, as_input_error, parse_sentences
 
 # "maRv" distinguishes a review from other SQLite files.
 _APPLICATION = 0x6D615276
-_LAYOUT = 1
+_LAYOUT = 2
 
-_TABLES = """
-CREATE TABLE drafts (
-    number INTEGER PRIMARY KEY, sample_id TEXT NOT NULL UNIQUE, digest TEXT NOT NULL, draft TEXT NOT NULL
-) STRICT;
-CREATE TABLE reviewers (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
+_DRAFT_COLUMNS = """(
+    number INTEGER PRIMARY KEY,
+    sample_id TEXT NOT NULL,
+    arm TEXT NOT NULL,
+    is_training INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    draft TEXT NOT NULL,
+    UNIQUE (sample_id, arm)
+) STRICT"""
+
+# Actions of the coordinator of a campaign.
+_ACTIONS = """
+CREATE TABLE actions (number INTEGER PRIMARY KEY AUTOINCREMENT, made TEXT NOT NULL, action TEXT NOT NULL) STRICT;
+CREATE TRIGGER actions_stay BEFORE UPDATE ON actions BEGIN SELECT RAISE(ABORT, 'actions are for good'); END;
+CREATE TRIGGER actions_remain BEFORE DELETE ON actions BEGIN SELECT RAISE(ABORT, 'actions are for good'); END;
+"""
+
+_TABLES = f"""
+CREATE TABLE drafts {_DRAFT_COLUMNS};
+CREATE TABLE readers (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
 CREATE TABLE error_types (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
 CREATE TABLE changes (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
-    reviewer TEXT NOT NULL REFERENCES reviewers (name),
+    reader TEXT NOT NULL REFERENCES readers (name),
     study INTEGER NOT NULL REFERENCES drafts (number),
     sample_id TEXT NOT NULL,
     version INTEGER NOT NULL,
     made TEXT NOT NULL,
     change TEXT NOT NULL,
-    UNIQUE (reviewer, study, version)
+    UNIQUE (reader, study, version)
 ) STRICT;
 CREATE TRIGGER changes_stay BEFORE UPDATE ON changes BEGIN SELECT RAISE(ABORT, 'changes are for good'); END;
 CREATE TRIGGER changes_remain BEFORE DELETE ON changes BEGIN SELECT RAISE(ABORT, 'changes are for good'); END;
+{_ACTIONS}"""
+
+# Layout 1 has one arm, no training cases, and other names for readers.
+_UPGRADE = f"""
+CREATE TABLE new_drafts {_DRAFT_COLUMNS};
+INSERT INTO new_drafts SELECT number, sample_id, '', 0, digest, draft FROM drafts;
+DROP TABLE drafts;
+ALTER TABLE new_drafts RENAME TO drafts;
+ALTER TABLE reviewers RENAME TO readers;
+ALTER TABLE changes RENAME COLUMN reviewer TO reader;
+{_ACTIONS}PRAGMA user_version = 2;
 """
 
 _name = TypeAdapter(Name)
@@ -71,12 +97,21 @@ class Draft:
         sentences: sentences of the report; those of a narrative have no boxes.
         is_narrative: whether the report was one text.
         record: further fields for corrected drafts: `model`.
+        arm: name of the arm that the draft belongs to; "" in a review with one arm.
+        is_training: whether the draft is a training case, which is not part of statistics.
     """
 
     sample_id: str
     sentences: tuple[Sentence, ...]
     is_narrative: bool
     record: dict[str, Any]
+    arm: str = ""
+    is_training: bool = False
+
+    @property
+    def name(self) -> str:
+        """The sample id, followed by the arm if the review has several."""
+        return _study_name(self.sample_id, self.arm)
 
     def state(self) -> State:
         """Return the initial state of its review."""
@@ -121,7 +156,7 @@ class Store:
                 message = "no such review; start one with maira review DRAFTS --manifest FILE"
                 raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
             _create(path, drafts)
-        rows = _read_drafts(path, "" if drafts is None else "; choose another --db")
+        layout, rows = _read_drafts(path, "" if drafts is None else "; choose another --db")
         if drafts is not None:
             _check_same_drafts(rows, drafts, path)
             _prepare_writing(path)
@@ -131,7 +166,8 @@ class Store:
         self._histories: dict[tuple[str, int], History] = {}
         self._last_change = 0
         with _sqlite_errors(path):
-            self._connection = _connect(path)
+            # Without drafts, the file stays as it is.
+            self._connection = _connect(path) if drafts is not None or layout == _LAYOUT else _upgraded_copy(path)
             try:
                 self._load_changes()
             except BaseException:
@@ -156,92 +192,99 @@ class Store:
                 self._connection.execute("INSERT INTO access (token) VALUES (?)", row)
         return str(row[0])
 
-    def reviewers(self) -> list[str]:
-        """Return the names of reviewers in the order of their registration."""
-        return self._names("reviewers")
+    def readers(self) -> list[str]:
+        """Return the names of readers in the order of their registration."""
+        return self._names("readers")
 
-    def add_reviewer(self, name: str) -> list[str]:
-        """Register a reviewer unless the name exists (ignoring case), and return all names.
+    def add_reader(self, name: str) -> list[str]:
+        """Register a reader unless the name exists (ignoring case), and return all names.
 
         Raises:
             InputError: the name is not valid.
         """
         name = self._parse_name(name)
         with self._lock:
-            if self._find_reviewer(name) is None:
+            if self._find_reader(name) is None:
                 with self._exclusive_transaction():
-                    self._add_name("reviewers", name)
-            return self.reviewers()
+                    self._add_name("readers", name)
+            return self.readers()
 
-    def registered_name(self, reviewer: str) -> str:
-        """Return a reviewer's name as it was registered, ignoring case.
+    def registered_name(self, reader: str) -> str:
+        """Return a reader's name as it was registered, ignoring case.
 
         Raises:
-            InputError: the reviewer is unknown.
+            InputError: the reader is unknown.
         """
-        name = self._find_reviewer(reviewer)
+        name = self._find_reader(reader)
         if name is None:
-            message = f"unknown reviewer {reviewer!r:.120}"
-            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="reviewer")
+            message = f"unknown reader {reader!r:.120}"
+            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="reader")
         return name
 
     def error_types(self) -> list[str]:
-        """Return the error types of the protocol, then those that reviewers added."""
+        """Return the error types of the protocol, then those that readers added."""
         return [*ERROR_TYPES, *self._names("error_types")]
 
-    def review(self, reviewer: str, number: int) -> Snapshot:
-        """Return a reviewer's review of a study.
+    def review(self, reader: str, number: int) -> Snapshot:
+        """Return a reader's review of a study.
 
         Args:
-            reviewer: name.
+            reader: name.
             number: number of the study, from 1.
 
         Raises:
-            InputError: the reviewer or the study is unknown.
+            InputError: the reader or the study is unknown.
         """
         with self._lock:
-            reviewer = self._check_reviewer_and_study(reviewer, number)
+            reader = self._check_reader_and_study(reader, number)
             self._load_changes()
-            return self._history(reviewer, number).snapshot
+            return self._history(reader, number).snapshot
 
-    def reviews(self, reviewer: str) -> list[Snapshot]:
-        """Return a reviewer's reviews of all studies in order.
+    def reviews(self, reader: str) -> list[Snapshot]:
+        """Return a reader's reviews of all studies in order.
 
         Raises:
-            InputError: the reviewer is unknown.
+            InputError: the reader is unknown.
         """
         with self._lock:
-            reviewer = self.registered_name(reviewer)
+            reader = self.registered_name(reader)
             self._load_changes()
-            changed = {n: history.snapshot for (name, n), history in self._histories.items() if name == reviewer}
+            changed = {n: history.snapshot for (name, n), history in self._histories.items() if name == reader}
             return [changed.get(number, initial) for number, initial in enumerate(self._initial, 1)]
 
-    def add_change(self, reviewer: str, number: int, change_id: str, version: int, change: Change) -> Snapshot:
+    def counted_reviews(self, reader: str) -> list[tuple[Draft, Snapshot]]:
+        """Return the drafts that are part of statistics, each with a reader's review.
+
+        Raises:
+            InputError: the reader is unknown.
+        """
+        pairs = zip(self.drafts, self.reviews(reader), strict=True)
+        return [(draft, review) for draft, review in pairs if not draft.is_training]
+
+    def add_change(self, reader: str, number: int, change_id: str, version: int, change: Change) -> Snapshot:
         """Apply a change and write it to disk. A repeated change is not applied again.
 
         A new error type becomes one of `error_types`.
 
         Args:
-            reviewer: name.
+            reader: name.
             number: number of the study, from 1.
             change_id: unique id of the change.
             version: version of the state that the change refers to.
             change: the change.
 
         Raises:
-            InputError: the reviewer or the study is unknown, or the change is not possible.
+            InputError: the reader or the study is unknown, or the change is not possible.
             ConflictError: the state has changed since.
             RunError: the change cannot be written, and is not applied.
         """
         with self._lock, self._exclusive_transaction():
             self._load_changes()
-            reviewer = self._check_reviewer_and_study(reviewer, number)
-            history = self._history(reviewer, number)
-            known = self._connection.execute(
-                "SELECT reviewer, study FROM changes WHERE id = ?", (change_id,)
-            ).fetchall()
+            reader = self._check_reader_and_study(reader, number)
+            history = self._history(reader, number)
+            known = self._connection.execute("SELECT reader, study FROM changes WHERE id = ?", (change_id,)).fetchall()
             if known:
-                if known != [(reviewer, number)]:
+                if known != [(reader, number)]:
                     raise InputError("another change has this id", code=ErrorCode.DUPLICATE, field="id")
                 return history.snapshot
             if version != history.snapshot.version:
@@ -253,10 +296,10 @@ class Store:
             sample_id = self.drafts[number - 1].sample_id
             fields = dumps(change.model_dump(mode="json", exclude_unset=True))
             self._connection.execute(
-                "INSERT INTO changes (id, reviewer, study, sample_id, version, made, change) VALUES (?,?,?,?,?,?,?)",
-                (change_id, reviewer, number, sample_id, version, _now(), fields),
+                "INSERT INTO changes (id, reader, study, sample_id, version, made, change) VALUES (?,?,?,?,?,?,?)",
+                (change_id, reader, number, sample_id, version, _now(), fields),
             )
-        return self.review(reviewer, number)
+        return self.review(reader, number)
 
     @contextmanager
     def _exclusive_transaction(self) -> Iterator[None]:
@@ -274,28 +317,28 @@ class Store:
     def _load_changes(self) -> None:
         """Apply the changes written since the last call, also by other servers."""
         rows = self._connection.execute(
-            "SELECT number, reviewer, study, change FROM changes WHERE number > ? ORDER BY number", (self._last_change,)
+            "SELECT number, reader, study, change FROM changes WHERE number > ? ORDER BY number", (self._last_change,)
         ).fetchall()
-        for number, reviewer, study, text in rows:
+        for number, reader, study, text in rows:
             try:
-                self._history(reviewer, study).add(change_adapter.validate_json(text))
+                self._history(reader, study).add(change_adapter.validate_json(text))
             except (ValidationError, InputError):
                 message = f"change {number} is damaged"
                 raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path) from None
             self._last_change = number
 
-    def _history(self, reviewer: str, number: int) -> History:
-        key = (reviewer, number)
+    def _history(self, reader: str, number: int) -> History:
+        key = (reader, number)
         if key not in self._histories:
             self._histories[key] = History(self._initial[number - 1].state)
         return self._histories[key]
 
-    def _find_reviewer(self, reviewer: str) -> str | None:
-        key = plain_name(reviewer).casefold()
-        return next((name for name in self.reviewers() if plain_name(name).casefold() == key), None)
+    def _find_reader(self, reader: str) -> str | None:
+        key = plain_name(reader).casefold()
+        return next((name for name in self.readers() if plain_name(name).casefold() == key), None)
 
-    def _check_reviewer_and_study(self, reviewer: str, number: int) -> str:
-        name = self.registered_name(reviewer)
+    def _check_reader_and_study(self, reader: str, number: int) -> str:
+        name = self.registered_name(reader)
         if not 1 <= number <= len(self.drafts):
             message = f"expected a study from 1 to {len(self.drafts)}, found {number}"
             raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="number")
@@ -361,13 +404,7 @@ def _create(path: Path, drafts: Sequence[Draft]) -> None:
             with _transaction(connection):
                 for statement in _statements(_TABLES):
                     connection.execute(statement)
-                connection.executemany(
-                    "INSERT INTO drafts (number, sample_id, digest, draft) VALUES (?,?,?,?)",
-                    [
-                        (number, draft.sample_id, draft.digest, draft.as_json())
-                        for number, draft in enumerate(drafts, 1)
-                    ],
-                )
+                _insert_drafts(connection, drafts)
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {_LAYOUT}")
         finally:
@@ -380,12 +417,26 @@ def _create(path: Path, drafts: Sequence[Draft]) -> None:
             temporary.unlink()
 
 
+def _insert_drafts(connection: sqlite3.Connection, drafts: Sequence[Draft]) -> None:
+    connection.executemany(
+        "INSERT INTO drafts (sample_id, arm, is_training, digest, draft) VALUES (?,?,?,?,?)",
+        [(draft.sample_id, draft.arm, int(draft.is_training), draft.digest, draft.as_json()) for draft in drafts],
+    )
+
+
 class _DraftRow(NamedTuple):
     """A draft in the database."""
 
     sample_id: str
+    arm: str
+    is_training: int
     digest: str
     draft: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Sample and arm."""
+        return self.sample_id, self.arm
 
 
 def _prepare_writing(path: Path) -> None:
@@ -396,6 +447,31 @@ def _prepare_writing(path: Path) -> None:
     with _sqlite_errors(path), closing(_connect(path)) as connection:
         # A write-ahead log would hold changes in another file for long, and continue if the database is removed.
         connection.execute("PRAGMA journal_mode = DELETE")
+        _upgrade(connection)
+
+
+def _upgraded_copy(path: Path) -> sqlite3.Connection:
+    """Return a copy in memory of a file of an older layout, in the current one."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        with closing(_connect(path)) as original:
+            original.backup(connection)
+        _upgrade(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Change a database of layout 1 to the current one; nothing changes if that fails."""
+    # References to a table that is replaced would forbid it; the setting has no effect within a transaction.
+    connection.execute("PRAGMA foreign_keys = OFF")
+    with _transaction(connection):
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 1:
+            for statement in _statements(_UPGRADE):
+                connection.execute(statement)
+    connection.execute("PRAGMA foreign_keys = ON")
 
 
 @contextmanager
@@ -406,8 +482,8 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         raise InputError(f"cannot be used: {error}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
-def _read_drafts(path: Path, hint: str) -> list[_DraftRow]:
-    """Read the drafts of a review without changing the file.
+def _read_drafts(path: Path, hint: str) -> tuple[int, list[_DraftRow]]:
+    """Read the layout and the drafts of a review without changing the file.
 
     Args:
         path: the file.
@@ -427,40 +503,49 @@ def _read_drafts(path: Path, hint: str) -> list[_DraftRow]:
             if application != _APPLICATION:
                 message = f"expected the database of a review, found another database{hint}"
                 raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
-            if layout != _LAYOUT:
-                message = f"expected layout {_LAYOUT}, found {layout}{hint}"
+            if layout not in (1, _LAYOUT):
+                message = f"expected layout {_LAYOUT} or 1, found {layout}{hint}"
                 raise InputError(message, code=ErrorCode.UNSUPPORTED_VERSION, file=path)
-            rows = connection.execute("SELECT sample_id, digest, draft FROM drafts ORDER BY number").fetchall()
+            arm = "arm, is_training" if layout == _LAYOUT else "'', 0"
+            rows = connection.execute(f"SELECT sample_id, {arm}, digest, draft FROM drafts ORDER BY number").fetchall()
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
             message = f"expected the database of a review, found another file{hint}"
             raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path) from None
         reason = error if os.access(path, os.R_OK) else "permission denied"
         raise InputError(f"cannot be opened: {reason}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
-    return [_DraftRow(*row) for row in rows]
+    return layout, [_DraftRow(*row) for row in rows]
 
 
 def _parse_draft(row: _DraftRow, path: Path) -> Draft:
     draft = json.loads(row.draft)
     sentences = tuple(parse_sentences(draft["report"], file=path))
-    return Draft(row.sample_id, sentences, draft["is_narrative"], draft["record"])
+    return Draft(row.sample_id, sentences, draft["is_narrative"], draft["record"], row.arm, bool(row.is_training))
 
 
 def _check_same_drafts(rows: Sequence[_DraftRow], drafts: Sequence[Draft], path: Path) -> None:
-    before = {row.sample_id: row.digest for row in rows}
-    now = {draft.sample_id: draft.digest for draft in drafts}
+    before = {row.key: row.digest for row in rows}
+    now = {(draft.sample_id, draft.arm): draft.digest for draft in drafts}
     differences = {
         "changed": [key for key in before if key in now and now[key] != before[key]],
         "missing": [key for key in before if key not in now],
         "added": [key for key in now if key not in before],
     }
-    parts = [f"{len(keys)} {name} ({list_some(keys)})" for name, keys in differences.items() if keys]
+    parts = [
+        f"{len(keys)} {name} ({list_some([_study_name(*key) for key in keys])})"
+        for name, keys in differences.items()
+        if keys
+    ]
     # Changes refer to the number of the study.
     if not parts and list(before) != list(now):
         parts = ["another order"]
     if parts:
         message = f"a review of other drafts: {', '.join(parts)}; give the original drafts, or another --db"
         raise InputError(message, code=ErrorCode.MISMATCH, file=path)
+
+
+def _study_name(sample_id: str, arm: str) -> str:
+    return f"{sample_id} of arm {arm}" if arm else sample_id
 
 
 def _corners(sentence: Sentence) -> list[Corners]:

@@ -19,40 +19,39 @@ SEVERITY_NAMES: Mapping[int | None, str] = {0: "no", 1: "minor", 2: "significant
 NO_CORRECTION = "no correction"
 
 
-def summarize(store: Store, reviewers: Sequence[str]) -> dict[str, Any]:
-    """Return statistics of each reviewer and their agreement, as JSON values.
+def summarize(store: Store, readers: Sequence[str]) -> dict[str, Any]:
+    """Return statistics of each reader and their agreement, as JSON values.
 
     Statistics are over finished studies; comments on studies include unfinished ones.
 
     Args:
         store: the review.
-        reviewers: names.
+        readers: names.
 
     Returns:
-        `studies`, `reviewers` (by name, see `_summarize_reviewer`) and `agreement` (see `agreements`).
+        `studies`, `readers` (by name, see `_summarize_reader`) and `agreement` (see `agreements`).
 
     Raises:
-        InputError: a reviewer is unknown.
+        InputError: a reader is unknown.
     """
-    names = [store.registered_name(reviewer) for reviewer in reviewers]
+    names = [store.registered_name(reader) for reader in readers]
     return {
         "studies": len(store.drafts),
-        "reviewers": {name: _summarize_reviewer(store, name) for name in names},
+        "readers": {name: _summarize_reader(store, name) for name in names},
         "agreement": agreements(store, names),
     }
 
 
-def _summarize_reviewer(store: Store, reviewer: str) -> dict[str, Any]:
-    states = [review.state for review in store.reviews(reviewer)]
+def _summarize_reader(store: Store, reader: str) -> dict[str, Any]:
+    reviews = store.counted_reviews(reader)
+    states = [review.state for _, review in reviews]
     finished = [state for state in states if state.done]
     corrections = [correction for state in finished for correction in state.corrections]
     drafted = [sum(not sentence.is_added for sentence in state.sentences) for state in finished]
     kinds: Counter[str] = Counter(map(kind_of, corrections))
     unchanged = sum(drafted) - kinds["edit"] - kinds["deletion"]
     counts = [len(state.corrections) for state in finished]
-    comments = {
-        draft.sample_id: state.comment for draft, state in zip(store.drafts, states, strict=True) if state.comment
-    }
+    comments = {draft.name: review.state.comment for draft, review in reviews if review.state.comment}
     return {
         "finished": len(finished),
         "sentences": sum(drafted),

@@ -143,7 +143,7 @@ def write_inputs(folder: Path) -> None:
     from maira.review.studies import read_review_drafts
 
     store = Store(folder / "review.sqlite", read_review_drafts(folder / "drafts.jsonl"))
-    store.add_reviewer("Ada")
+    store.add_reader("Ada")
     finish(store)
 
 

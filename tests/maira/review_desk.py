@@ -1,4 +1,4 @@
-"""A review as a reviewer meets it: its server, and a browser's page on it."""
+"""A review as a reader meets it: its server, and a browser's page on it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Running:
         with closing(Store(self.folder / "review.sqlite")) as store:
             return f"{self.url}?token={store.token()}"
 
-    def state(self, reviewer: str = "Ada", number: int = 1) -> State:
+    def state(self, reader: str = "Ada", number: int = 1) -> State:
         """Read the database on disk through a separate connection."""
         with closing(Store(self.folder / "review.sqlite")) as store:
-            return store.review(reviewer, number).state
+            return store.review(reader, number).state
 
-    def sentence(self, place: int, reviewer: str = "Ada", number: int = 1) -> ReviewedSentence:
-        return self.state(reviewer, number).sentences[place]
+    def sentence(self, place: int, reader: str = "Ada", number: int = 1) -> ReviewedSentence:
+        return self.state(reader, number).sentences[place]
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def launched() -> Iterator[Browser]:
 
 
 @contextmanager
-def visiting(browser: Browser, running: Running, *, reviewer: str = "Ada", number: int = 1) -> Iterator[Page]:
+def visiting(browser: Browser, running: Running, *, reader: str = "Ada", number: int = 1) -> Iterator[Page]:
     """Open a study in a separate browser context; errors of the page fail the test that caused them."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.set_default_timeout(10_000)
@@ -91,7 +91,7 @@ def visiting(browser: Browser, running: Running, *, reviewer: str = "Ada", numbe
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     try:
-        enter(page, running, reviewer, number)
+        enter(page, running, reader, number)
         yield page
     finally:
         context.close()
@@ -105,11 +105,11 @@ def sign_in(page: Page, running: Running) -> None:
     page.wait_for_url(running.url)
 
 
-def enter(page: Page, running: Running, reviewer: str = "Ada", number: int = 1) -> None:
+def enter(page: Page, running: Running, reader: str = "Ada", number: int = 1) -> None:
     """Open a study under a name."""
     sign_in(page, running)
     page.goto(f"{running.url}#{number}")
-    page.locator("#reviewer-name").fill(reviewer)
+    page.locator("#reader-name").fill(reader)
     page.get_by_role("button", name="Start").click()
     at_study(page, number)
 

@@ -95,27 +95,27 @@ def write_verdicts(folder: Path) -> Path:
     return folder / "results"
 
 
-def new_store(folder: Path, reports: Mapping[str, Any], reviewers: Sequence[str] = ("Ada",)) -> Store:
-    """A review of these reports with its reviewers."""
+def new_store(folder: Path, reports: Mapping[str, Any], readers: Sequence[str] = ("Ada",)) -> Store:
+    """A review of these reports with its readers."""
     drafts, _ = write_set(folder, reports)
     store = Store(folder / "review.sqlite", read_review_drafts(drafts))
-    for name in reviewers:
-        store.add_reviewer(name)
+    for name in readers:
+        store.add_reader(name)
     return store
 
 
-def change(store: Store, kind: str, number: int = 1, reviewer: str = "Ada", **fields: Any) -> Snapshot:
+def change(store: Store, kind: str, number: int = 1, reader: str = "Ada", **fields: Any) -> Snapshot:
     """Make a change on the present state."""
     new_change = change_adapter.validate_python({"kind": kind, **fields})
-    version = store.review(reviewer, number).version
-    return store.add_change(reviewer, number, uuid.uuid4().hex, version, new_change)
+    version = store.review(reader, number).version
+    return store.add_change(reader, number, uuid.uuid4().hex, version, new_change)
 
 
-def finish(store: Store, number: int = 1, reviewer: str = "Ada", severity: int = 0) -> Snapshot:
+def finish(store: Store, number: int = 1, reader: str = "Ada", severity: int = 0) -> Snapshot:
     """Finish a study after all steps, with a severity for the corrections that have none."""
     for step in (2, 3, 4):
-        change(store, "step", number, reviewer, step=step)
-    for correction in store.review(reviewer, number).state.corrections:
+        change(store, "step", number, reader, step=step)
+    for correction in store.review(reader, number).state.corrections:
         if correction.assessment.severity is None:
-            change(store, "assess", number, reviewer, sentence=correction.id, severity=severity)
-    return change(store, "finish", number, reviewer)
+            change(store, "assess", number, reader, sentence=correction.id, severity=severity)
+    return change(store, "finish", number, reader)

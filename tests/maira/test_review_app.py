@@ -64,26 +64,26 @@ def signed_in(review_set: ReviewSet, store: Store) -> TestClient:
 
 @pytest.fixture
 def page(review_set: ReviewSet, store: Store) -> Iterator[TestClient]:
-    """What the page itself can do, with a reviewer."""
+    """What the page itself can do, with a reader."""
     with signed_in(review_set, store) as client:
-        client.post("/api/reviewers", json={"name": "Ada"})
+        client.post("/api/readers", json={"name": "Ada"})
         yield client
 
 
 def change(page: TestClient, number: int = 1, *, version: int | None = None, **fields: Any) -> Any:
     """The answer to a change on the present state."""
-    present = page.get(f"/api/studies/{number}", params={"reviewer": "Ada"}).json()["state"]["version"]
-    body = {"reviewer": "Ada", "id": f"change-{number}-{present}", "version": present, **fields}
+    present = page.get(f"/api/studies/{number}", params={"reader": "Ada"}).json()["state"]["version"]
+    body = {"reader": "Ada", "id": f"change-{number}-{present}", "version": present, **fields}
     return page.post(f"/api/studies/{number}/changes", json=body if version is None else {**body, "version": version})
 
 
 def study(page: TestClient, number: int = 1) -> Any:
-    return page.get(f"/api/studies/{number}", params={"reviewer": "Ada"}).json()
+    return page.get(f"/api/studies/{number}", params={"reader": "Ada"}).json()
 
 
 def test_the_set_describes_the_review(page: TestClient) -> None:
     about = page.get("/api/set").json()
-    assert (about["studies"], about["reader"], about["reviewers"], about["verdicts"]) == (2, None, ["Ada"], False)
+    assert (about["studies"], about["reader"], about["readers"], about["verdicts"]) == (2, None, ["Ada"], False)
     assert [entry["id"] for entry in about["severities"]] == [0, 1, 2]
     assert [entry["number"] for entry in about["steps"]] == [1, 2, 3, 4]
     assert "OMISSION: Normal Finding" in about["error_types"]
@@ -133,7 +133,7 @@ def test_the_list_shows_the_progress_of_each_study(page: TestClient) -> None:
     change(page, kind="delete", sentence="d0")
     for fields in ({"kind": "step", "step": 2}, {"kind": "step", "step": 3}, {"kind": "finish"}):
         assert change(page, number=2, **fields).status_code == 200
-    rows = page.get("/api/studies", params={"reviewer": "Ada"}).json()
+    rows = page.get("/api/studies", params={"reader": "Ada"}).json()
     assert rows == [
         {"number": 1, "sample_id": "one", "status": "started", "step": 1, "corrections": 1},
         {"number": 2, "sample_id": "two", "status": "done", "step": 3, "corrections": 0},
@@ -157,7 +157,7 @@ def test_radfact_verdicts_are_hidden_until_their_step(review_set: ReviewSet, sto
     ]
     judged = ReviewSet(review_set.drafts, review_set.studies, review_set.folders, {"one": tuple(rows)})
     with signed_in(judged, store) as page:
-        page.post("/api/reviewers", json={"name": "Ada"})
+        page.post("/api/readers", json={"name": "Ada"})
         assert study(page)["verdicts"] is None
         for number in (1, 2):
             change(page, number, kind="step", step=3)
@@ -165,18 +165,18 @@ def test_radfact_verdicts_are_hidden_until_their_step(review_set: ReviewSet, sto
         assert study(page)["verdicts"][1] == {"index": 1, "status": "entailment", "why": "Both.", "evidence": [0]}
 
 
-def test_an_export_holds_one_reviewer(page: TestClient, store: Store) -> None:
+def test_an_export_holds_one_reader(page: TestClient, store: Store) -> None:
     change(page, kind="delete", sentence="d0")
-    store.add_reviewer("Ben")
+    store.add_reader("Ben")
     for path in ("corrections.csv", "drafts.jsonl", "summary.json"):
         assert page.get(f"/export/{path}").status_code == 400
-    tables = [page.get("/export/corrections.csv", params={"reviewer": name}).text for name in ("Ada", "Ben")]
+    tables = [page.get("/export/corrections.csv", params={"reader": name}).text for name in ("Ada", "Ben")]
     assert [table.count("\r\n") for table in tables] == [2, 1]
-    figures = page.get("/export/summary.json", params={"reviewer": "ben"}).json()
-    assert (list(figures["reviewers"]), figures["agreement"]) == (["Ben"], [])
+    figures = page.get("/export/summary.json", params={"reader": "ben"}).json()
+    assert (list(figures["readers"]), figures["agreement"]) == (["Ben"], [])
 
 
-def test_custom_error_types_are_shared_by_reviewers(page: TestClient) -> None:
+def test_custom_error_types_are_shared_by_readers(page: TestClient) -> None:
     change(page, kind="delete", sentence="d0")
     assert change(page, kind="assess", sentence="d0", error_type="WRONG PATIENT").status_code == 200
     assert page.get("/api/set").json()["error_types"][-1] == "WRONG PATIENT"
@@ -194,7 +194,7 @@ def test_an_unwritable_database_is_reported_to_page_and_terminal(
     page: TestClient, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.path.unlink()
-    for answer in (change(page, kind="delete", sentence="d0"), page.post("/api/reviewers", json={"name": "Eve"})):
+    for answer in (change(page, kind="delete", sentence="d0"), page.post("/api/readers", json={"name": "Eve"})):
         assert answer.status_code == 503
         assert answer.json()["error"] == "the database is unavailable"
     assert caplog.messages == [f"{store.path}: cannot be written: removed or replaced since it was opened"] * 2
@@ -206,7 +206,7 @@ def test_a_locked_database_is_reported_as_such(
     store._connection.execute("PRAGMA busy_timeout = 0")
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        body = {"reviewer": "Ada", "id": "while-locked", "version": 0, "kind": "delete", "sentence": "d0"}
+        body = {"reader": "Ada", "id": "while-locked", "version": 0, "kind": "delete", "sentence": "d0"}
         answers = [page.post("/api/studies/1/changes", json=body)]
         other.execute("COMMIT")
         other.execute("BEGIN EXCLUSIVE")
@@ -224,7 +224,7 @@ def test_an_outdated_page_receives_the_current_state(page: TestClient) -> None:
 
 
 def test_a_repeated_change_is_applied_once(page: TestClient) -> None:
-    body = {"reviewer": "Ada", "id": "sent-twice", "version": 0, "kind": "add", "text": "Rib fracture."}
+    body = {"reader": "Ada", "id": "sent-twice", "version": 0, "kind": "add", "text": "Rib fracture."}
     first, second = (page.post("/api/studies/1/changes", json=body) for _ in range(2))
     assert (first.status_code, first.json()) == (200, second.json())
 
@@ -232,13 +232,13 @@ def test_a_repeated_change_is_applied_once(page: TestClient) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
-        ("/api/reviewers", {"name": " "}, "name"),
-        ("/api/reviewers", ["Ada"], None),
+        ("/api/readers", {"name": " "}, "name"),
+        ("/api/readers", ["Ada"], None),
         ("/api/studies/1/changes", [], None),
-        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "x", "version": 0, "kind": "undo"}, "id"),
-        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "change-1", "version": 0, "kind": "no"}, None),
-        ("/api/studies/1/changes", {"reviewer": "Eve", "id": "change-1", "version": 0, "kind": "finish"}, "reviewer"),
-        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "change-1", "version": 0, "kind": "undo"}, None),
+        ("/api/studies/1/changes", {"reader": "Ada", "id": "x", "version": 0, "kind": "undo"}, "id"),
+        ("/api/studies/1/changes", {"reader": "Ada", "id": "change-1", "version": 0, "kind": "no"}, None),
+        ("/api/studies/1/changes", {"reader": "Eve", "id": "change-1", "version": 0, "kind": "finish"}, "reader"),
+        ("/api/studies/1/changes", {"reader": "Ada", "id": "change-1", "version": 0, "kind": "undo"}, None),
     ],
 )
 def test_impossible_changes_are_reported(page: TestClient, path: str, body: Any, field: str | None) -> None:
@@ -249,7 +249,7 @@ def test_impossible_changes_are_reported(page: TestClient, path: str, body: Any,
 
 @pytest.mark.parametrize("path", ["/api/studies/0", "/api/studies/3", "/images/3/frontal", "/static/app.py", "/none"])
 def test_unknown_paths_are_404(page: TestClient, path: str) -> None:
-    assert page.get(path, params={"reviewer": "Ada"}).status_code == 404
+    assert page.get(path, params={"reader": "Ada"}).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,9 @@ def test_hostile_texts_are_returned_unchanged_as_json(tmp_path: Path) -> None:
     review_set = read_review_set(*write_set(tmp_path, reports, {text: {"indication": text} for text in HOSTILE}))
     store = Store(tmp_path / "review.sqlite", review_set.drafts)
     with closing(store), signed_in(review_set, store) as page:
-        page.post("/api/reviewers", json={"name": "Ada"})
+        page.post("/api/readers", json={"name": "Ada"})
         for number, text in enumerate(HOSTILE, 1):
-            answer = page.get(f"/api/studies/{number}", params={"reviewer": "Ada"})
+            answer = page.get(f"/api/studies/{number}", params={"reader": "Ada"})
             assert answer.headers["content-type"] == "application/json"
             shown = answer.json()
             assert (shown["sample_id"], shown["indication"], shown["state"]["sentences"][0]["text"]) == (text,) * 3
@@ -287,7 +287,7 @@ def test_hostile_texts_are_returned_unchanged_as_json(tmp_path: Path) -> None:
 
 def everything(page: TestClient) -> list[Any]:
     paths = ["/api/set", "/images/1/frontal", "/none", "/export/corrections.csv", "/api/studies", "/static/viewer.js"]
-    return [*map(page.get, paths), page.post("/api/reviewers", content="x" * (MAX_REQUEST_BYTES + 1))]
+    return [*map(page.get, paths), page.post("/api/readers", content="x" * (MAX_REQUEST_BYTES + 1))]
 
 
 def test_every_response_has_security_headers(page: TestClient) -> None:
@@ -327,17 +327,17 @@ def test_host_names_of_this_machine_are_accepted(page: TestClient, host: str) ->
 def test_cross_origin_changes_are_refused(page: TestClient, store: Store, headers: dict[str, str], status: int) -> None:
     body = '{"name": "Eve"}'
     sent = {"content-type": "application/json", "origin": ADDRESS, "sec-fetch-site": "same-origin"} | headers
-    assert page.post("/api/reviewers", content=body, headers=sent).status_code == status
-    assert store.reviewers() == ["Ada"]
+    assert page.post("/api/readers", content=body, headers=sent).status_code == status
+    assert store.readers() == ["Ada"]
 
 
 def test_same_origin_changes_are_accepted(page: TestClient) -> None:
     headers = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
-    assert page.post("/api/reviewers", json={"name": "Ben"}, headers=headers).json() == {"name": "Ben"}
-    assert page.post("/api/reviewers", json={"name": "BEN"}, headers=headers).json() == {"name": "Ben"}
+    assert page.post("/api/readers", json={"name": "Ben"}, headers=headers).json() == {"name": "Ben"}
+    assert page.post("/api/readers", json={"name": "BEN"}, headers=headers).json() == {"name": "Ben"}
 
 
-@pytest.mark.parametrize("path", ["/api/set", "/images/1/frontal", "/export/corrections.csv?reviewer=Ada"])
+@pytest.mark.parametrize("path", ["/api/set", "/images/1/frontal", "/export/corrections.csv?reader=Ada"])
 def test_cross_site_embedding_is_refused(page: TestClient, path: str) -> None:
     assert page.get(path, headers={"sec-fetch-site": "cross-site"}).status_code == 403
     assert page.get(path, headers={"sec-fetch-site": "none"}).status_code == 200
@@ -355,13 +355,13 @@ def in_pieces() -> Iterator[bytes]:
 
 @pytest.mark.parametrize("content", [b" " * (MAX_REQUEST_BYTES + 1), in_pieces()])
 def test_a_request_that_is_too_large_is_refused(page: TestClient, content: Any) -> None:
-    answer = page.post("/api/reviewers", content=content, headers={"content-type": "application/json"})
+    answer = page.post("/api/readers", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 413
 
 
 @pytest.mark.parametrize("content", ["", "{", "[" * 100_000, '{"name": "\\ud800"}'])
 def test_a_body_that_is_not_json_is_refused(page: TestClient, content: str) -> None:
-    answer = page.post("/api/reviewers", content=content, headers={"content-type": "application/json"})
+    answer = page.post("/api/readers", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400
 
 
@@ -371,7 +371,7 @@ def test_server_errors_reveal_no_patient_data(
     def fail(*_: object) -> None:
         raise KeyError("The heart size is normal.")
 
-    monkeypatch.setattr(store, "reviewers", fail)
+    monkeypatch.setattr(store, "readers", fail)
     answer = page.get("/api/set")
     assert answer.status_code == 500
     assert "heart" not in answer.text + caplog.text
@@ -449,7 +449,7 @@ READERS = ("Ada", "Bo Møller & Søn", "Cy")
 def readers(review_set: ReviewSet, store: Store) -> dict[str, TestClient]:
     """Browsers that have opened the links of three readers."""
     for name in READERS:
-        store.add_reviewer(name)
+        store.add_reader(name)
     tokens = link_tokens(TOKEN, READERS)
     browsers = {name: TestClient(make_app(review_set, store, tokens), base_url=ADDRESS) for name in READERS}
     for name, browser in browsers.items():
@@ -461,17 +461,17 @@ def test_a_reader_answers_under_the_name_of_the_link_only(readers: dict[str, Tes
     body = {"id": "change-1-0", "version": 0, "kind": "delete", "sentence": "d0"}
     for name, browser in readers.items():
         about = browser.get("/api/set").json()
-        assert (about["reader"], about["reviewers"]) == (name, [name])
-        for reviewer in READERS:
-            status = 200 if reviewer == name else 403
+        assert (about["reader"], about["readers"]) == (name, [name])
+        for reader in READERS:
+            status = 200 if reader == name else 403
             answer = browser.post(
-                "/api/studies/1/changes", json={**body, "reviewer": reviewer, "id": f"change-of-{READERS.index(name)}"}
+                "/api/studies/1/changes", json={**body, "reader": reader, "id": f"change-of-{READERS.index(name)}"}
             )
             assert answer.status_code == status
             for path in ("/api/studies/1", "/api/studies", "/export/corrections.csv", "/export/drafts.jsonl"):
-                assert browser.get(path, params={"reviewer": reviewer}).status_code == status
-        assert browser.post("/api/reviewers", json={"name": "Eve"}).status_code == 403
-    assert [store.review(name, 1).version for name in store.reviewers()] == [1, 1, 1]
+                assert browser.get(path, params={"reader": reader}).status_code == status
+        assert browser.post("/api/readers", json={"name": "Eve"}).status_code == 403
+    assert [store.review(name, 1).version for name in store.readers()] == [1, 1, 1]
 
 
 def test_a_link_is_valid_for_its_reader_only(review_set: ReviewSet, store: Store) -> None:
@@ -496,10 +496,10 @@ def test_file_names_and_models_stay_hidden(tmp_path: Path) -> None:
     review_set = read_review_set(secret, manifest)
     with closing(Store(tmp_path / "review.sqlite", review_set.drafts)) as store:
         with signed_in(review_set, store) as page:
-            page.post("/api/reviewers", json={"name": "Ada"})
+            page.post("/api/readers", json={"name": "Ada"})
             for kind in ({"kind": "step", "step": 2}, {"kind": "step", "step": 3}, {"kind": "finish"}):
                 assert change(page, **kind).status_code == 200
-            shown = [page.get(path, params={"reviewer": "Ada"}) for path in PAGES]
+            shown = [page.get(path, params={"reader": "Ada"}) for path in PAGES]
         assert [answer.status_code for answer in shown] == [200] * len(PAGES)
         assert not [answer.url for answer in shown if "secret" in answer.text]
 
@@ -611,11 +611,11 @@ def test_the_command_logs_no_content(tmp_path: Path) -> None:
             entrance = connection.getresponse()
             entrance.read()
             headers = {"Cookie": str(entrance.headers["set-cookie"]).split(";")[0]}
-            for path in ("/api/studies/1?reviewer=Ada%20Lovelace", "/images/1/frontal", "/patient-4711", "/api/set"):
+            for path in ("/api/studies/1?reader=Ada%20Lovelace", "/images/1/frontal", "/patient-4711", "/api/set"):
                 connection.request("GET", path, headers=headers)
                 status = connection.getresponse()
                 status.read()
-            connection.request("POST", "/api/reviewers", "The heart size is normal. {", headers)
+            connection.request("POST", "/api/readers", "The heart size is normal. {", headers)
             connection.getresponse().read()
         assert status.status == 200
         server.send_signal(signal.SIGINT)

@@ -60,7 +60,7 @@ def page(browser: Browser, running: Running) -> Iterator[Page]:
 
 
 def exported(page: Page, running: Running) -> list[dict[str, str]]:
-    text = page.request.get(f"{running.url}export/corrections.csv?reviewer=Ada").body().decode("utf-8-sig")
+    text = page.request.get(f"{running.url}export/corrections.csv?reader=Ada").body().decode("utf-8-sig")
     return list(csv.DictReader(StringIO(text)))
 
 
@@ -137,7 +137,7 @@ def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -
 
 def test_corrected_reports_are_drafts(page: Page, running: Running, tmp_path: Path) -> None:
     reviewed_by_mouse(page, last=True)
-    body = page.request.get(f"{running.url}export/drafts.jsonl?reviewer=Ada").body()
+    body = page.request.get(f"{running.url}export/drafts.jsonl?reader=Ada").body()
     (tmp_path / "corrected.jsonl").write_bytes(body)
     reports = read_drafts(tmp_path / "corrected.jsonl")
     assert [getattr(sentence, "text", sentence) for sentence in reports["s1"]] == [
@@ -168,7 +168,7 @@ def test_a_review_by_keyboard_alone(browser: Browser, running: Running) -> None:
         press(page, "Control+Enter", "Escape", "]")
         # Finishing leads to each correction without a severity.
         press(page, "f", "2", "f", "1", "t", "ArrowDown", "Escape", "f", "0")
-        # The reviewer is asked once for missing error types.
+        # The reader is asked once for missing error types.
         press(page, "f", "f")
         saved(page)
         state = running.state(number=number)
@@ -276,11 +276,11 @@ def test_server_errors_are_shown(page: Page) -> None:
     page.route("**/changes", lambda route: route.fulfill(status=503, json=reason))
     press(page, "j", "d")
     page.get_by_text("The database cannot be used now; nothing of this was saved. 1 change not saved").wait_for()
-    page.route("**/api/reviewers", lambda route: route.fulfill(status=503, json=reason))
-    page.locator("#reviewer").click()
-    page.locator("#reviewer-name").fill("Bo")
+    page.route("**/api/readers", lambda route: route.fulfill(status=503, json=reason))
+    page.locator("#reader").click()
+    page.locator("#reader-name").fill("Bo")
     page.get_by_role("button", name="Start").click()
-    page.locator("#reviewer-error", has_text="The database cannot be used now").wait_for()
+    page.locator("#reader-error", has_text="The database cannot be used now").wait_for()
 
 
 def test_a_study_opens_when_the_server_returns(page: Page) -> None:
@@ -336,7 +336,7 @@ def test_unsent_changes_survive_the_browser(page: Page, running: Running) -> Non
 
 @pytest.fixture
 def second_page(page: Page, running: Running) -> Page:
-    """A second window of the same reviewer in the same browser."""
+    """A second window of the same reader in the same browser."""
     second_page = page.context.new_page()
     second_page.goto(f"{running.url}#1")
     second_page.locator("dialog[open]").wait_for()
@@ -372,8 +372,8 @@ def test_changes_of_another_window_are_shown_and_own_text_is_returned(
     assert running.sentence(1).deleted
 
 
-def test_reviewers_have_separate_corrections(browser: Browser, page: Page, running: Running) -> None:
-    with visiting(browser, running, reviewer="Bo") as second_page:
+def test_readers_have_separate_corrections(browser: Browser, page: Page, running: Running) -> None:
+    with visiting(browser, running, reader="Bo") as second_page:
         press(page, "j", "d")
         press(second_page, "j", "j", "d")
         saved(page)

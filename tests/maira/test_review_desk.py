@@ -41,7 +41,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all tests; each test is a separate reviewer."""
+    """One server for all tests; each test is a separate reader."""
     folder = write_review_set(tmp_path_factory.mktemp("review"), MANY, bare=BARE)
     results = write_verdicts(folder)
     large = Image.new("L", (4000, 3000), 120)
@@ -51,13 +51,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def reviewer(request: pytest.FixtureRequest) -> str:
+def reader(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)
 
 
 @pytest.fixture
-def page(browser: Browser, running: Running, reviewer: str) -> Iterator[Page]:
-    with visiting(browser, running, reviewer=reviewer) as page:
+def page(browser: Browser, running: Running, reader: str) -> Iterator[Page]:
+    with visiting(browser, running, reader=reader) as page:
         yield page
 
 
@@ -263,24 +263,24 @@ def test_boxes_can_be_hidden(page: Page) -> None:
     assert labels(page) == []
 
 
-def test_a_box_is_resized_by_its_handles(page: Page, running: Running, reviewer: str) -> None:
+def test_a_box_is_resized_by_its_handles(page: Page, running: Running, reader: str) -> None:
     press(page, "j")
     drag(page, on_radiograph(page, 0.3, 0.6), on_radiograph(page, 0.5, 0.7))
     saved(page)
-    assert running.sentence(0, reviewer).boxes[0] == pytest.approx((0.1, 0.2, 0.5, 0.7), abs=0.01)
+    assert running.sentence(0, reader).boxes[0] == pytest.approx((0.1, 0.2, 0.5, 0.7), abs=0.01)
 
 
-def test_a_box_can_be_drawn_and_removed(page: Page, running: Running, reviewer: str) -> None:
+def test_a_box_can_be_drawn_and_removed(page: Page, running: Running, reader: str) -> None:
     press(page, "j", "j")
     row(page, 1).get_by_role("button", name="Add a box").click()
     drag(page, on_radiograph(page, 0.6, 0.5), on_radiograph(page, 0.8, 0.9))
     saved(page)
-    assert running.sentence(1, reviewer).boxes[0] == pytest.approx((0.6, 0.5, 0.8, 0.9), abs=0.01)
+    assert running.sentence(1, reader).boxes[0] == pytest.approx((0.6, 0.5, 0.8, 0.9), abs=0.01)
     press(page, "Delete")
     row(page, 1).locator(".mark").wait_for(state="detached")
     saved(page)
-    assert running.sentence(1, reviewer).boxes == ()
-    assert not running.sentence(1, reviewer).deleted
+    assert running.sentence(1, reader).boxes == ()
+    assert not running.sentence(1, reader).deleted
 
 
 def test_a_click_that_moves_by_some_pixels_changes_no_box(page: Page) -> None:
@@ -338,7 +338,7 @@ def test_messages_are_visible_until_the_next_key(page: Page) -> None:
     message.get_by_text("Undone: deletion of sentence 1").wait_for()
 
 
-def test_moving_a_box_by_keys_is_one_announced_change(page: Page, running: Running, reviewer: str) -> None:
+def test_moving_a_box_by_keys_is_one_announced_change(page: Page, running: Running, reader: str) -> None:
     # The keys are one change once they have rested for a moment; how long that is seen depends on the machine.
     page.evaluate("""() => {
       window.said = [];
@@ -349,11 +349,11 @@ def test_moving_a_box_by_keys_is_one_announced_change(page: Page, running: Runni
     assert page.locator("#announcer").inner_text().strip() == "left 11, top 21, right 32, bottom 61 percent"
     saved(page)
     assert page.evaluate("() => window.said")[0] == "Not saved yet"
-    assert running.sentence(0, reviewer).boxes == ((0.11, 0.208, 0.32, 0.608),)
+    assert running.sentence(0, reader).boxes == ((0.11, 0.208, 0.32, 0.608),)
     press(page, "Control+z")
     page.locator("#undo:disabled").wait_for()
     saved(page)
-    assert running.sentence(0, reviewer).boxes == ((0.1, 0.2, 0.3, 0.6),)
+    assert running.sentence(0, reader).boxes == ((0.1, 0.2, 0.3, 0.6),)
     press(page, "Escape")
     assert row(page, 0).locator(".sentence-text").evaluate("button => button === document.activeElement")
     assert row(page, 0).get_attribute("class") == "sentence selected"
@@ -385,7 +385,7 @@ def test_each_step_shows_its_instructions(page: Page) -> None:
     assert page.locator("#definitions").is_visible()
 
 
-def test_finishing_requires_a_severity_for_each_correction(page: Page, running: Running, reviewer: str) -> None:
+def test_finishing_requires_a_severity_for_each_correction(page: Page, running: Running, reader: str) -> None:
     press(page, "j", "d", "]", "]", "]")
     page.get_by_role("button", name="Finish study").click()
     assert page.get_by_text("1 correction has no severity yet").is_visible()
@@ -396,14 +396,14 @@ def test_finishing_requires_a_severity_for_each_correction(page: Page, running: 
     press(page, "f")
     page.get_by_text("This study is finished.").wait_for()
     saved(page)
-    assert running.state(reviewer).done
+    assert running.state(reader).done
     assert row(page, 0).get_by_role("radio", name="2 Significant").is_disabled()
     page.get_by_role("button", name="Reopen").click()
     saved(page)
-    assert not running.state(reviewer).done
+    assert not running.state(reader).done
 
 
-def test_finishing_requires_all_steps(page: Page, running: Running, reviewer: str) -> None:
+def test_finishing_requires_all_steps(page: Page, running: Running, reader: str) -> None:
     def ticked() -> list[str]:
         return page.locator(".step.past").all_inner_texts()
 
@@ -423,7 +423,7 @@ def test_finishing_requires_all_steps(page: Page, running: Running, reviewer: st
     finish.click()
     page.get_by_text("This study is finished.").wait_for()
     saved(page)
-    assert running.state(reviewer).done
+    assert running.state(reader).done
 
 
 def test_a_double_click_edits_a_sentence(page: Page) -> None:
@@ -507,13 +507,13 @@ def test_effects_of_keys_are_announced(page: Page) -> None:
     page.locator("#announcer", has_text="Undone: going to step 2").wait_for()
 
 
-def test_exports_are_of_the_reviewer_and_the_menu_closes(page: Page, reviewer: str) -> None:
+def test_exports_are_of_the_reader_and_the_menu_closes(page: Page, reader: str) -> None:
     menu = page.locator("#export-menu summary")
     links = page.locator("#export-menu a")
     menu.click()
     hrefs = links.evaluate_all("links => links.map((link) => link.pathname + link.search)")
     files = ("corrections.csv", "drafts.jsonl", "summary.json")
-    assert hrefs == [f"/export/{name}?reviewer={reviewer}" for name in files]
+    assert hrefs == [f"/export/{name}?reader={reader}" for name in files]
     press(page, "Tab", "Escape")
     assert not links.first.is_visible()
     assert menu.evaluate("summary => summary === document.activeElement")
@@ -540,7 +540,7 @@ def test_a_narrow_window_wraps_the_bar(page: Page) -> None:
         "study-id": "02aa804e-bde0afdd-112c0b34-7bc16630-4e384014",
         "progress-text": "1233 of 2461 studies finished",
         "saved": "Not saved yet",
-        "reviewer": "Dr. Katharina Oberhuber-Meier",
+        "reader": "Dr. Katharina Oberhuber-Meier",
     }
     for key, text in words.items():
         page.locator(f"#{key}").evaluate("(node, text) => { node.textContent = text; }", text)
@@ -603,13 +603,13 @@ def test_image_tools_stay_on_one_line(page: Page) -> None:
         assert tools.evaluate("tools => tools.offsetHeight") < 45
 
 
-def test_a_custom_error_type_can_be_added(page: Page, running: Running, reviewer: str) -> None:
+def test_a_custom_error_type_can_be_added(page: Page, running: Running, reader: str) -> None:
     press(page, "j", "d")
     row(page, 0).get_by_label("Error type", exact=True).select_option(label="Another type …")
     page.keyboard.type("WRONG PATIENT")
     press(page, "Enter")
     saved(page)
-    assert running.sentence(0, reviewer).assessment.error_type == "WRONG PATIENT"
+    assert running.sentence(0, reader).assessment.error_type == "WRONG PATIENT"
     chosen = row(page, 0).get_by_label("Error type", exact=True)
     assert chosen.input_value() == "WRONG PATIENT"
     assert chosen.evaluate("select => select === document.activeElement")
@@ -619,7 +619,7 @@ def test_a_custom_error_type_can_be_added(page: Page, running: Running, reviewer
         assert chosen.input_value() == "WRONG PATIENT"
 
 
-def test_a_custom_error_type_is_saved_on_blur(page: Page, running: Running, reviewer: str) -> None:
+def test_a_custom_error_type_is_saved_on_blur(page: Page, running: Running, reader: str) -> None:
     press(page, "j", "d")
     chosen = row(page, 0).get_by_label("Error type", exact=True)
     chosen.select_option(label="Another type …")
@@ -633,7 +633,7 @@ def test_a_custom_error_type_is_saved_on_blur(page: Page, running: Running, revi
     row(page, 0).get_by_label("Custom error type").press("End")
     row(page, 0).get_by_text("2 Significant").click()
     saved(page)
-    assert running.sentence(0, reviewer).assessment.error_type == chosen.input_value() == "WRONG RADIOGRAPH"
+    assert running.sentence(0, reader).assessment.error_type == chosen.input_value() == "WRONG RADIOGRAPH"
     # What was brought back and not touched is saved with the study.
     chosen.select_option(label="Another type …")
     page.keyboard.type("WRONG SIDE")
@@ -642,7 +642,7 @@ def test_a_custom_error_type_is_saved_on_blur(page: Page, running: Running, revi
     press(page, "]", "]", "]", "f")
     page.get_by_text("This study is finished.").wait_for()
     saved(page)
-    assert running.sentence(0, reviewer).assessment.error_type == "WRONG SIDE"
+    assert running.sentence(0, reader).assessment.error_type == "WRONG SIDE"
     page.reload()
     at_study(page, 1)
     assert not row(page, 0).get_by_label("Custom error type").is_visible()
@@ -808,7 +808,7 @@ def test_axe_finds_nothing_serious(page: Page, theme: str) -> None:
     assert findings() == []
 
 
-def test_axe_finds_nothing_serious_where_the_reviewer_is_asked(browser: Browser, running: Running) -> None:
+def test_axe_finds_nothing_serious_where_the_reader_is_asked(browser: Browser, running: Running) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
     page = browser.new_page()
     sign_in(page, running)

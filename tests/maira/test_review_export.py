@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 
 from maira.cli.main import app
 from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guard, unguard, write_export
-from maira.review.store import Store
+from maira.review.store import Draft, Store
 from maira.review.studies import read_review_drafts
+from maira.review.summary import summarize
 from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.io.pairs import read_drafts
 from radfact.records import parse_sentences
@@ -35,7 +36,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         change(store, "add", text="=Rib fracture.", boxes=[CORNERS])
         change(store, "comment", text="Rotated.")
         finish(store)
-        change(store, "boxes", number=3, reviewer="Ben", sentence="d1", boxes=[CORNERS])
+        change(store, "boxes", number=3, reader="Ben", sentence="d1", boxes=[CORNERS])
         yield store
 
 
@@ -44,16 +45,17 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def test_the_table_has_a_row_per_correction(store: Store) -> None:
-    table = rows(corrections_csv(store, store.reviewers()))
+    table = rows(corrections_csv(store, store.readers()))
     assert table[0] == dict(
         zip(
             COLUMNS,
-            ("Ada", "one", "1", "edit", "The heart size is normal.", "The heart is enlarged.", "MISCLASSIFICATION", "1",
+            ("Ada", "one", "", "", "false", "1", "edit",
+             "The heart size is normal.", "The heart is enlarged.", "MISCLASSIFICATION", "1",
              "Cardiothoracic.", "false", "true", "Rotated."),
             strict=True,
         )
     )  # fmt: skip
-    cells = [(row["reviewer"], row["sample_id"], row["sentence"], row["kind"], row["finished"]) for row in table]
+    cells = [(row["reader"], row["sample_id"], row["sentence"], row["kind"], row["finished"]) for row in table]
     assert cells[1:] == [
         ("Ada", "one", "2", "deletion", "true"),
         ("Ada", "one", "3", "addition", "true"),
@@ -64,9 +66,9 @@ def test_the_table_has_a_row_per_correction(store: Store) -> None:
     assert [row["boxes_changed"] for row in table] == ["false", "false", "false", "true"]
 
 
-def test_the_table_can_be_limited_to_one_reviewer(store: Store) -> None:
-    assert {row["reviewer"] for row in rows(corrections_csv(store, ["Ben"]))} == {"Ben"}
-    with raises("reviewer: unknown-name"):
+def test_the_table_can_be_limited_to_one_reader(store: Store) -> None:
+    assert {row["reader"] for row in rows(corrections_csv(store, ["Ben"]))} == {"Ben"}
+    with raises("reader: unknown-name"):
         corrections_csv(store, ["Eve"])
 
 
@@ -83,13 +85,13 @@ def test_a_guarded_cell_can_be_read_back(text: str) -> None:
 
 def test_every_cell_is_quoted(store: Store) -> None:
     # A spreadsheet that takes semicolons for the ends of cells would find a formula in the middle of this one.
-    change(store, "comment", number=3, reviewer="Ben", text="a;=1+1;b")
+    change(store, "comment", number=3, reader="Ben", text="a;=1+1;b")
     assert corrections_csv(store, ["Ben"]).endswith(',"true","false","a;=1+1;b"\r\n')
 
 
 def test_finished_reports_become_drafts(store: Store) -> None:
     (draft,) = corrected_drafts(store, "Ada")
-    assert (draft["sample_id"], draft["reviewer"]) == ("one", "Ada")
+    assert (draft["sample_id"], draft["reader"]) == ("one", "Ada")
     assert draft["report"] == [
         {"text": "The heart is enlarged.", "boxes": [BOX]},
         {"text": "=Rib fracture.", "boxes": [BOX]},
@@ -97,15 +99,48 @@ def test_finished_reports_become_drafts(store: Store) -> None:
     assert list(corrected_drafts(store, "Ben")) == []
 
 
+def test_arms_and_training_cases_are_exported_apart(tmp_path: Path) -> None:
+    sentences = tuple(parse_sentences(REPORT))
+    drafts = [
+        Draft("one", sentences, False, {"model": "m1"}, "first"),
+        Draft("one", sentences, False, {"model": "m2"}, "second arm"),
+        Draft("two", sentences, False, {"model": "m1"}, "first", is_training=True),
+    ]
+    with closing(Store(tmp_path / "review.sqlite", drafts)) as store:
+        store.add_reader("Ada")
+        for number in (1, 2, 3):
+            change(store, "delete", number, sentence="d0")
+            change(store, "comment", number, text="Rotated.")
+            finish(store, number)
+        table = rows(corrections_csv(store, ["Ada"]))
+        assert [(row["arm"], row["model"], row["training"]) for row in table] == [
+            ("first", "m1", "false"),
+            ("second arm", "m2", "false"),
+            ("first", "m1", "true"),
+        ]
+        assert not {"arm", "model", "training"} & rows(corrections_csv(store, ["Ada"], is_blinded=True))[0].keys()
+        written = write_export(store, tmp_path / "out", ["Ada"])
+        names = {arm: (path.name, count) for (_, arm), (path, count) in written.drafts.items()}
+        assert names == {
+            "first": ("drafts-1-Ada-1-first.jsonl", 1),
+            "second arm": ("drafts-1-Ada-2-second-arm.jsonl", 1),
+        }
+        statistics = summarize(store, ["Ada"])["readers"]["Ada"]
+        assert (statistics["finished"], list(statistics["comments"])) == (
+            2,
+            ["one of arm first", "one of arm second arm"],
+        )
+
+
 def test_notes_of_the_model_are_dropped_from_corrected_reports(tmp_path: Path) -> None:
     own = {"raw": "<obj>", "irregularities": [{"index": 0, "kind": "cut_off"}], "model": "phantom@1", "seconds": 2.5}
     drafts, _ = write_set(tmp_path, {"one": REPORT})
     write_jsonl(drafts, [{"sample_id": "one", "report": REPORT, **own}])
     with closing(Store(tmp_path / "review.sqlite", read_review_drafts(drafts))) as store:
-        store.add_reviewer("Ada")
+        store.add_reader("Ada")
         finish(store)
         (draft,) = corrected_drafts(store, "Ada")
-    assert draft.keys() == {"sample_id", "report", "model", "reviewer"}
+    assert draft.keys() == {"sample_id", "report", "model", "reader"}
     assert draft["model"] == "phantom@1, corrected"
 
 
@@ -133,9 +168,9 @@ def test_masks_are_kept_with_their_boxes(tmp_path: Path) -> None:
 
 def test_an_export_can_be_scored_again(store: Store, tmp_path: Path) -> None:
     finish(store, number=2)
-    written = write_export(store, tmp_path / "out", store.reviewers())
+    written = write_export(store, tmp_path / "out", store.readers())
     assert written.corrections == 4
-    path, count = written.drafts["Ada"]
+    path, count = written.drafts["Ada", ""]
     assert count == 2
     assert read_drafts(path) == {
         "one": parse_sentences(next(read_jsonl(path))[1]["report"]),
@@ -148,38 +183,38 @@ def test_an_export_can_be_scored_again(store: Store, tmp_path: Path) -> None:
 
 def test_the_command_prints_the_progress(store: Store, tmp_path: Path) -> None:
     result = CliRunner().invoke(
-        app, ["review", "export", str(store.path), "--out", str(tmp_path / "out"), "--reviewer", "Ada"]
+        app, ["review", "export", str(store.path), "--out", str(tmp_path / "out"), "--reader", "Ada"]
     )
     assert result.exit_code == 0, result.output
     assert "1 of 3 reports finished by Ada" in result.output
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["corrections.csv", "drafts-1-Ada.jsonl"]
 
 
-def test_reviewer_names_cannot_change_the_output_folder(store: Store, tmp_path: Path) -> None:
+def test_reader_names_cannot_change_the_output_folder(store: Store, tmp_path: Path) -> None:
     for name in ("../../Ada", "Ådá", "a/b", "a-b"):
-        store.add_reviewer(name)
-    written = write_export(store, tmp_path / "out", store.reviewers())
+        store.add_reader(name)
+    written = write_export(store, tmp_path / "out", store.readers())
     paths = [path for path, _ in written.drafts.values()]
     assert {path.parent for path in paths} == {tmp_path / "out"}
     assert len(set(paths)) == len(paths) == 6
     assert all(path.name.isascii() for path in paths)
-    assert written.drafts["Ådá"][0].name == "drafts-4-Ada.jsonl"
+    assert written.drafts["Ådá", ""][0].name == "drafts-4-Ada.jsonl"
 
 
-def test_a_reviewer_is_exported_once_under_the_first_name(store: Store, tmp_path: Path) -> None:
+def test_a_reader_is_exported_once_under_the_first_name(store: Store, tmp_path: Path) -> None:
     written = write_export(store, tmp_path / "out", ["ADA", "ada", "Ada"])
-    assert (list(written.drafts), written.corrections) == (["Ada"], 3)
-    assert {row["reviewer"] for row in rows((tmp_path / "out/corrections.csv").read_text("utf-8-sig"))} == {"Ada"}
+    assert (list(written.drafts), written.corrections) == ([("Ada", "")], 3)
+    assert {row["reader"] for row in rows((tmp_path / "out/corrections.csv").read_text("utf-8-sig"))} == {"Ada"}
 
 
-def test_a_review_without_reviewers_is_reported(tmp_path: Path) -> None:
+def test_a_review_without_readers_is_reported(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT}, [])) as store:
         result = CliRunner().invoke(app, ["review", "export", str(store.path), "--out", str(tmp_path / "out")])
     assert result.exit_code == 0
-    assert "contains no reviewer yet" in result.stderr
+    assert "contains no reader yet" in result.stderr
 
 
-def test_an_unknown_reviewer_is_not_exported(store: Store, tmp_path: Path) -> None:
-    with raises("reviewer: unknown-name"):
+def test_an_unknown_reader_is_not_exported(store: Store, tmp_path: Path) -> None:
+    with raises("reader: unknown-name"):
         write_export(store, tmp_path / "out", ["Ada", "Eve"])
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""The database of a review: saved changes stay in order, separately for each reviewer."""
+"""The database of a review: saved changes stay in order, separately for each reader."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_finishing_requires_all_steps(store: Store) -> None:
         with pytest.raises(UnfinishedError, match=missing):
             change(store, "finish")
     change(store, "step", step=3)
-    # Having been there is enough, wherever the reviewer is now.
+    # Having been there is enough, wherever the reader is now.
     change(store, "step", step=1)
     assert change(store, "finish").state.done
 
@@ -276,7 +276,7 @@ def test_a_change_of_an_outdated_state_is_refused(store: Store) -> None:
     assert store.review("Ada", 1).version == 1
 
 
-def test_reviewers_and_studies_are_separate(store: Store) -> None:
+def test_readers_and_studies_are_separate(store: Store) -> None:
     change(store, "delete", sentence="d0")
     assert store.review("Ben", 1).version == 0
     assert [review.version for review in store.reviews("Ada")] == [1, 0]
@@ -289,7 +289,7 @@ def test_a_review_resumes(store: Store) -> None:
     before = change(store, "undo")
     with closing(Store(store.path, store.drafts)) as again:
         assert again.review("Ada", 1) == before
-        assert again.reviewers() == ["Ada", "Ben"]
+        assert again.readers() == ["Ada", "Ben"]
         assert again.error_types()[-1] == "LATERALITY: swapped"
 
 
@@ -301,17 +301,17 @@ def test_servers_on_one_database_see_each_other(store: Store) -> None:
         assert second_store.review("Ada", 1).version == 2
 
 
-def test_reviewer_names_are_stored_once(store: Store) -> None:
-    assert store.add_reviewer(" Ada ") == ["Ada", "Ben"]
+def test_reader_names_are_stored_once(store: Store) -> None:
+    assert store.add_reader(" Ada ") == ["Ada", "Ben"]
     for nobody in ("\0", "\u200b", " "):
         with raises("name: invalid-value"):
-            store.add_reviewer(nobody)
+            store.add_reader(nobody)
 
 
 @pytest.mark.parametrize("name", ["ada", "ADA", "Ada\u200b", "\u202eAda", "Ａｄａ", " Ada "])
-def test_names_that_look_equal_are_one_reviewer(store: Store, name: str) -> None:
-    assert store.add_reviewer(name) == ["Ada", "Ben"]
-    change(store, "delete", reviewer=name, sentence="d0")
+def test_names_that_look_equal_are_one_reader(store: Store, name: str) -> None:
+    assert store.add_reader(name) == ["Ada", "Ben"]
+    change(store, "delete", reader=name, sentence="d0")
     assert store.review("Ada", 1).version == store.review(name, 1).version == 1
     assert [review.version for review in store.reviews(name)] == [1, 0]
 
@@ -323,8 +323,8 @@ def test_error_names_are_normalized_and_stored_once(store: Store) -> None:
     assert store.error_types() == [*papers, "LATERALITY: swapped"]
 
 
-def test_unknown_reviewers_and_studies_are_errors(store: Store) -> None:
-    with raises("reviewer: unknown-name"):
+def test_unknown_readers_and_studies_are_errors(store: Store) -> None:
+    with raises("reader: unknown-name"):
         store.review("Eve", 1)
     with raises("number: unknown-name"):
         store.review("Ada", 3)
@@ -362,6 +362,71 @@ def test_another_file_is_refused_as_review(tmp_path: Path) -> None:
             with raises(f"{path.name}: invalid-format"):
                 Store(path, drafts)
         assert path.read_bytes() == before
+
+
+OLD_LAYOUT = """
+CREATE TABLE drafts (
+    number INTEGER PRIMARY KEY, sample_id TEXT NOT NULL UNIQUE, digest TEXT NOT NULL, draft TEXT NOT NULL
+) STRICT;
+CREATE TABLE reviewers (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
+CREATE TABLE error_types (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
+CREATE TABLE changes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    reviewer TEXT NOT NULL REFERENCES reviewers (name),
+    study INTEGER NOT NULL REFERENCES drafts (number),
+    sample_id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    made TEXT NOT NULL,
+    change TEXT NOT NULL,
+    UNIQUE (reviewer, study, version)
+) STRICT;
+CREATE TRIGGER changes_stay BEFORE UPDATE ON changes BEGIN SELECT RAISE(ABORT, 'changes are for good'); END;
+CREATE TRIGGER changes_remain BEFORE DELETE ON changes BEGIN SELECT RAISE(ABORT, 'changes are for good'); END;
+PRAGMA application_id = 0x6D615276;
+PRAGMA user_version = 1;
+"""
+
+
+def write_old_layout(store: Store, path: Path) -> None:
+    """Write the review of a store as version 0.1 did."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(OLD_LAYOUT)
+        connection.execute("ATTACH ? AS new", [str(store.path)])
+        connection.execute("INSERT INTO drafts SELECT number, sample_id, digest, draft FROM new.drafts")
+        connection.execute("INSERT INTO reviewers SELECT * FROM new.readers")
+        connection.execute("INSERT INTO changes SELECT * FROM new.changes")
+        connection.commit()
+
+
+def test_an_older_layout_is_read_as_it_is_and_upgraded_for_writing(store: Store, tmp_path: Path) -> None:
+    change(store, "delete", sentence="d0")
+    path = tmp_path / "old.sqlite"
+    write_old_layout(store, path)
+    before = path.read_bytes()
+    with closing(Store(path)) as old:
+        assert (old.readers(), old.review("Ada", 1)) == (store.readers(), store.review("Ada", 1))
+        assert [(draft.arm, draft.is_training) for draft in old.drafts] == [("", False)] * 2
+    with raises("old.sqlite: mismatch"):
+        Store(path, store.drafts[:1])
+    assert path.read_bytes() == before
+    for version in (1, 2):
+        with closing(Store(path, store.drafts)) as upgraded:
+            assert upgraded.review("Ada", 1).version == version
+            change(upgraded, "undo" if version == 1 else "redo")
+    with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(store.path)) as new:
+        schema = "SELECT type, name, tbl_name FROM sqlite_master ORDER BY name"
+        assert connection.execute(schema).fetchall() == new.execute(schema).fetchall()
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        with pytest.raises(sqlite3.IntegrityError, match="for good"):
+            connection.execute("DELETE FROM changes")
+
+
+def test_a_newer_layout_is_refused(store: Store) -> None:
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with raises("review.sqlite: unsupported-version"):
+        Store(store.path)
 
 
 def test_a_folder_is_refused_as_review(tmp_path: Path) -> None:
@@ -454,7 +519,7 @@ def test_saving_to_a_deleted_file_is_an_error(store: Store, replaced: bool) -> N
         change(store, "delete", sentence="d0")
     assert store.review("Ada", 1).version == 0
     with raises("write-failed"):
-        store.add_reviewer("Eve")
+        store.add_reader("Eve")
 
 
 def test_a_missing_review_is_not_created_without_drafts(tmp_path: Path) -> None:
@@ -532,14 +597,14 @@ def test_a_killed_server_loses_no_acknowledged_change(tmp_path: Path) -> None:
         entrance = connection.getresponse()
         entrance.read()
         cookie = str(entrance.headers["set-cookie"]).split(";")[0]
-        post(connection, "/api/reviewers", cookie, name="Ada")
+        post(connection, "/api/readers", cookie, name="Ada")
         # Somewhere between the writes of one of the changes to come.
         killer = threading.Timer(0.4, server.send_signal, [signal.SIGKILL])
         killer.start()
         try:
             for version in range(100_000):
                 text = f"Finding {version}."
-                body = {"reviewer": "Ada", "id": f"change-{version}", "version": version, "kind": "add", "text": text}
+                body = {"reader": "Ada", "id": f"change-{version}", "version": version, "kind": "add", "text": text}
                 state = post(connection, "/api/studies/1/changes", cookie, **body)["state"]
                 answered = state["version"]
         except (OSError, HTTPException):

@@ -89,7 +89,7 @@ def test_corrections_of_the_paper_give_its_counts(paper: Store) -> None:
 
     The paper has 123 sentences unchanged; 11 edits and 2 deletions leave 122 of 135, and so it is here.
     """
-    summary = summarize(paper, paper.reviewers())["reviewers"]["Ada"]
+    summary = summarize(paper, paper.readers())["readers"]["Ada"]
     assert (summary["finished"], summary["sentences"], summary["unchanged_sentences"]) == (20, 135, 122)
     assert summary["kinds"] == {"edit": 11, "deletion": 2, "addition": 12}
     assert summary["reports_without_corrections"] == 6
@@ -116,18 +116,18 @@ def test_unfinished_studies_are_excluded(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
         change(store, "delete", sentence="d0")
         change(store, "comment", text="Rotated.")
-        summary = summarize(store, store.reviewers())["reviewers"]["Ada"]
+        summary = summarize(store, store.readers())["readers"]["Ada"]
         assert (summary["finished"], summary["sentences"], summary["corrections"]) == (0, 0, 0)
         assert summary["comments"] == {"one": "Rotated."}
         finish(store, number=2)
-        assert summarize(store, store.reviewers())["reviewers"]["Ada"]["sentences"] == 2
+        assert summarize(store, store.readers())["readers"]["Ada"]["sentences"] == 2
 
 
 def test_corrections_of_boxes_only_are_counted_separately(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         change(store, "boxes", sentence="d1", boxes=[CORNERS])
         finish(store)
-        summary = summarize(store, store.reviewers())["reviewers"]["Ada"]
+        summary = summarize(store, store.readers())["readers"]["Ada"]
     assert (summary["kinds"]["edit"], summary["boxes_only"]) == (1, 1)
     assert totals(summary["severities"]) == {"no": 1}
 
@@ -139,29 +139,29 @@ def test_corrections_without_a_type_are_counted_last(tmp_path: Path) -> None:
         change(store, "delete", sentence="d0")
         change(store, "assess", sentence="d0", error_type="OVERSPECIFIC")
         finish(store)
-        summary = summarize(store, store.reviewers())["reviewers"]["Ada"]
+        summary = summarize(store, store.readers())["readers"]["Ada"]
     assert list(totals(summary["error_types"]).items()) == [("OVERSPECIFIC", 1), ("not named", 3)]
 
 
 @pytest.fixture
-def two_reviewers(tmp_path: Path) -> Iterator[Store]:
-    """Three studies that two reviewers have finished, and one that only one of them has."""
+def two_readers(tmp_path: Path) -> Iterator[Store]:
+    """Three studies that two readers have finished, and one that only one of them has."""
     reports = {name: [{"text": f"Sentence {number}."} for number in range(2)] for name in ("one", "two", "six", "ten")}
     with closing(new_store(tmp_path, reports, ["Ada", "Ben"])) as store:
-        for reviewer, corrected in (("Ada", {1: 0, 2: 2}), ("Ben", {1: 1, 2: 2})):
+        for reader, corrected in (("Ada", {1: 0, 2: 2}), ("Ben", {1: 1, 2: 2})):
             for number, severity in corrected.items():
-                change(store, "delete", number=number, reviewer=reviewer, sentence="d0")
+                change(store, "delete", number=number, reader=reader, sentence="d0")
                 assessment: dict[str, Any] = {"severity": severity, "error_type": "OVERSPECIFIC"}
-                change(store, "assess", number=number, reviewer=reviewer, sentence="d0", **assessment)
+                change(store, "assess", number=number, reader=reader, sentence="d0", **assessment)
             for number in range(1, 4):
-                finish(store, number=number, reviewer=reviewer)
-        finish(store, number=4, reviewer="Ben")
+                finish(store, number=number, reader=reader)
+        finish(store, number=4, reader="Ben")
         yield store
 
 
-def test_agreement_covers_studies_finished_by_both(two_reviewers: Store) -> None:
-    (summary,) = summarize(two_reviewers, two_reviewers.reviewers())["agreement"]
-    assert (summary["reviewers"], summary["studies"]) == (["Ada", "Ben"], 3)
+def test_agreement_covers_studies_finished_by_both(two_readers: Store) -> None:
+    (summary,) = summarize(two_readers, two_readers.readers())["agreement"]
+    assert (summary["readers"], summary["studies"]) == (["Ada", "Ben"], 3)
     assert summary["needs_correction"] == {"kappa": 1.0, "n": 6}
     # Of (0, 1) and (2, 2): 1 apart in all, where chance would be 1 + 2 + 1 + 0 in four pairs.
     assert summary["severity"] == {"kappa": pytest.approx(1 - (1 / 2) / (4 / 4)), "n": 2}
@@ -169,11 +169,11 @@ def test_agreement_covers_studies_finished_by_both(two_reviewers: Store) -> None
     assert summary["error_types"] == {"OVERSPECIFIC": {"kappa": 1.0, "n": 3}}
 
 
-def test_disagreement_on_a_sentence_lowers_agreement(two_reviewers: Store) -> None:
-    change(two_reviewers, "reopen", number=3, reviewer="Ben")
-    change(two_reviewers, "delete", number=3, reviewer="Ben", sentence="d1")
-    finish(two_reviewers, number=3, reviewer="Ben")
-    (summary,) = summarize(two_reviewers, two_reviewers.reviewers())["agreement"]
+def test_disagreement_on_a_sentence_lowers_agreement(two_readers: Store) -> None:
+    change(two_readers, "reopen", number=3, reader="Ben")
+    change(two_readers, "delete", number=3, reader="Ben", sentence="d1")
+    finish(two_readers, number=3, reader="Ben")
+    (summary,) = summarize(two_readers, two_readers.readers())["agreement"]
     # Both 2, Ben alone 1, neither 3 of 6: observed 5/6, by chance 2/6 * 3/6 + 4/6 * 3/6 = 1/2.
     assert summary["needs_correction"]["kappa"] == pytest.approx((5 / 6 - 1 / 2) / (1 / 2))
 
@@ -202,7 +202,7 @@ def test_the_command_writes_figure_and_numbers(paper: Store, tmp_path: Path) -> 
         "figure4.svg",
         "summary.json",
     ]
-    assert json.loads((tmp_path / "out/summary.json").read_text("utf-8")) == summarize(paper, paper.reviewers())
+    assert json.loads((tmp_path / "out/summary.json").read_text("utf-8")) == summarize(paper, paper.readers())
     assert (tmp_path / "out/figure4.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -221,7 +221,7 @@ def test_a_single_count_does_not_fill_its_panel(tmp_path: Path, monkeypatch: pyt
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         change(store, "delete", sentence="d0")
         finish(store)
-        figure = drawn_figure(summarize(store, store.reviewers()), monkeypatch, tmp_path / "figure4")
+        figure = drawn_figure(summarize(store, store.readers()), monkeypatch, tmp_path / "figure4")
     panel = figure.axes[0]
     assert [label.get_text() for label in panel.get_xticklabels()] == ["0", "1", "2", "3", "4"]
     # Beside the bars there is not always room for what their colours mean.
@@ -237,7 +237,7 @@ def test_corrections_without_a_type_are_drawn_last(tmp_path: Path, monkeypatch: 
             if place > 1:
                 change(store, "assess", sentence=sentence, error_type=f"TYPE {place}")
         finish(store)
-        panel = drawn_figure(summarize(store, store.reviewers()), monkeypatch, tmp_path / "figure4").axes[1]
+        panel = drawn_figure(summarize(store, store.readers()), monkeypatch, tmp_path / "figure4").axes[1]
     assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["not named", "2 others"]
     # It is no type of error, and must not look like the most frequent of them.
     assert [bar.get_alpha() for bars in panel.containers for bar in bars[:2]] == [0.4, None] * 3
@@ -249,7 +249,7 @@ def test_a_review_without_corrections_is_drawn(tmp_path: Path) -> None:
 
     with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
         finish(store)
-        figures = summarize(store, store.reviewers())
+        figures = summarize(store, store.readers())
     assert draw_figure(figures, tmp_path / "out/figure4").read_bytes().startswith(b"\x89PNG")
 
 
@@ -266,10 +266,10 @@ def test_a_review_without_finished_studies_is_an_error(tmp_path: Path) -> None:
 def test_names_are_escaped_in_the_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with closing(new_store(tmp_path, {"one": REPORT}, ["$\\frac{1}$ <script>", "Ben"])) as store:
-        for reviewer in store.reviewers():
-            change(store, "delete", reviewer=reviewer, sentence="d0")
-            change(store, "assess", reviewer=reviewer, sentence="d0", error_type="$x_1$ & $")
-            finish(store, reviewer=reviewer)
+        for reader in store.readers():
+            change(store, "delete", reader=reader, sentence="d0")
+            change(store, "assess", reader=reader, sentence="d0", error_type="$x_1$ & $")
+            finish(store, reader=reader)
     result = CliRunner().invoke(
         app, ["review", "summary", str(tmp_path / "review.sqlite"), "--out", str(tmp_path / "out")]
     )

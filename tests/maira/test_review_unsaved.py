@@ -427,14 +427,14 @@ def test_an_abandoned_name_is_not_used(page: Page) -> None:
         press(page, "Escape")
         route.continue_()
 
-    page.route("**/api/reviewers", leave_first)
-    page.locator("#reviewer").click()
-    page.locator("#reviewer-name").fill("Bo")
-    with page.expect_response("**/api/reviewers"):
+    page.route("**/api/readers", leave_first)
+    page.locator("#reader").click()
+    page.locator("#reader-name").fill("Bo")
+    with page.expect_response("**/api/readers"):
         press(page, "Enter")
     page.reload()
     at_study(page, 1)
-    assert page.locator("#reviewer").inner_text() == "Ada"
+    assert page.locator("#reader").inner_text() == "Ada"
 
 
 def test_page_and_server_normalize_texts_alike(page: Page) -> None:

@@ -18,13 +18,13 @@ export class ChangeQueue extends EventTarget {
   #reason = null;
 
   /**
-   * @param {string} reviewer
+   * @param {string} reader
    * @param {import("./storage.js").BrowserStorage} kept
    * @param {object[]} leftover  changes that an earlier page stored; they are sent first
    */
-  constructor(reviewer, storage, leftover) {
+  constructor(reader, storage, leftover) {
     super();
-    this.reviewer = reviewer;
+    this.reader = reader;
     this.storage = storage;
     this.#waiting = leftover;
     window.addEventListener("online", () => this.flush());
@@ -78,7 +78,7 @@ export class ChangeQueue extends EventTarget {
   async #send(change) {
     const { id, number, version, kind, fields } = change;
     try {
-      const { state } = await post(`/api/studies/${number}/changes`, { reviewer: this.reviewer, id, version, kind, ...fields });
+      const { state } = await post(`/api/studies/${number}/changes`, { reader: this.reader, id, version, kind, ...fields });
       this.#answered(change);
       this.#tell("answered", { change, state });
     } catch (error) {

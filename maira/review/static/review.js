@@ -1,12 +1,12 @@
-/** The review page: reviewer, open study and save state. */
+/** The review page: reader, open study and save state. */
 
 import { get, Refused } from "./api.js";
 import { StudyView } from "./study_view.js";
 import { alertBar, announce, asSentence, byId, checkAlert, closeOnOutsideClick, counted, notify } from "./dom.js";
 import { bindKeys } from "./keys.js";
-import { BrowserStorage, keyOf, setSetting, setting, tabReviewer } from "./storage.js";
+import { BrowserStorage, keyOf, setSetting, setting, tabReader } from "./storage.js";
 import { ChangeQueue } from "./queue.js";
-import { askReviewer } from "./reviewers.js";
+import { askReader } from "./readers.js";
 import { isCorrection } from "./state.js";
 import { StudyList } from "./studies.js";
 
@@ -47,21 +47,21 @@ function toggleTheme() {
 }
 
 /** Unsent changes of earlier pages to this set's drafts; others stay stored for their own set. */
-async function unsentChanges(storage, reviewer, studies) {
+async function unsentChanges(storage, reader, studies) {
   const changes = storage.changes().filter(({ number }) => number <= studies);
   const keys = new Map();
   for (const number of new Set(changes.map((change) => change.number))) {
-    keys.set(number, keyOf(await get(`/api/studies/${number}?reviewer=${encodeURIComponent(reviewer)}`)));
+    keys.set(number, keyOf(await get(`/api/studies/${number}?reader=${encodeURIComponent(reader)}`)));
   }
   return changes.filter(({ number, study }) => keys.get(number) === study);
 }
 
 class Review {
-  constructor(set, reviewer, storage, leftover) {
+  constructor(set, reader, storage, leftover) {
     this.set = set;
-    this.reviewer = reviewer;
-    this.queue = new ChangeQueue(reviewer, storage, leftover);
-    this.studyView = new StudyView(set, reviewer, storage, this.queue);
+    this.reader = reader;
+    this.queue = new ChangeQueue(reader, storage, leftover);
+    this.studyView = new StudyView(set, reader, storage, this.queue);
     this.list = new StudyList((number) => this.go(number));
     this.saidSaved = false;
     this.behind = false;
@@ -72,11 +72,11 @@ class Review {
   }
 
   async start() {
-    byId("reviewer").textContent = visibleText(this.reviewer);
-    byId("reviewer").disabled = this.set.reader !== null;
-    byId("reviewer").title = this.set.reader === null ? "Change the reviewer" : "Your link is for this name";
-    for (const link of document.querySelectorAll("#export-menu a")) link.search = new URLSearchParams({ reviewer: this.reviewer });
-    this.list.setStudies(await get(`/api/studies?reviewer=${encodeURIComponent(this.reviewer)}`));
+    byId("reader").textContent = visibleText(this.reader);
+    byId("reader").disabled = this.set.reader !== null;
+    byId("reader").title = this.set.reader === null ? "Change the reader" : "Your link is for this name";
+    for (const link of document.querySelectorAll("#export-menu a")) link.search = new URLSearchParams({ reader: this.reader });
+    this.list.setStudies(await get(`/api/studies?reader=${encodeURIComponent(this.reader)}`));
     this.#listen();
     this.#bind();
     this.queue.flush();
@@ -186,7 +186,7 @@ class Review {
       this.saidSaved = true;
       studyView.answered(change, state);
       this.#note(change.number, state);
-      this.windows.postMessage({ reviewer: this.reviewer, number: change.number, study: change.study, state });
+      this.windows.postMessage({ reader: this.reader, number: change.number, study: change.study, state });
     });
     this.windows.addEventListener("message", ({ data }) => this.#onOtherWindow(data));
     queue.addEventListener("overtaken", ({ detail }) => this.#lost(detail, "The study was changed in another window."));
@@ -215,8 +215,8 @@ class Review {
   }
 
   /** Another window of this browser has changed a study. */
-  #onOtherWindow({ reviewer, number, study, state }) {
-    if (reviewer !== this.reviewer || number > this.set.studies) return;
+  #onOtherWindow({ reader, number, study, state }) {
+    if (reader !== this.reader || number > this.set.studies) return;
     this.#note(number, state);
     if (number === this.studyView.number && study === this.studyView.key) this.#refresh();
   }
@@ -275,8 +275,8 @@ class Review {
     byId("previous-study").addEventListener("click", () => this.go(studyView.number - 1));
     byId("following-study").addEventListener("click", () => this.go(studyView.number + 1));
     byId("next-study").addEventListener("click", () => this.goUnfinished());
-    byId("reviewer").addEventListener("click", async () => {
-      if (await askReviewer(this.set.reviewers, this.reviewer)) location.reload();
+    byId("reader").addEventListener("click", async () => {
+      if (await askReader(this.set.readers, this.reader)) location.reload();
     });
     const help = () => byId("help-dialog").showModal();
     byId("help").addEventListener("click", help);
@@ -330,10 +330,10 @@ async function start() {
   useTheme(setting("theme") ?? "dark");
   byId("theme").addEventListener("click", toggleTheme);
   const set = await get("/api/set");
-  const known = tabReviewer();
-  const reviewer = set.reader ?? (set.reviewers.includes(known) ? known : await askReviewer(set.reviewers, null));
-  const storage = new BrowserStorage(reviewer);
-  await new Review(set, reviewer, storage, await unsentChanges(storage, reviewer, set.studies)).start();
+  const known = tabReader();
+  const reader = set.reader ?? (set.readers.includes(known) ? known : await askReader(set.readers, null));
+  const storage = new BrowserStorage(reader);
+  await new Review(set, reader, storage, await unsentChanges(storage, reader, set.studies)).start();
 }
 
 start().catch((error) => {

@@ -38,13 +38,13 @@ export function setSetting(name, value) {
   write("localStorage", `${PREFIX}:setting:${name}`, value);
 }
 
-/** The reviewer of this tab; another tab may have another one. */
-export function tabReviewer() {
-  return read("sessionStorage", `${PREFIX}:reviewer`);
+/** The reader of this tab; another tab may have another one. */
+export function tabReader() {
+  return read("sessionStorage", `${PREFIX}:reader`);
 }
 
-export function setTabReviewer(name) {
-  write("sessionStorage", `${PREFIX}:reviewer`, name);
+export function setTabReader(name) {
+  write("sessionStorage", `${PREFIX}:reader`, name);
 }
 
 /**
@@ -57,10 +57,10 @@ export function keyOf(study) {
   return JSON.stringify([study.sample_id, texts]);
 }
 
-/** Changes and texts of one reviewer, by the key of their study. */
+/** Changes and texts of one reader, by the key of their study. */
 export class BrowserStorage {
-  constructor(reviewer) {
-    this.prefix = `${PREFIX}:${JSON.stringify(reviewer)}`;
+  constructor(reader) {
+    this.prefix = `${PREFIX}:${JSON.stringify(reader)}`;
   }
 
   /** Unanswered changes of earlier pages, oldest first. */

@@ -1,4 +1,4 @@
-/** View of one study, and the reviewer's actions on it. */
+/** View of one study, and the reader's actions on it. */
 
 import { get } from "./api.js";
 import { alertBar, announce, byId, counted, notify } from "./dom.js";
@@ -15,13 +15,13 @@ import { isFinding, isOpen, UnsavedText } from "./unsaved.js";
 const NEEDED_STEPS = [2, REFERENCE_STEP];
 const BOX_MODES = ["all", "selected", "none"];
 
-/** Events: "shown" (anything may look different) and "nextstudy" (the reviewer is done with this one). */
+/** Events: "shown" (anything may look different) and "nextstudy" (the reader is done with this one). */
 export class StudyView extends EventTarget {
   #study = null;
   #selected = null;
   // Remaining undo steps, negative for redo.
   #turns = 0;
-  // Whether the reviewer was asked for missing error types.
+  // Whether the reader was asked for missing error types.
   #askedTypes = false;
   // Whether more unsaved text may follow when the current text is saved.
   #mayRestore = false;
@@ -32,13 +32,13 @@ export class StudyView extends EventTarget {
 
   /**
    * @param {object} set  response of `/api/set`
-   * @param {string} reviewer
+   * @param {string} reader
    * @param {import("./storage.js").BrowserStorage} kept
    * @param {import("./queue.js").ChangeQueue} queue
    */
-  constructor(set, reviewer, storage, queue) {
+  constructor(set, reader, storage, queue) {
     super();
-    Object.assign(this, { reviewer, queue, words: new UnsavedText(storage) });
+    Object.assign(this, { reader, queue, words: new UnsavedText(storage) });
     this.errorTypes = set.error_types;
     this.inputs = new Inputs({
       // The boxes are in view: one of them was clicked.
@@ -147,7 +147,7 @@ export class StudyView extends EventTarget {
 
   /** Request a study from the server. */
   async fetch(number) {
-    const path = `/api/studies/${number}?reviewer=${encodeURIComponent(this.reviewer)}`;
+    const path = `/api/studies/${number}?reader=${encodeURIComponent(this.reader)}`;
     const study = await get(path);
     // The response to a change may have arrived in the meantime; this response is older then.
     return study.state.version < (this.#versions.get(number) ?? 0) ? get(path) : study;
@@ -275,7 +275,7 @@ export class StudyView extends EventTarget {
   async #link() {
     const { number } = this;
     if (byId("links").checked && this.#canLink && this.#links?.version !== this.shown.version) {
-      const path = `/api/studies/${number}/counterparts?reviewer=${encodeURIComponent(this.reviewer)}`;
+      const path = `/api/studies/${number}/counterparts?reader=${encodeURIComponent(this.reader)}`;
       const links = await get(path).catch(() => null);
       if (this.number !== number) return;
       this.#links = links ?? this.#links;

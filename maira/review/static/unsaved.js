@@ -38,7 +38,7 @@ function wordsIn(state, place) {
   return { "": sentence.text, "why:": sentence.assessment.comment, "own:": sentence.assessment.error_type }[field];
 }
 
-/** Unsaved text of one reviewer by study key and place, mirrored in the browser's storage. */
+/** Unsaved text of one reader by study key and place, mirrored in the browser's storage. */
 export class UnsavedText {
   #studies = new Map();
 
@@ -66,7 +66,7 @@ export class UnsavedText {
     this.storage.keepText(study, place, text);
   }
 
-  /** Remove text: a change contains it, or the reviewer discards it. */
+  /** Remove text: a change contains it, or the reader discards it. */
   drop(study, place) {
     this.#of(study).delete(place);
     this.storage.keepText(study, place, null);

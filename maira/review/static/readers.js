@@ -1,27 +1,27 @@
-/** Dialog to choose the reviewer. */
+/** Dialog to choose the reader. */
 
 import { post } from "./api.js";
 import { asSentence, byId, element } from "./dom.js";
-import { setSetting, setTabReviewer, setting } from "./storage.js";
+import { setSetting, setTabReader, setting } from "./storage.js";
 
 /**
- * Ask for the reviewer; a new name is sent to the server.
+ * Ask for the reader; a new name is sent to the server.
  *
- * @param {string[]} names  known reviewers
- * @param {string | null} present  current reviewer; with one, the dialog can be closed
+ * @param {string[]} names  known readers
+ * @param {string | null} present  current reader; with one, the dialog can be closed
  * @returns {Promise<string | null>}  null if the dialog was closed
  */
-export function askReviewer(names, present) {
-  const dialog = byId("reviewer-dialog");
-  const [form, input, problem] = ["reviewer-form", "reviewer-name", "reviewer-error"].map(byId);
+export function askReader(names, present) {
+  const dialog = byId("reader-dialog");
+  const [form, input, problem] = ["reader-form", "reader-name", "reader-error"].map(byId);
   return new Promise((resolve) => {
     let chosen = null;
     const choose = (name) => {
       // Closed before the server responded.
       if (!dialog.open) return;
       chosen = name;
-      setTabReviewer(name);
-      setSetting("reviewer", name);
+      setTabReader(name);
+      setSetting("reader", name);
       dialog.close();
     };
     const submit = async (event) => {
@@ -29,7 +29,7 @@ export function askReviewer(names, present) {
       problem.textContent = "";
       const name = input.value.trim().split(/\s+/).join(" ");
       try {
-        if (name) choose((await post("/api/reviewers", { name })).name);
+        if (name) choose((await post("/api/readers", { name })).name);
       } catch (error) {
         problem.textContent = asSentence(error.message);
       }
@@ -43,15 +43,15 @@ export function askReviewer(names, present) {
       form.removeEventListener("submit", submit);
       dialog.removeEventListener("cancel", stay);
       // Closed although it must stay open, for instance by pressing Escape twice.
-      if (chosen === null && present === null) resolve(askReviewer(names, present));
+      if (chosen === null && present === null) resolve(askReader(names, present));
       else resolve(chosen);
     }, { once: true });
-    byId("known-reviewers").replaceChildren(...names.map((name) => element("button", { type: "button",
-      class: name === setting("reviewer") ? "primary" : "", text: name, on: { click: () => choose(name) } })));
-    byId("reviewer-label").textContent = names.length ? "Another name" : "Your name";
+    byId("known-readers").replaceChildren(...names.map((name) => element("button", { type: "button",
+      class: name === setting("reader") ? "primary" : "", text: name, on: { click: () => choose(name) } })));
+    byId("reader-label").textContent = names.length ? "Another name" : "Your name";
     input.value = "";
     dialog.showModal();
-    const known = byId("known-reviewers");
+    const known = byId("known-readers");
     (known.querySelector(".primary") ?? known.querySelector("button") ?? input).focus();
   });
 }
