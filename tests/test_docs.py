@@ -28,7 +28,7 @@ DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text("utf-8") for path in sorted(DOCS.glob("*.md"))}
 TEXTS = {**PAGES, "README.md": (ROOT / "README.md").read_text("utf-8")}
 GUIDES = ("index.md", "score.md", "prepare.md", "generate.md", "train.md", "review.md", "clusters.md")
-"""Pages whose blocks marked sh run unchanged, in order."""
+"""Pages whose blocks marked sh or python run unchanged, in order."""
 PUBLISHED = ("configs/endpoints", "configs/report_to_phrases.yaml")
 """Files of the published package."""
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.M | re.S)
@@ -138,7 +138,15 @@ def test_commands_of_the_readme_run_after_make_demo(clone: Path) -> None:
 
 @pytest.mark.slow
 def test_commands_of_the_guides_run(clone: Path) -> None:
-    _run(line for page in GUIDES for block in _blocks(page, "sh") for line in command_lines(block))
+    done: dict[str, None] = {}
+    for page in GUIDES:
+        for language, block in FENCE.findall(TEXTS[page]):
+            if language == "python":
+                exec(compile(block, page, "exec"), {})
+            elif language == "sh":
+                lines = [line for line in command_lines(block) if line not in done]
+                _run(lines)
+                done |= dict.fromkeys(lines)
     for made in ("results/drafts/report.html", "grounded.scores.json", "runs/try/checkpoint", "phantoms/sheet.html"):
         assert (clone / made).exists()
 

@@ -151,6 +151,13 @@ def export(
     db: _Database,
     out: OutFolder,
     reader: Annotated[list[str] | None, typer.Option(help="Reader to export; repeatable. Default: all.")] = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            help="manifest.jsonl of the studies, to write the review as a data set too: ratings.csv for radfact meta "
+            "agreement, preferences.jsonl, and a manifest with the corrected reports of each reader."
+        ),
+    ] = None,
 ) -> None:
     """Write corrections.csv, one row per correction, and the corrected reports of each reader as drafts.
 
@@ -158,16 +165,24 @@ def export(
     apostrophe. Drafts contain the studies that a reader finished.
     """
     from maira.review.export import write_export
+    from maira.review.studies import read_studies
 
     console = Console()
     with _opened(db) as store:
         if not store.readers():
             print_line(Console(stderr=True), f"{db} contains no reader yet")
-        written = write_export(store, out, reader or store.readers())
+        studies = None if manifest is None else read_studies(manifest, [draft.sample_id for draft in store.drafts], db)
+        written = write_export(store, out, reader or store.readers(), studies)
         print_line(console, f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
         for (name, arm), (path, count) in written.drafts.items():
             total = sum(draft.arm == arm and not draft.is_training for draft in store.drafts)
             print_line(console, f"{count} of {total} reports{f' of arm {arm}' * bool(arm)} finished by {name}: {path}")
+        if written.ratings is not None:
+            print_line(console, f"{written.ratings} of {len(store.drafts)} drafts rated: {out / 'ratings.csv'}")
+        if written.preferences is not None:
+            print_line(console, f"preferences: {len(written.preferences.rows)}, in {out / 'preferences.jsonl'}")
+            for reason, count in written.preferences.skipped.items():
+                print_line(console, f"without a preference: {count} ({reason})")
 
 
 @app.command()

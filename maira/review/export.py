@@ -5,14 +5,18 @@ from __future__ import annotations
 import csv
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
-from maira.review.changes import ReviewedSentence, as_box
-from maira.review.store import Draft, Store
+from data.manifest import write_manifest
+from data.study import Study
+from maira.review.changes import ReviewedSentence
+from maira.review.corrected import corrected_report
+from maira.review.dataset_export import PreferenceRows, corrected_studies, find_preferences, rating_table
+from maira.review.store import Store
 from radfact.io.jsonl import open_atomic, write_jsonl
 from radfact.io.outputs import replace_files
 from radfact.records import Sentence
@@ -43,7 +47,6 @@ BLINDED = ("arm", "model", "training")
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _BREAKS = ("\t", "\r", "\n")
 _GUARD = "'"
-_END_MARKS = (".", "!", "?", ":")
 
 
 def kind_of(sentence: ReviewedSentence) -> CorrectionKind:
@@ -102,10 +105,10 @@ def corrected_drafts(store: Store, reader: str, arm: str | None = None) -> Itera
     for draft, review in store.counted_reviews(name):
         if review.state.done and arm in (None, draft.arm):
             model = draft.record.get("model")
-            sentences = [sentence for sentence in review.state.sentences if not sentence.deleted]
+            report = corrected_report(draft, review.state)
             yield {
                 "sample_id": draft.sample_id,
-                "report": _narrative(sentences) if draft.is_narrative else [_record(draft, s) for s in sentences],
+                "report": report if isinstance(report, str) else [_record(sentence) for sentence in report],
                 "model": f"{model}, corrected" if model else "corrected",
                 "reader": name,
                 **({"arm": draft.arm} if draft.arm else {}),
@@ -114,19 +117,33 @@ def corrected_drafts(store: Store, reader: str, arm: str | None = None) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """Number of rows in the table, and by reader and arm the drafts file and its number of drafts."""
+    """What was written.
+
+    Attributes:
+        corrections: number of rows in the table.
+        drafts: by reader and arm the drafts file and its number of drafts.
+        ratings: number of rated drafts; None without studies.
+        preferences: None without studies.
+    """
 
     corrections: int
     drafts: dict[tuple[str, str], tuple[Path, int]]
+    ratings: int | None = None
+    preferences: PreferenceRows | None = None
 
 
-def write_export(store: Store, folder: Path, readers: Sequence[str]) -> ExportResult:
+def write_export(
+    store: Store, folder: Path, readers: Sequence[str], studies: Mapping[str, Study] | None = None
+) -> ExportResult:
     """Write `corrections.csv` and the corrected reports of each reader and arm as drafts.
+
+    With studies also the review as a data set: `ratings.csv`, `preferences.jsonl` and a manifest for each drafts file.
 
     Args:
         store: the review.
         folder: folder to write.
         readers: names.
+        studies: studies of all drafts by `sample_id`, with their references.
 
     Raises:
         InputError: a reader is unknown; nothing is written.
@@ -146,8 +163,17 @@ def write_export(store: Store, folder: Path, readers: Sequence[str]) -> ExportRe
                 name = f"drafts-{number}-{_as_file_name(reader) or 'reader'}{suffix}.jsonl"
                 rows = corrected_drafts(store, reader, arm)
                 drafts[reader, arm] = (folder / name, write_jsonl(new / name, rows))
-    corrections = sum(len(review.state.corrections) for name in readers for review in store.reviews(name))
-    return ExportResult(corrections, drafts)
+                if studies is not None:
+                    manifest = new / name.replace("drafts", "manifest", 1)
+                    write_manifest(manifest, corrected_studies(store, studies, reader, arm))
+        corrections = sum(len(review.state.corrections) for name in readers for review in store.reviews(name))
+        if studies is None:
+            return ExportResult(corrections, drafts)
+        ratings = rating_table(store, studies, readers)
+        ratings.write(new / "ratings.csv")
+        preferences = find_preferences(store, studies, readers)
+        write_jsonl(new / "preferences.jsonl", preferences.rows)
+        return ExportResult(corrections, drafts, len(ratings.rows), preferences)
 
 
 def _as_file_name(name: str) -> str:
@@ -180,18 +206,6 @@ def _cells(sentence: ReviewedSentence) -> list[str]:
     ]
 
 
-def _narrative(sentences: Sequence[ReviewedSentence]) -> str:
-    return " ".join(s.text if s.text.endswith(_END_MARKS) else f"{s.text}." for s in sentences)
-
-
-def _record(draft: Draft, sentence: ReviewedSentence) -> dict[str, Any]:
-    """Return a sentence of a corrected report; changed boxes remove the masks."""
-    boxes = tuple(as_box(corners) for corners in sentence.boxes)
-    if sentence.is_added:
-        corrected = Sentence(text=sentence.text, boxes=boxes)
-    else:
-        drafted = draft.sentences[int(sentence.id[1:])]
-        regions = {"boxes": boxes or None, "masks": None} if sentence.has_moved_boxes else {}
-        corrected = drafted.model_copy(update={"text": sentence.text, **regions})
-    fields = corrected.model_dump(mode="json")
+def _record(sentence: Sentence) -> dict[str, Any]:
+    fields = sentence.model_dump(mode="json")
     return {name: value for name, value in fields.items() if name in ("text", "boxes") or value is not None}

@@ -123,14 +123,7 @@ def read_review_set(
         InputError: a file is invalid, or a draft has no study.
     """
     review_drafts = read_review_drafts(drafts)
-    sample_ids = {draft.sample_id for draft in review_drafts}
-    skipped: list[Failure] = []
-    studies = {study.sample_id: study for study in iter_manifest(manifest, skipped) if study.sample_id in sample_ids}
-    if unknown := [draft.sample_id for draft in review_drafts if draft.sample_id not in studies]:
-        without_frontal = {failure.sample_id for failure in skipped}
-        problem = "without a frontal image in" if unknown[0] in without_frontal else "not in"
-        message = f"{len(unknown)} drafts of studies {problem} {manifest} ({list_some(unknown)})"
-        raise InputError(message, code=ErrorCode.MISMATCH, file=drafts)
+    studies = read_studies(manifest, [draft.sample_id for draft in review_drafts], drafts)
     if not review_drafts:
         raise InputError("expected drafts, found none", code=ErrorCode.EMPTY_INPUT, file=drafts)
     verdicts, unjudged = (None, 0) if results is None else _read_verdicts(results / "sentences.jsonl", review_drafts)
@@ -141,6 +134,28 @@ def read_review_set(
         verdicts=verdicts,
         unjudged=unjudged,
     )
+
+
+def read_studies(manifest: Path, sample_ids: Sequence[str], source: Path) -> dict[str, Study]:
+    """Return the studies of drafts by `sample_id`.
+
+    Args:
+        manifest: manifest.jsonl with these and possibly other studies.
+        sample_ids: of the drafts.
+        source: file of the drafts, for error messages.
+
+    Raises:
+        InputError: the manifest is invalid, or a draft has no study in it.
+    """
+    wanted = set(sample_ids)
+    skipped: list[Failure] = []
+    studies = {study.sample_id: study for study in iter_manifest(manifest, skipped) if study.sample_id in wanted}
+    if unknown := [sample_id for sample_id in sample_ids if sample_id not in studies]:
+        without_frontal = {failure.sample_id for failure in skipped}
+        problem = "without a frontal image in" if unknown[0] in without_frontal else "not in"
+        message = f"{len(unknown)} drafts of studies {problem} {manifest} ({list_some(unknown)})"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=source)
+    return studies
 
 
 def read_review_drafts(path: Path) -> list[Draft]:

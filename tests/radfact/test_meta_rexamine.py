@@ -126,6 +126,18 @@ def test_a_site_is_required_without_a_default(tmp_path: Path) -> None:
     assert read_reports(path, default_site="") == [SiteReport("1", "", "Clear.")]
 
 
+def test_reports_of_a_manifest_are_narratives_or_sentences(tmp_path: Path) -> None:
+    sentences = [{"text": "Clear."}, {"text": "No effusion."}]
+    rows = [
+        {"sample_id": "1", "findings": "Lungs are clear.", "grounded_findings": sentences},
+        {"sample_id": "2", "findings": None, "grounded_findings": sentences},
+        {"sample_id": "3", "findings": None, "grounded_findings": None},
+    ]
+    write_jsonl(tmp_path / "manifest.jsonl", rows)
+    found = read_reports(tmp_path / "manifest.jsonl", default_site="")
+    assert found == [SiteReport("1", "", "Lungs are clear."), SiteReport("2", "", "Clear. No effusion.")]
+
+
 REPORTS = [
     SiteReport(f"{site}{i}", site, text)
     for site in ("x", "y")

@@ -11,6 +11,9 @@ from typing import Any
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe, describe_choice
 from radfact.io.jsonl import read_jsonl, read_text
 from radfact.meta.datasets.csv_rows import read_rows
+from radfact.records import narrative, parse_sentences
+
+_REPORTS = ("report", "findings", "grounded_findings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,10 @@ class SiteReport:
 
 
 def read_reports(path: Path | str, *, default_site: str | None = None) -> list[SiteReport]:
-    """Read reports from a CSV with `id`, `report` and `site`, or JSON Lines with the same fields or `sample_id`.
+    """Read reports from a CSV with `id`, `report` and `site`, or JSON Lines with the same fields or a manifest.
+
+    The report of a manifest's sample is `findings`, or else the sentences of `grounded_findings`; samples where both
+    are null are skipped.
 
     Args:
         path: `.csv` or `.jsonl`.
@@ -42,13 +48,21 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
     reports, seen = [], dict[str, int]()
     for line, row in rows:
         id_field, sample_id = _first_text(row, ("id", "sample_id"), path, line)
-        _, text = _first_text(row, ("report", "findings"), path, line)
+        if "findings" in row and all(row.get(name) is None for name in _REPORTS):
+            continue
+        text = _report_text(row, path, line)
         _, site = _first_text(row, ("site",), path, line, default_site)
         check_unique_id(seen, sample_id, line, file=path, field=id_field)
         reports.append(SiteReport(sample_id, site, text))
     if not reports:
         raise InputError("expected reports, found none", code=ErrorCode.EMPTY_INPUT, file=path)
     return reports
+
+
+def _report_text(row: Mapping[str, Any], path: Path, line: int) -> str:
+    if not any(row.get(name) for name in _REPORTS[:2]) and (grounded := row.get(_REPORTS[2])):
+        return narrative(parse_sentences(grounded, file=path, line=line, field=_REPORTS[2]))
+    return _first_text(row, _REPORTS[:2], path, line)[1]
 
 
 def _first_text(

@@ -1,0 +1,149 @@
+"""A review as a data set: ratings of the drafts, corrected reports as references, and preferences."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from data.study import Study
+from maira.model.prompts import Task
+from maira.model.task_examples import UnusedInputWarning, make_example
+from maira.review.agreement import worst_severity
+from maira.review.changes import State
+from maira.review.corrected import corrected_report
+from maira.review.protocol import SEVERITIES
+from maira.review.store import Store
+from radfact.errors import InputError
+from radfact.html.meta_page import Table
+from radfact.records import Report, narrative
+
+_SIGNIFICANT = SEVERITIES[-1].id
+_COUNTS = ("errors", "significant", "insignificant")
+
+
+def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[str]) -> Table:
+    """Return the number of errors in each draft by each reader, in the plain layout of `radfact meta agreement`.
+
+    Every correction is an error: one with significant implications is `significant`, any other `insignificant`. Cells
+    of readers who did not finish a study are empty. Studies that nobody finished or without a reference are omitted.
+
+    Args:
+        store: the review.
+        studies: studies by `sample_id`, with their references.
+        readers: names.
+    """
+    reviews = [[review.state for _, review in store.counted_reviews(name)] for name in readers]
+    drafts = [draft for draft in store.drafts if not draft.is_training]
+    arms = ["group"] if any(draft.arm for draft in drafts) else []
+    rows = []
+    for draft, *by_reader in zip(drafts, *reviews, strict=True):
+        study = studies[draft.sample_id]
+        reference = narrative(study.grounded_findings or study.findings or "")
+        if reference and any(state.done for state in by_reader):
+            identity = [draft.name, study.patient_id, study.study_id or study.sample_id, *([draft.arm] if arms else [])]
+            counts = [count for state in by_reader for count in _count_errors(state)]
+            rows.append([*identity, reference, narrative(list(draft.sentences)), *counts])
+    experts = [f"{quantity}:{name}" for name in readers for quantity in _COUNTS]
+    return Table(["id", "patient_id", "study_id", *arms, "reference", "candidate", *experts], rows)
+
+
+def corrected_studies(store: Store, studies: Mapping[str, Study], reader: str, arm: str) -> Iterator[Study]:
+    """Yield all studies of an arm with a reader's corrected report as their only report.
+
+    Unfinished studies have no report, so that `radfact score` and `maira train` skip them.
+
+    Args:
+        store: the review.
+        studies: studies by `sample_id`.
+        reader: name.
+        arm: the arm; "" in a review with one arm.
+    """
+    for draft, review in store.counted_reviews(reader):
+        if draft.arm == arm:
+            report = corrected_report(draft, review.state) if review.state.done else None
+            yield _with_report(studies[draft.sample_id], report)
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceRows:
+    """Preferences of corrected reports to their drafts.
+
+    Attributes:
+        rows: objects with `sample_id`, `arm`, `reader`, `severity`, `prompt`, `chosen`, `rejected` and `images`.
+        skipped: number of corrected drafts without a preference, by reason.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequence[str]) -> PreferenceRows:
+    """Return a preference for each corrected draft, with prompt and reports as the model is trained on them.
+
+    Args:
+        store: the review.
+        studies: studies by `sample_id`.
+        readers: names.
+    """
+    found = PreferenceRows()
+    for reader in readers:
+        for draft, review in store.counted_reviews(reader):
+            if not (review.state.done and review.state.corrections):
+                continue
+            study = studies[draft.sample_id]
+            drafted = corrected_report(draft, draft.state())
+            try:
+                prompt, rejected, images = _example(study, drafted)
+                _, chosen, _ = _example(study, corrected_report(draft, review.state))
+            except InputError as error:
+                found.skipped[str(error)] += 1
+                continue
+            if chosen == rejected:
+                found.skipped["the model's format cannot express the correction"] += 1
+                continue
+            identity = {"sample_id": draft.sample_id, "arm": draft.arm, "reader": reader}
+            severity = worst_severity(review.state)
+            found.rows.append(
+                {
+                    **identity,
+                    "severity": severity,
+                    "prompt": prompt,
+                    "chosen": chosen,
+                    "rejected": rejected,
+                    "images": images,
+                }
+            )
+    return found
+
+
+def _count_errors(state: State) -> list[int | None]:
+    if not state.done:
+        return [None] * len(_COUNTS)
+    severities = [correction.assessment.severity for correction in state.corrections]
+    significant = severities.count(_SIGNIFICANT)
+    return [len(severities), significant, len(severities) - significant]
+
+
+def _with_report(study: Study, report: Report | None) -> Study:
+    """Return a study with one report, which replaces the reference and its sentences to locate."""
+    others = {"findings": None, "grounded_findings": None, "phrases": None}
+    name = "findings" if isinstance(report, str) else "grounded_findings"
+    return study.model_copy(update={**others, name: report or None})
+
+
+def _example(study: Study, report: Report) -> tuple[str, str, list[str]]:
+    """Return prompt, target and image paths of a report.
+
+    Raises:
+        InputError: an image is missing, or the report has no text or cannot be written in the model's format.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnusedInputWarning)
+        task: Task = "findings" if isinstance(report, str) else "grounded"
+        example = make_example(_with_report(study, report), task)
+    if example.target is None:
+        raise InputError("a report without text is no target of the model")
+    return example.prompt, example.target, [str(path) for path in example.images]
