@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import sqlite3
@@ -10,7 +11,7 @@ from functools import partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError
 from starlette.concurrency import run_in_threadpool
@@ -29,7 +30,8 @@ from maira.review.security import Guard
 from maira.review.store import ConflictError, Store, is_locked_error
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarize
-from radfact.errors import InputError, RunError
+from maira.review.times import EventBatch
+from radfact.errors import ErrorCode, InputError, RunError
 from radfact.html.markup import STATIC
 from radfact.io.jsonl import dumps
 from radfact.records import Record, Sentence, as_input_error, validate_model
@@ -57,6 +59,14 @@ class _Envelope(Record):
     version: Annotated[int, Field(ge=0)]
 
 
+class _TimesEnvelope(Record):
+    """Fields of a request in addition to the events."""
+
+    reader: str
+    drafts: str
+    session: Id
+
+
 class _NotFoundError(Exception):
     pass
 
@@ -75,6 +85,8 @@ class Server:
         shared = {name: STATIC / name for name in _SHARED}
         own = {file.name: file for file in _OWN.iterdir() if PurePath(file.name).suffix in (".js", ".css", ".svg")}
         self.assets: dict[str, Traversable] = shared | own
+        digests = "".join(draft.name + draft.digest for draft in review_set.drafts)
+        self.drafts_id = hashlib.sha256(digests.encode()).hexdigest()[:16]
 
     def page(self, _: Request) -> Response:
         """Respond to `GET /`."""
@@ -93,6 +105,7 @@ class Server:
         return JSONResponse(
             {
                 "studies": len(self.set.drafts),
+                "drafts": self.drafts_id,
                 "reader": reader,
                 "readers": self.store.readers() if reader is None else [reader],
                 "severities": [severity.model_dump() for severity in SEVERITIES],
@@ -212,6 +225,19 @@ class Server:
             return JSONResponse({"error": "this study was changed in another page", "state": current}, 409)
         return JSONResponse({"state": state_json(review)})
 
+    def times(self, request: Request, body: Any) -> Response:
+        """Respond to `POST /api/times` once events of a page are on disk; those that are already there stay.
+
+        Args:
+            request: has the reader.
+            body: parsed JSON, an envelope with an `EventBatch`.
+        """
+        envelope, batch = (_parse_part(body, _TimesEnvelope), _parse_part(body, EventBatch))
+        if envelope.drafts != self.drafts_id:
+            raise InputError("events of another review", code=ErrorCode.MISMATCH, field="drafts")
+        self.store.add_events(self._checked(request, envelope.reader), envelope.session, batch)
+        return JSONResponse({})
+
     def _reader(self, request: Request) -> str:
         return self._checked(request, request.query_params.get("reader", ""))
 
@@ -285,6 +311,7 @@ def make_app(review_set: ReviewSet, store: Store, tokens: Mapping[str, str], *, 
         Route("/api/studies", _get(server.studies)),
         Route("/api/studies/{number:int}", _get(server.study)),
         Route("/api/studies/{number:int}/changes", _post(server.change), methods=["POST"]),
+        Route("/api/times", _post(server.times), methods=["POST"]),
         Route("/api/studies/{number:int}/counterparts", _get(server.counterparts)),
         Route("/images/{number:int}/{kind}", _get(server.image)),
         Route("/thumbnails/{number:int}/{kind}", _get(server.thumbnail)),
@@ -354,10 +381,18 @@ def _sentence(sentence: Sentence) -> dict[str, Any]:
     return {"text": sentence.text, "boxes": [box.as_tuple() for box in sentence.boxes or ()]}
 
 
-def _parse_change(body: Any) -> tuple[_Envelope, Change]:
+_Part = TypeVar("_Part", bound=Record)
+
+
+def _parse_part(body: Any, model: type[_Part]) -> _Part:
+    """Validate the fields of a request that belong to a model."""
     if not isinstance(body, dict):
         raise InputError("expected an object")
-    envelope = validate_model(_Envelope, {name: body[name] for name in _Envelope.model_fields if name in body})
+    return validate_model(model, {name: body[name] for name in model.model_fields if name in body})
+
+
+def _parse_change(body: Any) -> tuple[_Envelope, Change]:
+    envelope = _parse_part(body, _Envelope)
     try:
         change = change_adapter.validate_python({k: v for k, v in body.items() if k not in _Envelope.model_fields})
     except ValidationError as error:

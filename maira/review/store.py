@@ -30,6 +30,7 @@ from maira.review.changes import (
     plain_name,
 )
 from maira.review.protocol import ERROR_TYPES
+from maira.review.times import EVENTS_TABLE, ChangeTimes, EventBatch, StoredEvent
 from radfact.errors import ErrorCode, InputError, RunError, list_some
 from radfact.io.jsonl import dumps, naming_file
 from radfact.records import Sentence, as_input_error, parse_sentences
@@ -164,6 +165,7 @@ class Store:
         self._initial = [Snapshot(draft.state()) for draft in self.drafts]
         self._lock = threading.RLock()
         self._histories: dict[tuple[str, int], History] = {}
+        self._change_times: dict[tuple[str, int], ChangeTimes] = {}
         self._last_change = 0
         with _sqlite_errors(path):
             # Without drafts, the file stays as it is.
@@ -301,6 +303,64 @@ class Store:
             )
         return self.review(reader, number)
 
+    def change_times(self, reader: str) -> dict[int, ChangeTimes]:
+        """Return the times of a reader's changes by number of the study.
+
+        Raises:
+            InputError: the reader is unknown.
+        """
+        with self._lock:
+            reader = self.registered_name(reader)
+            self._load_changes()
+            return {number: times for (name, number), times in self._change_times.items() if name == reader}
+
+    def add_events(self, reader: str, session: str, batch: EventBatch) -> None:
+        """Write events of a page to disk; those that are already there stay.
+
+        Args:
+            reader: name.
+            session: unique id of the page.
+            batch: events of the page.
+
+        Raises:
+            InputError: the reader or a study is unknown, or the session is another reader's.
+            RunError: the events cannot be written.
+        """
+        for event in batch.events:
+            reader = self._check_reader_and_study(reader, event.number)
+        rows = [
+            (session, event.sequence, reader, event.number, event.kind, event.clock, batch.sent, _now())
+            for event in batch.events
+        ]
+        with self._lock, self._exclusive_transaction():
+            for statement in _statements(EVENTS_TABLE):
+                self._connection.execute(statement)
+            others = "SELECT 1 FROM reading_events WHERE session = ? AND reader != ?"
+            if self._connection.execute(others, (session, reader)).fetchone():
+                raise InputError("another reader's session has this id", code=ErrorCode.DUPLICATE, field="session")
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO reading_events (session, sequence, reader, study, kind, clock, sent, received)"
+                " VALUES (?,?,?,?,?,?,?,?)",
+                rows,
+            )
+
+    def events(self, reader: str) -> list[StoredEvent]:
+        """Return the events of a reader's pages; none in a review from before times were recorded.
+
+        Raises:
+            InputError: the reader is unknown.
+        """
+        with self._lock:
+            reader = self.registered_name(reader)
+            if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'reading_events'").fetchone():
+                return []
+            rows = self._connection.execute(
+                "SELECT session, sequence, study, kind, clock, sent, received FROM reading_events WHERE reader = ?"
+                " ORDER BY number",
+                (reader,),
+            )
+            return [StoredEvent(*row[:-1], datetime.fromisoformat(row[-1]).timestamp()) for row in rows]
+
     @contextmanager
     def _exclusive_transaction(self) -> Iterator[None]:
         """Run a transaction with an exclusive lock; it is on disk at the end."""
@@ -317,15 +377,22 @@ class Store:
     def _load_changes(self) -> None:
         """Apply the changes written since the last call, also by other servers."""
         rows = self._connection.execute(
-            "SELECT number, reader, study, change FROM changes WHERE number > ? ORDER BY number", (self._last_change,)
+            "SELECT number, reader, study, made, change FROM changes WHERE number > ? ORDER BY number",
+            (self._last_change,),
         ).fetchall()
-        for number, reader, study, text in rows:
+        for number, reader, study, made, text in rows:
+            history = self._history(reader, study)
+            was_done = history.snapshot.state.done
             try:
-                self._history(reader, study).add(change_adapter.validate_json(text))
-            except (ValidationError, InputError):
+                history.add(change_adapter.validate_json(text))
+                at = datetime.fromisoformat(made)
+            except (ValueError, InputError):
                 message = f"change {number} is damaged"
                 raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path) from None
             self._last_change = number
+            first, finished = self._change_times.get((reader, study), (at, None))
+            is_done = history.snapshot.state.done
+            self._change_times[reader, study] = ChangeTimes(first, (finished if was_done else at) if is_done else None)
 
     def _history(self, reader: str, number: int) -> History:
         key = (reader, number)

@@ -39,6 +39,6 @@ export function get(path) {
   return request(path, {});
 }
 
-export function post(path, body) {
-  return request(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+export function post(path, body, options = {}) {
+  return request(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), ...options });
 }

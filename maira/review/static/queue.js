@@ -7,7 +7,7 @@ const WAITS_MS = [500, 1000, 2000, 4000];
 /**
  * Sends changes, and repeats them under the same id without a response, so that none is applied twice.
  *
- * Events: "progress" (a change was queued or answered), and with `detail: {change, state}` "answered", or with
+ * Events: "progress" (a change was queued or answered), and with `detail: {change}` "queued", with `detail: {change, state}` "answered", or with
  * `detail: {change, error}` "overtaken" (another window changed the study) and "refused".
  */
 export class ChangeQueue extends EventTarget {
@@ -59,6 +59,7 @@ export class ChangeQueue extends EventTarget {
     const change = { id: newId(), order: Math.max(Date.now(), last + 1), number, study, version, kind, fields };
     this.#waiting.push(change);
     this.storage.keepChange(change);
+    this.#tell("queued", { change });
     this.flush();
     return change;
   }
@@ -124,7 +125,7 @@ export class ChangeQueue extends EventTarget {
 }
 
 /** A UUID of version 4; `crypto.randomUUID` is only available on https and loopback. */
-function newId() {
+export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = (bytes[6] & 0x0f) | 0x40;
   bytes[8] = (bytes[8] & 0x3f) | 0x80;

@@ -9,6 +9,7 @@ import { ChangeQueue } from "./queue.js";
 import { askReader } from "./readers.js";
 import { isCorrection } from "./state.js";
 import { StudyList } from "./studies.js";
+import { Times } from "./times.js";
 
 const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sentence", add: "an added finding", boxes: "boxes",
   comment: "the comment on the study", step: "a step", finish: "finishing", reopen: "reopening",
@@ -63,6 +64,7 @@ class Review {
     this.queue = new ChangeQueue(reader, storage, leftover);
     this.studyView = new StudyView(set, reader, storage, this.queue);
     this.list = new StudyList((number) => this.go(number));
+    this.times = new Times(reader, set.drafts, storage);
     this.saidSaved = false;
     this.behind = false;
     // Number of requests for a study, to ignore responses to earlier requests.
@@ -148,6 +150,7 @@ class Review {
   #show(study) {
     const { number } = study;
     this.studyView.open(study);
+    this.times.open(number);
     this.list.mark(number);
     document.title = `${number} · ${TITLE}`;
     byId("study-place").textContent = `${number} of ${this.set.studies} ·`;
@@ -181,6 +184,9 @@ class Review {
     queue.addEventListener("progress", () => {
       this.#showSaveState();
       studyView.render();
+    });
+    queue.addEventListener("queued", ({ detail: { change } }) => {
+      if (change.kind === "finish") this.times.finish();
     });
     queue.addEventListener("answered", ({ detail: { change, state } }) => {
       this.saidSaved = true;

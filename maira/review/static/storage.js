@@ -1,4 +1,4 @@
-/** Browser storage of unsent changes, unsaved text and settings. */
+/** Browser storage of unsent changes and times, unsaved text and settings. */
 
 const PREFIX = "maira-review";
 
@@ -76,6 +76,21 @@ export class BrowserStorage {
 
   dropChange(change) {
     write("localStorage", `${this.prefix}:change:${change.id}`, null);
+  }
+
+  /** Unsent events of times of a set of drafts, see `Times`. */
+  times(drafts) {
+    const prefix = `${this.prefix}:time:${drafts}:`;
+    const keys = keysOf("localStorage").filter((key) => key.startsWith(prefix));
+    return keys.map((key) => read("localStorage", key)).filter(Boolean).sort((a, b) => a.sequence - b.sequence);
+  }
+
+  keepTime(drafts, event) {
+    write("localStorage", `${this.prefix}:time:${drafts}:${event.session}:${event.sequence}`, event);
+  }
+
+  dropTime(drafts, event) {
+    write("localStorage", `${this.prefix}:time:${drafts}:${event.session}:${event.sequence}`, null);
   }
 
   /** Unsaved text of a study by place, see `UnsavedText`. */

@@ -1,0 +1,138 @@
+/** Times of readings: opening, focus, activity and finishing of studies, sent to the server and stored here until then. */
+
+import { post, Refused } from "./api.js";
+import { newId } from "./queue.js";
+
+// While activity continues, it is recorded this often; the last activity before a pause always.
+const ACTIVITY_MS = 5000;
+const SEND_MS = 5000;
+const RETRY_MS = 10_000;
+// Fewer than the server accepts.
+const BATCH = 200;
+const ACTIVITIES = ["pointerdown", "pointermove", "wheel", "keydown", "input", "scroll"];
+
+/** Records events of the page on a clock that never goes back; the server computes times from them. */
+export class Times {
+  #session = newId();
+  #sequence = 0;
+  #number = null;
+  #unsent;
+  #isSending = false;
+  #timer = null;
+  #recorded = -Infinity;
+  // Activity since the last recorded one.
+  #activity = null;
+
+  /**
+   * @param {string} reader
+   * @param {string} drafts  identifies the drafts of the set
+   * @param {import("./storage.js").BrowserStorage} storage
+   */
+  constructor(reader, drafts, storage) {
+    Object.assign(this, { reader, drafts, storage });
+    // Of earlier pages, or of other windows, which send them too; the server accepts each event once.
+    this.#unsent = storage.times(drafts);
+    for (const name of ACTIVITIES) document.addEventListener(name, () => this.#active(), { capture: true, passive: true });
+    document.addEventListener("visibilitychange", () => this.#record(document.visibilityState === "visible" ? "show" : "hide"));
+    window.addEventListener("focus", () => this.#record("focus"));
+    window.addEventListener("blur", () => this.#record("blur"));
+    window.addEventListener("online", () => this.#send());
+    window.addEventListener("pagehide", () => this.#leave());
+    window.addEventListener("pageshow", ({ persisted }) => {
+      if (persisted) this.open(this.#number);
+    });
+    this.#plan();
+  }
+
+  /** A study is shown, in place of the one before. */
+  open(number) {
+    this.#record("open", number);
+    if (document.visibilityState !== "visible") this.#record("hide");
+    if (!document.hasFocus()) this.#record("blur");
+    this.#send();
+  }
+
+  /** The reader finishes the study. */
+  finish() {
+    this.#record("finish");
+    this.#send();
+  }
+
+  #active() {
+    this.#activity = performance.now();
+    if (this.#activity - this.#recorded >= ACTIVITY_MS) this.#recordActivity();
+  }
+
+  #recordActivity() {
+    if (this.#activity === null || this.#number === null) return;
+    this.#recorded = this.#activity;
+    this.#append("active", this.#activity);
+    this.#activity = null;
+    this.#plan();
+  }
+
+  #record(kind, number = this.#number) {
+    if (number === null) return;
+    this.#recordActivity();
+    this.#number = number;
+    this.#append(kind, performance.now());
+    this.#plan();
+  }
+
+  #append(kind, clock) {
+    const event = {
+      session: this.#session, origin: Date.now() - performance.now(), sequence: this.#sequence, number: this.#number, kind, clock,
+    };
+    this.#sequence += 1;
+    this.#unsent.push(event);
+    this.storage.keepTime(this.drafts, event);
+  }
+
+  #plan(wait = SEND_MS) {
+    this.#timer ??= setTimeout(() => {
+      this.#timer = null;
+      this.#recordActivity();
+      this.#send();
+    }, wait);
+  }
+
+  #leave() {
+    this.#record("close");
+    // A request that goes on without the page; what it does not deliver is sent by the next page.
+    if (this.#unsent.length) post("/api/times", this.#batch(), { keepalive: true }).catch(() => {});
+  }
+
+  /** The next events of one session, with the time of now on its clock. */
+  #batch() {
+    const [{ session, origin }] = this.#unsent;
+    const events = this.#unsent.filter((event) => event.session === session).slice(0, BATCH);
+    // The clock of an earlier page has ended; the time of day replaces it.
+    const sent = session === this.#session ? performance.now() : Math.max(0, Date.now() - origin);
+    return {
+      reader: this.reader, drafts: this.drafts, session, sent,
+      events: events.map(({ sequence, number, kind, clock }) => ({ sequence, number, kind, clock })),
+    };
+  }
+
+  async #send() {
+    if (this.#isSending) return;
+    this.#isSending = true;
+    while (this.#unsent.length) {
+      const batch = this.#batch();
+      try {
+        await post("/api/times", batch);
+      } catch (error) {
+        if (!(error instanceof Refused) || [401, 403].includes(error.status)) {
+          this.#plan(RETRY_MS);
+          break;
+        }
+        // The server misses the numbers of these events, and the times of their studies count as unknown.
+      }
+      const sequences = new Set(batch.events.map(({ sequence }) => sequence));
+      const isSent = (event) => event.session === batch.session && sequences.has(event.sequence);
+      for (const event of this.#unsent.filter(isSent)) this.storage.dropTime(this.drafts, event);
+      this.#unsent = this.#unsent.filter((event) => !isSent(event));
+    }
+    this.#isSending = false;
+  }
+}

@@ -1,0 +1,259 @@
+"""Times of readings: events of the page, and the active time computed from them."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby, pairwise
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from radfact.records import Record
+
+IDLE_AFTER = 60.0
+"""Seconds without activity after which a reader is idle, unless another threshold is chosen."""
+
+MIN_IDLE_AFTER = 10.0
+"""Shortest threshold in seconds: the page records continuing activity every 5 seconds."""
+
+EVENTS_TABLE = """
+CREATE TABLE IF NOT EXISTS reading_events (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    session TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    reader TEXT NOT NULL,
+    study INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    clock REAL NOT NULL,
+    sent REAL NOT NULL,
+    received TEXT NOT NULL,
+    UNIQUE (session, sequence)
+) STRICT;
+CREATE TRIGGER IF NOT EXISTS reading_events_stay BEFORE UPDATE ON reading_events
+    BEGIN SELECT RAISE(ABORT, 'events are for good'); END;
+CREATE TRIGGER IF NOT EXISTS reading_events_remain BEFORE DELETE ON reading_events
+    BEGIN SELECT RAISE(ABORT, 'events are for good'); END;
+"""
+"""Table of events. A session is one opening of the page; its clock counts milliseconds and never goes back."""
+
+EventKind = Literal["open", "active", "hide", "show", "blur", "focus", "finish", "close"]
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+_MOST_EVENTS = 500
+# A change cannot be made before the study is opened; estimates of server time may differ by this many seconds.
+_TOLERANCE = 60.0
+# Seconds by which an event may reach the server later than a change that was sent after it.
+_NETWORK_DELAY = 20.0
+# Nothing that counts can follow these events of a page without another event.
+_ENDS = ("close", "finish", "hide", "blur")
+
+NOT_RECORDED = "no times were recorded"
+PARTLY_RECORDED = "changed before times were recorded"
+UNFINISHED = "not finished"
+
+
+class PageEvent(Record):
+    """An event of the page.
+
+    Attributes:
+        sequence: number of the event in its session, from 0.
+        number: study that is open.
+        kind: what happened; `open` also ends the study that was open before.
+        clock: time of the event on the clock of the session in milliseconds.
+    """
+
+    sequence: Annotated[int, Field(ge=0)]
+    number: Annotated[int, Field(ge=1)]
+    kind: EventKind
+    clock: Milliseconds
+
+
+class EventBatch(Record):
+    """Events of one session, and the time of sending them on its clock in milliseconds."""
+
+    sent: Milliseconds
+    events: Annotated[tuple[PageEvent, ...], Field(max_length=_MOST_EVENTS)]
+
+
+class StoredEvent(NamedTuple):
+    """An event in the database.
+
+    Attributes:
+        session: opening of the page.
+        sequence, study, kind, clock: as in `PageEvent`, where `study` is the number.
+        sent: as in `EventBatch`.
+        received: time of the server in seconds since 1970.
+    """
+
+    session: str
+    sequence: int
+    study: int
+    kind: str
+    clock: float
+    sent: float
+    received: float
+
+
+class ChangeTimes(NamedTuple):
+    """Times of the server at which a reader changed a study first, and finished it; None if it is not finished."""
+
+    first: datetime
+    finished: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class StudyTime:
+    """Time that a reader took for a study.
+
+    Attributes:
+        opened: first opening; None if not recorded.
+        finished: last finishing; None if the study is not finished.
+        active_seconds: time with the study open in a visible window with the focus, without idle time, until it is
+            finished; NaN if unknown.
+        total_seconds: time from the first opening to the last finishing; NaN if unknown.
+        reason: why a time is unknown or too short; empty if all are known.
+    """
+
+    opened: datetime | None = None
+    finished: datetime | None = None
+    active_seconds: float = math.nan
+    total_seconds: float = math.nan
+    reason: str = ""
+
+
+def study_times(
+    events: Iterable[StoredEvent], changes: Mapping[int, ChangeTimes], *, idle_after: float = IDLE_AFTER
+) -> dict[int, StudyTime]:
+    """Compute the times of one reader by study.
+
+    Time after an activity counts until the next one, or for `idle_after` seconds. Of studies that are open at the same
+    time, in several windows or on several machines, only the one with the latest activity counts.
+
+    Args:
+        events: of the reader.
+        changes: times of the reader's changes by study.
+        idle_after: seconds without activity after which the reader is idle.
+
+    Returns:
+        Times of each study that was opened or changed.
+    """
+    sessions = [_place(list(group)) for _, group in groupby(sorted(events), key=lambda event: event.session)]
+    opened: dict[int, float] = {}
+    finished: dict[int, list[float]] = {}
+    for event, at in (pair for session in sessions for pair in session):
+        if event.kind == "open":
+            opened[event.study] = min(at, opened.get(event.study, math.inf))
+        if event.kind == "finish":
+            finished.setdefault(event.study, []).append(at)
+    ends = {
+        study: _end(finished.get(study, ()), times.finished.timestamp())
+        for study, times in changes.items()
+        if times.finished is not None
+    }
+    pieces = [piece for session in sessions for piece in _active_pieces(session, idle_after)]
+    active: dict[int, float] = {}
+    for start, end, study in _exclusive(pieces):
+        active[study] = active.get(study, 0.0) + max(0.0, min(end, ends.get(study, math.inf)) - start)
+    faults = _faults(sessions, ends)
+    return {
+        study: _study_time(
+            opened.get(study), ends.get(study), active.get(study, 0.0), changes.get(study), faults.get(study, "")
+        )
+        for study in sorted({*opened, *changes})
+    }
+
+
+def _study_time(
+    opened: float | None, end: float | None, active: float, changes: ChangeTimes | None, fault: str
+) -> StudyTime:
+    start, finished = (None if at is None else datetime.fromtimestamp(at, UTC) for at in (opened, end))
+    if opened is None:
+        return StudyTime(None, finished, reason=NOT_RECORDED)
+    if changes is not None and changes.first.timestamp() < opened - _TOLERANCE:
+        return StudyTime(None, finished, reason=PARTLY_RECORDED)
+    if end is None:
+        return StudyTime(start, None, active, reason=fault or UNFINISHED)
+    return StudyTime(start, finished, active, max(0.0, end - opened), fault)
+
+
+def _end(finished: Iterable[float], changed: float) -> float:
+    """Return when the reader finished a study: the change may have reached the server much later."""
+    return min(changed, max((at for at in finished if at <= changed + _NETWORK_DELAY), default=changed))
+
+
+def _place(session: list[StoredEvent]) -> list[tuple[StoredEvent, float]]:
+    """Return the events of a session with their time on the server, the same or too late by a network delay."""
+    session.sort(key=lambda event: event.sequence)
+    placed: list[tuple[StoredEvent, float]] = []
+    for event in reversed(session):
+        at = event.received - max(0.0, event.sent - event.clock) / 1000
+        if placed:
+            # The clock stops while the machine sleeps, so the time on the server is at least as long.
+            later, later_at = placed[-1]
+            at = min(at, later_at - max(0.0, later.clock - event.clock) / 1000)
+        placed.append((event, at))
+    return placed[::-1]
+
+
+class _Piece(NamedTuple):
+    """Active time of one session: start and end on the server, time of the activity before it, study."""
+
+    start: float
+    end: float
+    activity: float
+    study: int
+
+
+def _active_pieces(session: Sequence[tuple[StoredEvent, float]], idle_after: float) -> Iterator[_Piece]:
+    study: int | None = None
+    is_visible = has_focus = True
+    activity, activity_at = 0.0, 0.0
+    for (event, at), (following, _) in pairwise(session):
+        match event.kind:
+            case "hide" | "show":
+                is_visible = event.kind == "show"
+            case "blur" | "focus":
+                has_focus = event.kind == "focus"
+        study = None if event.kind == "close" else event.study
+        if event.kind not in ("hide", "blur"):
+            activity, activity_at = event.clock, at
+        seconds = (min(following.clock, activity + idle_after * 1000) - event.clock) / 1000
+        if study is not None and is_visible and has_focus and seconds > 0:
+            yield _Piece(at, at + seconds, activity_at, study)
+
+
+def _exclusive(pieces: Sequence[_Piece]) -> Iterator[tuple[float, float, int]]:
+    """Yield intervals with their study that do not overlap; of pieces that overlap, the latest activity counts."""
+    waiting = sorted(pieces)
+    bounds = sorted({bound for piece in pieces for bound in (piece.start, piece.end)})
+    current: list[tuple[float, _Piece]] = []
+    place = 0
+    for start, end in pairwise(bounds):
+        while place < len(waiting) and waiting[place].start <= start:
+            heapq.heappush(current, (-waiting[place].activity, waiting[place]))
+            place += 1
+        while current and current[0][1].end <= start:
+            heapq.heappop(current)
+        if current:
+            yield start, end, current[0][1].study
+
+
+def _faults(sessions: Iterable[Sequence[tuple[StoredEvent, float]]], ends: Mapping[int, float]) -> dict[int, str]:
+    """Return why the active time of a study may be too short."""
+    faults: dict[int, str] = {}
+    for session in sessions:
+        if session[0][0].sequence:
+            faults[session[0][0].study] = "events of the page are missing"
+        for (event, at), (following, _) in pairwise(session):
+            if following.sequence != event.sequence + 1:
+                for study in (event.study, following.study):
+                    if at <= ends.get(study, math.inf):
+                        faults[study] = "events of the page are missing"
+        last, at = session[-1]
+        if last.kind not in _ENDS and at < ends.get(last.study, math.inf):
+            faults.setdefault(last.study, "the end of a page was not recorded")
+    return faults

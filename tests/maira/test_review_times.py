@@ -1,0 +1,162 @@
+"""Times of readings: active time from the events of pages, and their table in the database."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from error_checks import raises
+from hypothesis import given
+from hypothesis import strategies as st
+from review_files import REPORT, change, finish, new_store
+
+from maira.review.store import Store
+from maira.review.times import (
+    NOT_RECORDED,
+    PARTLY_RECORDED,
+    UNFINISHED,
+    ChangeTimes,
+    EventBatch,
+    PageEvent,
+    StoredEvent,
+    study_times,
+)
+
+START = 1_700_000_000.0
+Step = tuple[float, str] | tuple[float, str, int]
+
+
+def page(*steps: Step, session: str = "page-one", begins: float = 0.0, delay: float = 0.1) -> list[StoredEvent]:
+    """Events of a page that starts `begins` seconds after START; each is sent after a second.
+
+    Args:
+        steps: seconds on the clock of the page, kind, and the study (1 by default).
+        session: id of the page.
+        begins: seconds.
+        delay: of the network in seconds.
+    """
+    return [
+        StoredEvent(session, index, (*step, 1)[2], str(step[1]), step[0] * 1000, step[0] * 1000 + 1000,
+                    START + begins + step[0] + 1 + delay)
+        for index, step in enumerate(steps)
+    ]  # fmt: skip
+
+
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(START + seconds, UTC)
+
+
+def done(first: float, finished: float | None) -> ChangeTimes:
+    return ChangeTimes(at(first), None if finished is None else at(finished))
+
+
+def test_idle_time_is_excluded() -> None:
+    """Active: 0 to 30, and 60 seconds after the activity at 30; then 500 to 520."""
+    events = page((0, "open"), (30, "active"), (500, "active"), (520, "finish"))
+    [time] = study_times(events, {1: done(10, 520.2)}).values()
+    assert (round(time.active_seconds, 3), round(time.total_seconds, 3), time.reason) == (30 + 60 + 20, 520, "")
+    assert round(study_times(events, {1: done(10, 520.2)}, idle_after=600)[1].active_seconds, 3) == 520
+
+
+def test_time_without_focus_or_in_a_hidden_window_is_excluded() -> None:
+    events = page((0, "open"), (10, "blur"), (20, "focus"), (30, "hide"), (31, "active"), (35, "show"), (40, "finish"))
+    assert round(study_times(events, {1: done(5, 40.2)})[1].active_seconds, 3) == 10 + 10 + 5
+
+
+def test_time_after_finishing_is_excluded_until_the_study_is_finished_again() -> None:
+    events = page((0, "open"), (10, "finish"), (30, "active"), (50, "active"), (60, "finish"), (70, "close"))
+    assert round(study_times(events, {1: done(5, 10.2)})[1].active_seconds, 3) == 10
+    assert round(study_times(events, {1: done(5, 60.2)})[1].active_seconds, 3) == 60
+
+
+def test_two_windows_at_once_count_once_for_the_study_with_the_latest_activity() -> None:
+    first = page((0, "open", 1), (40, "active", 1), (100, "close", 1))
+    second = page((0, "open", 2), (30, "active", 2), (50, "finish", 2), session="page-two", begins=20)
+    times = study_times([*first, *second], {2: done(30, 70.2)})
+    # Study 2 from its opening at 20; study 1 from its activity at 40, until that of study 2 at 50.
+    assert [round(times[study].active_seconds, 3) for study in (1, 2)] == [20 + 10 + 30, 20 + 20]
+    same = page((0, "open"), (10, "active"), (20, "finish")) + page((0, "open"), (20, "close"), session="page-two")
+    assert round(study_times(same, {1: done(5, 20.2)})[1].active_seconds, 3) == 20
+
+
+def test_events_sent_late_are_placed_when_they_happened() -> None:
+    """The connection was lost for an hour; a later page sends the events."""
+    steps: tuple[Step, ...] = ((0, "open"), (20, "active"), (30, "finish"))
+    late = [event._replace(sent=3_600_000.0, received=START + 3600.1) for event in page(*steps)]
+    [time] = study_times(late, {1: done(3600, 3600)}).values()
+    assert time.opened is not None
+    assert (round(time.active_seconds, 3), round(time.opened.timestamp() - START, 3)) == (30, 0.1)
+
+
+@given(st.lists(st.tuples(st.floats(0, 300), st.sampled_from(["active", "hide", "show", "blur", "focus"])), max_size=12),
+       st.floats(0, 200), st.floats(10, 120))  # fmt: skip
+def test_active_time_never_exceeds_the_time_that_passed(
+    steps: list[tuple[float, str]], begins: float, idle_after: float
+) -> None:
+    middle = sorted(steps)
+    events = [
+        event
+        for number, session in enumerate(("page-one", "page-two"), 1)
+        for event in page((0, "open", number), *((seconds, kind, number) for seconds, kind in middle),
+                          (300, "close", number), session=session, begins=begins * (number - 1))
+    ]  # fmt: skip
+    times = study_times(events, {}, idle_after=idle_after)
+    assert sum(time.active_seconds for time in times.values()) <= 300 + begins + 1e-6
+
+
+def test_unknown_times_have_a_reason() -> None:
+    assert study_times([], {1: done(0, 10)})[1].reason == NOT_RECORDED
+    later = page((0, "open"), (10, "finish"), begins=500)
+    assert study_times(later, {1: done(0, 510)})[1].reason == PARTLY_RECORDED
+    assert study_times(page((0, "open"), (10, "close")), {})[1].reason == UNFINISHED
+    lost = page((0, "open"), (10, "active"), (20, "active"), (30, "finish"))
+    assert "missing" in study_times([*lost[:2], lost[3]], {1: done(5, 30.2)})[1].reason
+    crashed = page((0, "open"), (10, "active"))
+    resumed = page((0, "open"), (30, "finish"), session="page-two", begins=100)
+    assert "end of a page" in study_times([*crashed, *resumed], {1: done(5, 130.2)})[1].reason
+    # A page that was hidden may end without a last event.
+    hidden = page((0, "open"), (10, "hide"))
+    assert study_times([*hidden, *resumed], {1: done(5, 130.2)})[1].reason == ""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT}, ["Ada", "Ben"])) as store:
+        yield store
+
+
+def batch(*events: tuple[int, str, float], number: int = 1) -> EventBatch:
+    made = [PageEvent(sequence=order, number=number, kind=kind, clock=clock) for order, kind, clock in events]  # type: ignore[arg-type]
+    return EventBatch(sent=60_000, events=tuple(made))
+
+
+def test_events_stay_and_are_stored_once(store: Store) -> None:
+    store.add_events("ada", "session-1", batch((0, "open", 0), (1, "active", 30_000)))
+    store.add_events("Ada", "session-1", batch((1, "active", 30_000), (2, "finish", 40_000)))
+    assert [(event.sequence, event.kind) for event in store.events("Ada")] == [
+        (0, "open"),
+        (1, "active"),
+        (2, "finish"),
+    ]
+    assert store.events("Ben") == []
+    with raises("session: duplicate"):
+        store.add_events("Ben", "session-1", batch((3, "open", 50_000)))
+    with raises("number: unknown-name"):
+        store.add_events("Ada", "session-2", batch((0, "open", 0), number=3))
+    with closing(sqlite3.connect(store.path)) as connection, pytest.raises(sqlite3.IntegrityError):
+        connection.execute("DELETE FROM reading_events")
+
+
+def test_change_times_follow_finishing_and_reopening(store: Store) -> None:
+    finish(store)
+    first = store.change_times("Ada")[1]
+    assert first.finished is not None and first.finished >= first.first
+    change(store, "reopen")
+    assert store.change_times("Ada")[1] == (first.first, None)
+    change(store, "undo")
+    finished = store.change_times("Ada")[1].finished
+    assert finished is not None and finished >= first.finished
