@@ -92,8 +92,10 @@ def test_events_sent_late_are_placed_when_they_happened() -> None:
     assert (round(time.active_seconds, 3), round(time.opened.timestamp() - START, 3)) == (30, 0.1)
 
 
-@given(st.lists(st.tuples(st.floats(0, 300), st.sampled_from(["active", "hide", "show", "blur", "focus"])), max_size=12),
-       st.floats(0, 200), st.floats(10, 120))  # fmt: skip
+_steps = st.tuples(st.floats(0, 300), st.sampled_from(["active", "hide", "show", "blur", "focus"]))
+
+
+@given(st.lists(_steps, max_size=12), st.floats(0, 200), st.floats(10, 120))
 def test_active_time_never_exceeds_the_time_that_passed(
     steps: list[tuple[float, str]], begins: float, idle_after: float
 ) -> None:
@@ -154,9 +156,11 @@ def test_events_stay_and_are_stored_once(store: Store) -> None:
 def test_change_times_follow_finishing_and_reopening(store: Store) -> None:
     finish(store)
     first = store.change_times("Ada")[1]
-    assert first.finished is not None and first.finished >= first.first
+    assert first.finished is not None
+    assert first.finished >= first.first
     change(store, "reopen")
     assert store.change_times("Ada")[1] == (first.first, None)
     change(store, "undo")
     finished = store.change_times("Ada")[1].finished
-    assert finished is not None and finished >= first.finished
+    assert finished is not None
+    assert finished >= first.finished

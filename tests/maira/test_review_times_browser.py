@@ -54,13 +54,16 @@ def test_a_reading_is_timed_from_opening_to_finishing(browser: Browser, tmp_path
         events = recorded(running, "close", 1)
         kinds = [(event.kind, event.study) for event in events if event.kind not in ("active", "blur", "focus")]
         assert kinds[:2] == [("open", 1), ("finish", 1)]
-        assert ("open", 2) in kinds and kinds[-1] == ("close", 2)
+        assert ("open", 2) in kinds
+        assert kinds[-1] == ("close", 2)
         assert [event.sequence for event in events if event.session == events[0].session] == list(
             range(sum(event.session == events[0].session for event in events))
         )
         [first, second] = times(running).values()
-        assert first.reason == "" and 0 < first.active_seconds <= first.total_seconds
-        assert second.finished is None and second.opened is not None
+        assert first.reason == ""
+        assert 0 < first.active_seconds <= first.total_seconds
+        assert second.finished is None
+        assert second.opened is not None
 
 
 def test_events_without_a_connection_are_sent_later(browser: Browser, tmp_path: Path) -> None:
@@ -80,7 +83,8 @@ def test_events_without_a_connection_are_sent_later(browser: Browser, tmp_path: 
         page.evaluate(
             """async () => {
               const { drafts } = await (await fetch("/api/set")).json();
-              const event = { session: "earlier-page", origin: Date.now() - 90_000, sequence: 0, number: 2, kind: "open", clock: 30_000 };
+              const event = { session: "earlier-page", sequence: 0, number: 2, kind: "open", clock: 30_000,
+                origin: Date.now() - 90_000 };
               localStorage.setItem(`maira-review:"Ada":time:${drafts}:earlier-page:0`, JSON.stringify(event));
             }"""
         )
