@@ -359,7 +359,10 @@ class Store:
                 " ORDER BY number",
                 (reader,),
             )
-            return [StoredEvent(*row[:-1], datetime.fromisoformat(row[-1]).timestamp()) for row in rows]
+            return [
+                StoredEvent(*fields, received=datetime.fromisoformat(received).timestamp())
+                for *fields, received in rows
+            ]
 
     @contextmanager
     def _exclusive_transaction(self) -> Iterator[None]:
