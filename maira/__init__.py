@@ -1,7 +1,8 @@
 """MAIRA-2: grounded radiology reporting.
 
-Importing this package loads neither torch nor transformers. The first access to a public class, or a call of
-`register`, imports the model and registers it with transformers' Auto classes.
+Importing this package loads neither torch nor transformers. The first access to a public class, or the first use of
+transformers' Auto classes, imports the model and registers it with them, so that code of a checkpoint's folder
+(`trust_remote_code`) is never needed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from maira.runtime.startup import bind_packages, silence_libraries
+from maira.runtime.startup import bind_packages, register_on_use, silence_libraries
 
 if TYPE_CHECKING:
     from maira.model.config import MairaConfig
@@ -30,9 +31,13 @@ silence_libraries()
 
 
 def register() -> None:
-    """Register the model with transformers' Auto classes; each module registers its classes when it is imported."""
+    """Register the model with transformers' Auto classes now; their first use does it as well."""
+    # Each module registers its classes when it is imported.
     for module in _MODULES.values():
         import_module(module)
+
+
+register_on_use(register)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from rich.console import Console
 from maira.cli.options import CheckpointFolder, Overwrite
 from maira.cli.show import print_line, show_progress
 from radfact.cli.command import with_options
+from radfact.io.hub import model_folder
 
 
 class Layout(StrEnum):
@@ -52,7 +53,9 @@ def train(
 
 @with_options
 def convert(
-    checkpoint: Annotated[Path, typer.Argument(help="Folder of a MAIRA-2 checkpoint, in any layout.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="MAIRA-2 checkpoint in any layout: a folder, or ORGANIZATION/NAME[@REVISION].")
+    ],
     out: CheckpointFolder,
     to: Annotated[Layout, typer.Option(help="Layout to write.")] = Layout.OWN,
     shard_size: Annotated[str, typer.Option(help="Maximum size of a file.")] = "5GB",
@@ -61,7 +64,7 @@ def convert(
     from maira.model.convert import convert as run
 
     with show_progress("writing files") as on_progress:
-        written = run(checkpoint, out, to.value, shard_size=shard_size, on_progress=on_progress)
+        written = run(model_folder(checkpoint, field="checkpoint"), out, to.value, shard_size=shard_size, on_progress=on_progress)
     print_line(Console(), f"{written} tensors in the layout '{to.value}': {out}")
 
 

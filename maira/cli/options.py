@@ -24,7 +24,10 @@ CheckpointFolder = Annotated[Path, typer.Option(help="Output folder."), Output("
 Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
 Checkpoint = Annotated[
     Path,
-    typer.Option(help="Checkpoint folder with model and processor, in any layout that 'maira convert' reads."),
+    typer.Option(
+        help="Checkpoint with model and processor, in any layout that 'maira convert' reads: a folder, or "
+        "ORGANIZATION/NAME[@REVISION] on the Hugging Face Hub."
+    ),
 ]
 Overwrite = Annotated[
     bool,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from maira.generate.engine import FailedRequest, GenerationRequest, Response, length_key, start_engine
 from maira.generate.options import EngineOptions
-from maira.model.checkpoint import fingerprint
+from maira.model.checkpoint import checkpoint_name
 from radfact.errors import ErrorCode, InputError
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine
 
@@ -39,7 +39,7 @@ class RayEngine:
                 code=ErrorCode.CONFLICTING_OPTIONS,
                 field="device",
             )
-        self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
+        self.name = checkpoint_name(checkpoint)
         self.checkpoint, self.options = checkpoint.absolute(), options
         self._stream: Generator[tuple[int, Response | FailedRequest], None, None] | None = None
 

@@ -26,7 +26,7 @@ from maira.generate.engine import (
 )
 from maira.generate.features import ENCODER_BATCH, ImageFeatures
 from maira.generate.options import EngineOptions
-from maira.model.checkpoint import fingerprint
+from maira.model.checkpoint import checkpoint_name
 from maira.model.config import context_window
 from maira.model.grammar import Grammar, Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
@@ -70,7 +70,7 @@ class TransformersEngine:
         device = select_device(options.device)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype)
-        name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
+        name = checkpoint_name(checkpoint)
         self._set_model(model.to(device), MairaProcessor.from_pretrained(checkpoint), options, name)
 
     @classmethod

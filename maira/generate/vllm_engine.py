@@ -22,7 +22,7 @@ from maira.generate.engine import NON_FINITE, FailedRequest, GenerationRequest, 
 from maira.generate.options import EngineOptions
 from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
-from maira.model.checkpoint import fingerprint
+from maira.model.checkpoint import checkpoint_name
 from maira.model.tokens import OBJECT_END
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.llm.vllm import ENGINE_ERROR_HINT, engine_arguments, require_vllm, start_engine
@@ -66,7 +66,7 @@ class VLLMEngine:
                 code=ErrorCode.CONFLICTING_OPTIONS,
                 field="device",
             )
-        self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
+        self.name = checkpoint_name(checkpoint)
         self.options = options
         arguments = _arguments(options, "float32" if device == "cpu" else "bfloat16")
         dtype: torch.dtype = getattr(torch, arguments["dtype"])

@@ -22,6 +22,7 @@ from transformers.core_model_loading import Concatenate, WeightConverter, Weight
 from encoders.weights import ALIASES, FUSED_QKV, LEAVES, QKV, STEMS, hugging_face_names, timm_name
 from radfact.errors import ErrorCode, InputError
 from radfact.fingerprint import weights_digest
+from radfact.io.hub import MODEL_FILES, model_folder, snapshot_name
 from radfact.io.jsonl import read_json
 from radfact.io.outputs import replace_folder
 
@@ -68,6 +69,8 @@ _FINGERPRINT_FILES = (
     "*.bin",
 )
 """Files of a checkpoint that determine its output; the folder may hold drafts too."""
+_HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
+"""Arguments of `from_pretrained` that only a name on the Hub has a use for."""
 _MAX_LISTED = 6
 """Most names listed in an error."""
 
@@ -316,6 +319,38 @@ def fingerprint(checkpoint: Path) -> str:
             f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=error.filename
         ) from None
     return digest.hexdigest()[:12]
+
+
+def local_folder(
+    name: Path | str, arguments: Mapping[str, Any], files: Sequence[str] = MODEL_FILES
+) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a checkpoint for `from_pretrained`, and the arguments that are left for it.
+
+    transformers would load the files of a name on the Hub one by one, without the checks of a folder.
+
+    Args:
+        name: folder, or ORGANIZATION/NAME[@REVISION] on the Hub.
+        arguments: of `from_pretrained`.
+        files: patterns of the files that are needed.
+
+    Raises:
+        InputError, RunError: as for `radfact.io.hub.model_folder`.
+    """
+    rest = dict(arguments)
+    options = {key: value for key in _HUB_ARGUMENTS if (value := rest.pop(key, None)) is not None}
+    if rest.get("subfolder") or rest.get("variant"):
+        return Path(name), dict(arguments)
+    return model_folder(name, allow_patterns=list(files), **options), rest
+
+
+def checkpoint_name(checkpoint: Path) -> str:
+    """Return the name of a checkpoint for records: its folder, or its name on the Hub, and its fingerprint.
+
+    Raises:
+        InputError: as for `fingerprint`.
+    """
+    on_hub = snapshot_name(checkpoint)
+    return f"{on_hub[0] if on_hub else checkpoint.resolve().name}@{fingerprint(checkpoint)}"
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from maira.model.checkpoint import (
     check_finite,
     check_json,
     detect_layout,
+    local_folder,
     loading_mismatches,
     match_weights,
     names_for_layout,
@@ -93,7 +94,7 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         Where transformers initializes missing weights at random and only warns, this raises an error.
 
         Args:
-            pretrained_model_name_or_path: folder of the checkpoint.
+            pretrained_model_name_or_path: folder of the checkpoint, or ORGANIZATION/NAME[@REVISION] on the Hub.
             *args: further arguments of transformers.
             **kwargs: further arguments of transformers.
 
@@ -102,13 +103,13 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 unexpected, or shapes differ; the error lists them. Or a weight is not finite.
         """
         output_loading_info = kwargs.pop("output_loading_info", False)
-        folder = Path(str(pretrained_model_name_or_path))
+        folder, kwargs = local_folder(pretrained_model_name_or_path, kwargs)
         if folder.is_dir() and not kwargs.get("subfolder") and not kwargs.get("variant"):
             config = kwargs.get("config") or read_config(folder)
             check_json(folder, GENERATION_CONFIG_NAME)
             match_weights(read_headers(folder), expected_shapes(config), file=folder)
-        loaded, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
-        raise_mismatch(*loading_mismatches(info), file=str(pretrained_model_name_or_path))
+        loaded, info = super().from_pretrained(folder, *args, output_loading_info=True, **kwargs)
+        raise_mismatch(*loading_mismatches(info), file=folder)
         for name, tensor in loaded.state_dict().items():
             try:
                 check_finite(name, tensor, folder)

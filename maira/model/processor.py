@@ -15,11 +15,12 @@ from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ProcessorMixin
 
 from data.images import Gray, gray_levels, load_gray, prepare
-from maira.model.checkpoint import check_json
+from maira.model.checkpoint import check_json, local_folder
 from maira.model.config import MairaConfig
 from maira.model.prompts import PROMPT_END
 from maira.model.tokens import ADDED_TOKENS, IMAGE
 from radfact.errors import ErrorCode, InputError
+from radfact.io.hub import SETTINGS_FILES
 
 MEAN, DEVIATION = 0.5307, 0.2583
 """Mean and standard deviation of the gray levels of RAD-DINO's training images, on a [0, 1] scale."""
@@ -195,7 +196,7 @@ class MairaProcessor(ProcessorMixin):
         code. Without `image_seq_length`, as there, the length follows from the sizes of image and patch.
 
         Args:
-            pretrained_model_name_or_path: folder.
+            pretrained_model_name_or_path: folder, or ORGANIZATION/NAME[@REVISION] on the Hub.
             kwargs: arguments of `from_pretrained`.
 
         Raises:
@@ -204,17 +205,17 @@ class MairaProcessor(ProcessorMixin):
         """
         # Passed on by AutoProcessor; code in the folder is never run.
         kwargs.pop("trust_remote_code", None)
-        folder = Path(pretrained_model_name_or_path)
+        folder, kwargs = local_folder(pretrained_model_name_or_path, kwargs, SETTINGS_FILES)
         if folder.is_dir():
             _check_processor(folder)
-        settings, kwargs = cls.get_processor_dict(pretrained_model_name_or_path, **kwargs)
+        settings, kwargs = cls.get_processor_dict(folder, **kwargs)
         try:
-            image_processor = MairaImageProcessor.from_pretrained(pretrained_model_name_or_path, **kwargs)
+            image_processor = MairaImageProcessor.from_pretrained(folder, **kwargs)
         except (ValueError, TypeError) as error:
             raise InputError(
                 f"the image processor cannot be read: {error}", code=ErrorCode.INVALID_FORMAT, file=folder
             ) from None
-        tokenizer = load_tokenizer(pretrained_model_name_or_path, **kwargs)
+        tokenizer = load_tokenizer(folder, **kwargs)
         _check_tokens(tokenizer, folder)
         patches = image_processor.size // settings.get("patch_size", PATCH)
         return MairaProcessor(image_processor, tokenizer, settings.get("image_seq_length", patches**2))

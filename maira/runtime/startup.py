@@ -1,19 +1,30 @@
-"""What `import maira` does: find this project's packages, and silence messages for the authors of libraries."""
+"""What `import maira` does: find this project's packages, let transformers' Auto classes find the model, and silence
+messages for the authors of libraries.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("data", "encoders")
 """Packages next to `maira` whose names a user's own folders may have too."""
+
+_AUTO_CLASSES = {
+    "transformers.models.auto.configuration_auto": ("AutoConfig", ("from_pretrained", "for_model")),
+    "transformers.models.auto.processing_auto": ("AutoProcessor", ("from_pretrained",)),
+    "transformers.models.auto.image_processing_auto": ("AutoImageProcessor", ("from_pretrained",)),
+}
+"""Classes, by module, whose methods look for a registered class; the Auto classes of models call those of AutoConfig."""
 
 _SILENCED = {
     # transformers imports torchao wherever it is installed; the message is for torchao's authors.
@@ -60,6 +71,65 @@ def bind_packages() -> None:
             )
     if not any(isinstance(finder, _PackageFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _PackageFinder())
+
+
+class _AutoClassFinder(MetaPathFinder):
+    """Prepares the Auto classes when their modules are imported."""
+
+    def __init__(self, register: Callable[[], None]) -> None:
+        self._register = register
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in _AUTO_CLASSES else None
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_prepare(module: ModuleType) -> None:
+            execute(module)
+            _prepare_auto_class(module, self._register)
+
+        spec.loader.exec_module = execute_and_prepare  # type: ignore[method-assign]
+        return spec
+
+
+def _prepare_auto_class(module: ModuleType, register: Callable[[], None]) -> None:
+    """Replace methods of an Auto class by ones that register the model and put the original methods back."""
+    name, methods = _AUTO_CLASSES[module.__name__]
+    auto_class = getattr(module, name)
+    originals = {method: auto_class.__dict__[method] for method in methods}
+
+    def make_method(method: str) -> Any:
+        def call(_: type, *args: Any, **kwargs: Any) -> Any:
+            for name, original in originals.items():
+                setattr(auto_class, name, original)
+            # Without the extra [model] there is no model to register, but other packages may use transformers.
+            with suppress(ModuleNotFoundError):
+                register()
+            return getattr(auto_class, method)(*args, **kwargs)
+
+        return classmethod(call)
+
+    for method in methods:
+        setattr(auto_class, method, make_method(method))
+
+
+def register_on_use(register: Callable[[], None]) -> None:
+    """Make transformers' Auto classes call a function at their first use.
+
+    Registering at once would import torch and transformers with `maira`; registering when the Auto classes are imported
+    fails, since transformers imports them from the middle of other modules.
+
+    Args:
+        register: registers the model with the Auto classes.
+    """
+    if any(isinstance(finder, _AutoClassFinder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _AutoClassFinder(register))
+    for name in _AUTO_CLASSES.keys() & sys.modules.keys():
+        _prepare_auto_class(sys.modules[name], register)
 
 
 def silence_libraries() -> None:

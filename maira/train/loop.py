@@ -45,6 +45,7 @@ from maira.train.optimizers import make_lr_schedule, make_optimizer
 from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize, sharding
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.hub import model_folder
 from radfact.io.jsonl import append_jsonl
 from radfact.io.outputs import Output, lock_output
 from radfact.progress import ProgressDisplay
@@ -406,6 +407,8 @@ def run_training(
         RunError: an anomaly ended the run, it was terminated (SIGTERM, Ctrl-C), or its end could not be saved.
     """
     config.check_sources()
+    if isinstance(config.model, Path):
+        config = config.model_copy(update={"model": model_folder(config.model, field="model")})
     context, console = init_distributed(), console or Console()
     _seed(config.seed)
     with _lock_run_folder(config, overwrite) if context.is_main else nullcontext() as is_new:

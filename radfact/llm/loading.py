@@ -73,9 +73,10 @@ def load_chat_client(
     backend = _backend(provider, model, base_url, parameters, timeout)
     identity: dict[str, Any] = {"model": name, "base_url": base_url, "parameters": parameters}
     if provider == "vllm":
-        from radfact.llm.vllm import fingerprint
+        from radfact.llm.vllm import VLLMBackend, fingerprint
 
-        identity["model_sha256"] = fingerprint(model)
+        if isinstance(backend, VLLMBackend):
+            identity["model_sha256"] = fingerprint(backend.model)
     if provider == "mock":
         # A function is no JSON value.
         identity["parameters"] = {key: value if key != "responses" else str(value) for key, value in parameters.items()}

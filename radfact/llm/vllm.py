@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.fingerprint import weights_digest
+from radfact.io.hub import model_folder
 from radfact.llm.cache import canonical_json
 from radfact.llm.call_errors import CallError
 from radfact.llm.protocol import CachedResponse, PromptPrefix
@@ -62,18 +63,20 @@ class VLLMBackend:
         """Check the model and sort its parameters into sampling parameters and engine arguments.
 
         Args:
-            model: a folder in the layout of Hugging Face, or ORGANIZATION/NAME of a model that vLLM downloads.
+            model: a folder in the layout of Hugging Face, or ORGANIZATION/NAME[@REVISION] of the Hub.
             parameters: fields of vLLM's SamplingParams (`temperature`, `max_tokens`, `seed`, ...), of its engine
                 arguments (`tensor_parallel_size`, `dtype`, `max_model_len`, `gpu_memory_utilization`, ...), and
                 `chat_template_kwargs` (a mapping).
 
         Raises:
-            InputError: vLLM is not installed, no such folder, or an unknown parameter.
+            InputError: vLLM is not installed, there is no such folder or repository, or an unknown parameter.
+            RunError: the Hub cannot be reached.
         """
         require_vllm("vllm:PATH", field="judge")
-        if not Path(model).expanduser().is_dir() and (model.count("/") != 1 or model[0] in "./~"):
+        folder = model_folder(Path(model).expanduser(), field="judge")
+        if not folder.is_dir():
             raise InputError(f"no such model folder: {model}", code=ErrorCode.FILE_NOT_FOUND, field="judge")
-        self.model = str(Path(model).expanduser())
+        self.model = str(folder)
         from vllm import SamplingParams
 
         sampling, engine = _parameter_names(SamplingParams), engine_arguments()
@@ -208,7 +211,7 @@ def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> Asy
     """Start vLLM's asynchronous engine with a model.
 
     Args:
-        model: a folder, or ORGANIZATION/NAME.
+        model: a folder.
         arguments: engine arguments by vLLM's names.
         field: field of the arguments in errors.
 

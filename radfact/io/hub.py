@@ -1,0 +1,158 @@
+"""Models of the Hugging Face Hub by their name, through huggingface_hub and its cache."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from radfact.errors import ErrorCode, InputError, RunError
+
+SETTINGS_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
+"""Files of configuration, tokenizer and processor."""
+MODEL_FILES = (*SETTINGS_FILES, "*.safetensors")
+"""Files of a model that are downloaded: neither code nor pickles."""
+TOKEN_HINT = "set HF_TOKEN or run 'hf auth login'"
+_NAME = re.compile(r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
+_SNAPSHOT = re.compile(r"models--(?P<organization>.+?)--(?P<name>.+)")
+
+
+def parse_hub_name(name: Path | str) -> tuple[str, str | None] | None:
+    """Return repository and revision of a name ORGANIZATION/NAME or ORGANIZATION/NAME@REVISION.
+
+    Returns None for a path: an existing one, one in an existing folder, and anything else of another form.
+    """
+    match = _NAME.fullmatch(str(name))
+    if match is None or Path(name).exists() or Path(match["repo"]).exists() or Path(name).parts[0] == "..":
+        return None
+    return None if Path(Path(name).parts[0]).is_dir() else (match["repo"], match["revision"])
+
+
+def model_folder(name: Path | str, *, field: str | None = None, **options: Any) -> Path:
+    """Return the folder of a model: a path as it is, or the snapshot of a name on the Hub, downloaded unless cached.
+
+    Args:
+        name: a path, or ORGANIZATION/NAME[@REVISION], where REVISION is a branch, a tag or a commit.
+        field: option that holds the name, for errors.
+        options: further arguments of `huggingface_hub.snapshot_download`, such as `revision` or `cache_dir`.
+
+    Raises:
+        InputError: huggingface_hub is not installed, there is no such repository or revision, the token gives no
+            access, or the model is not in the cache and HF_HUB_OFFLINE is set.
+        RunError: the Hub cannot be reached or fails.
+    """
+    parsed = parse_hub_name(name)
+    if parsed is None:
+        return Path(name)
+    repo, revision = parsed
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise InputError(
+            f"'{repo}' is no folder here, and a model of the Hub needs huggingface_hub: pip install huggingface_hub",
+            code=ErrorCode.MISSING_REQUIREMENT,
+            field=field,
+        ) from None
+    options = {"revision": revision, "allow_patterns": list(MODEL_FILES), "ignore_patterns": ["*/*"], **options}
+    with hub_errors(str(name), field=field), progress_on_terminals():
+        return Path(huggingface_hub.snapshot_download(repo, **options))
+
+
+def snapshot_name(folder: Path) -> tuple[str, str] | None:
+    """Return repository and commit of a folder in Hugging Face's cache; None for any other folder."""
+    parts = folder.absolute().parts
+    if len(parts) < 3 or parts[-2] != "snapshots" or not (match := _SNAPSHOT.fullmatch(parts[-3])):
+        return None
+    return f"{match['organization']}/{match['name']}", parts[-1]
+
+
+@contextmanager
+def hub_errors(name: str, *, field: str | None = None) -> Iterator[None]:
+    """Turn errors of huggingface_hub into errors of one line.
+
+    Args:
+        name: the repository, with its revision if there is one.
+        field: option that holds the name.
+
+    Raises:
+        InputError, RunError: as in `model_folder`.
+    """
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.HFValidationError as error:
+        raise InputError(f"'{name}': {_first_line(error)}", code=ErrorCode.INVALID_OPTION, field=field) from None
+    except errors.LocalEntryNotFoundError as error:
+        raise _unreachable(error.__cause__ or error, name, field) from None
+    except errors.OfflineModeIsEnabled as error:
+        raise _unreachable(error, name, field) from None
+    except (errors.HTTPError, RuntimeError) as error:  # type: ignore[attr-defined]
+        # huggingface_hub wraps the error of an upload in a RuntimeError.
+        cause = error if isinstance(error, errors.HTTPError) else error.__cause__  # type: ignore[attr-defined]
+        if not isinstance(cause, errors.HTTPError):  # type: ignore[attr-defined]
+            raise
+        raise _http_error(cause, name, field) from None
+
+
+@contextmanager
+def progress_on_terminals() -> Iterator[None]:
+    """Disable the progress bars of huggingface_hub where standard error is no terminal."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if sys.stderr.isatty() or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def _unreachable(error: BaseException, name: str, field: str | None) -> InputError | RunError:
+    from huggingface_hub import constants
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if isinstance(error, OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
+        message = (
+            f"'{name}' is no folder here and not in Hugging Face's cache ({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE "
+            "is set"
+        )
+        return InputError(message, code=ErrorCode.FILE_NOT_FOUND, field=field)
+    message = (
+        f"'{name}': {constants.ENDPOINT} cannot be reached ({_first_line(error)}); check the network, HF_ENDPOINT and "
+        "proxies"
+    )
+    return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
+
+
+def _http_error(error: Exception, name: str, field: str | None) -> InputError | RunError:
+    from huggingface_hub import constants, errors, get_token
+
+    response = getattr(error, "response", None)
+    if response is None:
+        return _unreachable(error, name, field)
+    address, status = constants.ENDPOINT, response.status_code
+    if isinstance(error, errors.GatedRepoError):
+        message = f"accept the conditions of {address}/{name} with your account, and {TOKEN_HINT}"
+        return InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field=field)
+    if isinstance(error, errors.RevisionNotFoundError):
+        return InputError(f"'{name}': no such revision at {address}", code=ErrorCode.UNKNOWN_NAME, field=field)
+    if isinstance(error, errors.RepositoryNotFoundError):
+        message = f"'{name}' is no folder here, and {address} has no such repository, or none for your token; {TOKEN_HINT}"
+        return InputError(message, code=ErrorCode.UNKNOWN_NAME, field=field)
+    if status in (401, 403):
+        found = "the token has no permission for it, or is wrong" if get_token() else "there is no token"
+        message = f"'{name}': {address} refuses access ({status}); {found}; {TOKEN_HINT}"
+        return InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field=field)
+    reason = getattr(error, "server_message", None) or response.reason_phrase
+    message = f"'{name}': {address} answers with {status} ({' '.join(str(reason).split())[:200]})"
+    return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
