@@ -38,6 +38,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "boxes": ("maira boxes --checkpoint checkpoints/phantom --manifest phantoms/manifest.jsonl --out boxes.jsonl",),
     "convert": ("maira convert maira-2 --to own --out maira-2-own",),
     "assemble": ("maira assemble --encoder rad-dino --language-model vicuna-7b-v1.5 --out fresh",),
+    "push": (
+        "maira push runs/phantom/checkpoint ORG/NAME --license mit --results phantoms=results --dry-run",
+        "maira push runs/phantom/checkpoint ORG/NAME --license mit --results phantoms=results",
+    ),
     "judge-train": (
         "maira judge-train configs/judges/entailment.yaml model=MODEL train=data/samples.jsonl out=runs/judge",
     ),

@@ -15,6 +15,7 @@ from maira.cli.judge import DATA_MANUAL, judge_data, judge_train
 from maira.cli.manifest import pack, show, stats
 from maira.cli.model import assemble, convert, train
 from maira.cli.prepare import app as prepare_app
+from maira.cli.push import push
 from maira.cli.review import app as review_app
 from maira.runtime.processes import exit_process, run_as_group
 from radfact.cli.program import Version, add_examples, run_command
@@ -72,6 +73,7 @@ app.command()(ground)
 app.command()(boxes)
 app.command()(convert)
 app.command()(assemble)
+app.command()(push)
 app.command("judge-data", help=DATA_MANUAL)(judge_data)
 app.command("judge-train")(judge_train)
 app.add_typer(evaluate_app, name="evaluate")

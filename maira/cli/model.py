@@ -64,7 +64,9 @@ def convert(
     from maira.model.convert import convert as run
 
     with show_progress("writing files") as on_progress:
-        written = run(model_folder(checkpoint, field="checkpoint"), out, to.value, shard_size=shard_size, on_progress=on_progress)
+        written = run(
+            model_folder(checkpoint, field="checkpoint"), out, to.value, shard_size=shard_size, on_progress=on_progress
+        )
     print_line(Console(), f"{written} tensors in the layout '{to.value}': {out}")
 
 

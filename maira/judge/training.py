@@ -23,6 +23,7 @@ from maira.train.loss import Losses, PackedLossModel, answer_losses
 from maira.train.parallel import DistributedContext, sharding
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.download import file_sha256
 
 _LAYOUT = ("intermediate_size", "num_key_value_heads", "max_position_embeddings", "rope_parameters")
 """Fields of a Llama's configuration that those of other causal language models may lack."""
@@ -111,9 +112,13 @@ def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, 
         model.config,
         lambda folder: write_judge(model, config, context, folder),
         only_trained=True,
-        origin={"model": fingerprint(config.model)} if context.is_main else {},
+        origin=_fingerprints(config) if context.is_main else {},
         make_validator=make_validator if config.validation.sources else None,
     )
+
+
+def _fingerprints(config: JudgeTrainConfig) -> dict[str, Any]:
+    return {"model": fingerprint(config.model), "train": [file_sha256(source.file) for source in config.train]}
 
 
 def stops(model: Any, tokenizer: Any) -> frozenset[int]:

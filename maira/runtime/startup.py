@@ -1,6 +1,4 @@
-"""What `import maira` does: find this project's packages, let transformers' Auto classes find the model, and silence
-messages for the authors of libraries.
-"""
+"""What `import maira` does: find our packages, let the Auto classes find the model, silence messages of libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ _AUTO_CLASSES = {
     "transformers.models.auto.processing_auto": ("AutoProcessor", ("from_pretrained",)),
     "transformers.models.auto.image_processing_auto": ("AutoImageProcessor", ("from_pretrained",)),
 }
-"""Classes, by module, whose methods look for a registered class; the Auto classes of models call those of AutoConfig."""
+"""Classes, by module, and their methods that look for registered classes; Auto classes of models call AutoConfig."""
 
 _SILENCED = {
     # transformers imports torchao wherever it is installed; the message is for torchao's authors.

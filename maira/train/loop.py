@@ -43,10 +43,12 @@ from maira.train.logging import MetricsLogger
 from maira.train.loss import PackedLossModel
 from maira.train.optimizers import make_lr_schedule, make_optimizer
 from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize, sharding
+from maira.train.record import FILE as RECORD_FILE
+from maira.train.record import make_record
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.hub import model_folder
-from radfact.io.jsonl import append_jsonl
+from radfact.io.jsonl import append_jsonl, write_json
 from radfact.io.outputs import Output, lock_output
 from radfact.progress import ProgressDisplay
 
@@ -420,6 +422,9 @@ def run_training(
             except InputError:
                 trainer.close()
                 raise
+            if context.is_main:
+                record = make_record(config, trainer.origin, trainer.dataset.table, trainer.schedule.steps)
+                write_json(config.out / RECORD_FILE, record.model_dump(mode="json"))
         except InputError:
             if is_new:
                 for name in ("tables", "tensorboard"):

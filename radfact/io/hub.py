@@ -90,12 +90,16 @@ def hub_errors(name: str, *, field: str | None = None) -> Iterator[None]:
         raise _unreachable(error.__cause__ or error, name, field) from None
     except errors.OfflineModeIsEnabled as error:
         raise _unreachable(error, name, field) from None
-    except (errors.HTTPError, RuntimeError) as error:  # type: ignore[attr-defined]
-        # huggingface_hub wraps the error of an upload in a RuntimeError.
-        cause = error if isinstance(error, errors.HTTPError) else error.__cause__  # type: ignore[attr-defined]
-        if not isinstance(cause, errors.HTTPError):  # type: ignore[attr-defined]
-            raise
-        raise _http_error(cause, name, field) from None
+    except (InputError, RunError):
+        raise
+    except errors.HTTPError as error:  # type: ignore[attr-defined]
+        raise _http_error(error, name, field) from None
+    except RuntimeError as error:
+        # An upload wraps its error, and hf_xet raises nothing narrower.
+        raise _http_error(error.__cause__ or error, name, field) from None
+    except ValueError as error:
+        # Metadata of a model card that the Hub refuses, among others.
+        raise InputError(f"'{name}': {' '.join(str(error).split())}", field=field) from None
 
 
 @contextmanager
@@ -119,8 +123,8 @@ def _unreachable(error: BaseException, name: str, field: str | None) -> InputErr
 
     if isinstance(error, OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
         message = (
-            f"'{name}' is no folder here and not in Hugging Face's cache ({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE "
-            "is set"
+            f"'{name}' is no folder here and not in Hugging Face's cache ({constants.HF_HUB_CACHE}), and "
+            "HF_HUB_OFFLINE is set"
         )
         return InputError(message, code=ErrorCode.FILE_NOT_FOUND, field=field)
     message = (
@@ -130,7 +134,7 @@ def _unreachable(error: BaseException, name: str, field: str | None) -> InputErr
     return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
 
 
-def _http_error(error: Exception, name: str, field: str | None) -> InputError | RunError:
+def _http_error(error: BaseException, name: str, field: str | None) -> InputError | RunError:
     from huggingface_hub import constants, errors, get_token
 
     response = getattr(error, "response", None)
@@ -143,7 +147,9 @@ def _http_error(error: Exception, name: str, field: str | None) -> InputError | 
     if isinstance(error, errors.RevisionNotFoundError):
         return InputError(f"'{name}': no such revision at {address}", code=ErrorCode.UNKNOWN_NAME, field=field)
     if isinstance(error, errors.RepositoryNotFoundError):
-        message = f"'{name}' is no folder here, and {address} has no such repository, or none for your token; {TOKEN_HINT}"
+        message = (
+            f"'{name}' is no folder here, and {address} has no such repository, or none for your token; {TOKEN_HINT}"
+        )
         return InputError(message, code=ErrorCode.UNKNOWN_NAME, field=field)
     if status in (401, 403):
         found = "the token has no permission for it, or is wrong" if get_token() else "there is no token"

@@ -1,0 +1,88 @@
+"""The record of a run, from which the card of a published model is written: `OUT/training.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from maira.train.config.run_config import BaseTrainConfig
+from maira.train.data.packing import ALL_TASKS
+from radfact.doctor.packages import project_version
+from radfact.io.hub import snapshot_name
+from radfact.records import Record
+
+FILE = "training.json"
+
+
+class ModelRecord(Record):
+    """The model that a run started from.
+
+    Attributes:
+        name, commit: repository and commit on the Hub; None for a folder.
+        fingerprint: of its files; None for random weights.
+    """
+
+    name: str | None = None
+    commit: str | None = None
+    fingerprint: str | None = None
+
+
+class SourceRecord(Record):
+    """One source of the training data.
+
+    Attributes:
+        sha256: of the manifest or file; None if it is not known, as for shards.
+        studies: studies, or conversations of a judge, with at least one sample.
+        samples: number of samples by task.
+    """
+
+    sha256: str | None = None
+    studies: int
+    samples: dict[str, int]
+
+
+class TrainingRecord(Record):
+    """`training.json`.
+
+    Attributes:
+        software: version of this package.
+        config: the run config, with defaults.
+        model: model of the start.
+        data: the sources of the training data, in the order of the run config.
+        steps: planned optimizer steps.
+    """
+
+    software: str
+    config: dict[str, Any]
+    model: ModelRecord
+    data: tuple[SourceRecord, ...]
+    steps: int
+
+
+def make_record(config: BaseTrainConfig, origin: dict[str, Any], rows: npt.NDArray[Any], steps: int) -> TrainingRecord:
+    """Make the record of a run.
+
+    Args:
+        config: of the run.
+        origin: fingerprints of the initial model, and of the sources.
+        rows: (samples,) of `SAMPLE_LENGTHS`.
+        steps: planned optimizer steps.
+    """
+    on_hub = snapshot_name(config.model) if isinstance(config.model, Path) else None
+    model = ModelRecord(
+        name=on_hub[0] if on_hub else None, commit=on_hub[1] if on_hub else None, fingerprint=origin["model"]
+    )
+    keys = origin.get("train") or [None] * len(config.train)
+    data = []
+    for index, key in enumerate(keys):
+        own = rows[rows["source"] == index]
+        tasks, counts = np.unique(own["task"], return_counts=True)
+        samples = {str(ALL_TASKS[task]): int(count) for task, count in zip(tasks, counts, strict=True)}
+        studies = len(np.unique(own["number"]))
+        data.append(SourceRecord(sha256=key if isinstance(key, str) else None, studies=studies, samples=samples))
+    return TrainingRecord(
+        software=project_version(), config=config.model_dump(mode="json"), model=model, data=tuple(data), steps=steps
+    )
