@@ -105,7 +105,11 @@ def hub_errors(name: str, *, field: str | None = None) -> Iterator[None]:
 @contextmanager
 def progress_on_terminals() -> Iterator[None]:
     """Disable the progress bars of huggingface_hub where standard error is no terminal."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
 
     if sys.stderr.isatty() or are_progress_bars_disabled():
         yield
