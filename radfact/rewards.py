@@ -1,16 +1,16 @@
-"""Metrics as rewards of reinforcement learning: functions with the signature of TRL's trainers."""
+"""Metrics as rewards of reinforcement learning: of pairs of reports, or with the signature of TRL's trainers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from radfact.errors import ErrorCode, InputError, RunError, list_columns
 from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
 from radfact.metrics.registry import select_metrics
 from radfact.metrics.resources import MetricResources
-from radfact.records import Pair, narrative, parse_sentences
+from radfact.records import Pair, Report, narrative, parse_sentences
 from radfact.statistics.bootstrap import Direction
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -53,6 +53,28 @@ def make_reward(
         InputError: a metric is unknown, lacks a requirement, has no sample-level values, no values for texts or several
             main scores; the weights do not fit.
     """
+    reward = load_reward(*metrics, weights=weights, **options)
+    for name in reward.names:
+        if name in reward.box_scores:
+            raise InputError(
+                f"expected a score of texts, found '{name}', which needs boxes",
+                code=ErrorCode.INVALID_OPTION,
+                field="metrics",
+            )
+    return _TextReward(reward, column)
+
+
+def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None, **options: Any) -> PairReward:
+    """Create a reward of pairs of reports, whose sentences may have boxes.
+
+    Args:
+        metrics: as for `make_reward`; scores of boxes are allowed.
+        weights: as for `make_reward`.
+        options: as for `make_reward`.
+
+    Raises:
+        InputError: as for `make_reward`.
+    """
     if not metrics:
         raise InputError("expected at least one metric", code=ErrorCode.MISSING_OPTION, field="metrics")
     factors = list(weights) if weights is not None else [1.0] * len(metrics)
@@ -76,15 +98,83 @@ def make_reward(
     signed = [
         -factor if direction == "lower" else factor for factor, (*_, direction) in zip(factors, parts, strict=True)
     ]
-    return _Reward([(metric, name) for metric, name, _ in parts], signed, column)
+    return PairReward([(metric, name) for metric, name, _ in parts], signed)
 
 
-class _Reward:
-    """The reward function; TRL logs it under `__name__`."""
+class Reward(NamedTuple):
+    """The reward of a pair.
 
-    def __init__(self, parts: Sequence[tuple[Metric, str]], factors: Sequence[float], column: str) -> None:
-        self._parts, self._factors, self._column = parts, factors, column
-        self.__name__ = "_and_".join(name for _, name in parts)
+    Attributes:
+        total: weighted sum of the scores; None if a score is missing.
+        scores: the scores by name; None for a missing one.
+    """
+
+    total: float | None
+    scores: dict[str, float | None]
+
+
+class PairReward:
+    """The weighted sum of some scores of pairs (`load_reward`).
+
+    A score of boxes has its worst value, 0, if exactly one of the two reports has boxes: otherwise a report could avoid
+    the score by leaving out its boxes. If neither has boxes, the score does not count, and the sum of the others is
+    scaled to the sum of all weights.
+
+    Attributes:
+        names: of the scores.
+        box_scores: those of them that need boxes.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Metric, str]], factors: Sequence[float]) -> None:
+        self._parts, self._factors = parts, factors
+        self.names = [name for _, name in parts]
+        self.box_scores = {name for metric, name in parts if name in metric.box_scores}
+
+    def __call__(self, pairs: Sequence[Pair]) -> list[Reward]:
+        """Score pairs; all pairs of a call are scored together.
+
+        Raises:
+            RunError: a metric fails.
+        """
+        if not pairs:
+            return []
+        results: dict[int, MetricResult] = {}
+        for metric, _ in self._parts:
+            # Several scores of a metric come from one result.
+            if id(metric) not in results:
+                with report_errors(metric.name, RunError):
+                    results[id(metric)] = score_pairs(metric, pairs)
+        columns = [
+            _values(results[id(metric)], name, metric.worst_values.get(name, math.nan), pairs)
+            for metric, name in self._parts
+        ]
+        for (metric, name), column in zip(self._parts, columns, strict=True):
+            if name in self.box_scores:
+                _complete_box_scores(column, pairs, results[id(metric)].failures)
+        return [self._reward(pair, values) for pair, values in zip(pairs, zip(*columns, strict=True), strict=True)]
+
+    def _reward(self, pair: Pair, values: Sequence[float]) -> Reward:
+        has_boxes = _has_boxes(pair.candidate) or _has_boxes(pair.reference)
+        counted = [
+            (factor, value)
+            for name, factor, value in zip(self.names, self._factors, values, strict=True)
+            if has_boxes or name not in self.box_scores
+        ]
+        scale = 1.0
+        if len(counted) < len(values):
+            weight = sum(abs(factor) for factor, _ in counted)
+            scale = sum(map(abs, self._factors)) / weight if weight else math.nan
+        total = scale * sum(factor * value for factor, value in counted)
+        scores = {name: _finite(value) for name, value in zip(self.names, values, strict=True)}
+        return Reward(_finite(total) if counted else None, scores)
+
+
+class _TextReward:
+    """The reward function of TRL, which logs it under `__name__`."""
+
+    def __init__(self, reward: PairReward, column: str) -> None:
+        self._reward, self._column = reward, column
+        self.__name__ = "_and_".join(reward.names)
 
     def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         references = columns.get(self._column)
@@ -104,19 +194,29 @@ class _Reward:
             Pair(str(index), _text_of(completion), _reference_text(reference))
             for index, (completion, reference) in enumerate(zip(completions, references, strict=True))
         ]
-        if not pairs:
-            return []
-        results: dict[int, MetricResult] = {}
-        for metric, _ in self._parts:
-            # Several scores of a metric come from one result.
-            if id(metric) not in results:
-                with report_errors(metric.name, RunError):
-                    results[id(metric)] = score_pairs(metric, pairs)
-        totals = [0.0] * len(pairs)
-        for (metric, name), factor in zip(self._parts, self._factors, strict=True):
-            values = _values(results[id(metric)], name, metric.worst_values.get(name, math.nan), pairs)
-            totals = [total + factor * value for total, value in zip(totals, values, strict=True)]
-        return [total if math.isfinite(total) else None for total in totals]
+        return [reward.total for reward in self._reward(pairs)]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _has_boxes(report: Report) -> bool:
+    return not isinstance(report, str) and any(sentence.has_region for sentence in report)
+
+
+def _complete_box_scores(values: list[float], pairs: Sequence[Pair], failures: Mapping[int, str]) -> None:
+    """Replace missing scores of boxes by 0 in place where exactly one of the two reports has boxes.
+
+    Args:
+        values: one score per pair.
+        pairs: of reports.
+        failures: reasons why pairs could not be scored, by index; these stay missing.
+    """
+    for index, pair in enumerate(pairs):
+        is_one_sided = _has_boxes(pair.candidate) != _has_boxes(pair.reference)
+        if math.isnan(values[index]) and is_one_sided and index not in failures:
+            values[index] = 0.0
 
 
 def _values(result: MetricResult, name: str, worst: float, pairs: Sequence[Pair]) -> list[float]:
@@ -152,12 +252,6 @@ def _select_score(metric_or_score: MetricOrScore, resources: MetricResources) ->
         )
     if name in metric.dataset_scores:
         raise _no_sample_values(name)
-    if name in metric.box_scores:
-        raise InputError(
-            f"expected a score of texts, found '{name}', which needs boxes",
-            code=ErrorCode.INVALID_OPTION,
-            field="metrics",
-        )
     return metric, name, directions[name]
 
 

@@ -1,4 +1,4 @@
-"""Logits processors for transformers: the grammar of grounded reports, the repetition guard, and non-finite logits."""
+"""Logits processors for transformers: grammar of reports, repetition guard, sampling, and non-finite logits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from maira.generate.engine import Sampling
 from maira.model.grammar import Allow, Grammar, ReportState, Vocabulary
 from maira.model.repetition import is_loop
 
@@ -59,11 +60,7 @@ class GrammarMask:
     def _table(self, scores: Tensor) -> Tensor:
         """Return the mask (rows of `Allow`, vocabulary) on the device of the scores."""
         if self._forbidden.device != scores.device or self._forbidden.shape[-1] != scores.shape[1]:
-            # The head may have more rows than the vocabulary has tokens.
-            allowed = np.zeros((len(self.grammar.allowed), scores.shape[1]), bool)
-            allowed[:, : self.grammar.allowed.shape[1]] = self.grammar.allowed
-            allowed[Allow.ANYTHING] = True
-            self._forbidden = torch.from_numpy(~allowed).to(scores.device)
+            self._forbidden = forbidden_table(self.grammar, scores.shape[1]).to(scores.device)
         return self._forbidden
 
     def _is_cut(self, scores: Tensor, state: ReportState, choice: int) -> bool:
@@ -73,6 +70,19 @@ class GrammarMask:
         unlimited_scores = scores.masked_fill(self._forbidden[unlimited], -torch.inf)
         unlimited_scores[banned] = -torch.inf
         return bool(self._forbidden[choice, unlimited_scores.argmax()])
+
+
+def forbidden_table(grammar: Grammar, size: int) -> Tensor:
+    """Return (rows of `Allow`, size), whether a token may not come next.
+
+    Args:
+        grammar: tables of the grammar.
+        size: rows of the head, which may have more rows than the vocabulary has tokens.
+    """
+    allowed = np.zeros((len(grammar.allowed), size), bool)
+    allowed[:, : grammar.allowed.shape[1]] = grammar.allowed
+    allowed[Allow.ANYTHING] = True
+    return torch.from_numpy(~allowed)
 
 
 class GrammarProcessor(LogitsProcessor):
@@ -125,6 +135,33 @@ class GrammarProcessor(LogitsProcessor):
         self._last_tokens = [token for _, token in pairs]
         for state, token in zip(self._states, self._last_tokens, strict=True):
             state.advance(token)
+
+
+class Sampler(LogitsProcessor):
+    """Draws the next token of each row, and leaves it as the only one; the last processor of greedy generation.
+
+    Each row has its own random numbers, one per token, so that a response does not depend on its batch.
+
+    Args:
+        samplings: of the rows; all of one temperature.
+        suppressed: token that is never drawn.
+    """
+
+    def __init__(self, samplings: Sequence[Sampling], suppressed: int) -> None:
+        self._temperature, self._suppressed = samplings[0].temperature, suppressed
+        self._generators = [np.random.default_rng(sampling.seed) for sampling in samplings]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
+        """Return scores (rows, vocabulary) with -inf for all tokens but the drawn ones."""
+        scaled = scores.double() / self._temperature
+        scaled[:, self._suppressed] = -torch.inf
+        # In double precision, so that the sums of a large vocabulary keep its rare tokens.
+        sums = scaled.softmax(-1).cumsum(-1)
+        uniform = torch.tensor([rng.random() for rng in self._generators], dtype=torch.float64, device=scores.device)
+        # The first token whose sum exceeds the number has a probability above 0.
+        drawn = torch.searchsorted(sums, (uniform * sums[:, -1])[:, None], right=True)
+        drawn = drawn.clamp(max=scores.shape[1] - 1)
+        return torch.full_like(scores, -torch.inf).scatter(-1, drawn, 0.0)
 
 
 class FiniteCheck(LogitsProcessor):

@@ -26,6 +26,19 @@ _ENGINES: dict[EngineKind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """Random choice of the tokens of a response.
+
+    Attributes:
+        temperature: the scores of the tokens are divided by it.
+        seed: of the response, whatever the other responses of its batch.
+    """
+
+    temperature: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """A request for one response.
 
@@ -33,11 +46,13 @@ class GenerationRequest:
         example: prompt and images; the prompt of a box completion ends within a report.
         form: constraint on the response.
         max_new_tokens: limit of the response.
+        sampling: draw each token at random (transformers engine only); None for the most likely token.
     """
 
     example: Example
     form: Form
     max_new_tokens: int
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +63,13 @@ class Response:
         text: text without control tokens; for a box completion up to and including `</obj>`.
         cut_off: whether the token limit ended the text, instead of the model.
         seconds: share of the time of everything that ran together.
+        ids: tokens of the response, with the one that ends it.
     """
 
     text: str
     cut_off: bool
     seconds: float
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +99,8 @@ class Engine(Protocol):
         """Release what the engine holds."""
 
 
+ONLY_GREEDY = "vLLM generates the most likely tokens only; sample with the transformers engine"
+"""Reason of a request that vLLM cannot handle."""
 NON_FINITE = "the model computed NaN or infinite logits; its weights or this image overflow"
 """Reason of a request whose next token cannot be chosen."""
 

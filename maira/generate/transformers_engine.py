@@ -1,11 +1,11 @@
-"""Greedy generation with transformers."""
+"""Generation with transformers: of the most likely tokens, or sampled."""
 
 from __future__ import annotations
 
 import gc
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from logging import LogRecord, getLogger
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StaticCache
 
-from maira.generate.constraints import FiniteCheck, GrammarProcessor, NarrativeGuard
+from maira.generate.constraints import FiniteCheck, GrammarProcessor, NarrativeGuard, Sampler
 from maira.generate.engine import (
     NON_FINITE,
     FailedRequest,
@@ -127,7 +127,7 @@ class TransformersEngine:
     def _generate_batches(
         self, requests: Sequence[GenerationRequest], lengths: Sequence[int], order: Sequence[int]
     ) -> Iterator[tuple[int, Response | FailedRequest]]:
-        kinds = [(request.form, request.max_new_tokens) for request in requests]
+        kinds = [(request.form, request.max_new_tokens, request.sampling is not None) for request in requests]
         self._is_compiled = self.options.cache == "static" or len(order) >= _COMPILED_FROM
         order = sorted(order, key=lambda index: (kinds[index], lengths[index]), reverse=True)
         images = [requests[index].example.images for index in order]
@@ -197,18 +197,22 @@ class TransformersEngine:
 
     def _generate(
         self, requests: Sequence[GenerationRequest], images: Mapping[Path, Tensor | InputError]
-    ) -> list[tuple[str, bool] | None]:
-        """Return the text of each response and whether the token limit ended it; None for one of non-finite logits."""
+    ) -> list[tuple[str, bool, tuple[int, ...]] | None]:
+        """Return text and tokens of each response, and whether the token limit ended it; None for non-finite logits."""
         limit, form, tokenizer = requests[0].max_new_tokens, requests[0].form, self.processor.tokenizer
         ends = set(self.vocabulary.ends)
         if form == "boxes":
             ends.add(self.vocabulary.ids[OBJECT_END])
         grammar, finite = None, FiniteCheck()
         constraints: list[LogitsProcessor] = [finite]
-        if not self.options.free and form == "narrative":
+        samplings = [request.sampling for request in requests if request.sampling is not None]
+        if not self.options.free and form == "narrative" and not samplings:
             constraints.append(NarrativeGuard(self.vocabulary, tokenizer))
-        elif not self.options.free:
+        elif not self.options.free and form != "narrative":
             constraints.append(grammar := GrammarProcessor(self.grammar, limit, in_box=form == "boxes"))
+        suppressed = self.model.config.image_token_index
+        if samplings:
+            constraints.append(Sampler(samplings, suppressed))
         examples = [request.example for request in requests]
         rows = [self.processor.encode_prompt(example.prompt, len(example.images)) for example in examples]
         prompt, mask = (tensor.to(self.device) for tensor in pad(rows, tokenizer.pad_token_id, left=True))
@@ -223,7 +227,7 @@ class TransformersEngine:
                 do_sample=False,
                 eos_token_id=sorted(ends),
                 pad_token_id=tokenizer.pad_token_id,
-                suppress_tokens=[self.model.config.image_token_index],
+                suppress_tokens=[suppressed],
                 logits_processor=LogitsProcessorList(constraints),
             )[:, prompt.shape[1] :]
         cut_off = [ends.isdisjoint(row) for row in ids.tolist()]
@@ -232,8 +236,8 @@ class TransformersEngine:
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
         is_broken = [False] * len(rows) if finite.is_broken is None else finite.is_broken.tolist()
         return [
-            None if broken else (text.strip(), is_cut)
-            for text, is_cut, broken in zip(texts, cut_off, is_broken, strict=True)
+            None if broken else (text.strip(), is_cut, _until_end(row, ends))
+            for text, is_cut, broken, row in zip(texts, cut_off, is_broken, ids.tolist(), strict=True)
         ]
 
     def _image_tokens(self, patches: Sequence[Any]) -> Tensor | None:
@@ -359,8 +363,17 @@ def select_device(name: str | None) -> torch.device:
     return device
 
 
-def _response(text: tuple[str, bool] | None, seconds: float) -> Response | FailedRequest:
-    return FailedRequest(NON_FINITE) if text is None else Response(*text, seconds)
+def _response(result: tuple[str, bool, tuple[int, ...]] | None, seconds: float) -> Response | FailedRequest:
+    if result is None:
+        return FailedRequest(NON_FINITE)
+    text, is_cut, ids = result
+    return Response(text, is_cut, seconds, ids)
+
+
+def _until_end(ids: Sequence[int], ends: Set[int]) -> tuple[int, ...]:
+    """Return tokens up to and including the first that ends the response, without the padding after it."""
+    end = next((place for place, token in enumerate(ids) if token in ends), len(ids) - 1)
+    return tuple(ids[: end + 1])
 
 
 def _image_failure(request: GenerationRequest, images: Mapping[Path, Tensor | InputError]) -> FailedRequest | None:

@@ -18,7 +18,14 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from maira.generate.engine import NON_FINITE, FailedRequest, GenerationRequest, Response, limit_to_window
+from maira.generate.engine import (
+    NON_FINITE,
+    ONLY_GREEDY,
+    FailedRequest,
+    GenerationRequest,
+    Response,
+    limit_to_window,
+)
 from maira.generate.options import EngineOptions
 from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
@@ -157,6 +164,8 @@ class VLLMEngine:
     async def _generate_one(self, request: GenerationRequest, prompt: Tensor) -> Response | FailedRequest:
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        if request.sampling is not None:
+            return FailedRequest(ONLY_GREEDY)
         request = limit_to_window(request, len(prompt), self._longest)
         self._request_count += 1
         start = self._clock.start()
@@ -203,7 +212,9 @@ class VLLMEngine:
         if any(score >= BROKEN for score in scores):
             return FailedRequest(NON_FINITE)
         cut_off = self._ends_of(request).isdisjoint(ids) or any(score >= CUT for score in scores)
-        return Response(str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip(), cut_off, seconds)
+        return Response(
+            str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip(), cut_off, seconds, tuple(ids)
+        )
 
 
 @contextmanager

@@ -9,16 +9,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from data.shards import PackedSample
 from data.study import Study
 from maira.generate.drafts import make_draft, without_references
 from maira.generate.engine import FailedRequest, length_key, report_request
-from maira.generate.options import EngineOptions
 from maira.generate.response_file import GenerationItem, Row
 from maira.generate.transformers_engine import TransformersEngine
 from maira.grounding.boxes import Overlap, box_completions, summarize_overlaps
@@ -31,10 +28,12 @@ from maira.train.data.batches import unreadable_sample_error
 from maira.train.data.dataset import StudyDataset
 from maira.train.data.packing import TASKS
 from maira.train.data.sources import UnreadableSample, check_images
+from maira.train.generation import generating, parse_draft, study_on_disk, with_answer
+from maira.train.monitoring import DraftMonitor
 from maira.train.parallel import DistributedContext, ParallelModel
 from radfact.io.jsonl import write_jsonl
 from radfact.pipeline import RadFact
-from radfact.records import Pair, Report, Sentence
+from radfact.records import Pair, Report
 from radfact.scoring.radfact import SCORES
 
 BOXES = {"precision": "precision", "recall": "recall", "mean_iou": "iou"}
@@ -47,7 +46,8 @@ class DraftRound(NamedTuple):
     """Result of one round of drafts.
 
     Attributes:
-        scores: `drafts/...` by RadFact with the offline judge, `boxes/...` by box completion; None if undefined.
+        scores: `drafts/...` by RadFact with the offline judge, `boxes/...` by box completion, and with rewards those of
+            `maira.train.monitoring`; None if undefined.
         failures: reasons why requests have no response.
     """
 
@@ -82,11 +82,12 @@ class DraftEvaluator:
         studies: list[Study] = []
         for source, number, task in drawn:
             with self._reading():
-                studies.append(_with_answer(dataset.study(source, number), task))
+                studies.append(with_answer(dataset.study(source, number), task))
         self._failures.clear()  # reported by the process that drafts the study
         self._references: dict[str, Report] = {
             study.sample_id: study.grounded_findings or study.findings or "" for study in studies
         }
+        self._monitor = DraftMonitor() if config.grpo else None
         self.names = [f"drafts/{name}" for name in SCORES] if studies else []
         if any(has_reference_boxes(study) for study in studies):
             self.names += [f"boxes/{name}" for name in BOXES.values()]
@@ -94,8 +95,8 @@ class DraftEvaluator:
         self._items: list[GenerationItem] = []
         for source, number, task in drawn[context.rank :: context.size]:
             with self._reading():
-                study = _on_disk(dataset.sources[source].read(number), Path(self._radiographs.name) / str(source))
-                shown = drop_inputs(_with_answer(study, task), config.drop)
+                study = study_on_disk(dataset.sources[source].read(number), Path(self._radiographs.name) / str(source))
+                shown = drop_inputs(with_answer(study, task), config.drop)
                 if errors := check_images(shown)[1]:
                     raise errors[0]
                 self._items += list(_requests(shown, task, config))
@@ -120,16 +121,8 @@ class DraftEvaluator:
             model: in training, set to evaluation mode by the caller.
             step: optimizer steps done.
         """
-        maira: Any = model.training.model
-        autocast = torch.autocast(self._context.device.type, torch.bfloat16, enabled=model.autocast)
-        # Blocks are compiled for packed rows; prompts, caches and single tokens would compile them again and again.
-        with gathered_weights(model), autocast, torch.compiler.set_stance("force_eager"):
-            # A static cache would stay in memory beside the training, and autocast gives keys and values other types.
-            options = EngineOptions(cache="dynamic", image_check=self._config.faults.image_check)
-            engine = TransformersEngine.from_model(maira, self._processor, options)
+        with generating(model, self._processor, self._config.faults.image_check) as engine:
             drafts, boxes, failures = self._generate(engine, f"step-{step}")
-        if self._context.device.type == "cuda":
-            torch.cuda.empty_cache()  # the memory of the key-value cache
         parts = self._context.gather((drafts, boxes, failures))
         scores: dict[str, float | None] = {}
         if self._context.is_main:
@@ -154,9 +147,13 @@ class DraftEvaluator:
     def _score(self, drafts: Sequence[Row], boxes: Sequence[Row]) -> dict[str, float | None]:
         from radfact.judges.offline.judge import OfflineJudge
 
-        pairs = [Pair(row["sample_id"], _report(row["report"]), self._references[row["sample_id"]]) for row in drafts]
+        pairs = [
+            Pair(row["sample_id"], parse_draft(row["report"]), self._references[row["sample_id"]]) for row in drafts
+        ]
         scored = RadFact(OfflineJudge(), bootstrap=0).score(pairs).scores
         scores: dict[str, float | None] = {f"drafts/{name}": scored.get(name) for name in SCORES}
+        if self._monitor is not None and pairs:
+            scores |= self._monitor(pairs)
         overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in boxes if row["iou"] is not None]
         if f"boxes/{BOXES['mean_iou']}" in self.names:
             box_scores = summarize_overlaps(overlaps, replicates=0)
@@ -185,43 +182,6 @@ def sample_studies(dataset: StudyDataset, config: TrainConfig) -> list[tuple[int
     return [(*places[i], tasks[places[i]]) for i in sorted(chosen.tolist())]
 
 
-@contextmanager
-def gathered_weights(model: ParallelModel) -> Iterator[None]:
-    """Context with all weights of a sharded model on every process, in the type of the computation.
-
-    All processes enter it; inside, they compute independently.
-    """
-    from torch.distributed.fsdp import FSDPModule
-
-    sharded = {name: part for name, part in model.training.named_modules() if isinstance(part, FSDPModule)}
-    with model.context.collective_section():
-        for part in sharded.values():
-            part.set_reshard_after_forward(False, recurse=False)
-            part.unshard()
-    try:
-        yield
-    finally:
-        for name, part in sharded.items():
-            part.reshard()
-            # The root module keeps its weights after a forward pass, since the backward pass begins with them.
-            part.set_reshard_after_forward(name != "", recurse=False)
-
-
-def _on_disk(sample: PackedSample, folder: Path) -> Study:
-    """Return the study with its images as files; images of shards are written to a folder."""
-    paths = {}
-    for column, content in sample.images.items():
-        folder.mkdir(exist_ok=True)
-        paths[column] = folder / getattr(sample.study, column).name
-        paths[column].write_bytes(content)
-    return sample.study.model_copy(update=paths)
-
-
-def _with_answer(study: Study, task: Task) -> Study:
-    """Return the study with the report of one task only."""
-    return study.model_copy(update={"grounded_findings": None} if task == "findings" else {"findings": None})
-
-
 def _requests(study: Study, task: Task, config: TrainConfig) -> Iterator[GenerationItem]:
     """Yield the requests for the report of a study and for the boxes of each sentence of a grounded reference."""
     with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
@@ -229,7 +189,3 @@ def _requests(study: Study, task: Task, config: TrainConfig) -> Iterator[Generat
         yield GenerationItem((study.sample_id,), study.sample_id, report_request(example), partial(make_draft, example))
         for completion in box_completions(study, preset=config.preset):
             yield completion_item(study, completion, NEW_TOKENS["phrase"])
-
-
-def _report(report: Any) -> Report:
-    return report if isinstance(report, str) else [Sentence.model_validate(sentence) for sentence in report]

@@ -6,13 +6,15 @@ Source: MAIRA-2, appendix B.2.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -35,7 +37,7 @@ from maira.train.blocks import prepare_blocks
 from maira.train.checkpointing import CheckpointManager, check_same_run, read_record, resume_fields
 from maira.train.components import check_context
 from maira.train.config.run_config import BaseTrainConfig
-from maira.train.data.batches import Phase, SkippedSample, iterate_steps
+from maira.train.data.batches import Phase, SkippedSample, StepBatches, iterate_steps
 from maira.train.data.packing import PackedBatch, SampleDataset, StepTotals
 from maira.train.data.schedule import DataSchedule
 from maira.train.data.workers import is_worker_killed, worker_killed
@@ -43,8 +45,10 @@ from maira.train.logging import MetricsLogger
 from maira.train.loss import PackedLossModel
 from maira.train.optimizers import make_lr_schedule, make_optimizer
 from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize, sharding
+from maira.train.policy import STATISTICS
 from maira.train.record import FILE as RECORD_FILE
 from maira.train.record import make_record
+from maira.train.rollouts import RolloutSampler
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.hub import model_folder
@@ -65,12 +69,14 @@ class StepResult(NamedTuple):
         norm: () tensor, norm of the gradient that the parameters now hold, before clipping.
         norm_value: the same as a number.
         sample_ids: samples of this process's rows.
+        log_probs: of the sampled tokens of each row; empty without a policy.
     """
 
     losses: dict[str, float]
     norm: Tensor
     norm_value: float
     sample_ids: list[str]
+    log_probs: list[Tensor]
 
 
 @dataclass
@@ -91,6 +97,7 @@ class Trainer:
         anomalies: detector of anomalies.
         origin: fingerprints of model and data, as in `TrainingSetup`.
         validator: validates during the run; None without validation data.
+        sampler: samples the answers to train on; None for those of the data.
         step: optimizer steps done.
     """
 
@@ -107,6 +114,7 @@ class Trainer:
     anomalies: AnomalyDetector
     origin: dict[str, Any]
     validator: Validator | None = None
+    sampler: RolloutSampler | None = None
     step: int = 0
 
     def train(self, termination: TerminationSignal) -> None:
@@ -120,28 +128,23 @@ class Trainer:
             RunError: an anomaly ended the run, a process received a termination signal, or a process died.
         """
         config, context = self.config, self.context
-        steps = iterate_steps(
-            self.dataset,
-            self.schedule,
-            self.step,
-            rank=context.rank,
-            world_size=context.size,
-            workers=config.workers,
-        )
-        with closing(steps):
+        with closing(self._iterate_steps()) as steps:
             self.model.wrapped.train()
             self._validate()
             while self.step < self.schedule.steps:
                 started = time.perf_counter()
-                _, batches, skipped = next(steps)
+                _, batches, skipped, sampled = next(steps)
                 waited = time.perf_counter() - started
                 # Processes that have failed report it here, where no other process waits for their tensors.
                 reports = context.gather((termination.is_received, skipped))
-                if any(is_terminated for is_terminated, _ in reports):
+                # A state is saved before new answers are sampled, since it does not contain them.
+                if self.step % config.steps_per_draw == 0 and any(is_terminated for is_terminated, _ in reports):
                     self._terminate()
                 batches = self._exclude_skipped([sample for _, samples in reports for sample in samples], batches)
                 with context.collective_section():
-                    result = self._compute_gradient(batches, waited)
+                    result = self._compute_gradient(batches, waited, sampled)
+                if self.sampler is not None:
+                    self.sampler.record(result.log_probs)
                 if (kind := self.anomalies.check(result.losses["loss"], result.norm_value)) is None:
                     with context.collective_section():
                         self._update(result)
@@ -294,28 +297,54 @@ class Trainer:
                 lambda skipped: self._record_skipped(self.step, skipped, "validation", of=validator.samples),
             )
 
-    def _compute_gradient(self, batches: list[PackedBatch], waited: float) -> StepResult:
+    def _iterate_steps(self) -> Generator[StepBatches]:
+        if self.sampler is not None:
+            return self.sampler.iterate(self.step)
+        return iterate_steps(
+            self.dataset,
+            self.schedule,
+            self.step,
+            rank=self.context.rank,
+            world_size=self.context.size,
+            workers=self.config.workers,
+        )
+
+    def _compute_gradient(
+        self, batches: list[PackedBatch], waited: float, sampled: Mapping[str, float] = MappingProxyType({})
+    ) -> StepResult:
         """Compute losses and gradient of a step from the rows of all processes.
 
         Args:
             batches: rows of this process.
             waited: seconds that this process has waited for them.
+            sampled: metrics of sampled answers; without a reward, the loss is not finite.
         """
         totals, weight = batches[0].totals, self.model.training.patch_weight
-        sums = torch.zeros(2, dtype=torch.float64, device=self.context.device)
+        log_probs: list[Tensor] = []
+        count = 2 + (len(STATISTICS) if self.sampler is not None else 0)
+        sums = torch.zeros(count, dtype=torch.float64, device=self.context.device)
         for number, batch in enumerate(batches, start=1):
             self.log.count_row(batch, waited if number == 1 else 0.0)
             with self.model.accumulate(is_last=number == len(batches)):
                 losses = self.model(batch.to(self.context.device))
                 self.model.backward(losses.total(totals, weight))
-            sums += torch.stack([losses.answer.detach(), losses.patches.detach()])
+            sums[:2] += torch.stack([losses.answer.detach(), losses.patches.detach()])
+            if losses.statistics is not None and losses.log_probs is not None:
+                sums[2:] += losses.statistics
+                log_probs.append(losses.log_probs)
         norm = self.model.gradient_norm()
         # The only synchronization with the device, apart from the checks of a row's tokens.
-        answer, patches, norm_value = torch.stack([*self.context.sum(sums), norm.double()]).tolist()
+        answer, patches, *statistics, norm_value = torch.stack([*self.context.sum(sums), norm.double()]).tolist()
         terms = {"answer": answer / totals.answer_tokens, "patches": patches / totals.samples}
         loss = terms["answer"] + weight * terms["patches"]
+        losses_by_name = {"loss": loss} | (terms if weight else {})
+        if sampled:
+            tokens, *others = statistics
+            means = {name: value / max(1.0, tokens) for name, value in zip(STATISTICS[1:], others, strict=True)}
+            loss = loss if math.isfinite(sampled["reward"]) else math.nan
+            losses_by_name = {"loss": loss, **sampled, **means}
         sample_ids = [sample_id for batch in batches for sample_id in batch.sample_ids]
-        return StepResult({"loss": loss} | (terms if weight else {}), norm, norm_value, sample_ids)
+        return StepResult(losses_by_name, norm, norm_value, sample_ids, log_probs)
 
     def _update(self, result: StepResult) -> None:
         """Clip the gradient and take an optimizer step."""
@@ -377,6 +406,7 @@ class TrainingSetup:
         origin: `model`, a fingerprint of the checkpoint to start from (None: a fresh model), and others; empty in
             processes other than the main one.
         make_validator: makes the validator from the logger and the number of steps; None without validation data.
+        make_sampler: makes the sampler of answers from model, schedule and logger; None for the answers of the data.
     """
 
     training: PackedLossModel
@@ -386,6 +416,7 @@ class TrainingSetup:
     only_trained: bool
     origin: dict[str, Any]
     make_validator: Callable[[MetricsLogger, int], Validator] | None = None
+    make_sampler: Callable[[ParallelModel, DataSchedule, MetricsLogger], RolloutSampler] | None = None
 
 
 def run_training(
@@ -479,6 +510,7 @@ def _make_trainer(
         anomalies=AnomalyDetector(config.faults),
         origin=setup.origin,
         validator=setup.make_validator(log, schedule.steps) if setup.make_validator else None,
+        sampler=setup.make_sampler(model, schedule, log) if setup.make_sampler else None,
     )
 
 

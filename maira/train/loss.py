@@ -1,4 +1,4 @@
-"""Training losses: cross-entropy of the answers, and an auxiliary loss of a trained encoder.
+"""Training losses: cross-entropy or policy gradient of the answers, and an auxiliary loss of a trained encoder.
 
 Source: MAIRA-2, appendix B.2 (cross-entropy).
 """
@@ -20,16 +20,20 @@ class Losses(NamedTuple):
     """Losses of one packed row as sums, so that those of a step add up however it was packed.
 
     Attributes:
-        answer: () cross-entropy, summed over answer tokens.
+        answer: () cross-entropy, or loss of the policy, summed over answer tokens.
         patches: () auxiliary loss, summed over samples; 0 without.
         per_sample: (samples,) cross-entropy, summed over each sample's answer, without a gradient.
         tokens: (samples,) answer tokens of each sample.
+        log_probs: (answer tokens,) of the policy, without a gradient; None without a policy.
+        statistics: (`maira.train.policy.STATISTICS`,) of the policy, summed over answer tokens.
     """
 
     answer: Tensor
     patches: Tensor
     per_sample: Tensor
     tokens: Tensor
+    log_probs: Tensor | None = None
+    statistics: Tensor | None = None
 
     def total(self, totals: StepTotals, patch_weight: float) -> Tensor:
         """Return this row's part of the loss of its optimizer step.
@@ -85,6 +89,7 @@ class MairaLossModel(PackedLossModel):
         kinds: number of kinds of findings that the auxiliary loss predicts.
         patch_weight: weight of the auxiliary loss; 0 for none.
         kernel: name of the attention kernel (`attention.select_kernel`).
+        policy: loss of sampled answers; None for rows of answers of the data.
     """
 
     def __init__(
@@ -93,8 +98,10 @@ class MairaLossModel(PackedLossModel):
         kinds: int,
         patch_weight: float,
         kernel: str = attention.SAMPLES,
+        policy: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        self.policy = policy
         self.model: MairaForConditionalGeneration = model
         self.kernel, self.patch_weight = kernel, patch_weight
         self.patch_head = nn.Linear(model.config.vision_config.hidden_size, kinds) if patch_weight else None
@@ -117,7 +124,8 @@ class MairaLossModel(PackedLossModel):
             use_cache=False,
             **attention.packed_kwargs(self.kernel, batch),
         ).last_hidden_state
-        losses = answer_losses(hidden, self.model.language_model.lm_head, batch)
+        losses_of = answer_losses if batch.policy is None or self.policy is None else self.policy
+        losses: Losses = losses_of(hidden, self.model.language_model.lm_head, batch)
         return losses._replace(patches=self._patch_loss(patches, batch))
 
     def _patch_loss(self, patches: Tensor, batch: PackedBatch) -> Tensor:

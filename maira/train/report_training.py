@@ -1,4 +1,4 @@
-"""Training of a MAIRA-2 model to write reports.
+"""Training of a MAIRA-2 model to write reports, by the reports of the data or by rewards of its own.
 
 Source: MAIRA-2, appendix B.2.
 """
@@ -9,13 +9,18 @@ from pathlib import Path
 
 from rich.console import Console
 
+from maira.model.config import context_window
 from maira.train.components import TOKENIZER_STUDIES, load_model, set_trainable
 from maira.train.config.run_config import FromScratch, TrainConfig
 from maira.train.data.dataset import data_fingerprints, iterate_texts, open_dataset
+from maira.train.data.schedule import DataSchedule
 from maira.train.export import write_checkpoint
+from maira.train.logging import MetricsLogger
 from maira.train.loop import TrainingSetup, attention_kernel, main_process_first, run_training
 from maira.train.loss import MairaLossModel
-from maira.train.parallel import DistributedContext, sharding
+from maira.train.parallel import DistributedContext, ParallelModel, sharding
+from maira.train.rewards import ReportReward
+from maira.train.rollouts import PromptDataset, RolloutSampler, policy_loss
 from maira.train.validation import make_report_validator
 
 
@@ -65,11 +70,21 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
             console.print(
                 f"{count} of {len(dataset.table)} answers: {note}", highlight=False, markup=False, soft_wrap=True
             )
+    policy = policy_loss(config.grpo, model, processor) if config.grpo else None
     set_trainable(model, config)
-    training = MairaLossModel(model, len(dataset.kinds), config.patch_loss, attention_kernel(config, context))
+    kernel = attention_kernel(config, context)
+    training = MairaLossModel(model, len(dataset.kinds), config.patch_loss, kernel, policy)
+    prompts, make_sampler = None, None
+    if config.grpo:
+        prompts = PromptDataset(dataset, config.grpo, context_window(model.config.text_config))
+        reward = ReportReward(config.grpo.reward)
+
+        def make_sampler(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> RolloutSampler:
+            return RolloutSampler(config, prompts, schedule, model, processor, reward, log)
+
     return TrainingSetup(
         training,
-        dataset,
+        prompts or dataset,
         model.config,
         lambda folder: write_checkpoint(model, processor, config, context, folder),
         only_trained=not isinstance(config.model, FromScratch),
@@ -77,4 +92,5 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
         make_validator=(lambda log, steps: make_report_validator(config, processor, context, log, steps))
         if config.validation.sources
         else None,
+        make_sampler=make_sampler,
     )

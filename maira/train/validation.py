@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import random
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from maira.model.processor import MairaProcessor
 from maira.train.config.run_config import BaseTrainConfig, TrainConfig
@@ -23,6 +21,7 @@ from maira.train.data.dataset import open_dataset
 from maira.train.data.packing import ALL_TASKS, PackedBatch, SampleDataset, StepTotals, pack
 from maira.train.data.workers import map_in_workers
 from maira.train.draft_validation import DraftEvaluator
+from maira.train.generation import evaluation_mode
 from maira.train.logging import MetricsLogger, MetricValues
 from maira.train.parallel import DistributedContext, ParallelModel
 from radfact.errors import ErrorCode, InputError
@@ -296,23 +295,6 @@ class BestCheckpoint:
         if not reasons:
             self._value = value
         return reasons[0] if reasons else None
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Context with a model in evaluation mode; then restores the modes of its modules and all random generators."""
-    modes = [(module, module.training) for module in model.modules()]
-    python, numpy = random.getstate(), np.random.get_state()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
-        model.eval()
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
-            for module, mode in modes:
-                module.training = mode
 
 
 def make_report_validator(

@@ -41,6 +41,11 @@ def make_recipe(**values: Any) -> TrainConfig:
     return TrainConfig.model_validate(defaults | values)
 
 
+def test_the_time_of_sampling_is_not_estimated() -> None:
+    with raises("grpo: invalid-option"):
+        estimate(make_recipe(model=Path("absent"), grpo={}, tasks={"grounded": 1}), "h100")
+
+
 def test_estimates_for_the_paper_config() -> None:
     result = estimate(make_recipe(model=Path("absent"), token_budget=8192), "a100-80g", gpus=16, mfu=0.5)
     assert sum(every for every, _ in result.parameters.values()) == pytest.approx(6.880e9, rel=1e-3)

@@ -13,7 +13,7 @@ from error_checks import raises
 from radfact.errors import InputError, RunError
 from radfact.metrics.protocol import Metric, MetricResult
 from radfact.records import Pair
-from radfact.rewards import make_reward
+from radfact.rewards import load_reward, make_reward
 from radfact.statistics.bootstrap import Direction
 
 
@@ -238,6 +238,36 @@ def test_a_metric_with_invalid_results_is_named() -> None:
         make_reward((Short(), "length"))(["a", "b"], ground_truth=["a", "b"])
     with pytest.raises(RunError, match="broken fails with KeyError"):
         make_reward((Broken(), "length"))(["a", "b"], ground_truth=["a", "b"])
+
+
+def test_scores_of_boxes_count_unless_neither_report_has_any() -> None:
+    from radfact.records import Box, Sentence
+
+    box = Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.4)
+    plain = [Sentence(text="There is a pleural effusion.", boxes=None)]
+    located = [Sentence(text="There is a pleural effusion.", boxes=(box,))]
+    reports = [(located, located), (plain, located), (located, plain), (plain, plain)]
+    pairs = [Pair(str(index), candidate, reference) for index, (candidate, reference) in enumerate(reports)]
+    rewards = load_reward("logical_f1", "spatial_f1", weights=[0.5, 1.5], judge="offline")(pairs)
+    # A report without boxes does not escape the score; of two such reports, logical F1 has the weight of both.
+    assert [reward.total for reward in rewards] == [2.0, 0.5, 0.5, 2.0]
+    assert [reward.scores["spatial_f1"] for reward in rewards] == [1.0, 0.0, 0.0, None]
+
+
+def test_a_failed_score_of_boxes_gives_no_reward() -> None:
+    from radfact.records import Box, Sentence
+
+    class Failing(Lengths):
+        reads = "sentences"
+        box_scores = frozenset({"length"})
+
+        def score(self, pairs: Sequence[Pair]) -> MetricResult:
+            values = [math.nan] * len(pairs)
+            return MetricResult({"length": values, "length_off": values}, failures={0: "no answer"})
+
+    located = [Sentence(text="Mass.", boxes=(Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.4),))]
+    pairs = [Pair(name, "Mass.", located) for name in "ab"]
+    assert [reward.total for reward in load_reward((Failing(), "length"))(pairs)] == [None, 0.0]
 
 
 def test_a_metric_class_is_refused() -> None:

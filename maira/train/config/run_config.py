@@ -188,6 +188,52 @@ class AnomalyConfig(Record):
     most_unreadable: PositiveInt = 100
 
 
+class RewardConfig(Record):
+    """The reward of a sampled report.
+
+    Attributes:
+        scores: weights of scores, named as in `radfact evaluate --metrics`; scores that are better when lower are
+            subtracted.
+        length: penalty for each time that the report is as long as the reference, in words, beyond the first; at most
+            this value.
+        format: penalty for a report that the token limit cut off, or that has another irregularity of form.
+        options: of `radfact.metrics.resources.MetricResources`: `judge`, `model`, `base_url`, `cache`, ...
+    """
+
+    scores: Annotated[dict[str, Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)] = {  # noqa: RUF012
+        "findings": 0.5,
+        "spatial_f1": 0.5,
+    }
+    length: NonNegative = 0.1
+    format: NonNegative = 0.1
+    options: dict[str, Any] = {"judge": "offline"}  # noqa: RUF012
+
+
+class GrpoConfig(Record):
+    """Options of group-relative policy optimization (DeepSeekMath, section 4.1).
+
+    Attributes:
+        num_generations: responses per prompt, which form a group; `global_batch` counts responses.
+        num_iterations: optimizer steps with the same responses.
+        epsilon, epsilon_high: bounds of the probability ratio below and above 1 beyond which a token has no gradient;
+            `epsilon_high` is `epsilon` by default (DAPO, section 3.1).
+        scale_rewards: divide the advantages of a group by the standard deviation of its rewards. This gives groups of
+            similar rewards the weight of others (Dr. GRPO, section 3.1, advises against it).
+        temperature: of the sampling.
+        max_new_tokens: limit of a response; None for that of the task.
+        reward: of a response.
+    """
+
+    num_generations: Annotated[int, Field(ge=2)] = 8
+    num_iterations: PositiveInt = 1
+    epsilon: PositiveFloat = 0.2
+    epsilon_high: PositiveFloat | None = None
+    scale_rewards: bool = True
+    temperature: PositiveFloat = 1.0
+    max_new_tokens: PositiveInt | None = None
+    reward: RewardConfig = RewardConfig()
+
+
 class BaseTrainConfig(Record):
     """Options of a training run that all models share.
 
@@ -258,6 +304,16 @@ class BaseTrainConfig(Record):
         """Trained components of the model; with `lora`, of the language model only its adapters."""
         return ("language_model",)
 
+    @property
+    def samples_per_draw(self) -> int:
+        """Samples of the data that a step takes."""
+        return self.global_batch
+
+    @property
+    def steps_per_draw(self) -> int:
+        """Optimizer steps with the same samples."""
+        return 1
+
     @field_validator("precision", mode="before")
     @classmethod
     def _parse_precision(cls, value: Any) -> Any:
@@ -315,6 +371,7 @@ class TrainConfig(BaseTrainConfig):
         preset: wording of the prompts.
         patch_loss: weight of an auxiliary loss that predicts for every patch of a trained encoder which labeled
             findings cover it; 0 for none. Its head is not part of the checkpoint.
+        grpo: train by rewards of sampled reports instead of the reports of the data.
     """
 
     model: Path | FromScratch
@@ -326,6 +383,7 @@ class TrainConfig(BaseTrainConfig):
     drop: tuple[Input, ...] = ()
     preset: Preset = "release"
     patch_loss: NonNegative = 0.0
+    grpo: GrpoConfig | None = None
 
     @field_validator("train", mode="before")
     @classmethod
@@ -339,6 +397,45 @@ class TrainConfig(BaseTrainConfig):
         if self.patch_loss and "encoder" not in self.trained:
             raise ValueError("patch_loss: the encoder is not trained; add it to trained, or remove patch_loss")
         return self
+
+    @model_validator(mode="after")
+    def _check_grpo(self) -> TrainConfig:
+        grpo = self.grpo
+        if grpo is None:
+            return self
+        if not isinstance(self.model, Path):
+            raise ValueError("model: expected the folder of a trained checkpoint, found the options of a new model")
+        if any("phrase" in self.shares(source) for source in self.train):
+            raise ValueError("tasks: phrase grounding has no report to reward; set tasks={grounded: 1}")
+        if self.patch_loss:
+            raise ValueError("patch_loss: is not part of grpo; remove it")
+        if self.lora is not None and self.lora.dropout:
+            raise ValueError("lora.dropout: expected 0 with grpo, whose responses are sampled without dropout")
+        if self.global_batch % grpo.num_generations:
+            raise ValueError(
+                f"global_batch: expected a multiple of grpo.num_generations, which is {grpo.num_generations}, found "
+                f"{self.global_batch}"
+            )
+        for name, every in (
+            ("save_every", self.save_every),
+            ("validation.every", self.validation.every if self.validation.sources else None),
+            ("validation.drafts_every", self.validation.drafts_every if self.validation.sources else None),
+        ):
+            if every is not None and every % grpo.num_iterations:
+                raise ValueError(
+                    f"{name}: expected a multiple of grpo.num_iterations, which is {grpo.num_iterations}, found {every}"
+                )
+        return self
+
+    @property
+    def samples_per_draw(self) -> int:
+        """Samples of the data that a step takes."""
+        return self.global_batch // (self.grpo.num_generations if self.grpo else 1)
+
+    @property
+    def steps_per_draw(self) -> int:
+        """Optimizer steps with the same samples."""
+        return self.grpo.num_iterations if self.grpo else 1
 
     @property
     def trains(self) -> tuple[Component, ...]:

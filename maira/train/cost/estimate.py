@@ -208,8 +208,15 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | Measured
         mfu: model FLOPs utilization, as a share of the GPU's peak; assumed, or measured by a run.
 
     Raises:
-        InputError: the GPU is unknown, the configuration is inconsistent, or its data cannot be read.
+        InputError: the GPU is unknown, the configuration is inconsistent or one of post-training, or its data cannot be
+            read.
     """
+    if config.grpo is not None:
+        raise InputError(
+            "the time of sampled responses cannot be estimated; train some steps, which log `generation_seconds`",
+            code=ErrorCode.INVALID_OPTION,
+            field="grpo",
+        )
     accelerators = {accelerator.name: accelerator for accelerator in ACCELERATORS}
     if gpu not in accelerators:
         raise InputError(f"expected one of {', '.join(accelerators)}, found '{gpu}'", field="--gpu")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from maira.train.data.packing import EncodedSample, PackedBatch, SampleDataset, StepTotals, collate
@@ -36,11 +37,13 @@ class StepBatches(NamedTuple):
         number: of the step, from 0.
         rows: packed rows; their totals count all samples of the step, over all processes.
         skipped: samples of this process's rows that are unreadable.
+        metrics: of the samples, over all processes.
     """
 
     number: int
     rows: list[PackedBatch]
     skipped: list[SkippedSample]
+    metrics: Mapping[str, float] = MappingProxyType({})
 
 
 class EncodedRow(NamedTuple):

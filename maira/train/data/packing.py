@@ -44,6 +44,45 @@ class StepTotals(NamedTuple):
 
 
 @dataclass(frozen=True)
+class PolicyTargets:
+    """What the policy gradient needs of sampled tokens, those of one response or of all responses of a row.
+
+    Attributes:
+        advantages: (answer tokens,) float32, of the response that each token belongs to.
+        log_probs: (answer tokens,) float32, log-probability of each token when it was sampled; NaN where that is the
+            one of the current weights.
+        choices: (answer tokens,), row of `Grammar.allowed` of the tokens that were allowed.
+        banned: (n, 2), pairs of an index of an answer token and a token that was forbidden nevertheless.
+    """
+
+    advantages: Tensor
+    log_probs: Tensor
+    choices: Tensor
+    banned: Tensor
+
+    @classmethod
+    def cat(cls, parts: Sequence[PolicyTargets]) -> PolicyTargets:
+        """Concatenate the targets of the samples of a row."""
+        counts = np.cumsum([0, *(len(part.choices) for part in parts)])
+        offsets = [torch.tensor([int(count), 0]) for count in counts[:-1]]
+        return cls(
+            torch.cat([part.advantages for part in parts]),
+            torch.cat([part.log_probs for part in parts]),
+            torch.cat([part.choices for part in parts]),
+            torch.cat([part.banned + offset for part, offset in zip(parts, offsets, strict=True)]),
+        )
+
+    def to(self, device: torch.device) -> PolicyTargets:
+        """Return the targets on a device."""
+        return PolicyTargets(*(_to_device(value, device) for value in vars(self).values()))
+
+
+def _to_device(value: Tensor, device: torch.device) -> Tensor:
+    # A copy to a GPU starts from pinned memory: from other memory it would synchronize with the device.
+    return (value.pin_memory() if device.type == "cuda" else value).to(device, non_blocking=True)
+
+
+@dataclass(frozen=True)
 class EncodedSample:
     """A sample as model inputs.
 
@@ -55,6 +94,7 @@ class EncodedSample:
         images: (images, size, size) float32, preprocessed, in the order of their placeholders.
         coverage: (patches, kinds), share of each patch of the frontal that each labeled kind covers; None without the
             auxiliary loss.
+        policy: of a sampled answer; None for an answer of the data.
     """
 
     sample_id: str
@@ -63,6 +103,7 @@ class EncodedSample:
     prompt_tokens: int
     images: npt.NDArray[np.float32]
     coverage: npt.NDArray[np.float32] | None = None
+    policy: PolicyTargets | None = None
 
 
 class SampleDataset(Protocol):
@@ -115,6 +156,7 @@ class PackedBatch:
         coverage: (samples, patches, kinds); None without the auxiliary loss.
         sample_ids, tasks: of each sample, without padding.
         totals: of the optimizer step that the row belongs to.
+        policy: of sampled answers; None for answers of the data.
     """
 
     input_ids: Tensor
@@ -131,18 +173,14 @@ class PackedBatch:
     sample_ids: tuple[str, ...]
     tasks: tuple[Task | JudgeTask, ...]
     totals: StepTotals
+    policy: PolicyTargets | None = None
 
     def to(self, device: torch.device) -> PackedBatch:
-        """Return the batch with its tensors on a device.
-
-        A copy to a GPU starts from pinned memory: from other memory it would synchronize with the device.
-        """
+        """Return the batch with its tensors on a device."""
         moved: dict[str, Any] = {
-            name: (value.pin_memory() if device.type == "cuda" else value).to(device, non_blocking=True)
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor)
+            name: _to_device(value, device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
-        return replace(self, **moved)
+        return replace(self, **moved, policy=None if self.policy is None else self.policy.to(device))
 
 
 def pack(lengths: Sequence[int], budget: int, world_size: int = 1) -> list[list[int]]:
@@ -237,6 +275,7 @@ def collate(encoded: Sequence[EncodedSample], totals: StepTotals, pad_id: int, m
     predicting = np.concatenate(answers)
     images = np.array([len(sample.images) for sample in encoded])
     coverages = [sample.coverage for sample in encoded if sample.coverage is not None]
+    policies = [sample.policy for sample in encoded if sample.policy is not None]
     return PackedBatch(
         input_ids=torch.from_numpy(ids)[None],
         position_ids=torch.from_numpy(positions)[None],
@@ -252,4 +291,5 @@ def collate(encoded: Sequence[EncodedSample], totals: StepTotals, pad_id: int, m
         sample_ids=tuple(sample.sample_id for sample in encoded),
         tasks=tuple(sample.task for sample in encoded),
         totals=totals,
+        policy=PolicyTargets.cat(policies) if policies else None,
     )

@@ -21,8 +21,9 @@ class DataSchedule:
 
     An epoch takes each sample as often as the shares of the configuration say: whole times, and for the remaining
     fraction as many samples as it stands for, drawn anew each epoch. The order of an epoch is a function of seed and
-    epoch. Its step s takes the samples from s * global_batch on, whatever the number of processes; samples that do not
-    fill a step are omitted from the epoch.
+    epoch. Its draw d takes the samples from d * samples_per_draw on, whatever the number of processes; samples that do
+    not fill a draw are omitted from the epoch. A draw serves `steps_per_draw` steps, one unless responses to its
+    prompts are sampled.
 
     Args:
         table: (samples,) of `SAMPLE_LENGTHS`.
@@ -48,15 +49,15 @@ class DataSchedule:
         ]
         self._order: tuple[int, Indices] | None = None
         self.samples_per_epoch = sum(round(len(rows) * share) for rows, share in self._groups)
-        self.steps_per_epoch = self.samples_per_epoch // config.global_batch
+        self.steps_per_epoch = self.samples_per_epoch // config.samples_per_draw * config.steps_per_draw
         if not self.steps_per_epoch:
             raise InputError(
-                f"an epoch has {self.samples_per_epoch} samples to train on, too few for one global_batch of "
-                f"{config.global_batch}",
+                f"an epoch has {self.samples_per_epoch} samples to train on, too few for a step, which takes "
+                f"{config.samples_per_draw}",
                 field="train",
             )
         if config.passes is not None:
-            self.steps = config.passes // config.global_batch
+            self.steps = config.passes // config.global_batch * config.steps_per_draw
         else:
             self.steps = max(1, round((config.epochs or 0) * self.steps_per_epoch))
 
@@ -79,8 +80,9 @@ class DataSchedule:
     def step_samples(self, step: int) -> Indices:
         """Return the samples of a step; steps are counted from 0 over all epochs."""
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
-        begin = step_of_epoch * self.config.global_batch
-        return self.order(epoch)[begin : begin + self.config.global_batch]
+        count = self.config.samples_per_draw
+        begin = step_of_epoch // self.config.steps_per_draw * count
+        return self.order(epoch)[begin : begin + count]
 
     def totals(self, step: int) -> StepTotals:
         """Return the divisors of the losses of a step."""

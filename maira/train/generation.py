@@ -1,0 +1,115 @@
+"""Generation with the current weights of a model in training."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from data.image_check import ImageCheck
+from data.shards import PackedSample
+from data.study import Study
+from maira.generate.options import EngineOptions
+from maira.generate.transformers_engine import TransformersEngine
+from maira.model.processor import MairaProcessor
+from maira.model.prompts import Task
+from maira.train.parallel import ParallelModel
+from radfact.records import Report, Sentence
+
+
+@contextmanager
+def generating(
+    model: ParallelModel, processor: MairaProcessor, image_check: ImageCheck
+) -> Iterator[TransformersEngine]:
+    """Context with an engine of the current weights; all processes enter it, and generate independently.
+
+    Args:
+        model: in training, set to evaluation mode by the caller.
+        processor: of the model.
+        image_check: whether to refuse images that cannot be chest radiographs.
+    """
+    maira: Any = model.training.model
+    device = model.context.device
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=model.autocast)
+    # Blocks are compiled for packed rows; prompts, caches and single tokens would compile them again and again.
+    with gathered_weights(model), autocast, torch.compiler.set_stance("force_eager"):
+        # A static cache would stay in memory beside the training, and autocast gives keys and values other types.
+        options = EngineOptions(cache="dynamic", image_check=image_check)
+        yield TransformersEngine.from_model(maira, processor, options)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the memory of the key-value cache
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Context with a model in evaluation mode; then restores the modes of its modules and all random generators."""
+    modes = [(module, module.training) for module in model.modules()]
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        model.eval()
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+            for module, mode in modes:
+                module.training = mode
+
+
+@contextmanager
+def gathered_weights(model: ParallelModel) -> Iterator[None]:
+    """Context with all weights of a sharded model on every process, in the type of the computation.
+
+    All processes enter it; inside, they compute independently.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    sharded = {name: part for name, part in model.training.named_modules() if isinstance(part, FSDPModule)}
+    with model.context.collective_section():
+        for part in sharded.values():
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
+    try:
+        yield
+    finally:
+        for name, part in sharded.items():
+            part.reshard()
+            # The root module keeps its weights after a forward pass, since the backward pass begins with them.
+            part.set_reshard_after_forward(name != "", recurse=False)
+
+
+def study_on_disk(sample: PackedSample, folder: Path) -> Study:
+    """Return the study with its images as files; images of shards are written to a folder.
+
+    Args:
+        sample: study, and its images if it is from a shard.
+        folder: for the images of the study.
+    """
+    paths = {}
+    for column, content in sample.images.items():
+        folder.mkdir(exist_ok=True)
+        paths[column] = folder / getattr(sample.study, column).name
+        paths[column].write_bytes(content)
+    return sample.study.model_copy(update=paths)
+
+
+def with_answer(study: Study, task: Task) -> Study:
+    """Return the study with the report of one task only.
+
+    Args:
+        study: with its reports.
+        task: findings or grounded.
+    """
+    return study.model_copy(update={"grounded_findings": None} if task == "findings" else {"findings": None})
+
+
+def parse_draft(report: Any) -> Report:
+    """Return the `report` of a draft, text or records of sentences, as a report."""
+    return report if isinstance(report, str) else [Sentence.model_validate(sentence) for sentence in report]

@@ -1,0 +1,69 @@
+"""Signs that a reward is gained by other means than better reports: length, normal statements, repetition, boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from maira.model.parser import split_sentences
+from radfact.errors import InputError
+from radfact.judges.offline.polarity import read_polarity
+from radfact.records import Pair, Report, Sentence, narrative
+from radfact.rewards import PairReward, load_reward
+
+_SCORES = ("findings", "rouge_l")
+"""Scores in addition to those of RadFact, as far as their packages are installed."""
+_COUNTS = ("words", "normal_sentences", "repeated_sentences", "boxes_per_sentence")
+NAMES = tuple(f"drafts/{name}" for name in (*_SCORES, *_COUNTS))
+"""Names of the values in the metrics of a run."""
+
+
+class DraftMonitor:
+    """Computes the values of a round of drafts."""
+
+    def __init__(self) -> None:
+        self._scores: dict[str, PairReward] = {}
+        for name in _SCORES:
+            try:
+                self._scores[name] = load_reward(name)
+            except InputError:  # a package is missing: the value stays unknown
+                continue
+
+    def __call__(self, pairs: Sequence[Pair]) -> dict[str, float | None]:
+        """Return the mean of each value, None without one.
+
+        Args:
+            pairs: drafts and their references.
+
+        Raises:
+            RunError: a metric fails.
+        """
+        columns: dict[str, list[float | None]] = {name: [] for name in _SCORES}
+        columns |= {name: [reward.total for reward in score(pairs)] for name, score in self._scores.items()}
+        columns |= count_sentences([pair.candidate for pair in pairs])
+        known = {name: [value for value in column if value is not None] for name, column in columns.items()}
+        return {f"drafts/{name}": float(np.mean(column)) if column else None for name, column in known.items()}
+
+
+def count_sentences(reports: Sequence[Report]) -> dict[str, list[Any]]:
+    """Return the words of each report, and three values of each sentence.
+
+    They are whether it only denies findings or states normality, whether it repeats an earlier one of its report, and
+    its number of boxes.
+
+    Args:
+        reports: of a round of drafts.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in _COUNTS}
+    for report in reports:
+        columns["words"].append(len(narrative(report).split()))
+        sentences = [Sentence(text=text) for text in split_sentences(report)] if isinstance(report, str) else report
+        earlier: set[str] = set()
+        for sentence in sentences:
+            columns["normal_sentences"].append(read_polarity(sentence.text) == "negative")
+            columns["repeated_sentences"].append(sentence.text in earlier)
+            columns["boxes_per_sentence"].append(len(sentence.boxes or ()))
+            earlier.add(sentence.text)
+    return columns

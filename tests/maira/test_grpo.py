@@ -1,0 +1,332 @@
+"""Group-relative policy optimization: sampling, advantages, loss and gradient, learning, resuming, and bad input."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from error_checks import raises
+from packed_rows import gradients
+from test_train import Interrupted, interrupt_at, is_same, weights
+from tiny_runs import Command, metrics, quiet, said
+
+from maira.generate.constraints import GrammarProcessor, Sampler
+from maira.generate.engine import Sampling, report_request
+from maira.generate.options import EngineOptions
+from maira.generate.transformers_engine import TransformersEngine
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.model.task_examples import make_example
+from maira.train.config.run_config import GrpoConfig, TrainConfig
+from maira.train.data.packing import EncodedSample, StepTotals, collate
+from maira.train.loss import MairaLossModel
+from maira.train.monitoring import NAMES, DraftMonitor
+from maira.train.report_training import train
+from maira.train.rewards import SampleReward, excess_length
+from maira.train.rollouts import SampledResponse, _targets, compute_advantages, policy_loss, replay_grammar
+from radfact.errors import RunError
+from radfact.records import Box, Pair, Sentence
+
+TIMES = ("generation_seconds", "reward_seconds")
+LIMIT = 24
+TEMPERATURE = 0.7
+
+
+def values(checkpoint: Path, manifest: Path, out: Path, grpo: dict[str, Any] | None = None, **changes: Any) -> Any:
+    """A config as YAML has it: 4 steps of 2 groups of 4 responses."""
+    reward = {"scores": {"reward_metrics:Brevity": 1.0}, "length": 0.0, "format": 0.0}
+    return {
+        "model": str(checkpoint),
+        "trained": ["adapter", "language_model"],
+        "train": str(manifest),
+        "tasks": {"grounded": 1},
+        "out": str(out),
+        "grpo": {"num_generations": 4, "max_new_tokens": LIMIT, "reward": reward, **(grpo or {})},
+        "global_batch": 8,
+        "token_budget": 1024,
+        "passes": 32,
+        "learning_rate": 1e-3,
+        "warmup": 0.0,
+        "precision": "no",
+        "save_every": 2,
+        "log_every": 1,
+        "workers": 1,
+        "trackers": [],
+        **changes,
+    }
+
+
+def config_of(*arguments: Any, **changes: Any) -> TrainConfig:
+    return TrainConfig.model_validate(values(*arguments, **changes))
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """The log of a run without times."""
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in metrics(out)]
+
+
+@pytest.fixture(scope="module")
+def samples(
+    model: MairaForConditionalGeneration, processor: MairaProcessor, studies: Any
+) -> tuple[TransformersEngine, list[EncodedSample]]:
+    """An engine, and three sampled reports with their prompts and advantages."""
+    engine = TransformersEngine.from_model(model, processor, EngineOptions(cache="dynamic"))
+    examples = [make_example(study, "grounded") for study in studies[:3]]
+    requests = []
+    for seed, example in enumerate(examples):
+        request = report_request(example, LIMIT)
+        requests.append(type(request)(request.example, request.form, LIMIT, Sampling(TEMPERATURE, seed)))
+    responses: dict[int, Any] = dict(engine.generate(requests))
+    encoded = []
+    for index, (example, advantage) in enumerate(zip(examples, (1.0, -0.5, 2.0), strict=True)):
+        ids = responses[index].ids
+        prompt = processor.encode_prompt(example.prompt, len(example.images))
+        images = processor.image_processor(list(example.images))["pixel_values"][:, 0].numpy()
+        targets = _targets(len(ids), advantage, *replay_grammar(engine.grammar, ids, LIMIT))
+        encoded.append(EncodedSample(str(index), "grounded", [*prompt, *ids], len(prompt), images, policy=targets))
+    return engine, encoded
+
+
+def direct_log_probs(engine: TransformersEngine, sample: EncodedSample) -> torch.Tensor:
+    """Log-probabilities of an answer by the model's plain forward pass and the engine's own grammar processor."""
+    ids, prompt = sample.input_ids, sample.prompt_tokens
+    pixels = torch.from_numpy(sample.images)[:, None].expand(-1, 3, -1, -1)
+    scores = engine.model(input_ids=torch.tensor([ids]), pixel_values=pixels).logits[0, prompt - 1 : -1].float()
+    scores[:, engine.model.config.image_token_index] = -torch.inf
+    grammar, log_probs = GrammarProcessor(engine.grammar, LIMIT), []
+    for place, token in enumerate(ids[prompt:]):
+        masked = grammar(torch.tensor([ids[: prompt + place]]), scores[place : place + 1])
+        log_probs.append((masked[0] / TEMPERATURE).log_softmax(-1)[token])
+    return torch.stack(log_probs)
+
+
+def make_loss(engine: TransformersEngine) -> MairaLossModel:
+    config = GrpoConfig(temperature=TEMPERATURE, epsilon=0.1, epsilon_high=0.3)
+    policy = policy_loss(config, engine.model, engine.processor)
+    return MairaLossModel(engine.model, 0, 0.0, policy=policy)
+
+
+def test_draws_follow_the_distribution_and_the_seed() -> None:
+    scores = torch.tensor([[1.0, 0.0, -torch.inf, 2.0, 9.0]]).expand(4000, -1)
+    samplings = [Sampling(TEMPERATURE, seed) for seed in range(4000)]
+    drawn = Sampler(samplings, suppressed=4)(torch.zeros(1), scores).argmax(-1)
+    expected = (torch.tensor([1.0, 0.0, -torch.inf, 2.0, -torch.inf]) / TEMPERATURE).softmax(-1)
+    torch.testing.assert_close(drawn.bincount(minlength=5) / 4000, expected, atol=0.025, rtol=0)
+    alone = Sampler(samplings[7:8], suppressed=4)(torch.zeros(1), scores[:1]).argmax(-1)
+    assert alone.item() == drawn[7].item()
+
+
+def test_a_response_does_not_depend_on_its_batch(samples: Any, studies: Any) -> None:
+    engine, encoded = samples
+    request = report_request(make_example(studies[1], "grounded"), LIMIT)
+    request = type(request)(request.example, request.form, LIMIT, Sampling(TEMPERATURE, 1))
+    ((_, response),) = engine.generate([request])
+    assert list(response.ids) == encoded[1].input_ids[encoded[1].prompt_tokens :]
+
+
+def test_log_probabilities_of_packed_rows_are_those_of_the_sampled_distribution(samples: Any) -> None:
+    engine, encoded = samples
+    batch = collate(encoded, StepTotals(1, 1), 0, 64)
+    with torch.no_grad():
+        losses = make_loss(engine)(batch)
+        expected = torch.cat([direct_log_probs(engine, sample) for sample in encoded])
+    assert expected.isfinite().all()
+    assert expected.unique().numel() > LIMIT  # not all tokens are determined by the grammar
+    torch.testing.assert_close(losses.log_probs, expected, atol=1e-4, rtol=1e-4)
+    tokens, clipped, kl, entropy = losses.statistics.tolist()
+    assert (tokens, clipped, kl) == (len(expected), 0, 0)
+    assert entropy > 0
+
+
+@pytest.mark.parametrize("is_fresh", [True, False])
+def test_the_gradient_is_that_of_the_clipped_objective(samples: Any, is_fresh: bool) -> None:
+    engine, encoded = samples
+    batch = collate(encoded, StepTotals(1, 1), 0, 64)
+    training = make_loss(engine)
+    with torch.no_grad():
+        current = training(batch).log_probs
+    shift = torch.zeros_like(current) if is_fresh else torch.linspace(-0.5, 0.5, len(current))
+    if not is_fresh:
+        batch.policy.log_probs.copy_(current + shift)
+    losses = training(batch)
+    losses.answer.backward()
+    ours = gradients(training)
+
+    total, place, clipped = torch.zeros(()), 0, 0
+    for sample in encoded:
+        log_probs = direct_log_probs(engine, sample)
+        advantage = float(sample.policy.advantages[0])
+        for log_prob in log_probs:
+            sampled = log_prob.detach() + shift[place]
+            ratio = (log_prob - sampled).exp()
+            bounded = min(max(float(ratio.detach()), 0.9), 1.3)
+            # A token whose bounded gain is smaller has no gradient.
+            is_clipped = bounded * advantage < float(ratio.detach()) * advantage
+            total = total - (bounded if is_clipped else ratio) * advantage
+            place, clipped = place + 1, clipped + is_clipped
+    total.backward()
+    theirs = gradients(training)
+    assert losses.answer.item() == pytest.approx(total.item(), rel=1e-4)
+    assert losses.statistics[1] == clipped
+    assert (clipped == 0) == is_fresh
+    assert ours.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, atol=1e-4, rtol=2e-3, msg=name)
+
+
+def responses_of(*rewards: float | None) -> list[SampledResponse]:
+    return [SampledResponse(i // 4, 0, (1,), SampleReward(reward, {}, 1)) for i, reward in enumerate(rewards)]
+
+
+def test_advantages_are_relative_to_the_group() -> None:
+    rewards = (1.0, 2.0, 3.0, None, 5.0, 5.0, 5.0, 5.0, None, None, None, 4.0)
+    advantages, figures = compute_advantages(responses_of(*rewards), GrpoConfig(num_generations=4))
+    deviation = math.sqrt(2 / 3)
+    assert advantages == pytest.approx([-1 / deviation, 0, 1 / deviation, *[0] * 9])
+    assert figures["reward"] == pytest.approx(np.mean([1, 2, 3, 5, 5, 5, 5, 4]))
+    assert figures["constant_groups"] == pytest.approx(2 / 3)
+    assert figures["unscored"] == pytest.approx(4 / 12)
+    assert figures["reward_sd"] == pytest.approx(deviation / 3)
+    unscaled, _ = compute_advantages(responses_of(*rewards), GrpoConfig(num_generations=4, scale_rewards=False))
+    assert unscaled == pytest.approx([-1, 0, 1, *[0] * 9])
+
+
+def test_only_longer_reports_are_penalized() -> None:
+    assert [excess_length(words, 10) for words in (0, 10, 15, 100)] == [0, 0, 0.5, 1]
+    assert excess_length(3, 0) == 1
+
+
+@pytest.mark.slow
+def test_the_policy_learns_what_is_rewarded(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    grpo = {"num_generations": 8, "max_new_tokens": 16}
+    changes = {"global_batch": 16, "passes": 320, "learning_rate": 1e-2}
+    train(config_of(checkpoint, phantoms, tmp_path, grpo, **changes), quiet())
+    reward = [row["reward"] for row in rows(tmp_path)]
+    assert len(reward) == 20
+    assert np.mean(reward[:2]) < 0.6
+    assert np.mean(reward[-4:]) > 0.9
+
+
+@pytest.fixture(scope="module")
+def finished(checkpoint: Path, phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of 4 steps with the responses of 2, never interrupted."""
+    out = tmp_path_factory.mktemp("grpo")
+    train(config_of(checkpoint, phantoms, out, {"num_iterations": 2}, passes=16), quiet())
+    return out
+
+
+def test_further_steps_reuse_the_responses(finished: Path) -> None:
+    first, second, third, fourth = rows(finished)
+    sampled = ("reward", "reward_sd", "words", "answer_tokens")
+    assert [first[name] for name in sampled] == [second[name] for name in sampled]
+    assert [third[name] for name in sampled] == [fourth[name] for name in sampled]
+    assert [first["reward"] == third["reward"], first["kl"], third["kl"]] == [False, 0, 0]
+    assert min(second["kl"], fourth["kl"]) > 0
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    checkpoint: Path, phantoms: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(checkpoint, phantoms, tmp_path, {"num_iterations": 2}, passes=16)
+    interrupt_at(monkeypatch, 3)
+    with pytest.raises(Interrupted):
+        train(config, quiet())
+    monkeypatch.undo()
+    train(config, quiet())
+    assert rows(tmp_path) == rows(finished)
+    assert is_same(weights(tmp_path), weights(finished))
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    runs = [
+        Command(tmp_path / str(size), size, **values(checkpoint, phantoms, tmp_path / f"out{size}", passes=16))
+        for size in (1, 2)
+    ]
+    for run in runs:
+        assert set(run.end()) == {0}, run.said
+    for one, two in zip(rows(tmp_path / "out1"), rows(tmp_path / "out2"), strict=True):
+        assert {**two, "epoch": 0} == pytest.approx({**one, "epoch": 0}, rel=1e-3, abs=1e-5)
+
+
+def test_a_constant_reward_has_no_gradient(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    grpo = {"reward": {"scores": {"reward_metrics:Constant": 1.0}, "length": 0, "format": 0}}
+    train(config_of(checkpoint, phantoms, tmp_path, grpo, passes=8), quiet())
+    (row,) = rows(tmp_path)
+    assert (row["constant_groups"], row["grad_norm"], row["loss"], row["reward"]) == (1, 0, 0, 1)
+
+
+def test_a_step_without_rewards_follows_the_fault_policy(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    grpo = {"reward": {"scores": {"reward_metrics:Nothing": 1.0}}}
+    with pytest.raises(RunError, match="the loss is nan"):
+        train(config_of(checkpoint, phantoms, tmp_path / "stop", grpo, passes=8), quiet())
+    console = quiet()
+    train(config_of(checkpoint, phantoms, tmp_path / "skip", grpo, passes=8, faults={"not_finite": "skip"}), console)
+    assert "none of 8 responses has a reward" in said(console)
+    before = MairaForConditionalGeneration.from_pretrained(checkpoint).state_dict()
+    assert is_same(weights(tmp_path / "skip"), before)
+
+
+@pytest.mark.parametrize(
+    ("scores", "options", "error"),
+    [
+        ({"no_such_score": 1.0}, {"judge": "offline"}, "grpo.reward.scores: unknown-name"),
+        ({"green": 1.0}, {"judge": "offline"}, "grpo.reward.scores: missing-requirement"),
+        ({"logical_f1": 1.0}, {}, "grpo.reward.scores: missing-requirement"),
+        ({"logical_f1": 1.0}, {"no_such_option": 1}, "grpo.reward.options.no_such_option: invalid-option"),
+    ],
+)
+def test_an_unusable_reward_is_refused_before_the_first_step(
+    scores: dict[str, float], options: dict[str, Any], error: str, checkpoint: Path, phantoms: Path, tmp_path: Path
+) -> None:
+    config = config_of(checkpoint, phantoms, tmp_path / "out", {"reward": {"scores": scores, "options": options}})
+    with raises(error):
+        train(config, quiet())
+    assert not (tmp_path / "out" / "metrics.jsonl").exists()
+
+
+def test_signs_of_other_means_are_counted() -> None:
+    box = Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.4)
+    texts = ("No pleural effusion.", "There is a mass.", "There is a mass.", "There is a mass.")
+    grounded = [Sentence(text=text, boxes=(box,) if text != texts[0] else None) for text in texts]
+    pairs = [Pair("a", grounded, "There is a mass."), Pair("b", "The lungs are clear. No mass.", "There is a mass.")]
+    values = DraftMonitor()(pairs)
+    assert tuple(values) == NAMES
+    assert values["drafts/words"] == (3 + 3 * 4 + 6) / 2
+    assert values["drafts/normal_sentences"] == 3 / 6
+    assert values["drafts/repeated_sentences"] == 2 / 6
+    assert values["drafts/boxes_per_sentence"] == 3 / 6
+    assert 0 < (values["drafts/findings"] or 0) < 1
+
+
+def test_a_validation_logs_what_is_not_rewarded(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    validation = {"sources": [{"manifest": str(phantoms)}], "every": 1, "samples": 2, "drafts_every": 1, "drafts": 2}
+    train(config_of(checkpoint, phantoms, tmp_path, passes=8, validation=validation), quiet())
+    (row,) = [row for row in rows(tmp_path) if "epoch" not in row]
+    assert {"loss/all", "drafts/logical_f1", *NAMES} <= row.keys()
+    assert row["drafts/words"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("grpo", "changes", "message"),
+    [
+        ({"num_generations": 3}, {}, "global_batch: expected a multiple of grpo.num_generations"),
+        ({"num_generations": 1}, {}, "greater than or equal to 2"),
+        ({"num_iterations": 3}, {}, "save_every: expected a multiple of grpo.num_iterations"),
+        ({}, {"tasks": {"grounded": 1, "phrase": 1}}, "tasks: phrase grounding has no report"),
+        ({}, {"patch_loss": 1.0, "trained": ["encoder"]}, "patch_loss: is not part of grpo"),
+        ({}, {"lora": {"dropout": 0.1}}, "lora.dropout: expected 0"),
+        ({}, {"model": {"vision_config": {}, "text_config": {}}}, "model: expected the folder"),
+        ({"reward": {"scores": {}}}, {}, "at least 1 item"),
+        ({"reward": {"scores": {"findings": math.nan}}}, {}, "finite"),
+    ],
+)
+def test_an_inconsistent_config_is_refused(
+    grpo: dict[str, Any], changes: dict[str, Any], message: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        config_of(checkpoint, tmp_path / "none.jsonl", tmp_path, grpo, **changes)
