@@ -227,6 +227,21 @@ def test_the_card_of_a_run_has_its_data_and_settings(phantoms: Path, tmp_path: P
     assert read_checkpoint(folder).sources == [None]
 
 
+def test_a_run_from_a_model_of_the_hub_names_it(server: HubServer, phantoms: Path, tmp_path: Path) -> None:
+    first = read_checkpoint(train(train_config(phantoms, tmp_path / "first", passes=4), quiet()))
+    push(REPOSITORY, select_files(first), "card")
+    folder = train(train_config(phantoms, tmp_path / "second", model=REPOSITORY, passes=4), quiet())
+    facts = read_checkpoint(folder)
+    assert facts.training is not None
+    commit = server.repositories[REPOSITORY].branches["main"]
+    assert (facts.training.model.name, facts.training.model.commit) == (REPOSITORY, commit)
+    assert facts.training.model.fingerprint == first.fingerprint
+    card = make_card("me/tuned", facts)
+    assert card.data.base_model == [REPOSITORY]
+    assert str(tmp_path) not in str(card)
+    assert set(select_files(facts).files) == set(select_files(first).files)
+
+
 def results_folder(folder: Path, model: str | None) -> Path:
     folder.mkdir()
     score = {"point": 0.5, "low": 0.25, "high": 0.75, "n": 8, "direction": "higher"}
