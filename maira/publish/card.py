@@ -67,7 +67,7 @@ class CheckpointFacts:
 
 
 def read_checkpoint(folder: Path) -> CheckpointFacts:
-    """Read what the files of a checkpoint say; the record of its run is in the folder or in that of the run.
+    """Read what the files of a checkpoint say.
 
     Raises:
         InputError: the folder is no checkpoint, or a file cannot be read.
@@ -80,8 +80,8 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
     config = read_json(folder / "config.json")
     kind = config.get("model_type") if isinstance(config, dict) else None
     tensors = read_headers(folder)
-    record = next((path for path in (folder / FILE, folder.absolute().parent / FILE) if path.is_file()), None)
-    training = validate_model(TrainingRecord, read_json(record), file=record) if record else None
+    record = folder / FILE
+    training = validate_model(TrainingRecord, read_json(record), file=record) if record.is_file() else None
     return CheckpointFacts(
         folder,
         kind != MairaConfig.model_type,

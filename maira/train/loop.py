@@ -164,7 +164,7 @@ class Trainer:
         """
         is_saved, folder = self.checkpoints.finish(), self.config.out / "checkpoint"
         try:
-            self.write_checkpoint(folder)
+            self._write_checkpoint(folder)
         except OSError as error:
             raise RunError(
                 f"{error.filename or folder}: {error.strerror or error}; the checkpoint could not be written, and "
@@ -219,6 +219,13 @@ class Trainer:
             self.log.info(
                 f"the run was planned with {record['steps']} steps; the learning rate follows the new number of steps"
             )
+
+    def _write_checkpoint(self, folder: Path) -> None:
+        """Write the current model with the record of its training; all processes call this."""
+        self.write_checkpoint(folder)
+        if self.context.is_main:
+            record = make_record(self.config, self.origin, self.dataset.table, self.step)
+            write_json(folder / RECORD_FILE, record.model_dump(mode="json"))
 
     def _save(self) -> None:
         """Save the training state in the background."""
@@ -293,7 +300,7 @@ class Trainer:
             validator.after_step(
                 self.step,
                 self.model,
-                self.write_checkpoint,
+                self._write_checkpoint,
                 lambda skipped: self._record_skipped(self.step, skipped, "validation", of=validator.samples),
             )
 
@@ -453,9 +460,6 @@ def run_training(
             except InputError:
                 trainer.close()
                 raise
-            if context.is_main:
-                record = make_record(config, trainer.origin, trainer.dataset.table, trainer.schedule.steps)
-                write_json(config.out / RECORD_FILE, record.model_dump(mode="json"))
         except InputError:
             if is_new:
                 for name in ("tables", "tensorboard"):

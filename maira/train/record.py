@@ -1,4 +1,4 @@
-"""The record of a run, from which the card of a published model is written: `OUT/training.json`."""
+"""The record of a checkpoint's training, from which its model card is written: `training.json` in its folder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TrainingRecord(Record):
         config: the run config, with defaults.
         model: model of the start.
         data: the sources of the training data, in the order of the run config.
-        steps: planned optimizer steps.
+        steps: optimizer steps done.
     """
 
     software: str
@@ -69,7 +69,7 @@ def make_record(config: BaseTrainConfig, origin: dict[str, Any], rows: npt.NDArr
         config: of the run.
         origin: fingerprints of the initial model, and of the sources.
         rows: (samples,) of `SAMPLE_LENGTHS`.
-        steps: planned optimizer steps.
+        steps: optimizer steps done.
     """
     on_hub = snapshot_name(config.model) if isinstance(config.model, Path) else None
     model = ModelRecord(

@@ -210,8 +210,8 @@ def test_what_is_not_known_is_unknown(facts: CheckpointFacts) -> None:
 def test_the_card_of_a_run_has_its_data_and_settings(phantoms: Path, tmp_path: Path) -> None:
     config = train_config(phantoms, tmp_path / "private-name", passes=8, global_batch=4)
     folder = train(config, quiet())
-    record = read_json(config.out / FILE)
-    assert record["data"][0]["studies"] == 14
+    record = read_json(folder / FILE)
+    assert (record["data"][0]["studies"], record["steps"]) == (14, 2)
     facts = read_checkpoint(folder)
     assert facts.sources == [Counter(phantom=14)]
     options = CardOptions(license="mit", datasets=("org/phantoms",))
@@ -223,7 +223,7 @@ def test_the_card_of_a_run_has_its_data_and_settings(phantoms: Path, tmp_path: P
     assert not any(word in text for word in ("private-name", str(tmp_path), str(Path.home()), str(phantoms.parent)))
     (tmp_path / "moved.jsonl").write_text("")
     changed = {**record, "config": {**record["config"], "train": [{"manifest": str(tmp_path / "moved.jsonl")}]}}
-    write_json(config.out / FILE, changed)
+    write_json(folder / FILE, changed)
     assert read_checkpoint(folder).sources == [None]
 
 
