@@ -45,6 +45,7 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  maira review drafts.jsonl --manifest phantoms/manifest.jsonl",
+        "  maira review campaign.yaml",
         "  maira review export review.sqlite --out corrected",
         "  maira review summary review.sqlite --out figures",
     )
@@ -57,11 +58,13 @@ _Database = Annotated[Path, typer.Argument(help="Database of the review.", metav
 
 @app.command(_DEFAULT)
 def start(
-    drafts: Annotated[Path, typer.Argument(help="Drafts (.jsonl).")],
-    manifest: Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")],
+    drafts: Annotated[Path, typer.Argument(help="Drafts (.jsonl), or the file of a campaign (.yaml).")],
+    manifest: Annotated[
+        Path | None, typer.Option(help="manifest.jsonl of the studies. In a campaign, its file names it.")
+    ] = None,
     db: Annotated[
         Path | None,
-        typer.Option(help="Review database, created if missing. Default: review.sqlite in the folder of the drafts."),
+        typer.Option(help="Review database, created if missing. Default: review.sqlite in the folder of the file."),
     ] = None,
     results: Annotated[
         Path | None, typer.Option(help="Results folder of radfact for these drafts, to show the verdicts.")
@@ -95,12 +98,17 @@ def start(
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
 ) -> None:
-    """Review drafts in the browser. Changes are saved at once, and the same command resumes the review."""
+    """Review drafts in the browser. Changes are saved at once, and the same command resumes the review.
+
+    A campaign (reader study) names readers, arms and their assignment in a YAML file; the coordinator has a page.
+    """
     _require("starlette", "uvicorn")
-    from maira.review.security import check_certificate, link_tokens
+    from maira.review.campaign import is_campaign_file, read_campaign
+    from maira.review.coordinator import CampaignFile
+    from maira.review.security import COORDINATOR, check_certificate, link_tokens
     from maira.review.serve import serve
     from maira.review.store import Store
-    from maira.review.studies import read_review_set
+    from maira.review.studies import read_campaign_set, read_review_set
     from radfact.explorer.access import is_loopback, listen, read_token
 
     token = read_token(token_file) if token_file else None
@@ -109,7 +117,17 @@ def start(
         check_certificate(*certificate)
     elif tls_key is not None:
         raise InputError("--tls-key requires --tls-certificate", code=ErrorCode.INVALID_OPTION)
-    review_set = read_review_set(drafts, manifest, results=results, image_folders=images or ())
+    settings = None
+    if is_campaign_file(drafts):
+        if manifest or results or reader:
+            message = "--manifest, --results and --reader are not for a campaign, whose file names manifest and readers"
+            raise InputError(message, code=ErrorCode.INVALID_OPTION)
+        settings = read_campaign(drafts)
+        review_set = read_campaign_set(settings, images or ())
+    elif manifest is None:
+        raise InputError("drafts require --manifest", code=ErrorCode.INVALID_OPTION)
+    else:
+        review_set = read_review_set(drafts, manifest, results=results, image_folders=images or ())
     path = drafts.with_name("review.sqlite") if db is None else db
     console = Console()
     if outside := review_set.images_outside():
@@ -122,17 +140,21 @@ def start(
     def ready(links: dict[str, str]) -> None:
         print_line(console, f"{len(review_set.drafts)} drafts, saved in {path}  (Ctrl-C stops the server)")
         for name, link in links.items():
+            name = "Coordinator" if name == COORDINATOR else name and store.registered_name(name)
             print_line(console, f"{name}: {link}" if name else f"Review them at {link}")
         if certificate is None and not is_loopback(host):
             print_line(
                 console, "The connection is not encrypted; use --tls-certificate, or a tunnel (ssh -L) to this machine"
             )
 
-    with listen(host, port) as listener, closing(Store(path, review_set.drafts)) as store:
+    with listen(host, port) as listener, closing(Store(path, review_set.drafts, settings=settings)) as store:
         for name in reader or ():
             store.add_reader(name)
-        readers = tuple(dict.fromkeys(store.registered_name(name) for name in reader or ()))
-        tokens = link_tokens(store.token() if token is None else token, readers)
+        readers = (
+            store.reader_keys() if settings else dict.fromkeys(store.registered_name(name) for name in reader or ())
+        )
+        secret = store.token() if token is None else token
+        tokens = link_tokens(secret, [*readers], has_coordinator=settings is not None)
         serve(
             review_set,
             store,
@@ -142,6 +164,7 @@ def start(
             certificate=certificate,
             open_browser=not no_browser,
             on_ready=ready,
+            campaign=CampaignFile(drafts, tuple(images or ()), secret) if settings else None,
         )
 
 
@@ -196,7 +219,7 @@ def summary(db: _Database, out: OutFolder) -> None:
     from radfact.io.outputs import replace_files
 
     with _opened(db) as store:
-        result = summarize(store, store.readers())
+        result = summarize(store, store.counted_readers())
     if not any(item["finished"] for item in result["readers"].values()):
         raise InputError("expected a finished study, found none", code=ErrorCode.EMPTY_INPUT, file=db)
     with replace_files(out) as new:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -22,12 +23,13 @@ from starlette.types import ASGIApp
 
 from data.study import IMAGE_COLUMNS
 from maira.review.changes import Change, Snapshot, UnfinishedError, change_adapter
+from maira.review.coordinator import CampaignFile, Coordinator
 from maira.review.counterparts import find_counterparts
 from maira.review.export import corrected_drafts, corrections_csv
 from maira.review.images import Pyramid, describe_images, load_pyramid, thumbnail
 from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
-from maira.review.security import Guard
-from maira.review.store import ConflictError, Store, is_locked_error
+from maira.review.security import COORDINATOR, Guard
+from maira.review.store import ConflictError, PausedError, Store, is_locked_error
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarize
 from maira.review.times import EventBatch
@@ -86,11 +88,19 @@ class Server:
         own = {file.name: file for file in _OWN.iterdir() if PurePath(file.name).suffix in (".js", ".css", ".svg")}
         self.assets: dict[str, Traversable] = shared | own
         digests = "".join(draft.name + draft.digest for draft in review_set.drafts)
+        if store.campaign is not None:
+            # Studies are added to a campaign, whose beginning stays.
+            digests = store.campaign.history[0][0]
         self.drafts_id = hashlib.sha256(digests.encode()).hexdigest()[:16]
 
-    def page(self, _: Request) -> Response:
-        """Respond to `GET /`."""
-        return Response((_OWN / "index.html").read_bytes(), media_type="text/html")
+    def page(self, request: Request) -> Response:
+        """Respond to `GET /`: the page of a reader, or of the coordinator."""
+        page = (_OWN / "index.html").read_text(encoding="utf-8")
+        if request.scope["reader"] == COORDINATOR:
+            # Both pages show images in the same way.
+            (inputs,) = re.findall('<section class="inputs".*?</section>', page, re.DOTALL)
+            page = (_OWN / "coordinator.html").read_text(encoding="utf-8").replace("<!-- inputs -->", inputs)
+        return Response(page, media_type="text/html")
 
     def asset(self, request: Request) -> Response:
         """Respond to `GET /static/NAME`: names are looked up in a list, never used as a path."""
@@ -101,13 +111,18 @@ class Server:
 
     def about(self, request: Request) -> Response:
         """Respond to `GET /api/set`, without file names: they may reveal the model."""
-        reader = request.scope["reader"] or None
+        key = self._own_key(request)
+        reader = key and self.store.registered_name(key)
+        settings = self.store.campaign.settings if self.store.campaign else None
         return JSONResponse(
             {
-                "studies": len(self.set.drafts),
+                "studies": len(self.set.drafts) if key is None else len(self.store.study_list(key)),
                 "drafts": self.drafts_id,
                 "reader": reader,
+                "reader_id": key,
                 "readers": self.store.readers() if reader is None else [reader],
+                "instructions": settings.instructions if settings else "",
+                "is_blinded": bool(settings and settings.labels),
                 "severities": [severity.model_dump() for severity in SEVERITIES],
                 "error_types": self.store.error_types(),
                 "steps": [step.model_dump() for step in STEPS],
@@ -117,9 +132,13 @@ class Server:
 
     def studies(self, request: Request) -> Response:
         """Respond to `GET /api/studies?reader=R`."""
-        reviews = self.store.reviews(self._reader(request))
-        rows = enumerate(zip(self.set.drafts, reviews, strict=True), 1)
-        return JSONResponse([_row(number, draft.sample_id, review) for number, (draft, review) in rows])
+        reader = self._reader(request)
+        reviews = self.store.reviews(reader)
+        rows = [
+            _row(place, self.set.drafts[number - 1].sample_id, reviews[number - 1]) | self._label(number)
+            for place, number in enumerate(self.store.study_list(reader), 1)
+        ]
+        return JSONResponse(rows)
 
     def study(self, request: Request) -> Response:
         """Respond to `GET /api/studies/{number}?reader=R`."""
@@ -129,9 +148,10 @@ class Server:
         sees_reference = max(review.visited) >= REFERENCE_STEP
         return JSONResponse(
             {
-                "number": number,
+                "number": request.path_params["number"],
                 "sample_id": study.sample_id,
-                "images": describe_images(self.set, number),
+                **self._label(number),
+                "images": describe_images(self.set, number, request.path_params["number"]),
                 **{name: getattr(study, name) for name in _CONTEXT},
                 "state": state_json(review),
                 "reference": [_sentence(sentence) for sentence in self.set.reference(number)]
@@ -181,17 +201,23 @@ class Server:
 
     def corrections(self, request: Request) -> Response:
         """Respond to `GET /export/corrections.csv?reader=R`."""
+        if self._is_blinded():
+            raise _NotFoundError
         table = corrections_csv(self.store, [self._reader(request)], is_blinded=True)
         return _download(table.encode("utf-8-sig"), "text/csv", "corrections.csv")
 
     def drafts(self, request: Request) -> Response:
         """Respond to `GET /export/drafts.jsonl?reader=R`: corrected reports of finished studies without the model."""
+        if self._is_blinded():
+            raise _NotFoundError
         rows = corrected_drafts(self.store, self._reader(request))
         text = "".join(f"{dumps({name: row[name] for name in row if name not in ('model', 'arm')})}\n" for row in rows)
         return _download(text.encode(), "application/jsonl", "drafts.jsonl")
 
     def summary(self, request: Request) -> Response:
         """Respond to `GET /export/summary.json?reader=R`."""
+        if self._is_blinded():
+            raise _NotFoundError
         result = summarize(self.store, [self._reader(request)])
         return _download(dumps(result).encode(), "application/json", "summary.json")
 
@@ -235,24 +261,47 @@ class Server:
         envelope, batch = (_parse_part(body, _TimesEnvelope), _parse_part(body, EventBatch))
         if envelope.drafts != self.drafts_id:
             raise InputError("events of another review", code=ErrorCode.MISMATCH, field="drafts")
-        self.store.add_events(self._checked(request, envelope.reader), envelope.session, batch)
+        reader = self._checked(request, envelope.reader)
+        events = tuple(
+            event.model_copy(update={"number": self._study(request, event.number)}) for event in batch.events
+        )
+        self.store.add_events(reader, envelope.session, batch.model_copy(update={"events": events}))
         return JSONResponse({})
 
     def _reader(self, request: Request) -> str:
         return self._checked(request, request.query_params.get("reader", ""))
 
     def _checked(self, request: Request, reader: str) -> str:
-        """Return a reader's registered name: with a reader's link, only that of the reader."""
-        name = self.store.registered_name(reader)
-        if request.scope["reader"] not in ("", name):
+        """Return a reader's current name: with a reader's link, only that of the reader."""
+        if request.scope["reader"] not in ("", self.store.reader_key(reader)):
             raise _OtherReaderError
-        return name
+        return self.store.registered_name(reader)
+
+    def _own_key(self, request: Request) -> str | None:
+        """Return the registered name of the reader of a link; None if readers choose their name."""
+        key: str = request.scope["reader"]
+        if key == COORDINATOR:
+            raise _OtherReaderError
+        return key or None
 
     def _number(self, request: Request) -> int:
-        number: int = request.path_params["number"]
-        if not 1 <= number <= len(self.set.drafts):
+        return self._study(request, request.path_params["number"])
+
+    def _study(self, request: Request, place: int) -> int:
+        """Return the number of a study from its place in the reader's list: numbers would reveal the arm."""
+        key = request.scope["reader"]
+        numbers = range(1, len(self.set.drafts) + 1) if key in ("", COORDINATOR) else self.store.study_list(key)
+        if not 1 <= place <= len(numbers):
             raise _NotFoundError
-        return number
+        return numbers[place - 1]
+
+    def _label(self, number: int) -> dict[str, str]:
+        """Return the label of a study's arm as a field; no field with one arm."""
+        labels = self.store.campaign.settings.labels if self.store.campaign else {}
+        return {"label": labels[self.set.drafts[number - 1].arm]} if labels else {}
+
+    def _is_blinded(self) -> bool:
+        return bool(self.store.campaign and self.store.campaign.settings.labels)
 
     def _verdicts(self, sample_id: str) -> list[dict[str, Any]] | None:
         """Return RadFact's verdicts; before the reference step they would reveal the reference."""
@@ -293,7 +342,14 @@ def state_json(review: Snapshot) -> dict[str, Any]:
     }
 
 
-def make_app(review_set: ReviewSet, store: Store, tokens: Mapping[str, str], *, host: str = "127.0.0.1") -> ASGIApp:
+def make_app(
+    review_set: ReviewSet,
+    store: Store,
+    tokens: Mapping[str, str],
+    *,
+    host: str = "127.0.0.1",
+    campaign: CampaignFile | None = None,
+) -> ASGIApp:
     """Return the application with its access checks.
 
     Args:
@@ -301,8 +357,10 @@ def make_app(review_set: ReviewSet, store: Store, tokens: Mapping[str, str], *, 
         store: database of the same drafts.
         tokens: see `maira.review.security.link_tokens`.
         host: address that the server listens on.
+        campaign: file of the campaign, if the review is one.
     """
     server = Server(review_set, store)
+    current_tokens = dict(tokens)
     routes = [
         Route("/", _get(server.page)),
         Route("/static/{name}", _get(server.asset)),
@@ -319,7 +377,26 @@ def make_app(review_set: ReviewSet, store: Store, tokens: Mapping[str, str], *, 
         Route("/export/drafts.jsonl", _get(server.drafts)),
         Route("/export/summary.json", _get(server.summary)),
     ]
-    return Guard(Router(routes), host=host, tokens=tokens)
+    if campaign is not None:
+        coordinator = Coordinator(server, campaign, current_tokens)
+        routes += [
+            Route("/api/campaign", _get(_for_coordinator(coordinator.overview))),
+            Route("/api/campaign/studies/{number:int}", _get(_for_coordinator(coordinator.study))),
+            Route("/api/campaign/actions", _post(_for_coordinator(coordinator.act)), methods=["POST"]),
+            Route("/api/campaign/readers", _post(_for_coordinator(coordinator.add_reader)), methods=["POST"]),
+            Route("/api/campaign/studies", _post(_for_coordinator(coordinator.add_studies)), methods=["POST"]),
+            Route("/export/decisions.csv", _get(_for_coordinator(coordinator.decisions))),
+        ]
+    return Guard(Router(routes), host=host, tokens=current_tokens)
+
+
+def _for_coordinator(handler: Callable[..., Response]) -> Callable[..., Response]:
+    def guarded(request: Request, *body: Any) -> Response:
+        if request.scope["reader"] != COORDINATOR:
+            raise _OtherReaderError
+        return handler(request, *body)
+
+    return guarded
 
 
 _Endpoint = Callable[[Request], Awaitable[Response]]
@@ -348,6 +425,9 @@ def _respond(handler: Callable[[], Response]) -> Response:
         return handler()
     except _NotFoundError:
         return _error(404, "not found")
+    except PausedError as error:
+        # Temporary for the page: it keeps the change and sends it again.
+        return _error(503, str(error))
     except _OtherReaderError:
         return _error(403, "this browser is signed in as another reader")
     except InputError as error:

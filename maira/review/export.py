@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from data.manifest import write_manifest
 from data.study import Study
+from maira.review.adjudication import read_items
 from maira.review.changes import ReviewedSentence
 from maira.review.corrected import corrected_report
 from maira.review.dataset_export import PreferenceRows, corrected_studies, find_preferences, rating_table
@@ -29,6 +30,7 @@ COLUMNS = (
     "arm",
     "model",
     "training",
+    "excluded",
     "sentence",
     "kind",
     "draft_text",
@@ -42,7 +44,21 @@ COLUMNS = (
 )
 """Columns of the table of corrections; `BLINDED` are missing in that of a blinded reader."""
 
-BLINDED = ("arm", "model", "training")
+BLINDED = ("arm", "model", "training", "excluded")
+
+DECISION_COLUMNS = (
+    "sample_id",
+    "arm",
+    "model",
+    "item",
+    "draft_text",
+    "readings",
+    "needs_correction",
+    "severity",
+    "comment",
+    "decided",
+)
+"""Columns of the table of decisions on disagreements."""
 
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _BREAKS = ("\t", "\r", "\n")
@@ -70,6 +86,7 @@ def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = 
     # All cells quoted: a spreadsheet that splits at semicolons would find formulas within cells.
     writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\r\n", quoting=csv.QUOTE_ALL)
     writer.writeheader()
+    counted = store.counted_readers()
     for reader in map(store.registered_name, readers):
         for draft, review in zip(store.drafts, store.reviews(reader), strict=True):
             state = review.state
@@ -82,10 +99,46 @@ def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = 
                         draft.arm,
                         draft.record.get("model") or "",
                         str(draft.is_training).lower(),
+                        str(reader not in counted).lower(),
                     ]
                     cells = zip(COLUMNS, [*study, str(index), *_cells(sentence), *shared], strict=True)
                     writer.writerow({name: guard(cell) for name, cell in cells})
     return buffer.getvalue()
+
+
+def decisions_csv(store: Store) -> str:
+    """Return the table of the coordinator's decisions, one row per sentence, with cells as in `corrections_csv`."""
+    buffer = StringIO()
+    writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
+    writer.writerow(DECISION_COLUMNS)
+    items = {number: {item.id: item for item in found} for number, found in read_items(store).items()}
+    for number, (made, decision) in sorted(store.campaign.decisions.items() if store.campaign else ()):
+        draft = store.drafts[number - 1]
+        for key, severity in decision.ratings.items():
+            item = items.get(number, {}).get(key)
+            readings = item.readings if item else {}
+            cells = [
+                draft.sample_id,
+                draft.arm,
+                str(draft.record.get("model") or ""),
+                key,
+                (item.draft_text if item else None) or "",
+                "; ".join(f"{reader}: {describe_reading(sentence)}" for reader, sentence in readings.items()),
+                str(severity is not None).lower(),
+                "" if severity is None else str(severity),
+                decision.comment,
+                made,
+            ]
+            writer.writerow([guard(cell) for cell in cells])
+    return buffer.getvalue()
+
+
+def describe_reading(sentence: ReviewedSentence) -> str:
+    """Return what a reader did with a sentence, and its severity."""
+    if not sentence.is_correction:
+        return "no correction"
+    verb = {"edit": "edited", "deletion": "deleted", "addition": f"added “{sentence.text}”"}[kind_of(sentence)]
+    return f"{verb}, severity {sentence.assessment.severity}"
 
 
 def corrected_drafts(store: Store, reader: str, arm: str | None = None) -> Iterator[dict[str, Any]]:
@@ -135,7 +188,7 @@ class ExportResult:
 def write_export(
     store: Store, folder: Path, readers: Sequence[str], studies: Mapping[str, Study] | None = None
 ) -> ExportResult:
-    """Write `corrections.csv` and the corrected reports of each reader and arm as drafts.
+    """Write the corrections, the corrected reports of each reader and arm as drafts, and the decisions of a campaign.
 
     With studies also the review as a data set: `ratings.csv`, `preferences.jsonl` and a manifest for each drafts file.
 
@@ -151,13 +204,17 @@ def write_export(
     readers = list(dict.fromkeys(map(store.registered_name, readers)))
     table = corrections_csv(store, readers)
     arms = list(dict.fromkeys(draft.arm for draft in store.drafts))
+    names = store.readers()
     drafts = {}
     with replace_files(folder) as new:
         with open_atomic(new / "corrections.csv", "wb") as handle:
             handle.write(table.encode("utf-8-sig"))
+        if store.campaign is not None:
+            with open_atomic(new / "decisions.csv", "wb") as handle:
+                handle.write(decisions_csv(store).encode("utf-8-sig"))
         for reader in readers:
             # Names may contain characters that file names cannot, and two may differ only in these.
-            number = store.readers().index(reader) + 1
+            number = names.index(reader) + 1
             for place, arm in enumerate(arms, 1):
                 suffix = f"-{place}-{_as_file_name(arm) or 'arm'}" if arm else ""
                 name = f"drafts-{number}-{_as_file_name(reader) or 'reader'}{suffix}.jsonl"
@@ -169,9 +226,10 @@ def write_export(
         corrections = sum(len(review.state.corrections) for name in readers for review in store.reviews(name))
         if studies is None:
             return ExportResult(corrections, drafts)
-        ratings = rating_table(store, studies, readers)
+        counted = [name for name in readers if name in store.counted_readers()]
+        ratings = rating_table(store, studies, counted)
         ratings.write(new / "ratings.csv")
-        preferences = find_preferences(store, studies, readers)
+        preferences = find_preferences(store, studies, counted)
         write_jsonl(new / "preferences.jsonl", preferences.rows)
         return ExportResult(corrections, drafts, len(ratings.rows), preferences)
 

@@ -50,28 +50,31 @@ class Pyramid:
         return self.levels[place], 2**place
 
 
-def describe_images(review_set: ReviewSet, number: int) -> dict[str, dict[str, str | bool] | None]:
+def describe_images(
+    review_set: ReviewSet, number: int, place: int | None = None
+) -> dict[str, dict[str, str | bool] | None]:
     """Return the URLs of a study's images.
 
     Args:
         review_set: the studies.
         number: number of the study, from 1.
+        place: number of the study in URLs, in the list of its reader; None if it is the same.
 
     Returns:
         By kind: `url`, `thumbnail` and `is_original`, or a `message` if the image cannot be shown, or None if there is
         none.
     """
-    return {kind: _describe(review_set, number, kind) for kind in IMAGE_COLUMNS}
+    return {kind: _describe(review_set, number, place or number, kind) for kind in IMAGE_COLUMNS}
 
 
-def _describe(review_set: ReviewSet, number: int, kind: str) -> dict[str, str | bool] | None:
+def _describe(review_set: ReviewSet, number: int, place: int, kind: str) -> dict[str, str | bool] | None:
     try:
         source = review_set.image(number, kind)
     except InputError as error:
         return {"message": error.message}
     if source is None:
         return None
-    urls = {name: f"/{folder}/{number}/{kind}" for name, folder in (("url", "images"), ("thumbnail", "thumbnails"))}
+    urls = {name: f"/{folder}/{place}/{kind}" for name, folder in (("url", "images"), ("thumbnail", "thumbnails"))}
     return {**urls, "is_original": source.is_original}
 
 

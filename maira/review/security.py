@@ -36,23 +36,29 @@ _ENTRANCE = (
     b'<title>Review</title><a href="/">Continue to the review</a></html>'
 )
 
+COORDINATOR = "coordinator\n"
+"""The coordinator's name in `link_tokens`; names of readers have no line breaks."""
+
 _log = logging.getLogger(__name__)
 
 
-def link_tokens(token: str, readers: Sequence[str]) -> dict[str, str]:
+def link_tokens(token: str, readers: Sequence[str], *, has_coordinator: bool = False) -> dict[str, str]:
     """Return the tokens of the links to a review.
 
     Args:
         token: secret of the review, which signs the links of readers.
         readers: registered names of the readers who have a link of their own.
+        has_coordinator: whether the coordinator of a campaign has a link as well, under `COORDINATOR`.
 
     Returns:
         Tokens by reader, none of which reveals another one; without readers only the secret itself, under "", for
         people who choose their name.
     """
-    if not readers:
+    if not (readers or has_coordinator):
         return {"": token}
     messages = {name: json.dumps(["reader", name]).encode() for name in readers}
+    if has_coordinator:
+        messages[COORDINATOR] = json.dumps(["coordinator"]).encode()
     return {
         name: base64.urlsafe_b64encode(hmac.new(token.encode(), message, hashlib.sha256).digest()).decode().rstrip("=")
         for name, message in messages.items()
@@ -93,7 +99,13 @@ class Guard:
             tokens: see `link_tokens`.
         """
         self.app = app
-        self.accesses = {reader: Access(host, token, "maira_review") for reader, token in tokens.items()}
+        self.host = host
+        self.tokens = tokens
+
+    @property
+    def accesses(self) -> dict[str, Access]:
+        """Access by reader; in a campaign, readers are added and merged while the server runs."""
+        return {reader: Access(self.host, token, "maira_review") for reader, token in self.tokens.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle or refuse a request."""
@@ -118,7 +130,7 @@ class Guard:
         host = headers.get("host", "")
         cookies = headers.get("cookie", "")
         reader = next((name for name, access in self.accesses.items() if access.is_admitted(cookies, host)), None)
-        if not next(iter(self.accesses.values())).is_own_host(host):
+        if not Access(self.host, None, "maira_review").is_own_host(host):
             await send.refuse(403, "not the address of the review")
         elif scope["method"] == "GET" and scope["path"] == "/" and b"token=" in scope["query_string"]:
             # Also if another reader of this browser is signed in.

@@ -15,6 +15,7 @@ import uvicorn
 
 from maira.review.app import make_app
 from maira.review.browser import has_screen
+from maira.review.coordinator import CampaignFile
 from maira.review.store import Store
 from maira.review.studies import ReviewSet
 from radfact.explorer.access import page_url
@@ -30,6 +31,7 @@ def serve(
     certificate: tuple[Path, Path | None] | None = None,
     open_browser: bool,
     on_ready: Callable[[dict[str, str]], None],
+    campaign: CampaignFile | None = None,
 ) -> None:
     """Serve a review until it is interrupted.
 
@@ -42,6 +44,7 @@ def serve(
         certificate: files of the TLS certificate and its key (None if the first contains it); None without TLS.
         open_browser: open the page if there is a screen and readers do not have links of their own.
         on_ready: called with the links by reader; see `link_tokens`.
+        campaign: file of the campaign, if the review is one.
     """
     port = listener.getsockname()[1]
     links = {reader: page_url(host, port, token) for reader, token in tokens.items()}
@@ -53,7 +56,7 @@ def serve(
             threading.Thread(target=webbrowser.open, args=(entrance,), daemon=True).start()
         # No access log: requests contain patient data.
         config = uvicorn.Config(
-            make_app(review_set, store, tokens, host=host),
+            make_app(review_set, store, tokens, host=host, campaign=campaign),
             ssl_certfile=certificate and certificate[0],
             ssl_keyfile=certificate and certificate[1],
             access_log=False,

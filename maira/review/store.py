@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from maira.review.campaign import Action, Campaign, Settings, Setup, action_adapter, name_key
 from maira.review.changes import (
     Assess,
     Change,
@@ -27,7 +28,6 @@ from maira.review.changes import (
     State,
     change_adapter,
     initial_state,
-    plain_name,
 )
 from maira.review.protocol import ERROR_TYPES
 from maira.review.times import EVENTS_TABLE, ChangeTimes, EventBatch, StoredEvent
@@ -134,19 +134,24 @@ class ConflictError(Exception):
     """A change refers to an outdated state."""
 
 
+class PausedError(Exception):
+    """The coordinator of a campaign does not let the reader save."""
+
+
 class Store:
     """Database of a review, thread-safe and shareable by several servers.
 
     Changes are on disk when `add_change` returns, in a single file that can be copied.
     """
 
-    def __init__(self, path: Path, drafts: Sequence[Draft] | None = None) -> None:
+    def __init__(self, path: Path, drafts: Sequence[Draft] | None = None, *, settings: Settings | None = None) -> None:
         """Open a database, or create one.
 
         Args:
             path: the SQLite file.
             drafts: drafts to review, the same as those of an existing review; None opens an existing review, which
                 may be read-only.
+            settings: of the campaign; further drafts may follow those of an existing one.
 
         Raises:
             InputError: the file is not a review, is a review of other drafts, or cannot be written. It is unchanged.
@@ -159,10 +164,12 @@ class Store:
             _create(path, drafts)
         layout, rows = _read_drafts(path, "" if drafts is None else "; choose another --db")
         if drafts is not None:
-            _check_same_drafts(rows, drafts, path)
+            _check_same_drafts(rows, drafts if settings is None else drafts[: len(rows)], path)
             _prepare_writing(path)
-        self.drafts = [_parse_draft(row, path) for row in rows] if drafts is None else list(drafts)
+        self.drafts = [_parse_draft(row, path) for row in rows] if drafts is None else list(drafts[: len(rows)])
         self._initial = [Snapshot(draft.state()) for draft in self.drafts]
+        self.campaign: Campaign | None = None
+        self._last_action = 0
         self._lock = threading.RLock()
         self._histories: dict[tuple[str, int], History] = {}
         self._change_times: dict[tuple[str, int], ChangeTimes] = {}
@@ -172,6 +179,11 @@ class Store:
             self._connection = _connect(path) if drafts is not None or layout == _LAYOUT else _upgraded_copy(path)
             try:
                 self._load_changes()
+                if drafts is not None and settings is not None:
+                    self.set_up(settings, drafts)
+                elif drafts is not None and self.campaign is not None:
+                    message = "expected the campaign file of this review, found drafts"
+                    raise InputError(message, code=ErrorCode.MISMATCH, file=path)
             except BaseException:
                 self._connection.close()
                 raise
@@ -195,8 +207,20 @@ class Store:
         return str(row[0])
 
     def readers(self) -> list[str]:
-        """Return the names of readers in the order of their registration."""
-        return self._names("readers")
+        """Return the names of readers in the order of their registration, without those merged into others."""
+        return [self._current_name(key) for key in self.reader_keys()]
+
+    def counted_readers(self) -> list[str]:
+        """Return the names of the readers who are part of statistics."""
+        excluded = self.campaign.excluded if self.campaign else ()
+        return [self._current_name(key) for key in self.reader_keys() if key not in excluded]
+
+    def reader_keys(self) -> list[str]:
+        """Return the names under which readers registered, without those merged into others."""
+        with self._lock:
+            self._load_actions()
+            merged = self.campaign.merged if self.campaign else ()
+            return [key for key in self._names("readers") if key not in merged]
 
     def add_reader(self, name: str) -> list[str]:
         """Register a reader unless the name exists (ignoring case), and return all names.
@@ -209,19 +233,103 @@ class Store:
             if self._find_reader(name) is None:
                 with self._exclusive_transaction():
                     self._add_name("readers", name)
+                    if self.campaign is not None:
+                        self._assign()
+                self._load_actions()
             return self.readers()
 
     def registered_name(self, reader: str) -> str:
-        """Return a reader's name as it was registered, ignoring case.
+        """Return a reader's current name, from this or an earlier one and ignoring case.
 
         Raises:
             InputError: the reader is unknown.
         """
-        name = self._find_reader(reader)
-        if name is None:
+        return self._current_name(self.reader_key(reader))
+
+    def reader_key(self, reader: str) -> str:
+        """Return the name under which a reader registered, which stays when the reader is renamed.
+
+        Raises:
+            InputError: the reader is unknown, or merged into another one.
+        """
+        key = self._find_reader(reader)
+        if key is None or (self.campaign is not None and key in self.campaign.merged):
             message = f"unknown reader {reader!r:.120}"
             raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="reader")
-        return name
+        return key
+
+    def study_list(self, reader: str) -> list[int]:
+        """Return the numbers of a reader's studies in the order of reading.
+
+        Raises:
+            InputError: the reader is unknown.
+        """
+        with self._lock:
+            key = self.reader_key(reader)
+            if self.campaign is None:
+                return list(range(1, len(self.drafts) + 1))
+            return list(self.campaign.lists.get(key, ()))
+
+    def check_drafts(self, drafts: Sequence[Draft]) -> None:
+        """Check that drafts begin with those of the review.
+
+        Raises:
+            InputError: they differ.
+        """
+        _check_same_drafts(_read_drafts(self.path, "")[1], drafts[: len(self.drafts)], self.path)
+
+    def set_up(self, settings: Settings, drafts: Sequence[Draft]) -> None:
+        """Begin or resume a campaign; readers and drafts that are new are added and assigned.
+
+        Args:
+            settings: of the campaign file.
+            drafts: all drafts, those of the review first.
+
+        Raises:
+            InputError: the review is not a campaign, or a setting or draft changed that must stay.
+        """
+        with self._lock:
+            self.check_drafts(drafts)
+            if self.campaign is not None:
+                self.campaign.settings.check_same(settings, self.path)
+            elif self._names("readers"):
+                message = "expected a campaign, found a review without one; choose another --db"
+                raise InputError(message, code=ErrorCode.MISMATCH, file=self.path)
+            known = len(self.drafts)
+            try:
+                with self._exclusive_transaction():
+                    if self.campaign is None or self.campaign.settings != settings:
+                        self._insert_action(Setup(kind="setup", settings=settings))
+                        self._load_actions()
+                    for name in settings.readers:
+                        if self._find_reader(name) is None:
+                            self._add_name("readers", name)
+                    _insert_drafts(self._connection, drafts[known:])
+                    self.drafts += drafts[known:]
+                    self._initial += [Snapshot(draft.state()) for draft in drafts[known:]]
+                    self._assign()
+            except BaseException:
+                del self.drafts[known:], self._initial[known:]
+                # The settings may be those of a file that is refused.
+                self.campaign, self._last_action = None, 0
+                raise
+            self._load_actions()
+
+    def act(self, action: Action) -> None:
+        """Apply an action of the coordinator and write it to disk.
+
+        Raises:
+            InputError: there is no campaign, or the action is not possible.
+            RunError: the action cannot be written, and is not applied.
+        """
+        with self._lock:
+            with self._exclusive_transaction():
+                self._load_actions()
+                if self.campaign is None:
+                    raise InputError("the review is not a campaign")
+                self.campaign.check(action, self._names("readers"), len(self.drafts))
+                self._insert_action(action)
+            self._load_actions()
 
     def error_types(self) -> list[str]:
         """Return the error types of the protocol, then those that readers added."""
@@ -240,7 +348,7 @@ class Store:
         with self._lock:
             reader = self._check_reader_and_study(reader, number)
             self._load_changes()
-            return self._history(reader, number).snapshot
+            return self._history(self._owner(reader, number), number).snapshot
 
     def reviews(self, reader: str) -> list[Snapshot]:
         """Return a reader's reviews of all studies in order.
@@ -249,9 +357,15 @@ class Store:
             InputError: the reader is unknown.
         """
         with self._lock:
-            reader = self.registered_name(reader)
+            reader = self.reader_key(reader)
             self._load_changes()
-            changed = {n: history.snapshot for (name, n), history in self._histories.items() if name == reader}
+            names = [reader, *(self.campaign.sources(reader) if self.campaign else ())]
+            changed = {
+                number: history.snapshot
+                for name in reversed(names)
+                for (key, number), history in self._histories.items()
+                if key == name and history.snapshot.version
+            }
             return [changed.get(number, initial) for number, initial in enumerate(self._initial, 1)]
 
     def counted_reviews(self, reader: str) -> list[tuple[Draft, Snapshot]]:
@@ -278,15 +392,19 @@ class Store:
         Raises:
             InputError: the reader or the study is unknown, or the change is not possible.
             ConflictError: the state has changed since.
+            PausedError: the coordinator paused the reader.
             RunError: the change cannot be written, and is not applied.
         """
         with self._lock, self._exclusive_transaction():
             self._load_changes()
-            reader = self._check_reader_and_study(reader, number)
-            history = self._history(reader, number)
+            key = self._check_reader_and_study(reader, number)
+            if self.campaign is not None and (obstacle := self.campaign.obstacle(key)):
+                raise PausedError(obstacle)
+            owner = self._owner(key, number)
+            history = self._history(owner, number)
             known = self._connection.execute("SELECT reader, study FROM changes WHERE id = ?", (change_id,)).fetchall()
             if known:
-                if known != [(reader, number)]:
+                if known != [(owner, number)]:
                     raise InputError("another change has this id", code=ErrorCode.DUPLICATE, field="id")
                 return history.snapshot
             if version != history.snapshot.version:
@@ -299,7 +417,7 @@ class Store:
             fields = dumps(change.model_dump(mode="json", exclude_unset=True))
             self._connection.execute(
                 "INSERT INTO changes (id, reader, study, sample_id, version, made, change) VALUES (?,?,?,?,?,?,?)",
-                (change_id, reader, number, sample_id, version, _now(), fields),
+                (change_id, owner, number, sample_id, version, _now(), fields),
             )
         return self.review(reader, number)
 
@@ -310,9 +428,14 @@ class Store:
             InputError: the reader is unknown.
         """
         with self._lock:
-            reader = self.registered_name(reader)
+            key = self.reader_key(reader)
             self._load_changes()
-            return {number: times for (name, number), times in self._change_times.items() if name == reader}
+            names = [key, *(self.campaign.sources(key) if self.campaign else ())]
+            return {
+                number: times
+                for (name, number), times in self._change_times.items()
+                if name in names and name == self._owner(key, number)
+            }
 
     def add_events(self, reader: str, session: str, batch: EventBatch) -> None:
         """Write events of a page to disk; those that are already there stay.
@@ -351,18 +474,34 @@ class Store:
             InputError: the reader is unknown.
         """
         with self._lock:
-            reader = self.registered_name(reader)
+            key = self.reader_key(reader)
+            names = [key, *(self.campaign.sources(key) if self.campaign else ())]
             if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'reading_events'").fetchone():
                 return []
             rows = self._connection.execute(
-                "SELECT session, sequence, study, kind, clock, sent, received FROM reading_events WHERE reader = ?"
-                " ORDER BY number",
-                (reader,),
-            )
+                "SELECT reader, session, sequence, study, kind, clock, sent, received FROM reading_events"
+                f" WHERE reader IN ({','.join('?' * len(names))}) ORDER BY number",
+                names,
+            ).fetchall()
             return [
                 StoredEvent(*fields, received=datetime.fromisoformat(received).timestamp())
-                for *fields, received in rows
+                for name, *fields, received in rows
+                if len(names) == 1 or name == self._owner(key, fields[2])
             ]
+
+    def _assign(self) -> None:
+        """Assign what is not assigned yet, within a transaction."""
+        assert self.campaign is not None
+        numbers: dict[str, dict[str, int]] = {}
+        for number, draft in enumerate(self.drafts, 1):
+            numbers.setdefault(draft.sample_id, {})[draft.arm] = number
+        action = self.campaign.assign(self._names("readers"), numbers)
+        if action.studies:
+            self._insert_action(action)
+
+    def _insert_action(self, action: Action) -> None:
+        fields = dumps(action.model_dump(mode="json"))
+        self._connection.execute("INSERT INTO actions (made, action) VALUES (?,?)", (_now(), fields))
 
     @contextmanager
     def _exclusive_transaction(self) -> Iterator[None]:
@@ -377,8 +516,26 @@ class Store:
                 reason = "locked by another program"
             raise RunError(f"{self.path}: cannot be written: {reason}", code=ErrorCode.WRITE_FAILED) from error
 
+    def _load_actions(self) -> None:
+        """Apply the actions written since the last call, also by other servers."""
+        rows = self._connection.execute(
+            "SELECT number, made, action FROM actions WHERE number > ? ORDER BY number", (self._last_action,)
+        ).fetchall()
+        for number, made, text in rows:
+            try:
+                action = action_adapter.validate_json(text)
+            except ValidationError:
+                message = f"action {number} is damaged"
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path) from None
+            if self.campaign is None and isinstance(action, Setup):
+                self.campaign = Campaign(action.settings)
+            if self.campaign is not None:
+                self.campaign.apply(action, made)
+            self._last_action = number
+
     def _load_changes(self) -> None:
-        """Apply the changes written since the last call, also by other servers."""
+        """Apply the actions and changes written since the last call, also by other servers."""
+        self._load_actions()
         rows = self._connection.execute(
             "SELECT number, reader, study, made, change FROM changes WHERE number > ? ORDER BY number",
             (self._last_change,),
@@ -403,12 +560,23 @@ class Store:
             self._histories[key] = History(self._initial[number - 1].state)
         return self._histories[key]
 
+    def _owner(self, reader: str, number: int) -> str:
+        """Return the reader, or the one merged into them, whose review of a study counts."""
+        names = [reader, *(self.campaign.sources(reader) if self.campaign else ())]
+        return next((name for name in names if self._history(name, number).snapshot.version), reader)
+
+    def _current_name(self, key: str) -> str:
+        return self.campaign.name(key) if self.campaign else key
+
     def _find_reader(self, reader: str) -> str | None:
-        key = plain_name(reader).casefold()
-        return next((name for name in self.readers() if plain_name(name).casefold() == key), None)
+        """Return the name under which a reader registered, or None; merged readers are also found."""
+        key = name_key(reader)
+        names = self._names("readers")
+        current = [name for name in names if name_key(self._current_name(name)) == key]
+        return next(iter([*current, *(name for name in names if name_key(name) == key)]), None)
 
     def _check_reader_and_study(self, reader: str, number: int) -> str:
-        name = self.registered_name(reader)
+        name = self.reader_key(reader)
         if not 1 <= number <= len(self.drafts):
             message = f"expected a study from 1 to {len(self.drafts)}, found {number}"
             raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="number")

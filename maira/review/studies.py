@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ from pydantic import NonNegativeInt
 from data.archive import Radiograph
 from data.manifest import Failure, iter_manifest, manifest_folder
 from data.study import IMAGE_COLUMNS, Study
+from maira.review.campaign import REFERENCE_ARM, Settings
 from maira.review.store import Draft
 from radfact.errors import ErrorCode, InputError, list_some
 from radfact.io.jsonl import read_jsonl
@@ -51,6 +52,7 @@ class ReviewSet:
         folders: folders that may contain images, links resolved.
         verdicts: one verdict per sentence of the draft by `sample_id`; None without results.
         unjudged: number of drafts whose sentences differ from the results.
+        shows_reference: whether readers compare with the reference report.
     """
 
     drafts: tuple[Draft, ...]
@@ -58,6 +60,7 @@ class ReviewSet:
     folders: tuple[Path, ...]
     verdicts: dict[str, tuple[Verdict, ...]] | None = None
     unjudged: int = 0
+    shows_reference: bool = True
 
     def image(self, number: int, kind: str, *, prefer_original: bool = True) -> ReviewImage | None:
         """Return the file of an image; None if the study has no image of this kind.
@@ -103,7 +106,9 @@ class ReviewSet:
         return any(path.is_relative_to(folder) for folder in self.folders)
 
     def reference(self, number: int) -> list[Sentence]:
-        """Return the sentences of the reference report; empty if there is none."""
+        """Return the sentences of the reference report; empty if there is none, or readers do not see it."""
+        if not self.shows_reference:
+            return []
         study = self.studies[number - 1]
         return _sentences(study.grounded_findings or study.findings or [])
 
@@ -133,6 +138,60 @@ def read_review_set(
         folders=tuple(folder.resolve() for folder in (manifest_folder(manifest), *image_folders)),
         verdicts=verdicts,
         unjudged=unjudged,
+    )
+
+
+def read_campaign_set(settings: Settings, image_folders: Sequence[Path] = ()) -> ReviewSet:
+    """Read the drafts and studies of a campaign: each sample of the first arm in all arms.
+
+    Args:
+        settings: of the campaign.
+        image_folders: folders that may contain images, in addition to the manifest's.
+
+    Raises:
+        InputError: a file is invalid, a draft has no study, or an arm has other samples than the first.
+    """
+    manifest = settings.manifest
+    arms = {
+        arm: None if file == REFERENCE_ARM else {draft.sample_id: draft for draft in read_review_drafts(Path(file))}
+        for arm, file in zip(settings.arm_names, settings.arms.values(), strict=True)
+    }
+    sample_ids, source = next(
+        (
+            (list(drafts), Path(file))
+            for drafts, file in zip(arms.values(), settings.arms.values(), strict=True)
+            if drafts
+        ),
+        ([study.sample_id for study in iter_manifest(manifest)], manifest),
+    )
+    if not sample_ids:
+        raise InputError("expected drafts, found none", code=ErrorCode.EMPTY_INPUT, file=source)
+    studies = read_studies(manifest, sample_ids, source)
+    for arm, drafts in arms.items():
+        if drafts is None:
+            arms[arm] = drafts = {
+                key: Draft(key, tuple(_sentences(report)), isinstance(report, str), {"model": None})
+                for key, study in studies.items()
+                if (report := study.grounded_findings or study.findings)
+            }
+        if missing := [key for key in sample_ids if key not in drafts]:
+            message = (
+                f"expected a report of all {len(sample_ids)} samples in {source}, found none of {list_some(missing)}"
+            )
+            raise InputError(message, code=ErrorCode.MISMATCH, field=f"arms: {arm}")
+        if settings.arms.get(arm) != REFERENCE_ARM and (extra := [key for key in drafts if key not in studies]):
+            message = f"expected the samples of {source}, found also {list_some(extra)}"
+            raise InputError(message, code=ErrorCode.MISMATCH, field=f"arms: {arm}")
+    return ReviewSet(
+        drafts=tuple(
+            replace(drafts[key], arm=arm, is_training=key in settings.training)
+            for key in sample_ids
+            for arm, drafts in arms.items()
+            if drafts is not None
+        ),
+        studies=tuple(studies[key] for key in sample_ids for _ in arms),
+        folders=tuple(folder.resolve() for folder in (manifest_folder(manifest), *image_folders)),
+        shows_reference=settings.shows_reference,
     )
 
 

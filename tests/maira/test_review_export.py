@@ -49,7 +49,7 @@ def test_the_table_has_a_row_per_correction(store: Store) -> None:
     assert table[0] == dict(
         zip(
             COLUMNS,
-            ("Ada", "one", "", "", "false", "1", "edit",
+            ("Ada", "one", "", "", "false", "false", "1", "edit",
              "The heart size is normal.", "The heart is enlarged.", "MISCLASSIFICATION", "1",
              "Cardiothoracic.", "false", "true", "Rotated."),
             strict=True,
@@ -118,7 +118,10 @@ def test_arms_and_training_cases_are_exported_apart(tmp_path: Path) -> None:
             ("second arm", "m2", "false"),
             ("first", "m1", "true"),
         ]
-        assert not {"arm", "model", "training"} & rows(corrections_csv(store, ["Ada"], is_blinded=True))[0].keys()
+        assert (
+            not {"arm", "model", "training", "excluded"}
+            & rows(corrections_csv(store, ["Ada"], is_blinded=True))[0].keys()
+        )
         written = write_export(store, tmp_path / "out", ["Ada"])
         names = {arm: (path.name, count) for (_, arm), (path, count) in written.drafts.items()}
         assert names == {

@@ -1,0 +1,61 @@
+"""Disagreements of the readers of a campaign on a study."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maira.review.changes import ReviewedSentence, State
+from maira.review.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A sentence of the draft, or one that a reader added, as its readers left it.
+
+    Attributes:
+        id: id of the drafted sentence; for an added one, the name of its reader's registration and its id.
+        readings: sentence by reader; of an added sentence only its reader's.
+    """
+
+    id: str
+    readings: dict[str, ReviewedSentence]
+
+    @property
+    def draft_text(self) -> str | None:
+        """Text of the draft; None for an added sentence."""
+        return next(iter(self.readings.values())).draft_text
+
+    @property
+    def is_disagreement(self) -> bool:
+        """Whether the need for a correction or its severity differs, or a reader added the sentence."""
+        return self.draft_text is None or len({rating_of(sentence) for sentence in self.readings.values()}) > 1
+
+
+def rating_of(sentence: ReviewedSentence) -> int | None:
+    """Return the severity of a correction; None if the sentence needs none."""
+    return sentence.assessment.severity if sentence.is_correction else None
+
+
+def read_items(store: Store) -> dict[int, list[Item]]:
+    """Return the items of each study that at least two counted readers finished, by its number.
+
+    An added sentence cannot be matched with those of other readers, and is an item of its own.
+    """
+    finished: dict[int, dict[str, State]] = {}
+    for reader in store.counted_readers():
+        for number, review in enumerate(store.reviews(reader), 1):
+            if review.state.done:
+                finished.setdefault(number, {})[reader] = review.state
+    return {number: _items(store, states) for number, states in sorted(finished.items()) if len(states) > 1}
+
+
+def _items(store: Store, states: dict[str, State]) -> list[Item]:
+    drafted: dict[str, dict[str, ReviewedSentence]] = {}
+    added: dict[str, dict[str, ReviewedSentence]] = {}
+    for reader, state in states.items():
+        for sentence in state.sentences:
+            if not sentence.is_added:
+                drafted.setdefault(sentence.id, {})[reader] = sentence
+            elif sentence.is_correction:
+                added[f"{store.reader_key(reader)}/{sentence.id}"] = {reader: sentence}
+    return [Item(key, readings) for key, readings in {**drafted, **added}.items()]

@@ -1,0 +1,388 @@
+"""Reader-study campaigns: the campaign file, the coordinator's actions, and the assignment of studies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from string import ascii_uppercase
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from maira.review.changes import Name, Text, plain_name
+from maira.review.protocol import SeverityId
+from radfact.errors import ErrorCode, InputError, list_some, suggest_name
+from radfact.io.yaml_files import read_yaml
+from radfact.records import Record, validate_model
+
+REFERENCE_ARM = "reference"
+"""Value of an arm whose drafts are the reference reports of the manifest."""
+
+_CHANGEABLE = {"manifest", "arms", "readers", "instructions"}
+"""Settings that may change during a campaign; those of arms only in the paths of their files."""
+
+
+class Analysis(Record):
+    """Settings of the analysis, fixed before the first reading.
+
+    Attributes:
+        baseline: arm that the others are compared with.
+        margin: non-inferiority margin, in units of the compared statistic.
+        alpha: significance level.
+    """
+
+    baseline: Name | None = None
+    margin: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+
+
+class Settings(Record):
+    """Settings of a campaign.
+
+    Attributes:
+        manifest: manifest of the studies.
+        arms: drafts file by arm, or `REFERENCE_ARM`.
+        readers: names.
+        assignment: whether readers read all studies, or split them; "overlap" splits them apart from a share.
+        overlap: share of the studies that all readers read, with the assignment "overlap".
+        arms_per_reader: whether a reader reads a study in one arm or in all arms.
+        order: random by reader, or that of the drafts.
+        seed: seed of the assignment, the order and the labels of arms.
+        training: samples that all readers read first, and that are not part of statistics.
+        instructions: text that readers see before they start.
+        analysis: settings of the analysis.
+    """
+
+    manifest: Path
+    arms: Annotated[dict[Name, Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=26)]
+    readers: Annotated[tuple[Name, ...], Field(min_length=1)]
+    assignment: Literal["all", "split", "overlap"] = "all"
+    overlap: Annotated[float, Field(gt=0, lt=1)] | None = None
+    arms_per_reader: Literal["one", "all"] = "one"
+    order: Literal["random", "file"] = "random"
+    seed: int = 0
+    training: tuple[str, ...] = ()
+    instructions: Text = ""
+    analysis: Analysis = Analysis()
+
+    @model_validator(mode="after")
+    def _check(self) -> Settings:
+        keys = [name_key(name) for name in self.readers]
+        if duplicates := [name for name, key in zip(self.readers, keys, strict=True) if keys.count(key) > 1]:
+            raise ValueError(f"readers: duplicate {duplicates[0]!r}")
+        if (self.overlap is None) == (self.assignment == "overlap"):
+            raise ValueError("overlap: expected a share with the assignment 'overlap', and none with others")
+        if self.analysis.baseline is not None and self.analysis.baseline not in self.arms:
+            raise ValueError(f"analysis: expected an arm as baseline, found {self.analysis.baseline!r}")
+        return self
+
+    @property
+    def shared(self) -> float:
+        """Share of the studies that all readers read."""
+        return {"all": 1.0, "split": 0.0}.get(self.assignment, self.overlap or 0.0)
+
+    @property
+    def arm_names(self) -> tuple[str, ...]:
+        """Names of the arms in the database: "" if there is only one."""
+        return tuple(self.arms) if len(self.arms) > 1 else ("",)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Label of each arm that readers see, in a random order; empty with one arm."""
+        if len(self.arms) == 1:
+            return {}
+        letters = list(ascii_uppercase[: len(self.arms)])
+        Random(f"{self.seed} labels").shuffle(letters)
+        return dict(zip(self.arms, letters, strict=True))
+
+    @property
+    def shows_reference(self) -> bool:
+        """Whether readers compare with the reference report: next to itself, it would reveal its arm."""
+        return REFERENCE_ARM not in self.arms.values()
+
+    def check_same(self, other: Settings, file: Path) -> None:
+        """Check that a campaign may resume with other settings.
+
+        Args:
+            other: settings of the campaign file.
+            file: the database, for the error.
+
+        Raises:
+            InputError: a setting changed that must stay.
+        """
+        before, now = (settings.model_dump(mode="json", exclude=_CHANGEABLE) for settings in (self, other))
+        before["arms"], now["arms"] = list(self.arms), list(other.arms)
+        for name, value in before.items():
+            if now[name] != value:
+                message = f"expected {value!r} as when the campaign began, found {now[name]!r}; choose another --db"
+                raise InputError(message, code=ErrorCode.MISMATCH, file=file, field=name)
+
+
+def name_key(name: str) -> str:
+    """Return a name in the form in which equal names are equal."""
+    return plain_name(name).casefold()
+
+
+def is_campaign_file(path: Path) -> bool:
+    """Return whether a path names a campaign and not drafts."""
+    return path.suffix.lower() in (".yaml", ".yml")
+
+
+def read_campaign(path: Path) -> Settings:
+    """Read a campaign file; paths in it are relative to its folder.
+
+    Raises:
+        InputError: the file is invalid.
+    """
+    settings = validate_model(Settings, read_yaml(path), file=path)
+    arms = {
+        name: file if file == REFERENCE_ARM else str((path.parent / file).resolve())
+        for name, file in settings.arms.items()
+    }
+    return settings.model_copy(update={"manifest": (path.parent / settings.manifest).resolve(), "arms": arms})
+
+
+class Setup(Record):
+    """Begin the campaign, or change its settings."""
+
+    kind: Literal["setup"]
+    settings: Settings
+
+
+class Assign(Record):
+    """Assign studies to readers, after those that they have.
+
+    Attributes:
+        shared: samples that all readers read.
+        studies: numbers of studies by reader.
+    """
+
+    kind: Literal["assign"]
+    shared: tuple[str, ...] = ()
+    studies: dict[str, tuple[int, ...]]
+
+
+class Rename(Record):
+    """Rename a reader."""
+
+    kind: Literal["rename"]
+    reader: str
+    name: Name
+
+
+class Merge(Record):
+    """Merge a reader into another one, who keeps their own review of a study that both read."""
+
+    kind: Literal["merge"]
+    reader: str
+    into: str
+
+
+class Exclude(Record):
+    """Exclude a reader from statistics."""
+
+    kind: Literal["exclude"]
+    reader: str
+    reason: Annotated[Text, Field(min_length=1, max_length=1000)]
+
+
+class Switch(Record):
+    """Include an excluded reader again, or pause or resume a reader; without reader all."""
+
+    kind: Literal["include", "pause", "resume"]
+    reader: str | None = None
+
+
+class Decide(Record):
+    """Decide a study in which readers disagree.
+
+    Attributes:
+        study: number of the study.
+        ratings: severity by item, or None if the item needs no correction.
+        comment: reason.
+    """
+
+    kind: Literal["decide"]
+    study: int
+    ratings: Annotated[dict[str, SeverityId | None], Field(min_length=1)]
+    comment: Annotated[Text, Field(max_length=10_000)] = ""
+
+
+Action = Annotated[Setup | Assign | Rename | Merge | Exclude | Switch | Decide, Field(discriminator="kind")]
+action_adapter: TypeAdapter[Action] = TypeAdapter(Action)
+
+
+@dataclass(slots=True)
+class Campaign:
+    """State of a campaign after the actions so far. Readers are known by the name of their registration.
+
+    Attributes:
+        settings: the current settings.
+        lists: numbers of each reader's studies, in the order of reading.
+        shared: samples that all readers read.
+        names: current names of renamed readers.
+        merged: reader that another one was merged into.
+        excluded: reasons by excluded reader.
+        paused: paused readers; None for all.
+        decisions: time and last decision by study.
+        history: time and action, oldest first.
+    """
+
+    settings: Settings
+    lists: dict[str, list[int]] = field(default_factory=dict)
+    shared: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    merged: dict[str, str] = field(default_factory=dict)
+    excluded: dict[str, str] = field(default_factory=dict)
+    paused: set[str | None] = field(default_factory=set)
+    decisions: dict[int, tuple[str, Decide]] = field(default_factory=dict)
+    history: list[tuple[str, Action]] = field(default_factory=list)
+
+    def name(self, reader: str) -> str:
+        """Return the current name of a reader."""
+        return self.names.get(reader, reader)
+
+    def sources(self, reader: str) -> list[str]:
+        """Return the readers that were merged into a reader, also through others."""
+        direct = [source for source, target in self.merged.items() if target == reader]
+        return [*direct, *(each for source in direct for each in self.sources(source))]
+
+    def obstacle(self, reader: str) -> str | None:
+        """Return why a reader cannot save; None if they can."""
+        if reader in self.excluded:
+            return "the coordinator has ended your part in this campaign"
+        if {None, reader} & self.paused:
+            return "the coordinator has paused the campaign"
+        return None
+
+    def check(self, action: Action, readers: Sequence[str], studies: int) -> None:
+        """Check whether an action is possible.
+
+        Args:
+            action: the action.
+            readers: all readers.
+            studies: number of studies.
+
+        Raises:
+            InputError: it is not possible.
+        """
+        active = [name for name in readers if name not in self.merged]
+        concerned = [getattr(action, name, None) for name in ("reader", "into")]
+        for reader in filter(None, concerned):
+            if reader not in active:
+                hint = suggest_name(reader, active, "reload the page")
+                raise InputError(f"unknown reader {reader!r:.120}; {hint}", code=ErrorCode.UNKNOWN_NAME, field="reader")
+        match action:
+            case Rename():
+                others = {
+                    name_key(each) for name in readers if name != action.reader for each in (name, self.name(name))
+                }
+                if name_key(action.name) in others:
+                    raise InputError("another reader has this name; merge them", code=ErrorCode.DUPLICATE, field="name")
+            case Merge():
+                if action.reader == action.into:
+                    raise InputError("a reader cannot be merged into themselves", field="into")
+            case Switch(kind="include", reader=None):
+                raise InputError("expected a reader", field="reader")
+            case Decide():
+                if not 1 <= action.study <= studies:
+                    raise InputError(f"expected a study from 1 to {studies}, found {action.study}", field="study")
+
+    def apply(self, action: Action, made: str) -> None:
+        """Apply an action.
+
+        Args:
+            action: an action that passed `check`.
+            made: its time.
+        """
+        self.history.append((made, action))
+        match action:
+            case Setup():
+                self.settings = action.settings
+            case Assign():
+                self.shared += action.shared
+                for reader, numbers in action.studies.items():
+                    self.lists.setdefault(reader, []).extend(numbers)
+            case Rename():
+                self.names[action.reader] = action.name
+            case Merge():
+                self.merged[action.reader] = action.into
+                own = self.lists.setdefault(action.into, [])
+                own += [number for number in self.lists.get(action.reader, ()) if number not in own]
+            case Exclude():
+                self.excluded[action.reader] = action.reason
+            case Switch(kind="include"):
+                self.excluded.pop(str(action.reader), None)
+            case Switch(kind="pause"):
+                self.paused.add(action.reader)
+            case Switch():
+                self.paused.discard(action.reader)
+            case Decide():
+                self.decisions[action.study] = made, action
+
+    def assign(self, readers: Sequence[str], numbers: Mapping[str, Mapping[str, int]]) -> Assign:
+        """Assign the samples that nobody reads yet, and to new readers those that all readers read.
+
+        The arm of a reader's samples alternates, with another start for each reader: readers are balanced over the
+        arms, and the samples that all of them read are balanced over pairs of reader and arm (Latin square).
+
+        Args:
+            readers: all readers, by the names of their registration.
+            numbers: number of the study by sample and arm, in the order of the drafts.
+
+        Raises:
+            InputError: a training case is not in the drafts.
+        """
+        settings = self.settings
+        if unknown := [name for name in settings.training if name not in numbers]:
+            raise InputError(
+                f"expected samples of the drafts, found {list_some(unknown)}",
+                code=ErrorCode.UNKNOWN_NAME,
+                field="training",
+            )
+        sample_of = {number: sample for sample, by_arm in numbers.items() for number in by_arm.values()}
+        before = {reader: {sample_of[number] for number in self.lists.get(reader, ())} for reader in readers}
+        known = set[str]().union(*before.values(), settings.training)
+        new = [sample for sample in numbers if sample not in known]
+        Random(f"{settings.seed} {len(known)}").shuffle(new)
+        count = round(settings.shared * len(new))
+        shared = [*self.shared, *new[:count]]
+        active = [name for name in readers if name not in self.merged and name not in self.excluded]
+        work = {reader: [sample for sample in shared if sample not in before[reader]] for reader in active}
+        for sample in new[count:]:
+            reader = min(active, key=lambda name: len(before[name]) + len(work[name]))
+            work[reader].append(sample)
+        studies = {}
+        for reader, samples in work.items():
+            training = [] if self.lists.get(reader) else self._training_studies(numbers)
+            start = readers.index(reader) + len(before[reader] - {*settings.training})
+            if own := [*training, *self._ordered(reader, samples, start, numbers)]:
+                studies[reader] = tuple(own)
+        return Assign(kind="assign", shared=tuple(new[:count]), studies=studies)
+
+    def _training_studies(self, numbers: Mapping[str, Mapping[str, int]]) -> list[int]:
+        arms = self.settings.arm_names
+        return [numbers[sample][arms[place % len(arms)]] for place, sample in enumerate(self.settings.training)]
+
+    def _ordered(
+        self, reader: str, samples: Sequence[str], start: int, numbers: Mapping[str, Mapping[str, int]]
+    ) -> list[int]:
+        """Return the studies of a reader's samples in the order of reading.
+
+        Args:
+            reader: name.
+            samples: samples.
+            start: place of the first sample's arm.
+            numbers: number of the study by sample and arm.
+        """
+        settings, arms = self.settings, self.settings.arm_names
+        places = list(enumerate(samples, start))
+        if settings.order == "random":
+            Random(f"{settings.seed} {reader} {start}").shuffle(places)
+        else:
+            places.sort(key=lambda item: min(numbers[item[1]].values()))
+        # In the same order in every arm, so that the readings of a sample are as far apart as possible.
+        rounds = range(len(arms) if settings.arms_per_reader == "all" else 1)
+        return [numbers[sample][arms[(place + turn) % len(arms)]] for turn in rounds for place, sample in places]

@@ -1,0 +1,264 @@
+"""Requests of the coordinator of a campaign: progress, readers, further studies and decisions."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from maira.review.adjudication import Item, rating_of, read_items
+from maira.review.campaign import Action, Assign, Campaign, Decide, Setup, action_adapter, read_campaign
+from maira.review.changes import Snapshot
+from maira.review.export import decisions_csv, describe_reading
+from maira.review.images import describe_images
+from maira.review.security import link_tokens
+from maira.review.store import Store
+from maira.review.studies import ReviewSet, read_campaign_set
+from radfact.errors import InputError
+from radfact.records import Record, as_input_error, validate_model
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignFile:
+    """The campaign file of a running server.
+
+    Attributes:
+        path: the file.
+        image_folders: folders that may contain images, in addition to the manifest's.
+        secret: secret that signs links.
+    """
+
+    path: Path
+    image_folders: tuple[Path, ...]
+    secret: str
+
+
+class _ReviewServer(Protocol):
+    set: ReviewSet
+    store: Store
+
+
+class _NewReader(Record):
+    name: str
+
+
+class Coordinator:
+    """Handlers of the coordinator's requests; each runs in a thread."""
+
+    def __init__(self, server: _ReviewServer, file: CampaignFile, tokens: MutableMapping[str, str]) -> None:
+        """Coordinate the campaign of a server.
+
+        Args:
+            server: its studies are replaced when studies are added.
+            file: the campaign file.
+            tokens: current tokens of links, see `link_tokens`.
+        """
+        self.server = server
+        self.store = server.store
+        self.file = file
+        self.tokens = tokens
+
+    @property
+    def campaign(self) -> Campaign:
+        """The state of the campaign."""
+        if self.store.campaign is None:
+            raise InputError("the review is not a campaign")
+        return self.store.campaign
+
+    def overview(self, _: Request) -> Response:
+        """Respond to `GET /api/campaign` with progress and history."""
+        campaign, keys = self.campaign, self.store.reader_keys()
+        reviews = {key: self.store.reviews(key) for key in keys}
+        items = read_items(self.store)
+        settings = campaign.settings
+        return JSONResponse(
+            {
+                "paused": None in campaign.paused,
+                "instructions": settings.instructions,
+                "labels": settings.labels,
+                "readers": [self._reader(key, reviews[key]) for key in keys],
+                "merged": {campaign.name(key): campaign.name(into) for key, into in campaign.merged.items()},
+                "studies": [
+                    {
+                        "number": number,
+                        "sample_id": draft.sample_id,
+                        "arm": draft.arm,
+                        "is_training": draft.is_training,
+                        "readers": {
+                            campaign.name(key): _status(reviews[key][number - 1])
+                            for key in keys
+                            if number in campaign.lists.get(key, ())
+                        },
+                        "disagreements": sum(item.is_disagreement for item in items.get(number, ())),
+                        "is_decided": self._is_decided(number, items.get(number, [])),
+                    }
+                    for number, draft in enumerate(self.store.drafts, 1)
+                ],
+                "history": [{"made": made, "action": self._describe(action)} for made, action in campaign.history],
+            }
+        )
+
+    def study(self, request: Request) -> Response:
+        """Respond to `GET /api/campaign/studies/{number}` with all readings of a study."""
+        number = request.path_params["number"]
+        if not 1 <= number <= len(self.store.drafts):
+            raise InputError(f"expected a study from 1 to {len(self.store.drafts)}, found {number}")
+        draft, items = self.store.drafts[number - 1], read_items(self.store).get(number, [])
+        _, decision = self.campaign.decisions.get(number, ("", None))
+        study = self.server.set.studies[number - 1]
+        comments = {
+            name: review.state.comment
+            for name in self.store.counted_readers()
+            if (review := self.store.review(name, number)).state.done and review.state.comment
+        }
+        return JSONResponse(
+            {
+                "number": number,
+                "sample_id": draft.sample_id,
+                "arm": draft.arm,
+                "images": describe_images(self.server.set, number),
+                **{name: getattr(study, name) for name in ("indication", "technique", "comparison", "prior_report")},
+                "reference": [sentence.text for sentence in self.server.set.reference(number)],
+                "items": [_item_json(item) for item in items],
+                "comments": comments,
+                "decision": decision and {"ratings": decision.ratings, "comment": decision.comment},
+            }
+        )
+
+    def act(self, request: Request, body: Any) -> Response:
+        """Respond to `POST /api/campaign/actions` once the action is on disk.
+
+        Args:
+            request: the request.
+            body: parsed JSON, an action.
+        """
+        try:
+            action = action_adapter.validate_python(body)
+        except ValidationError as error:
+            raise as_input_error(error) from None
+        if isinstance(action, Setup | Assign):
+            raise InputError("settings and assignment are changed in the campaign file", field="kind")
+        if isinstance(action, Decide):
+            self._check_decision(action)
+        self.store.act(action)
+        return self._updated(request)
+
+    def add_reader(self, request: Request, body: Any) -> Response:
+        """Respond to `POST /api/campaign/readers` with `{"name"}`.
+
+        Args:
+            request: the request.
+            body: parsed JSON.
+        """
+        self.store.add_reader(validate_model(_NewReader, body).name)
+        return self._updated(request)
+
+    def add_studies(self, request: Request, body: Any) -> Response:
+        """Respond to `POST /api/campaign/studies`: read the files again, and assign what is new.
+
+        Args:
+            request: the request.
+            body: parsed JSON, an empty object.
+        """
+        if body != {}:
+            raise InputError("expected no fields")
+        settings = read_campaign(self.file.path)
+        self.campaign.settings.check_same(settings, self.file.path)
+        review_set = read_campaign_set(settings, self.file.image_folders)
+        self.store.check_drafts(review_set.drafts)
+        # First the images and drafts, because readers open new studies as soon as they are assigned.
+        self.server.set = review_set
+        self.store.set_up(settings, review_set.drafts)
+        return self._updated(request)
+
+    def decisions(self, _: Request) -> Response:
+        """Respond to `GET /export/decisions.csv`."""
+        headers = {"content-disposition": 'attachment; filename="decisions.csv"'}
+        return Response(decisions_csv(self.store).encode("utf-8-sig"), headers=headers, media_type="text/csv")
+
+    def _updated(self, request: Request) -> Response:
+        tokens = link_tokens(self.file.secret, self.store.reader_keys(), has_coordinator=True)
+        for reader in self.tokens.keys() - tokens.keys():
+            del self.tokens[reader]
+        self.tokens.update(tokens)
+        return self.overview(request)
+
+    def _reader(self, key: str, reviews: Sequence[Snapshot]) -> dict[str, Any]:
+        campaign = self.campaign
+        statuses = [_status(reviews[number - 1]) for number in campaign.lists.get(key, ())]
+        return {
+            "id": key,
+            "name": campaign.name(key),
+            "studies": len(statuses),
+            "finished": statuses.count("done"),
+            "started": statuses.count("started"),
+            "paused": key in campaign.paused,
+            "excluded": campaign.excluded.get(key),
+            "token": self.tokens.get(key),
+        }
+
+    def _is_decided(self, number: int, items: Sequence[Item]) -> bool:
+        """Return whether a decision covers all disagreements of a study, also those since then."""
+        _, decision = self.campaign.decisions.get(number, ("", None))
+        return decision is not None and all(item.id in decision.ratings for item in items if item.is_disagreement)
+
+    def _check_decision(self, decision: Decide) -> None:
+        items = {item.id: item for item in read_items(self.store).get(decision.study, ())}
+        disputed = {key for key, item in items.items() if item.is_disagreement}
+        if decision.ratings.keys() != disputed:
+            message = "expected a decision on each disagreement; reload the page, readers may have changed the study"
+            raise InputError(message, field="ratings")
+
+    def _describe(self, action: Action) -> str:
+        """Return an action in words."""
+        name = self.campaign.name
+        match action:
+            case Setup():
+                return "settings read from the campaign file"
+            case Assign():
+                return "assigned: " + ", ".join(
+                    f"{len(own)} to {name(reader)}" for reader, own in action.studies.items()
+                )
+            case Decide():
+                return f"decided study {action.study}"
+            case _:
+                return " ".join(
+                    part
+                    for part in (
+                        action.kind,
+                        name(action.reader) if action.reader else "campaign",
+                        f"into {name(action.into)}" if action.kind == "merge" else "",
+                        f"({action.reader} → {action.name})" if action.kind == "rename" else "",
+                        f"({action.reason})" if action.kind == "exclude" else "",
+                    )
+                    if part
+                )
+
+
+def _status(review: Snapshot) -> str:
+    return "done" if review.state.done else "started" if review.version else "open"
+
+
+def _item_json(item: Item) -> dict[str, Any]:
+    return {
+        "id": item.id,
+        "draft_text": item.draft_text,
+        "is_disagreement": item.is_disagreement,
+        "readings": [
+            {
+                "reader": reader,
+                "reading": describe_reading(sentence),
+                "rating": rating_of(sentence),
+                "text": sentence.text,
+                "boxes": sentence.boxes,
+                "error_type": sentence.assessment.error_type,
+                "comment": sentence.assessment.comment,
+            }
+            for reader, sentence in item.readings.items()
+        ],
+    }
