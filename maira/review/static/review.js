@@ -78,6 +78,8 @@ class Review {
     byId("reader").disabled = this.set.reader !== null;
     byId("reader").title = this.set.reader === null ? "Change the reader" : "Your link is for this name";
     for (const link of document.querySelectorAll("#export-menu a")) link.search = new URLSearchParams({ reader: this.reader });
+    byId("export-menu").hidden = this.set.is_blinded;
+    this.#showInstructions();
     this.list.setStudies(await get(`/api/studies?reader=${encodeURIComponent(this.reader)}`));
     this.#listen();
     this.#bind();
@@ -85,6 +87,17 @@ class Review {
     this.showList(setting("list") ?? window.innerWidth >= 1800);
     if (!this.#asked()) history.replaceState(null, "", `#${this.list.unfinishedAfter(0) ?? 1}`);
     await this.open();
+  }
+
+  /** Show the instructions of a campaign before the first study, and by a button. */
+  #showInstructions() {
+    const { instructions } = this.set;
+    byId("instructions").hidden = !instructions;
+    byId("instructions-text").textContent = visibleText(instructions);
+    byId("instructions").addEventListener("click", () => byId("instructions-dialog").showModal());
+    if (!instructions || setting("instructions") === instructions) return;
+    byId("instructions-dialog").showModal();
+    setSetting("instructions", instructions);
   }
 
   /** The study in the address, or null. */
@@ -153,7 +166,8 @@ class Review {
     this.times.open(number);
     this.list.mark(number);
     document.title = `${number} · ${TITLE}`;
-    byId("study-place").textContent = `${number} of ${this.set.studies} ·`;
+    const label = study.label ? ` · report ${study.label}` : "";
+    byId("study-place").textContent = `${number} of ${this.set.studies}${label} ·`;
     byId("study-id").textContent = visibleText(this.studyView.sampleId);
     byId("study-name").title = visibleText(this.studyView.sampleId);
     byId("previous-study").disabled = number === 1;
@@ -338,7 +352,7 @@ async function start() {
   const set = await get("/api/set");
   const known = tabReader();
   const reader = set.reader ?? (set.readers.includes(known) ? known : await askReader(set.readers, null));
-  const storage = new BrowserStorage(reader);
+  const storage = new BrowserStorage(set.reader_id ?? reader);
   await new Review(set, reader, storage, await unsentChanges(storage, reader, set.studies)).start();
 }
 

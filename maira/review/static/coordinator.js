@@ -1,0 +1,248 @@
+/** The coordinator's page of a campaign: progress, readers, and decisions on disagreements. */
+
+import { get, post } from "./api.js";
+import { alertBar, announce, asSentence, byId, counted, element, notify } from "./dom.js";
+import { Inputs } from "./inputs.js";
+import { setSetting, setting } from "./storage.js";
+
+const STATUS = { done: "finished", started: "started", open: "not started" };
+const SIGNS = { done: "✓", started: "◐", open: "○" };
+const RATINGS = [[null, "no correction"], [0, "no implications"], [1, "minor"], [2, "significant"]];
+const REFRESH_MS = 15_000;
+
+const KINDS = {
+  all: () => true,
+  unfinished: (study) => Object.values(study.readers).some((status) => status !== "done"),
+  disagreement: (study) => study.disagreements > 0,
+  undecided: (study) => study.disagreements > 0 && !study.is_decided,
+};
+
+class CampaignPage {
+  #campaign = null;
+  #study = null;
+  #inputs = null;
+
+  async start() {
+    this.#useTheme(setting("theme") ?? "dark");
+    byId("theme").addEventListener("click", () => {
+      const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+      this.#useTheme(theme);
+      setSetting("theme", theme);
+    });
+    byId("pause").addEventListener("click", () => this.#act({ kind: this.#campaign.paused ? "resume" : "pause", reader: null }));
+    byId("add-studies").addEventListener("click", () => this.#post("/api/campaign/studies", {}, "The files were read again."));
+    byId("study-kind").addEventListener("change", () => this.#showStudies());
+    byId("new-reader").addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const name = byId("new-reader-name").value;
+      if (await this.#post("/api/campaign/readers", { name }, `${name} was added.`)) byId("new-reader-name").value = "";
+    });
+    byId("action-cancel").addEventListener("click", () => byId("action-dialog").close());
+    byId("back").addEventListener("click", () => {
+      location.hash = "";
+    });
+    byId("decision").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#decide();
+    });
+    window.addEventListener("hashchange", () => this.#open());
+    await this.#refresh();
+    await this.#open();
+    setInterval(() => {
+      // A table that is used is not replaced.
+      const isUsed = byId("campaign").contains(document.activeElement) || document.querySelector("dialog[open]");
+      if (!isUsed && document.visibilityState === "visible") this.#refresh().catch(() => {});
+    }, REFRESH_MS);
+  }
+
+  #useTheme(theme) {
+    document.documentElement.dataset.theme = theme;
+    byId("theme").setAttribute("aria-pressed", String(theme === "light"));
+  }
+
+  async #refresh() {
+    this.#show(await get("/api/campaign"));
+  }
+
+  #act(action) {
+    return this.#post("/api/campaign/actions", action, "Saved.");
+  }
+
+  /** Send a request, show the campaign after it, and return whether it succeeded. */
+  async #post(path, body, words) {
+    try {
+      this.#show(await post(path, body));
+    } catch (error) {
+      alertBar(asSentence(error.message));
+      return false;
+    }
+    alertBar(null);
+    notify(words);
+    return true;
+  }
+
+  #show(campaign) {
+    this.#campaign = campaign;
+    const counts = campaign.readers.map(({ finished, studies }) => [finished, studies]);
+    const [finished, total] = [0, 1].map((at) => counts.reduce((sum, pair) => sum + pair[at], 0));
+    byId("progress").max = Math.max(1, total);
+    byId("progress").value = finished;
+    byId("progress-text").textContent = `${finished} of ${counted(total, "reading")} finished`;
+    byId("pause").disabled = false;
+    byId("add-studies").disabled = false;
+    byId("pause").textContent = campaign.paused ? "Resume" : "Pause";
+    byId("state").textContent = campaign.paused ? "Paused" : "";
+    const focused = document.activeElement?.dataset.key;
+    byId("readers").replaceChildren(...campaign.readers.map((reader) => this.#readerRow(reader)));
+    this.#showStudies();
+    byId("history").replaceChildren(...campaign.history.toReversed().map(({ made, action }) => (
+      element("li", {}, element("time", { datetime: made, text: new Date(made).toLocaleString() }), ` ${action}`))));
+    // The rows are new elements.
+    if (focused) document.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  #readerRow(reader) {
+    const { id, name } = reader;
+    const state = [reader.excluded !== null && `excluded: ${reader.excluded}`, reader.paused && "paused"].filter(Boolean).join(", ");
+    const button = (text, label, run) => element("button", { type: "button", text, "aria-label": `${label} ${name}`,
+      "data-key": `${label} ${id}`, on: { click: run } });
+    const link = element("input", { type: "text", readonly: true, "aria-label": `Link of ${name}`, "data-key": `link ${id}`,
+      value: new URL(`/?token=${encodeURIComponent(reader.token)}`, location.href).href,
+      on: { focus: (event) => event.target.select() } });
+    return element("tr", { class: reader.excluded === null ? "" : "excluded" }, element("th", { scope: "row", text: name }),
+      element("td", { text: `${reader.finished} of ${reader.studies}` }), element("td", { text: reader.started }),
+      element("td", { text: state || "active" }), element("td", {}, link),
+      element("td", {},
+        reader.paused ? button("Resume", "Resume", () => this.#act({ kind: "resume", reader: id }))
+          : button("Pause", "Pause", () => this.#act({ kind: "pause", reader: id })),
+        button("Rename …", "Rename", () => this.#ask({ title: `Rename ${name}`, hint: "The link stays valid.", submit: "Rename",
+          field: element("input", { type: "text", name: "value", "aria-label": "New name", value: name, maxlength: 100, required: true }),
+          action: (value) => ({ kind: "rename", reader: id, name: value }) })),
+        button("Merge …", "Merge", () => this.#askMerge(reader)),
+        reader.excluded === null
+          ? button("Exclude …", "Exclude", () => this.#ask({ title: `Exclude ${name}`, submit: "Exclude",
+            hint: "The readings stay in the data, are marked in exports, and are not part of statistics.",
+            field: element("input", { type: "text", name: "value", "aria-label": "Reason", placeholder: "Reason", maxlength: 1000, required: true }),
+            action: (value) => ({ kind: "exclude", reader: id, reason: value }) }))
+          : button("Include", "Include", () => this.#act({ kind: "include", reader: id }))));
+  }
+
+  #askMerge({ id, name }) {
+    const others = this.#campaign.readers.filter((other) => other.id !== id);
+    this.#ask({ title: `Merge ${name} into another reader`, submit: "Merge",
+      hint: "The other reader gets all studies. Where both have read a study, the other reader’s reading counts. The link of the merged reader stops working.",
+      field: element("select", { name: "value", "aria-label": "Reader", required: true },
+        ...others.map((other) => element("option", { value: other.id, text: other.name }))),
+      action: (value) => ({ kind: "merge", reader: id, into: value }) });
+  }
+
+  /** Ask for the value of an action. */
+  #ask({ title, hint, field, submit, action }) {
+    const dialog = byId("action-dialog");
+    byId("action-title").textContent = title;
+    byId("action-hint").textContent = hint;
+    byId("action-field").replaceChildren(field);
+    byId("action-submit").textContent = submit;
+    byId("action-error").textContent = "";
+    byId("action-form").onsubmit = async (event) => {
+      event.preventDefault();
+      try {
+        const campaign = await post("/api/campaign/actions", action(field.value));
+        dialog.close();
+        this.#show(campaign);
+        notify("Saved.");
+      } catch (error) {
+        byId("action-error").textContent = asSentence(error.message);
+      }
+    };
+    dialog.showModal();
+    field.focus();
+  }
+
+  #showStudies() {
+    // In one arm by reader, some studies are read in no arm.
+    const studies = this.#campaign.studies.filter(({ readers }) => Object.keys(readers).length);
+    const shown = studies.filter(KINDS[byId("study-kind").value]);
+    byId("study-count").textContent = shown.length === studies.length ? counted(studies.length, "study", "studies")
+      : `${shown.length} of ${studies.length} studies`;
+    byId("studies").replaceChildren(...shown.map((study) => this.#studyRow(study)));
+  }
+
+  #studyRow(study) {
+    const readers = Object.entries(study.readers).map(([name, status]) => (
+      element("span", { title: `${name}: ${STATUS[status]}`, text: `${SIGNS[status]} ${name}: ${STATUS[status]}. ` })));
+    const label = this.#campaign.labels[study.arm];
+    const words = `${counted(study.disagreements, "disagreement")}, ${study.is_decided ? "decided" : "not decided"}`;
+    return element("tr", {}, element("td", { text: study.number }),
+      element("th", { scope: "row", text: study.sample_id }),
+      element("td", { text: [study.arm && `${study.arm} (${label})`, study.is_training && "training"].filter(Boolean).join(", ") }),
+      element("td", {}, ...readers),
+      element("td", {}, study.disagreements ? element("a", { href: `#${study.number}`, text: words, "data-key": `study ${study.number}` }) : "–"));
+  }
+
+  /** Open the study in the address, or the campaign. */
+  async #open() {
+    const number = Number(location.hash.slice(1));
+    if (!number) {
+      const before = this.#study?.number;
+      this.#study = null;
+      byId("study").hidden = true;
+      byId("campaign").hidden = false;
+      if (before) document.querySelector(`[data-key="study ${before}"]`)?.focus();
+      return;
+    }
+    try {
+      this.#study = await get(`/api/campaign/studies/${number}`);
+    } catch (error) {
+      alertBar(asSentence(error.message));
+      return;
+    }
+    byId("campaign").hidden = true;
+    byId("study").hidden = false;
+    this.#showStudy();
+    byId("report").focus();
+  }
+
+  #showStudy() {
+    const { number, sample_id: id, arm, items, comments, decision } = this.#study;
+    byId("item-title").textContent = [`Study ${number}`, id, arm].filter(Boolean).join(" · ");
+    byId("items").replaceChildren(...items.map((item, at) => this.#item(item, at, decision)),
+      ...Object.entries(comments).map(([name, text]) => element("li", {}, element("p", { text: `Comment of ${name}: ${text}` }))));
+    byId("decision-comment").value = decision?.comment ?? "";
+    byId("decide").disabled = !items.some(({ is_disagreement: differs }) => differs);
+    this.#inputs ??= new Inputs({ select: () => {}, focus: () => {}, changeBoxes: () => {}, touched: () => this.#draw() });
+    this.#inputs.radiograph.root.addEventListener("enlarged", () => this.#draw());
+    byId("box-mode").onchange = () => this.#draw();
+    this.#inputs.open(this.#study);
+    this.#draw();
+    announce(`Study ${number}, ${counted(items.length, "sentence")}`);
+  }
+
+  #draw() {
+    const sentences = this.#study.items.map(({ id, readings }) => ({ id, boxes: readings[0].boxes, deleted: false }));
+    this.#inputs.draw(sentences, [], { selected: null, counterparts: [], locked: true, mode: byId("box-mode").value });
+  }
+
+  #item({ id, draft_text: drafted, is_disagreement: differs, readings }, at, decision) {
+    const readers = element("dl", { class: "readings" }, ...readings.map(({ reader, reading, text, error_type: type, comment }) => (
+      element("div", {}, element("dt", { text: reader }), element("dd", { text: asSentence(reading) }),
+        drafted !== null && text !== drafted ? element("dd", { text }) : null,
+        type || comment ? element("dd", { class: "hint", text: [type, comment].filter(Boolean).join(" · ") }) : null))));
+    const choice = element("fieldset", {}, element("legend", { text: "Final decision" }), ...RATINGS.map(([rating, text]) => (
+      element("label", {}, element("input", { type: "radio", name: id, value: String(rating), required: true,
+        checked: decision !== null && id in decision.ratings && decision.ratings[id] === rating }), ` ${text}`))));
+    return element("li", {}, element("p", { text: `${at + 1}. ${drafted ?? `Added: ${readings[0].text}`}` }), readers, differs ? choice : null);
+  }
+
+  async #decide() {
+    const { number, items } = this.#study;
+    const values = new FormData(byId("decision"));
+    const disputed = items.filter(({ is_disagreement: differs }) => differs);
+    const ratings = Object.fromEntries(disputed.map(({ id }) => [id, JSON.parse(values.get(id))]));
+    if (!await this.#act({ kind: "decide", study: number, ratings, comment: byId("decision-comment").value })) return;
+    const next = this.#campaign.studies.find((study) => study.number > number && KINDS.undecided(study));
+    location.hash = next ? String(next.number) : "";
+  }
+}
+
+new CampaignPage().start().catch((error) => alertBar(asSentence(`The campaign cannot be shown: ${error.message}`)));
