@@ -103,6 +103,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "review start": (
         "maira review drafts.jsonl --manifest phantoms/manifest.jsonl",
         "maira review drafts.jsonl --manifest phantoms/manifest.jsonl --results results --db review.sqlite",
+        "maira review campaign.yaml",
     ),
     "review export": ("maira review export review.sqlite --out corrected",),
     "review summary": ("maira review summary review.sqlite --out figures",),
