@@ -198,7 +198,8 @@ def export(
         written = write_export(store, out, reader or store.readers(), studies)
         print_line(console, f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
         for (name, arm), (path, count) in written.drafts.items():
-            total = sum(draft.arm == arm and not draft.is_training for draft in store.drafts)
+            drafts = [store.drafts[number - 1] for number in store.study_list(name)]
+            total = sum(draft.arm == arm and not draft.is_training for draft in drafts)
             print_line(console, f"{count} of {total} reports{f' of arm {arm}' * bool(arm)} finished by {name}: {path}")
         if written.ratings is not None:
             print_line(console, f"{written.ratings} of {len(store.drafts)} drafts rated: {out / 'ratings.csv'}")

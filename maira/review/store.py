@@ -484,9 +484,9 @@ class Store:
                 names,
             ).fetchall()
             return [
-                StoredEvent(*fields, received=datetime.fromisoformat(received).timestamp())
-                for name, *fields, received in rows
-                if len(names) == 1 or name == self._owner(key, fields[2])
+                StoredEvent(session, sequence, study, kind, clock, sent, datetime.fromisoformat(received).timestamp())
+                for name, session, sequence, study, kind, clock, sent, received in rows
+                if len(names) == 1 or name == self._owner(key, study)
             ]
 
     def _assign(self) -> None:

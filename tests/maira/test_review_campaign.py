@@ -15,7 +15,9 @@ import pytest
 from error_checks import raises
 from review_files import REPORT, change, finish, write_set
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
+from maira.cli.main import app
 from maira.review.app import make_app
 from maira.review.campaign import Settings, read_campaign
 from maira.review.coordinator import CampaignFile
@@ -365,3 +367,11 @@ def test_the_settings_are_stored_for_the_analysis(tmp_path: Path) -> None:
             "margin": 0.05,
             "alpha": 0.05,
         }
+
+
+@pytest.mark.parametrize("options", [["--manifest", "manifest.jsonl"], ["--reader", "Ada"]])
+def test_the_file_of_a_campaign_names_manifest_and_readers(tmp_path: Path, options: list[str]) -> None:
+    path = write_campaign(tmp_path, "readers: [Ada]")
+    with raises("invalid-option"):
+        CliRunner().invoke(app, ["review", str(path), *options], catch_exceptions=False, standalone_mode=False)
+    assert not (tmp_path / "review.sqlite").exists()

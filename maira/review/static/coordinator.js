@@ -205,7 +205,9 @@ class CampaignPage {
 
   #showStudy() {
     const { number, sample_id: id, arm, items, comments, decision } = this.#study;
-    byId("item-title").textContent = [`Study ${number}`, id, arm].filter(Boolean).join(" · ");
+    // The decision is blinded, too.
+    const label = this.#campaign.labels[arm];
+    byId("item-title").textContent = visibleText([`Study ${number}`, id, label && `report ${label}`].filter(Boolean).join(" · "));
     byId("items").replaceChildren(...items.map((item, at) => this.#item(item, at, decision)),
       ...Object.entries(comments).map(([name, text]) => element("li", {}, element("p", { text: `Comment of ${name}: ${text}` }))));
     byId("decision-comment").value = decision?.comment ?? "";
