@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 MetricValues = Mapping[str, float | None]
 _WINDOW = 30
 """Log lines over which the pace is averaged for the remaining time."""
-
-
+_PARTS = ("precision", "recall", "f1", "iou")
+"""Ends of the names of metrics that are printed together."""
 _RESIDENT_UNIT = 1 if sys.platform == "darwin" else 1024
 """Unit of `ru_maxrss` in bytes."""
 
@@ -340,15 +340,15 @@ def _line(metrics: MetricValues, rates: Mapping[str, float], left: float) -> lis
 
 
 def _validated(metrics: MetricValues) -> Iterator[str]:
-    """Yield losses one by one, and groups of other metrics (precision, recall, F1) together."""
+    """Yield metrics one by one, and those of a group (precision, recall, F1) together."""
     groups: dict[str, dict[str, str]] = {}
     for name, value in metrics.items():
         text = "-" if value is None else f"{value:.3f}"
-        if name.startswith("loss/"):
-            yield f"{name} {text}"
-        else:
-            group, _, part = name.replace("/", "_" if name.startswith("boxes/") else "/").rpartition("_")
+        group, _, part = name.replace("/", "_" if name.startswith("boxes/") else "/").rpartition("_")
+        if part in _PARTS:
             groups.setdefault(group, {})[part] = text
+        else:
+            yield f"{name} {text}"
     for group, parts in groups.items():
         if set(parts.values()) != {"-"}:
             yield f"{group} {'/'.join(parts)} {'/'.join(parts.values())}"

@@ -48,6 +48,8 @@ from maira.train.parallel import DistributedContext, ParallelModel, init_distrib
 from maira.train.policy import STATISTICS
 from maira.train.record import FILE as RECORD_FILE
 from maira.train.record import make_record
+from maira.train.reward_plot import FILE as PLOT_FILE
+from maira.train.reward_plot import plot_rewards
 from maira.train.rollouts import RolloutSampler
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
@@ -303,6 +305,11 @@ class Trainer:
                 self._write_checkpoint,
                 lambda skipped: self._record_skipped(self.step, skipped, "validation", of=validator.samples),
             )
+            if self.sampler is not None and self.context.is_main and validator.is_due(self.step):
+                try:
+                    plot_rewards(self.config.out / "metrics.jsonl", self.config.out / PLOT_FILE)
+                except (InputError, OSError) as error:  # the run goes on without the plot
+                    self.log.info(f"{PLOT_FILE} is not drawn: {error}")
 
     def _iterate_steps(self) -> Generator[StepBatches]:
         if self.sampler is not None:

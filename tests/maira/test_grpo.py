@@ -11,6 +11,7 @@ import pytest
 import torch
 from error_checks import raises
 from packed_rows import gradients
+from PIL import Image
 from test_train import Interrupted, interrupt_at, is_same, weights
 from tiny_runs import Command, metrics, quiet, said
 
@@ -309,6 +310,8 @@ def test_a_validation_logs_what_is_not_rewarded(checkpoint: Path, phantoms: Path
     (row,) = [row for row in rows(tmp_path) if "epoch" not in row]
     assert {"loss/all", "drafts/logical_f1", *NAMES} <= row.keys()
     assert row["drafts/words"] >= 0
+    with Image.open(tmp_path / "rewards.png") as plot:
+        assert plot.getcolors(1 << 20) is not None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""The plot of a run of post-training: the reward, and what is not rewarded, by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from radfact.io.jsonl import read_jsonl
+from radfact.optional import load_pyplot
+
+FILE = "rewards.png"
+"""Name of the plot in the folder of a run."""
+_PANELS = {
+    "reward of sampled reports": ("reward", "reward/"),
+    "scores of drafts": ("drafts/findings", "drafts/rouge_l", "drafts/logical_f1", "drafts/spatial_f1"),
+    "words per report": ("words", "drafts/words"),
+    "share of sentences": ("drafts/normal_sentences", "drafts/repeated_sentences"),
+    "boxes per sentence": ("drafts/boxes_per_sentence",),
+    "share of groups and responses": ("constant_groups", "unscored"),
+}
+"""Metrics by the title of their panel; a name that ends with a slash stands for all metrics that begin with it."""
+
+
+def plot_rewards(metrics: Path, out: Path) -> None:
+    """Draw the metrics of a run of post-training; a missing value has no point.
+
+    Args:
+        metrics: `metrics.jsonl` of the run.
+        out: image to write.
+
+    Raises:
+        InputError: matplotlib is not installed, or the metrics cannot be read.
+        OSError: the image cannot be written.
+    """
+    plt = load_pyplot()
+    rows: list[Any] = [row for _, row in read_jsonl(metrics)]
+    figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), layout="constrained")
+    try:
+        for axis, (title, names) in zip(axes.flat, _PANELS.items(), strict=True):
+            for name in _matching(names, rows):
+                points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+                marker = "o" if name.startswith("drafts/") else ""
+                axis.plot(*zip(*points, strict=True), marker=marker, markersize=4, label=name)
+            axis.set_title(title, fontsize="medium")
+            axis.set_xlabel("step")
+            if axis.lines:
+                axis.legend(fontsize="small")
+        figure.savefig(out, dpi=110)
+    finally:
+        plt.close(figure)
+
+
+def _matching(names: tuple[str, ...], rows: list[Any]) -> list[str]:
+    known = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
+    return [key for key in known if any(key == name or (name.endswith("/") and key.startswith(name)) for name in names)]
