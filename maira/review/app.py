@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
+import os
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,6 +42,8 @@ from radfact.records import Record, Sentence, as_input_error, validate_model
 
 _OWN = resources.files("maira.review") / "static"
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_CANCELED = 499
+"""Status of a request whose client has gone; it reaches nobody."""
 _BINARY = "application/octet-stream"
 _SHARED = ("viewer.js", "radiograph.js", "viewer.css")
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
@@ -361,6 +365,8 @@ def make_app(
     """
     server = Server(review_set, store)
     current_tokens = dict(tokens)
+    # More images at once would delay each other.
+    images = asyncio.Semaphore(os.cpu_count() or 1)
     routes = [
         Route("/", _get(server.page)),
         Route("/static/{name}", _get(server.asset)),
@@ -371,8 +377,8 @@ def make_app(
         Route("/api/studies/{number:int}/changes", _post(server.change), methods=["POST"]),
         Route("/api/times", _post(server.times), methods=["POST"]),
         Route("/api/studies/{number:int}/counterparts", _get(server.counterparts)),
-        Route("/images/{number:int}/{kind}", _get(server.image)),
-        Route("/thumbnails/{number:int}/{kind}", _get(server.thumbnail)),
+        Route("/images/{number:int}/{kind}", _get_image(server.image, images)),
+        Route("/thumbnails/{number:int}/{kind}", _get_image(server.thumbnail, images)),
         Route("/export/corrections.csv", _get(server.corrections)),
         Route("/export/drafts.jsonl", _get(server.drafts)),
         Route("/export/summary.json", _get(server.summary)),
@@ -405,6 +411,18 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 def _get(handler: Callable[[Request], Response]) -> _Endpoint:
     async def endpoint(request: Request) -> Response:
         return await run_in_threadpool(_respond, partial(handler, request))
+
+    return endpoint
+
+
+def _get_image(handler: Callable[[Request], Response], places: asyncio.Semaphore) -> _Endpoint:
+    """Return an endpoint that waits for one of the places, and skips requests that are canceled until then."""
+
+    async def endpoint(request: Request) -> Response:
+        async with places:
+            if await request.is_disconnected():
+                return Response(status_code=_CANCELED)
+            return await run_in_threadpool(_respond, partial(handler, request))
 
     return endpoint
 

@@ -114,6 +114,36 @@ def enter(page: Page, running: Running, reader: str = "Ada", number: int = 1) ->
     at_study(page, number)
 
 
+SCREENS = ((1366, 768), (1920, 1080))
+"""Width and height of the screens that a review must fit on."""
+
+_OUTSIDE = """
+() => {
+  const scrolls = (node) => node && (/auto|scroll/.test(getComputedStyle(node).overflowY) || scrolls(node.parentElement));
+  return [...document.querySelectorAll("button, summary, select, input, textarea")]
+    .filter((node) => node.checkVisibility({ visibilityProperty: true }) && !scrolls(node.parentElement))
+    .filter((node) => {
+      const { left, top, right, bottom } = node.getBoundingClientRect();
+      return left < 0 || top < 0 || right > innerWidth || bottom > innerHeight;
+    }).map((node) => node.outerHTML);
+}
+"""
+
+
+def set_screen(page: Page, screen: tuple[int, int]) -> None:
+    page.set_viewport_size({"width": screen[0], "height": screen[1]})
+
+
+def fits_screen(page: Page) -> None:
+    """Check that the page does not scroll as a whole, and that every control outside of scrolling lists is visible."""
+    size = page.viewport_size
+    assert size is not None
+    extent = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
+    assert extent == [size["width"], size["height"]]
+    assert page.evaluate(_OUTSIDE) == []
+    assert page.locator("#report-body").evaluate("list => list.scrollWidth <= list.clientWidth")
+
+
 def at_study(page: Page, number: int) -> None:
     page.locator("#study-name", has_text=re.compile(rf"^{number} of ")).wait_for()
     row(page, 0).wait_for()

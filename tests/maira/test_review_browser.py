@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from review_desk import (
+    SCREENS,
     Running,
     at_study,
     drag,
+    fits_screen,
     launched,
     on_radiograph,
     press,
     row,
     saved,
     served,
+    set_screen,
     sign_in,
     unsaved,
     visiting,
@@ -90,6 +93,7 @@ def expected_rows(running: Running) -> list[dict[str, str]]:
 def reviewed_by_mouse(page: Page, *, last: bool) -> None:
     """One edit with a moved box, one deletion and one addition, assessed; only texts are typed."""
     go_on = page.locator("#advance")
+    fits_screen(page)
     go_on.click()
     row(page, 0).locator(".sentence-text").click()
     drag(page, on_radiograph(page, 0.2, 0.4), on_radiograph(page, 0.3, 0.5))
@@ -100,10 +104,12 @@ def reviewed_by_mouse(page: Page, *, last: bool) -> None:
     row(page, 1).get_by_role("button", name="Delete this sentence").click()
     page.get_by_role("button", name="Add a finding").click()
     page.get_by_label("Text of the missing finding").fill("Nipple shadow.")
+    fits_screen(page)
     page.get_by_role("button", name="Save").click()
     go_on.click()
     page.locator("#reference-sentences button").first.click()
     page.get_by_label("Comment on the study").fill("Rotated.")
+    fits_screen(page)
     go_on.click()
     for place, (severity, kind) in {
         0: ("1 Minor", "MISCLASSIFICATION"),
@@ -112,6 +118,7 @@ def reviewed_by_mouse(page: Page, *, last: bool) -> None:
     }.items():
         row(page, place).get_by_text(severity).click()
         row(page, place).get_by_label("Error type", exact=True).select_option(kind)
+    fits_screen(page)
     go_on.click()
     saved(page)
     if not last:
@@ -121,6 +128,7 @@ def reviewed_by_mouse(page: Page, *, last: bool) -> None:
 def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -> None:
     for number in (1, 2, 3):
         at_study(page, number)
+        set_screen(page, SCREENS[number % 2])
         reviewed_by_mouse(page, last=number == 3)
     assert page.locator("#progress-text").inner_text() == "3 of 3 studies finished"
     rows = exported(page, running)
@@ -148,14 +156,16 @@ def test_corrected_reports_are_drafts(page: Page, running: Running, tmp_path: Pa
 
 
 def test_a_review_by_keyboard_alone(browser: Browser, running: Running) -> None:
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context = browser.new_context()
     page = context.new_page()
+    set_screen(page, SCREENS[0])
     sign_in(page, running)
     page.locator("dialog[open]").wait_for()
     page.keyboard.type("Ada")
     press(page, "Enter")
     for number in (1, 2, 3):
         at_study(page, number)
+        set_screen(page, SCREENS[number % 2])
         press(page, "]", "j", "e", "ControlOrMeta+a")
         page.keyboard.type("The heart is enlarged.")
         # From the text to its box: the box takes the focus as the next stop but the tools of the sentence.

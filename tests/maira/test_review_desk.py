@@ -232,14 +232,26 @@ def test_loading_and_failing_images_are_stated(page: Page) -> None:
     page.locator("#radiograph[aria-busy=false]").wait_for()
 
 
-def test_images_of_the_next_study_are_fetched_ahead(page: Page) -> None:
-    with page.expect_response("**/images/6/frontal?*"):
+def test_images_of_the_next_two_studies_are_fetched_ahead(page: Page) -> None:
+    with page.expect_response("**/images/6/frontal?*"), page.expect_response("**/images/7/frontal?*"):
         page.evaluate("location.hash = '#5'")
     at_study(page, 5)
     page.route("**/images/6/frontal?*", lambda route: route.abort())
     press(page, "n")
     at_study(page, 6)
     assert page.locator("#radiograph .radiograph-caption").inner_text().startswith("400 × 300")
+
+
+def test_outdated_requests_for_images_are_canceled(page: Page) -> None:
+    page.route("**/images/11/frontal?*", lambda _: None)
+    page.evaluate("location.hash = '#11'")
+    page.locator("#study-place", has_text="11 of").wait_for()
+    with page.expect_event("requestfailed", lambda request: "/images/11/frontal" in request.url):
+        page.evaluate("location.hash = '#21'")
+    at_study(page, 21)
+    page.unroute("**/images/11/frontal?*")
+    page.evaluate("location.hash = '#11'")
+    at_study(page, 11)
 
 
 def test_a_sentence_shows_its_boxes_and_a_box_its_sentence(page: Page) -> None:

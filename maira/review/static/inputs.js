@@ -76,14 +76,13 @@ export class Inputs {
     this.enlarge(this.kind);
   }
 
-  /** Fetch the images of another study ahead. */
-  prefetch(study) {
+  /** Fetch the images of another study ahead; resolves when they are here. */
+  async prefetch(study) {
     const { clientWidth, clientHeight } = this.radiograph.root;
     const kinds = this.isSideBySide ? Object.keys(IMAGES) : ["frontal"];
-    for (const kind of kinds) {
-      const url = study.images[kind]?.url;
-      if (url) fetchPixels(url, Math.max(clientWidth, clientHeight) * window.devicePixelRatio).catch(() => {});
-    }
+    const longest = Math.max(clientWidth, clientHeight) * window.devicePixelRatio;
+    const urls = kinds.map((kind) => study.images[kind]?.url).filter(Boolean);
+    await Promise.allSettled(urls.map((url) => fetchPixels(url, longest)));
   }
 
   /** Enlarge the next image. */

@@ -2,10 +2,11 @@
 
 import { Refused } from "./api.js";
 
-// A page shows three images, in two resolutions each, and fetches those of the next study ahead.
-const MOST = 14;
+// A page shows three images, in two resolutions each, and fetches those of up to three studies ahead.
+const MOST = 18;
 
 const kept = new Map();
+const running = new Map();
 
 /**
  * Gray values of an image with at least some pixels on the longest side.
@@ -22,15 +23,37 @@ export function fetchPixels(url, longest) {
   kept.delete(key);
   kept.set(key, pixels);
   if (kept.size > MOST) kept.delete(kept.keys().next().value);
-  pixels.catch(() => kept.delete(key));
+  pixels.catch(() => {
+    if (kept.get(key) === pixels) kept.delete(key);
+  });
   return pixels;
 }
 
+/**
+ * Cancel the requests for images that are no longer needed, so that they do not delay others.
+ *
+ * @param {(url: string) => boolean} isNeeded
+ */
+export function cancelRequests(isNeeded) {
+  for (const [key, controller] of running) {
+    if (isNeeded(key)) continue;
+    kept.delete(key);
+    running.delete(key);
+    controller.abort();
+  }
+}
+
 async function request(path) {
-  const response = await fetch(path, { credentials: "same-origin" });
-  if (!response.ok) throw new Refused(response.status, await response.json().catch(() => null));
-  const { level, ...info } = JSON.parse(response.headers.get("image-info"));
-  return { values: new Uint16Array(await response.arrayBuffer()), ...level, info };
+  const controller = new AbortController();
+  running.set(path, controller);
+  try {
+    const response = await fetch(path, { credentials: "same-origin", signal: controller.signal });
+    if (!response.ok) throw new Refused(response.status, await response.json().catch(() => null));
+    const { level, ...info } = JSON.parse(response.headers.get("image-info"));
+    return { values: new Uint16Array(await response.arrayBuffer()), ...level, info };
+  } finally {
+    if (running.get(path) === controller) running.delete(path);
+  }
 }
 
 /**

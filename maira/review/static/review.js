@@ -7,6 +7,7 @@ import { bindKeys } from "./keys.js";
 import { BrowserStorage, keyOf, setSetting, setting, tabReader } from "./storage.js";
 import { ChangeQueue } from "./queue.js";
 import { askReader } from "./readers.js";
+import { cancelRequests } from "./pixels.js";
 import { isCorrection } from "./state.js";
 import { StudyList } from "./studies.js";
 import { Times } from "./times.js";
@@ -133,14 +134,17 @@ class Review {
     if (opening === this.openings) loading.hidden = true;
   }
 
-  /** Fetch the images of the studies that probably follow. */
+  /** Fetch the images of the studies that probably follow, one after the other. */
   async #prefetch(number) {
     const opening = this.openings;
-    for (const next of new Set([number + 1, this.list.unfinishedAfter(number)])) {
-      if (next === null || next > this.set.studies) continue;
+    const following = [...new Set([number + 1, this.list.unfinishedAfter(number), number + 2])]
+      .filter((next) => next !== null && next <= this.set.studies);
+    cancelRequests((url) => [number, ...following].some((needed) => url.startsWith(`/images/${needed}/`)));
+    for (const next of following) {
+      if (opening !== this.openings) return;
       const study = await this.studyView.fetch(next).catch(() => null);
       if (opening !== this.openings) return;
-      if (study) this.studyView.inputs.prefetch(study);
+      if (study) await this.studyView.inputs.prefetch(study);
     }
   }
 
