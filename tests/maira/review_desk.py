@@ -119,7 +119,8 @@ SCREENS = ((1366, 768), (1920, 1080))
 
 _OUTSIDE = """
 () => {
-  const scrolls = (node) => node && (/auto|scroll/.test(getComputedStyle(node).overflowY) || scrolls(node.parentElement));
+  const isList = (node) => /auto|scroll/.test(getComputedStyle(node).overflowY);
+  const scrolls = (node) => node && (isList(node) || scrolls(node.parentElement));
   return [...document.querySelectorAll("button, summary, select, input, textarea")]
     .filter((node) => node.checkVisibility({ visibilityProperty: true }) && !scrolls(node.parentElement))
     .filter((node) => {

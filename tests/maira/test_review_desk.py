@@ -219,13 +219,13 @@ def test_the_magnifier_follows_the_pointer(page: Page) -> None:
 
 
 def test_loading_and_failing_images_are_stated(page: Page) -> None:
-    page.route("**/images/3/frontal?*", lambda route: route.fulfill(status=400, json={"error": "damaged"}))
+    page.route("**/images/33/frontal?*", lambda route: route.fulfill(status=400, json={"error": "damaged"}))
     held: list[Route] = []
     # Also the request ahead of time.
-    page.route("**/images/4/frontal?*", lambda route: held.append(route))
-    page.evaluate("location.hash = '#3'")
+    page.route("**/images/34/frontal?*", lambda route: held.append(route))
+    page.evaluate("location.hash = '#33'")
     page.get_by_text("The image cannot be loaded: damaged").wait_for()
-    page.evaluate("location.hash = '#4'")
+    page.evaluate("location.hash = '#34'")
     page.locator("#radiograph[aria-busy=true]", has_text="Loading …").wait_for()
     for route in held:
         route.continue_()
