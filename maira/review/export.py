@@ -203,6 +203,7 @@ def write_export(
     """
     readers = list(dict.fromkeys(map(store.registered_name, readers)))
     table = corrections_csv(store, readers)
+    counted = [reader for reader in readers if reader in store.counted_readers()]
     arms = list(dict.fromkeys(draft.arm for draft in store.drafts))
     names = store.readers()
     drafts = {}
@@ -220,7 +221,7 @@ def write_export(
                 name = f"drafts-{number}-{_as_file_name(reader) or 'reader'}{suffix}.jsonl"
                 rows = corrected_drafts(store, reader, arm)
                 drafts[reader, arm] = (folder / name, write_jsonl(new / name, rows))
-                if studies is not None:
+                if studies is not None and reader in counted:
                     manifest = new / name.replace("drafts", "manifest", 1)
                     write_manifest(manifest, corrected_studies(store, studies, reader, arm))
         corrections = sum(len(review.state.corrections) for name in readers for review in store.reviews(name))
