@@ -13,7 +13,7 @@ from radfact.optional import load_pyplot
 
 _UNRATED = "#8c8c8c"
 _FAINT = 0.4
-_WORST_COLORS = {
+WORST_COLORS = {
     NO_CORRECTION: "#d0d0d0",
     "no": "#9ecae1",
     "minor": "#fdae6b",
@@ -56,7 +56,7 @@ def _drawn(plot: Any, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
         _draw_kinds(panels[2], _severities(summary["severities"]), "C  Clinical implications")
     # Below the panels, since a legend may not fit next to the bars.
     worst = {name: bars for panel in grid[:, 0] for bars, name in zip(*panel.get_legend_handles_labels(), strict=True)}
-    names = [name for name in _WORST_COLORS if name in worst]
+    names = [name for name in WORST_COLORS if name in worst]
     implied = [name if name in (NO_CORRECTION, "not rated") else f"{name} implications" for name in names]
     _legend(figure, [worst[name] for name in names], implied, "A: worst of the report", "left")
     handles, kinds = grid[0][2].get_legend_handles_labels()
@@ -80,8 +80,8 @@ def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
             at[name] = at.get(name, 0) + reports
     max_bars = max(_MIN_BARS, *(min(int(count), _MAX_BARS) for count in summary["reports_by_corrections"]))
     labels = [*map(str, range(min(max_bars, _MAX_BARS - 1) + 1)), *([f"{_MAX_BARS}+"] if max_bars == _MAX_BARS else [])]
-    series = {name: [by_count.get(label, {}).get(name, 0) for label in labels] for name in _WORST_COLORS}
-    _stack(panel.bar, labels, {name: values for name, values in series.items() if any(values)}, _WORST_COLORS)
+    series = {name: [by_count.get(label, {}).get(name, 0) for label in labels] for name in WORST_COLORS}
+    _stack(panel.bar, labels, {name: values for name, values in series.items() if any(values)}, WORST_COLORS)
     panel.set_xlabel("corrections in a report")
     panel.set_ylabel("reports")
     panel.yaxis.get_major_locator().set_params(integer=True)

@@ -1,0 +1,90 @@
+"""Readings: what each reader did with each study, in how much time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from maira.review.agreement import worst_severity
+from maira.review.changes import State
+from maira.review.store import Draft, Store
+from maira.review.times import IDLE_AFTER, StudyTime, study_times
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reader's review of one study, which is a sample in an arm.
+
+    Attributes:
+        reader: name.
+        is_counted: whether the reader and the study are part of statistics.
+        draft: the draft.
+        state: state of the review.
+        time: time of the reader.
+    """
+
+    reader: str
+    is_counted: bool
+    draft: Draft
+    state: State
+    time: StudyTime
+
+    @property
+    def deletions(self) -> int:
+        """Number of deleted sentences."""
+        return sum(item.deleted for item in self.state.corrections)
+
+    @property
+    def additions(self) -> int:
+        """Number of added sentences."""
+        return sum(item.is_added for item in self.state.corrections)
+
+    @property
+    def edits(self) -> int:
+        """Number of sentences with another text or other boxes."""
+        return len(self.state.corrections) - self.deletions - self.additions
+
+    @property
+    def boxes_changed(self) -> int:
+        """Number of sentences of the draft that are not deleted and have other boxes."""
+        return sum(item.has_moved_boxes and not item.deleted for item in self.state.corrections)
+
+    @property
+    def severities(self) -> Counter[int | None]:
+        """Number of corrections by severity."""
+        return Counter(item.assessment.severity for item in self.state.corrections)
+
+    @property
+    def worst(self) -> int | None:
+        """Highest severity: -1 without corrections, None if none is rated."""
+        return worst_severity(self.state)
+
+    @property
+    def active_seconds(self) -> float:
+        """Active time of a finished reading; NaN unless all of it is known."""
+        return math.nan if self.time.reason else self.time.active_seconds
+
+
+def read_readings(store: Store, readers: Sequence[str], *, idle_after: float = IDLE_AFTER) -> list[Reading]:
+    """Return the readings that were opened or changed, by reader in the order of studies.
+
+    Args:
+        store: the review.
+        readers: names.
+        idle_after: seconds without activity after which a reader is idle.
+
+    Raises:
+        InputError: a reader is unknown.
+    """
+    counted = store.counted_readers()
+    readings = []
+    for reader in map(store.registered_name, readers):
+        times = study_times(store.events(reader), store.change_times(reader), idle_after=idle_after)
+        reviews = store.reviews(reader)
+        for number, (draft, review) in enumerate(zip(store.drafts, reviews, strict=True), 1):
+            if number in times or review.version:
+                is_counted = reader in counted and not draft.is_training
+                readings.append(Reading(reader, is_counted, draft, review.state, times.get(number, StudyTime())))
+    return readings

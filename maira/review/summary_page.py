@@ -1,0 +1,358 @@
+"""Tables, plots and the page of the summary of a reader study."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from maira.review.effects import Effect
+from maira.review.plot import WORST_COLORS
+from maira.review.reader_study import NonInferiority, Outcome, ReaderStudy
+from maira.review.readings import Reading
+from maira.review.summary import NO_CORRECTION, SEVERITY_NAMES
+from radfact.html.meta_page import Plot, Section, Table, Tag, write_page
+from radfact.html.plots import save
+from radfact.optional import load_pyplot
+
+_MEASURES = {
+    "needs_correction": "sentence needs correction",
+    "severity": "severity of a correction",
+    "worst_severity": "worst implication of a report",
+    "corrections": "corrections per report",
+}
+_ONE_ARM = "all drafts"
+_EFFECT_HEADINGS = ("estimate", "low", "high", "readings", "readers", "studies")
+
+
+def arm_name(arm: str | None) -> str:
+    """Return the name of an arm; a review with one arm has none."""
+    return "all arms" if arm is None else arm or _ONE_ARM
+
+
+def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], idle_after: float) -> None:
+    """Write the tables as CSV, the plots, and `summary.html` with figure 4.
+
+    Args:
+        folder: folder with `figure4.png`.
+        study: statistics.
+        result: content of `summary.json`.
+        idle_after: seconds without activity after which a reader is idle.
+    """
+    tables = {
+        "arms": arm_table(study),
+        "differences": difference_table(study),
+        "noninferiority": noninferiority_table(study.noninferiority),
+        "times": time_table(study),
+        "implications": implication_table(study),
+        "alpha": alpha_table(result["alphas"]),
+        "kappa": kappa_table(result["agreement"]),
+    }
+    for name, table in tables.items():
+        table.write(folder / f"{name}.csv")
+    level = f"{100 * (1 - study.alpha):g}%"
+    sections = [
+        Section("Outcomes by arm", [
+            f"Finished studies of the readers in the statistics. Intervals are {level} intervals; the column method says "
+            "how they were computed. The mean is that of the readings, the estimate that of the model.",
+            Plot(_draw_outcomes(study, folder / "outcomes"), "Estimates with intervals by arm"),
+            tables["arms"],
+        ]),
+        *_difference_sections(study, tables, level),
+        Section("Implications", [
+            "Reports by the worst implication of their corrections.",
+            Plot(_draw_implications(study, folder / "implications"), "Share of reports by worst implication and arm"),
+            tables["implications"],
+        ]),
+        Section("Time", [
+            f"Active time: the study is open in a visible window with the focus, without idle time (from {idle_after:g} "
+            "seconds after the last activity on), up to its last finishing. Readings without a known time are counted "
+            "with the reason, and are not part of the statistics of time.",
+            *_time_plot(study, folder / "times"),
+            tables["times"],
+        ]),
+        Section("Agreement", _agreement_parts(tables)),
+        Section("Corrections by reader (MAIRA-2, figure 4)", [Plot(folder / "figure4.png", "MAIRA-2, figure 4")]),
+    ]  # fmt: skip
+    write_page(folder / "summary.html", "Summary of the reader study", notes(study, result), sections)
+
+
+def notes(study: ReaderStudy, result: Mapping[str, Any]) -> list[str]:
+    """Return the sentences at the top of the page.
+
+    Args:
+        study: statistics.
+        result: content of `summary.json`.
+    """
+    readers = len({reading.reader for reading in study.readings})
+    samples = len({reading.draft.sample_id for reading in study.readings})
+    counts = result["readings"]
+    return [
+        f"{counts['counted']} finished readings of {samples} studies by {readers} readers in {len(study.arms)} "
+        f"{'arm' if len(study.arms) == 1 else 'arms'}.",
+        f"Not in the statistics: {counts['unfinished']} unfinished readings, {counts['training']} of training cases, "
+        f"{counts['excluded']} of excluded readers.",
+    ]
+
+
+def _difference_sections(study: ReaderStudy, tables: Mapping[str, Table], level: str) -> list[Section]:
+    if len(study.arms) < 2:
+        return []
+    pairs = "; ".join(
+        f"{arm_name(second)} and {arm_name(first)}: {samples} studies in both arms, {readings} of them read in both "
+        "arms by the same reader"
+        for (first, second), (readings, samples) in study.paired.items()
+    )
+    sections = [
+        Section("Differences between arms", [
+            f"The second arm minus the first, or their ratio, with {level} intervals. {pairs}.",
+            tables["differences"],
+        ])
+    ]  # fmt: skip
+    if study.noninferiority:
+        sections.append(
+            Section("Non-inferiority", [
+                f"An arm is non-inferior if its {level} interval is on the better side of the margin.",
+                tables["noninferiority"],
+            ])
+        )  # fmt: skip
+    return sections
+
+
+def _agreement_parts(tables: Mapping[str, Table]) -> list[Table | str]:
+    if not tables["alpha"].rows:
+        return ["Agreement requires two readers."]
+    return [
+        "Krippendorff’s alpha of all readers, with 95% bootstrap intervals; n counts items that two readers rated.",
+        tables["alpha"],
+        "Cohen’s kappa of each pair of readers; severities are weighted linearly.",
+        tables["kappa"],
+    ]
+
+
+def arm_table(study: ReaderStudy) -> Table:
+    """Return means and estimates by outcome and arm."""
+    rows = []
+    for outcome, estimates in study.estimates.items():
+        for arm, effect in estimates.means.items():
+            values = [float(outcome.value(reading)) for reading in study.of_arm(arm)]
+            known = [value for value in values if not math.isnan(value)]
+            mean = sum(known) / len(known) if known else None
+            if mean is not None and outcome.is_ratio:
+                mean = math.exp(mean)
+            rows.append(
+                [outcome.label, arm_name(arm), mean, *_effect(effect), len(values) - len(known), effect.method]
+            )
+    return Table(["outcome", "arm", "mean", *_EFFECT_HEADINGS, "missing", "method"], rows)
+
+
+def difference_table(study: ReaderStudy) -> Table:
+    """Return differences by outcome and pair of arms."""
+    rows = [
+        [
+            outcome.label,
+            f"{arm_name(second)} {'/' if outcome.is_ratio else '-'} {arm_name(first)}",
+            *_effect(effect),
+            effect.method,
+        ]
+        for outcome, estimates in study.estimates.items()
+        for (first, second), effect in estimates.differences.items()
+    ]
+    return Table(["outcome", "arms", *_EFFECT_HEADINGS, "method"], rows)
+
+
+def noninferiority_table(results: Sequence[NonInferiority]) -> Table:
+    """Return the results of margins."""
+    tags = {
+        "non-inferior": Tag("non-inferior", "yes"),
+        "inferior": Tag("inferior", "no"),
+        "not shown": "not shown",
+        None: None,
+    }
+    rows = [
+        [
+            result.margin.outcome,
+            arm_name(result.arm),
+            arm_name(result.baseline),
+            result.margin.value,
+            *(result.difference.value, result.difference.low, result.difference.high),
+            tags[result.verdict],
+            result.margin.origin,
+        ]
+        for result in results
+    ]
+    headings = ["outcome", "arm", "baseline", "margin", "difference", "low", "high", "result", "margin given"]
+    return Table(headings, rows)
+
+
+def time_table(study: ReaderStudy) -> Table:
+    """Return times by reader and arm, with the readings without a known time by reason."""
+    reasons = sorted({reading.time.reason for reading in study.readings if math.isnan(reading.active_seconds)})
+    rows = []
+    groups = [(None, arm) for arm in study.arms]
+    readers = dict.fromkeys(reading.reader for reading in study.readings)
+    groups += [(reader, arm) for reader in readers for arm in study.arms]
+    for reader, arm in groups:
+        readings = [reading for reading in study.of_arm(arm) if reader in (None, reading.reader)]
+        seconds = [value for reading in readings if not math.isnan(value := reading.active_seconds)]
+        total = [reading.time.total_seconds for reading in readings if not math.isnan(reading.active_seconds)]
+        unknown = Counter(reading.time.reason for reading in readings if math.isnan(reading.active_seconds))
+        rows.append([
+            reader or "all readers", arm_name(arm), len(readings), len(seconds),
+            *((median(seconds), sum(seconds) / len(seconds), min(seconds), max(seconds)) if seconds else [None] * 4),
+            median(total) if total else None,
+            *(unknown[reason] for reason in reasons),
+        ])  # fmt: skip
+    headings = ["reader", "arm", "readings", "with a time", "median (s)", "mean (s)", "min (s)", "max (s)",
+                "median from opening to finishing (s)", *reasons]  # fmt: skip
+    return Table(headings, rows)
+
+
+def implication_table(study: ReaderStudy) -> Table:
+    """Return the number of reports by arm and worst implication, and of corrections by severity."""
+    worst = _worst_names(study)
+    names = [name for name in WORST_COLORS if any(name in counts for counts in worst.values())]
+    severities = {arm: sum((reading.severities for reading in study.of_arm(arm)), Counter()) for arm in study.arms}
+    rows = [
+        [
+            arm_name(arm),
+            len(study.of_arm(arm)),
+            *(worst[arm][name] for name in names),
+            *(severities[arm][severity] for severity in (0, 1, 2)),
+        ]
+        for arm in study.arms
+    ]
+    heads = [name if name in (NO_CORRECTION, "not rated") else f"worst: {name}" for name in names]
+    return Table(["arm", "reports", *heads, *(f"corrections: {SEVERITY_NAMES[n]}" for n in (0, 1, 2))], rows)
+
+
+def alpha_table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """Return Krippendorff's alpha by measure and arm."""
+    rows = [
+        [_MEASURES[row["measure"]], arm_name(row["arm"]), row["level"], row["alpha"], row["low"], row["high"], row["n"]]
+        for row in results
+    ]
+    return Table(["measure", "arm", "level", "alpha", "low", "high", "n"], rows)
+
+
+def kappa_table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """Return Cohen's kappa by pair of readers and measure."""
+    rows = [
+        [" and ".join(pair["readers"]), label, pair["studies"], *(entry[key] for key in ("kappa", "low", "high", "n"))]
+        for pair in results
+        for label, entry in [
+            *((_MEASURES[name], pair[name]) for name in ("needs_correction", "severity", "worst_severity")),
+            *((f"error type {name}", entry) for name, entry in pair["error_types"].items()),
+        ]
+    ]
+    return Table(["readers", "measure", "studies of both", "kappa", "low", "high", "n"], rows)
+
+
+def _effect(effect: Effect) -> tuple[float | int | None, ...]:
+    return effect.value, effect.low, effect.high, effect.n, effect.readers, effect.samples
+
+
+def _worst_names(study: ReaderStudy) -> dict[str, Counter[str]]:
+    return {
+        arm: Counter(
+            NO_CORRECTION if reading.worst == -1 else SEVERITY_NAMES[reading.worst] for reading in study.of_arm(arm)
+        )
+        for arm in study.arms
+    }
+
+
+def _draw_outcomes(study: ReaderStudy, path: Path) -> Path:
+    """Plot one panel for each outcome with a value: the estimate of each arm with its interval."""
+    shown = [(outcome, e.means) for outcome, e in study.estimates.items() if _has_value(e.means)]
+    columns = min(3, max(1, len(shown)))
+    rows = max(1, math.ceil(len(shown) / columns))
+    height = 1.1 + 0.34 * len(study.arms)
+    plot = load_pyplot()
+    with plot.rc_context({"text.parse_math": False}):
+        figure, panels = plot.subplots(
+            rows, columns, figsize=(4.0 * columns, height * rows), squeeze=False, layout="constrained"
+        )
+        for panel in list(panels.flat)[len(shown) :]:
+            panel.set_visible(False)
+        for panel, (outcome, means) in zip(panels.flat, shown, strict=False):
+            _draw_arms(panel, outcome, means)
+        return save(figure, path)
+
+
+def _has_value(means: Mapping[str, Effect]) -> bool:
+    return any(effect.value is not None for effect in means.values())
+
+
+def _draw_arms(panel: Any, outcome: Outcome, means: Mapping[str, Effect]) -> None:
+    for place, effect in enumerate(reversed(means.values())):
+        if effect.value is not None:
+            panel.plot([effect.value], [place], "o", color="#1c5d99")
+        if effect.low is not None and effect.high is not None:
+            panel.plot([effect.low, effect.high], [place, place], color="#1c5d99", linewidth=1.5)
+    panel.set_yticks(range(len(means)), [arm_name(arm) for arm in reversed(means)], fontsize=8)
+    panel.set_ylim(-0.6, len(means) - 0.4)
+    panel.tick_params(axis="x", labelsize=8)
+    panel.set_title(outcome.label.replace(", geometric mean (s) and ratio", ", geometric mean (s)"), fontsize=9)
+
+
+def _draw_implications(study: ReaderStudy, path: Path) -> Path:
+    worst = _worst_names(study)
+    arms = [arm for arm in reversed(study.arms) if study.of_arm(arm)]
+    plot = load_pyplot()
+    with plot.rc_context({"text.parse_math": False}):
+        figure, axes = plot.subplots(figsize=(8, 1.4 + 0.4 * len(arms)), layout="constrained")
+        left = [0.0] * len(arms)
+        for name, color in WORST_COLORS.items():
+            shares = [worst[arm][name] / len(study.of_arm(arm)) for arm in arms]
+            if any(shares):
+                axes.barh(range(len(arms)), shares, 0.6, left, label=name, color=color, edgecolor="white")
+            left = [before + share for before, share in zip(left, shares, strict=True)]
+        labels = [f"{arm_name(arm)} (n = {len(study.of_arm(arm))})" for arm in arms]
+        axes.set_yticks(range(len(arms)), labels, fontsize=8)
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("share of reports", fontsize=9)
+        figure.legend(loc="outside lower center", ncols=5, fontsize=8)
+        return save(figure, path)
+
+
+def _time_plot(study: ReaderStudy, path: Path) -> list[Plot]:
+    """Plot the active time of each reading by arm on a logarithmic axis, if there are any."""
+    seconds = {arm: _known_seconds(study.of_arm(arm)) for arm in study.arms}
+    if not any(seconds.values()):
+        return []
+    readers = list(dict.fromkeys(reading.reader for reading in study.readings))
+    plot = load_pyplot()
+    with plot.rc_context({"text.parse_math": False}):
+        figure, axes = plot.subplots(figsize=(8, 1.6 + 0.7 * len(study.arms)), layout="constrained")
+        arms = list(reversed(study.arms))
+        axes.boxplot(
+            [list(seconds[arm].values()) for arm in arms], orientation="horizontal", widths=0.5, showfliers=False,
+            positions=range(len(arms)), medianprops={"color": "black"},
+        )  # fmt: skip
+        for place, reader in enumerate(readers):
+            offset = 0.4 * ((place + 0.5) / len(readers) - 0.5)
+            points = [
+                (value, at + offset)
+                for at, arm in enumerate(arms)
+                for (name, _), value in seconds[arm].items()
+                if name == reader
+            ]
+            if points:
+                axes.plot(*zip(*points, strict=True), ".", color=f"C{place % 10}", alpha=0.6, label=reader)
+        labels = [f"{arm_name(arm)} (n = {len(seconds[arm])})" for arm in arms]
+        axes.set_yticks(range(len(arms)), labels, fontsize=8)
+        axes.set_xscale("log")
+        axes.set_xlabel("active time (s), logarithmic", fontsize=9)
+        figure.legend(loc="outside lower center", ncols=6, fontsize=8)
+        return [Plot(save(figure, path), "Active time of each reading by arm and reader")]
+
+
+def _known_seconds(readings: Sequence[Reading]) -> dict[tuple[str, str], float]:
+    return {
+        (reading.reader, reading.draft.sample_id): reading.active_seconds
+        for reading in readings
+        if reading.active_seconds > 0
+    }
