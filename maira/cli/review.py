@@ -13,6 +13,7 @@ from rich.console import Console
 
 from maira.cli.options import OutFolder
 from maira.cli.show import print_line, print_table
+from maira.review.times import IDLE_AFTER, MIN_IDLE_AFTER
 from radfact.cli.command import with_options
 from radfact.cli.program import PlainGroup
 from radfact.errors import ErrorCode, InputError
@@ -211,24 +212,55 @@ def export(
 
 @app.command()
 @with_options
-def summary(db: _Database, out: OutFolder) -> None:
-    """Summarize finished reviews as in MAIRA-2, figure 4: figure4.png, figure4.svg and summary.json."""
-    _require("matplotlib")
+def summary(
+    db: _Database,
+    out: OutFolder,
+    idle_after: Annotated[
+        float, typer.Option(help="Seconds without activity after which time does not count.", min=MIN_IDLE_AFTER)
+    ] = IDLE_AFTER,
+    baseline: Annotated[
+        str | None, typer.Option(help="Arm that the others are compared with. Default: that of the campaign.")
+    ] = None,
+    margin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OUTCOME=VALUE",
+            help="Non-inferiority margin of an outcome, such as corrections=0.5; repeatable. Default: that of the "
+            "campaign, which is for corrections per report.",
+        ),
+    ] = None,
+) -> None:
+    """Summarize the finished reviews: summary.html with tables (CSV), plots and summary.json.
+
+    Corrections, implications, time and agreement of readers by arm, with intervals from mixed-effects models or a
+    cluster bootstrap, and the plot of MAIRA-2, figure 4. Training cases and excluded readers are left out.
+    """
+    _require("matplotlib", "statsmodels")
+    from maira.review.agreement import alphas
     from maira.review.plot import draw_figure
+    from maira.review.reader_study import analyze, as_json, count_readings, read_margins
+    from maira.review.readings import read_readings
     from maira.review.summary import summarize
+    from maira.review.summary_page import write_summary
     from radfact.io.jsonl import write_json
     from radfact.io.outputs import replace_files
 
     with _opened(db) as store:
         result = summarize(store, store.counted_readers())
-    if not any(item["finished"] for item in result["readers"].values()):
-        raise InputError("expected a finished study, found none", code=ErrorCode.EMPTY_INPUT, file=db)
+        if not any(item["finished"] for item in result["readers"].values()):
+            raise InputError("expected a finished study, found none", code=ErrorCode.EMPTY_INPUT, file=db)
+        arms, margins, alpha = read_margins(store, baseline, margin or ())
+        readings = read_readings(store, store.readers(), idle_after=idle_after)
+        result["alphas"] = alphas(store, store.counted_readers())
+    study = analyze(readings, arms, margins, alpha=alpha)
+    result |= {"readings": count_readings(readings), "idle_after": idle_after, **as_json(study)}
     with replace_files(out) as new:
         draw_figure(result, new / "figure4")
+        write_summary(new, study, result, idle_after)
         write_json(new / "summary.json", result)
     console = Console()
     _show_summary(console, result)
-    print_line(console, f"written: {out / 'figure4.png'}, {out / 'figure4.svg'}, {out / 'summary.json'}")
+    print_line(console, f"written: {out / 'summary.html'}, with tables (CSV), plots and summary.json")
 
 
 def _opened(db: Path) -> closing[Store]:

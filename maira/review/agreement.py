@@ -119,9 +119,7 @@ def _alpha(items: Sequence[tuple[str, list[float]]], level: Level) -> dict[str, 
 
 def _agreement(both: Sequence[tuple[str, State, State]]) -> dict[str, Any]:
     sentences = [
-        (sample, first, second)
-        for sample, a, b in both
-        for first, second in zip(_drafted(a), _drafted(b), strict=True)
+        (sample, first, second) for sample, a, b in both for first, second in zip(_drafted(a), _drafted(b), strict=True)
     ]
     severities = [
         (sample, first.assessment.severity, second.assessment.severity)

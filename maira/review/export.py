@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +18,9 @@ from maira.review.adjudication import read_items
 from maira.review.changes import ReviewedSentence
 from maira.review.corrected import corrected_report
 from maira.review.dataset_export import PreferenceRows, corrected_studies, find_preferences, rating_table
+from maira.review.readings import Reading, read_readings
 from maira.review.store import Store
-from radfact.io.jsonl import open_atomic, write_jsonl
+from radfact.io.jsonl import dumps, open_atomic, write_jsonl
 from radfact.io.outputs import replace_files
 from radfact.records import Sentence
 
@@ -39,6 +41,8 @@ COLUMNS = (
     "severity",
     "comment",
     "boxes_changed",
+    "draft_boxes",
+    "corrected_boxes",
     "finished",
     "study_comment",
 )
@@ -59,6 +63,33 @@ DECISION_COLUMNS = (
     "decided",
 )
 """Columns of the table of decisions on disagreements."""
+
+READING_COLUMNS = (
+    "reader",
+    "sample_id",
+    "arm",
+    "model",
+    "training",
+    "counted",
+    "status",
+    "opened",
+    "finished",
+    "active_seconds",
+    "total_seconds",
+    "time_reason",
+    "sentences",
+    "edits",
+    "deletions",
+    "additions",
+    "boxes_changed",
+    "no_implications",
+    "minor_implications",
+    "significant_implications",
+    "not_rated",
+    "worst_severity",
+    "comment",
+)
+"""Columns of the table of readings."""
 
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _BREAKS = ("\t", "\r", "\n")
@@ -141,6 +172,43 @@ def describe_reading(sentence: ReviewedSentence) -> str:
     return f"{verb}, severity {sentence.assessment.severity}"
 
 
+def readings_csv(readings: Sequence[Reading]) -> str:
+    """Return the table of readings, one row per reader and opened study, with cells as in `corrections_csv`.
+
+    Times that are not known are empty, and `time_reason` says why, or that the active time is a lower bound.
+
+    Args:
+        readings: readings.
+    """
+    buffer = StringIO()
+    writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
+    writer.writerow(READING_COLUMNS)
+    for reading in readings:
+        state, time, worst = reading.state, reading.time, reading.worst
+        cells = (
+            reading.reader,
+            reading.draft.sample_id,
+            reading.draft.arm,
+            reading.draft.record.get("model") or "",
+            str(reading.draft.is_training).lower(),
+            str(reading.is_counted).lower(),
+            "finished" if state.done else "started",
+            *("" if at is None else at.isoformat(timespec="seconds") for at in (time.opened, time.finished)),
+            *("" if math.isnan(value) else f"{value:.1f}" for value in (time.active_seconds, time.total_seconds)),
+            time.reason,
+            sum(not sentence.is_added for sentence in state.sentences),
+            reading.edits,
+            reading.deletions,
+            reading.additions,
+            reading.boxes_changed,
+            *(reading.severities[severity] for severity in (0, 1, 2, None)),
+            "none" if worst == -1 else "" if worst is None else worst,
+            state.comment,
+        )
+        writer.writerow([guard(str(cell)) for cell in cells])
+    return buffer.getvalue()
+
+
 def corrected_drafts(store: Store, reader: str, arm: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield the corrected reports of the studies that a reader finished, as records of a drafts file.
 
@@ -188,7 +256,7 @@ class ExportResult:
 def write_export(
     store: Store, folder: Path, readers: Sequence[str], studies: Mapping[str, Study] | None = None
 ) -> ExportResult:
-    """Write the corrections, the corrected reports of each reader and arm as drafts, and the decisions of a campaign.
+    """Write corrections, readings, corrected reports of each reader and arm as drafts, and decisions of a campaign.
 
     With studies also the review as a data set: `ratings.csv`, `preferences.jsonl` and a manifest for each drafts file.
 
@@ -213,6 +281,8 @@ def write_export(
         if store.campaign is not None:
             with open_atomic(new / "decisions.csv", "wb") as handle:
                 handle.write(decisions_csv(store).encode("utf-8-sig"))
+        with open_atomic(new / "studies.csv", "wb") as handle:
+            handle.write(readings_csv(read_readings(store, readers)).encode("utf-8-sig"))
         for reader in readers:
             # Names may contain characters that file names cannot, and two may differ only in these.
             number = names.index(reader) + 1
@@ -262,6 +332,8 @@ def _cells(sentence: ReviewedSentence) -> list[str]:
         "" if assessment.severity is None else str(assessment.severity),
         assessment.comment,
         str(sentence.has_moved_boxes).lower(),
+        dumps(sentence.draft_boxes),
+        "" if sentence.deleted else dumps(sentence.boxes),
     ]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
 from maira.review.effects import Effect, Estimates, Rated, estimate_effects
 from maira.review.readings import Reading
+from maira.review.store import Store
+from radfact.errors import ErrorCode, InputError, suggest_name
 
 Direction = Literal["lower", "higher"]
 Verdict = Literal["non-inferior", "not shown", "inferior"]
@@ -181,3 +183,86 @@ def _count_pairs(readings: Sequence[Reading], first: str, second: str) -> tuple[
     }
     samples = [{sample for _, sample in pairs} for pairs in by_arm.values()]
     return len(by_arm[first] & by_arm[second]), len(samples[0] & samples[1])
+
+
+def read_margins(
+    store: Store, baseline: str | None, margins: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[Margin, ...], float]:
+    """Return the arms, the baseline first, the margins and the significance level.
+
+    Args:
+        store: the review; the settings of a campaign are the defaults.
+        baseline: name of an arm; None for that of the campaign, or else the first arm.
+        margins: `OUTCOME=VALUE`; they were not fixed before the readings, so far as the database says.
+
+    Raises:
+        InputError: an arm, an outcome or a value is not valid.
+    """
+    arms = list(dict.fromkeys(draft.arm for draft in store.drafts if not draft.is_training))
+    analysis = store.campaign.settings.analysis if store.campaign else None
+    if baseline is not None and baseline not in arms:
+        message = f"unknown arm {baseline!r}; {suggest_name(baseline, arms, 'see the arms in corrections.csv')}"
+        raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="baseline")
+    first = baseline or (analysis.baseline if analysis else None)
+    if first in arms:
+        arms = [first, *(arm for arm in arms if arm != first)]
+    alpha = analysis.alpha if analysis else 0.05
+    if margins:
+        return tuple(arms), tuple(_parse_margin(text) for text in margins), alpha
+    if analysis is None or analysis.margin is None:
+        return tuple(arms), (), alpha
+    return tuple(arms), (Margin("corrections", analysis.margin, "in the campaign, before the readings"),), alpha
+
+
+def _parse_margin(text: str) -> Margin:
+    name, _, number = text.partition("=")
+    outcomes = {outcome.name: outcome for outcome in OUTCOMES}
+    if name not in outcomes:
+        message = f"expected OUTCOME=VALUE with an outcome of {', '.join(outcomes)}, found {text!r}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="margin")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    least = 1 if outcomes[name].is_ratio else 0
+    if not (math.isfinite(value) and value > least):
+        message = f"expected a number above {least} for {name}, found {number!r}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="margin")
+    return Margin(name, value, "with the summary; not known to be before the readings")
+
+
+def count_readings(readings: Sequence[Reading]) -> dict[str, int]:
+    """Return the number of readings that are in the statistics, and why others are not; each counts once."""
+    counts = dict.fromkeys(("counted", "unfinished", "training", "excluded"), 0)
+    for reading in readings:
+        if reading.draft.is_training:
+            counts["training"] += 1
+        elif not reading.is_counted:
+            counts["excluded"] += 1
+        else:
+            counts["counted" if reading.state.done else "unfinished"] += 1
+    return counts
+
+
+def as_json(study: ReaderStudy) -> dict[str, Any]:
+    """Return the statistics as JSON values: `alpha`, `arms`, `outcomes`, `noninferiority`."""
+    return {
+        "alpha": study.alpha,
+        "arms": list(study.arms),
+        "outcomes": {
+            outcome.name: {
+                "means": {arm: asdict(effect) for arm, effect in estimates.means.items()},
+                "differences": [
+                    {
+                        "arms": list(pair),
+                        "paired_readings": study.paired[pair][0],
+                        "paired_samples": study.paired[pair][1],
+                        **asdict(effect),
+                    }
+                    for pair, effect in estimates.differences.items()
+                ],
+            }
+            for outcome, estimates in study.estimates.items()
+        },
+        "noninferiority": [asdict(result) for result in study.noninferiority],
+    }

@@ -56,8 +56,8 @@ def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], i
     level = f"{100 * (1 - study.alpha):g}%"
     sections = [
         Section("Outcomes by arm", [
-            f"Finished studies of the readers in the statistics. Intervals are {level} intervals; the column method says "
-            "how they were computed. The mean is that of the readings, the estimate that of the model.",
+            f"Finished studies of the readers in the statistics. Intervals are {level} intervals; the column method "
+            "says how they were computed. The mean is that of the readings, the estimate that of the model.",
             Plot(_draw_outcomes(study, folder / "outcomes"), "Estimates with intervals by arm"),
             tables["arms"],
         ]),
@@ -68,8 +68,8 @@ def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], i
             tables["implications"],
         ]),
         Section("Time", [
-            f"Active time: the study is open in a visible window with the focus, without idle time (from {idle_after:g} "
-            "seconds after the last activity on), up to its last finishing. Readings without a known time are counted "
+            f"Active time: the study is open in a visible window with the focus, without idle time (from "
+            f"{idle_after:g} s after the last activity on), up to its last finishing. Readings without a known time are counted "
             "with the reason, and are not part of the statistics of time.",
             *_time_plot(study, folder / "times"),
             tables["times"],
@@ -143,9 +143,7 @@ def arm_table(study: ReaderStudy) -> Table:
             mean = sum(known) / len(known) if known else None
             if mean is not None and outcome.is_ratio:
                 mean = math.exp(mean)
-            rows.append(
-                [outcome.label, arm_name(arm), mean, *_effect(effect), len(values) - len(known), effect.method]
-            )
+            rows.append([outcome.label, arm_name(arm), mean, *_effect(effect), len(values) - len(known), effect.method])
     return Table(["outcome", "arm", "mean", *_EFFECT_HEADINGS, "missing", "method"], rows)
 
 
