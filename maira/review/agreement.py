@@ -147,7 +147,7 @@ def _kappa(items: Iterable[tuple[str, float | None, float | None]]) -> dict[str,
 
 
 def _as_json(name: str, summary: Summary, n: int) -> dict[str, Any]:
-    value = None if summary.point is None or math.isnan(summary.point) else summary.point
+    value = None if summary.point is None or math.isnan(summary.point) else float(summary.point)
     return {name: value, "low": summary.low, "high": summary.high, "n": n}
 
 

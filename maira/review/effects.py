@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from radfact.optional import load_stats
 from radfact.statistics.bootstrap import bootstrap
 from radfact.statistics.clusters import Clusters
 
@@ -45,8 +46,8 @@ class Effect:
 
     def exponentiated(self) -> Effect:
         """Return the effect of a logarithm as that of its argument: a geometric mean or a ratio."""
-        values = (None if value is None else math.exp(value) for value in (self.value, self.low, self.high))
-        return replace(self, **dict(zip(("value", "low", "high"), values, strict=True)))
+        value, low, high = (None if each is None else math.exp(each) for each in (self.value, self.low, self.high))
+        return replace(self, value=value, low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def estimate_effects(rated: Rated, arms: Sequence[str], *, alpha: float = 0.05) 
             for a, b in combinations(range(len(present)), 2)
         },
     }
-    intervals = _intervals(rated, present, contrasts, alpha)
+    intervals = _intervals(rated, present, contrasts, alpha) if present else {}
     effects = {key: _with_counts(key, interval, rated) for key, interval in intervals.items()}
     none = Effect(None, None, None, "no reading has a value", 0, 0, 0)
     return Estimates(
@@ -174,14 +175,12 @@ class MixedModel:
             contrast: (arms,).
             alpha: significance level.
         """
-        from scipy.stats import t as student
-
         value = float(contrast @ self.means)
         parts = np.einsum("a,kab,b->k", contrast, self.parts, contrast)
         variance = float(parts.sum())
         degrees = variance**2 / float((parts**2 / np.asarray(self.degrees)).sum())
-        half = float(student.ppf(1 - alpha / 2, degrees)) * math.sqrt(variance)
-        return value, value - half, value + half, f"mixed model: {', '.join(self.effects)}"
+        half = float(load_stats().t.ppf(1 - alpha / 2, degrees)) * math.sqrt(variance)
+        return value, value - half, value + half, f"mixed model ({', '.join(self.effects)})"
 
 
 def fit_mixed_model(rated: Rated, arms: Sequence[str]) -> MixedModel | str:
@@ -249,7 +248,7 @@ def _random_effects(rated: Rated, arms: int) -> dict[str, tuple[NDArray[np.int64
     if counts["study"] < counts["draft"] < n and counts["draft"] - counts["study"] - arms + 1 > 0:
         effects["draft"] = (drafts, counts["draft"] - counts["study"] - arms + 1)
     if 1 < counts["reader"] < counts["pair"] < n and counts["pair"] - counts["reader"] - arms + 1 > 0:
-        effects["reader in an arm"] = (reader_arms, counts["pair"] - counts["reader"] - arms + 1)
+        effects["reader × arm"] = (reader_arms, counts["pair"] - counts["reader"] - arms + 1)
     return effects
 
 

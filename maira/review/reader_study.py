@@ -46,14 +46,14 @@ def _log_time(reading: Reading) -> float:
 OUTCOMES = (
     Outcome("corrections", "corrections per report", "lower", lambda reading: len(reading.state.corrections)),
     Outcome(
-        "uncorrected", "share of reports without correction", "higher", lambda reading: not reading.state.corrections
+        "uncorrected", "without correction (share)", "higher", lambda reading: not reading.state.corrections
     ),
-    Outcome("implications", "share of reports with minor or significant implications", "lower",
+    Outcome("implications", "minor or significant implications (share)", "lower",
             lambda reading: _worst_is(reading, 1)),
-    Outcome("significant", "share of reports with significant implications", "lower",
+    Outcome("significant", "significant implications (share)", "lower",
             lambda reading: _worst_is(reading, 2)),
     Outcome("active_seconds", "active time (s)", "lower", lambda reading: reading.active_seconds),
-    Outcome("active_ratio", "active time, geometric mean (s) and ratio", "lower", _log_time, is_ratio=True),
+    Outcome("active_ratio", "active time, geometric mean (s)", "lower", _log_time, is_ratio=True),
 )  # fmt: skip
 """Outcomes of a reading."""
 

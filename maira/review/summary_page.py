@@ -57,7 +57,8 @@ def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], i
     sections = [
         Section("Outcomes by arm", [
             f"Finished studies of the readers in the statistics. Intervals are {level} intervals; the column method "
-            "says how they were computed. The mean is that of the readings, the estimate that of the model.",
+            "says how they were computed. The mean is that of the readings, the estimate that of the model. The models "
+            "are linear, so the interval of a share may reach beyond 0 and 1.",
             Plot(_draw_outcomes(study, folder / "outcomes"), "Estimates with intervals by arm"),
             tables["arms"],
         ]),
@@ -68,9 +69,9 @@ def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], i
             tables["implications"],
         ]),
         Section("Time", [
-            f"Active time: the study is open in a visible window with the focus, without idle time (from "
-            f"{idle_after:g} s after the last activity on), up to its last finishing. Readings without a known time are counted "
-            "with the reason, and are not part of the statistics of time.",
+            "Active time: the study is open in a visible window with the focus, without idle time (from "
+            f"{idle_after:g} s after the last activity on), up to its last finishing. Readings without a known time "
+            "are counted with the reason, and are not part of the statistics of time.",
             *_time_plot(study, folder / "times"),
             tables["times"],
         ]),
@@ -151,7 +152,7 @@ def difference_table(study: ReaderStudy) -> Table:
     """Return differences by outcome and pair of arms."""
     rows = [
         [
-            outcome.label,
+            "ratio of active times" if outcome.is_ratio else outcome.label,
             f"{arm_name(second)} {'/' if outcome.is_ratio else '-'} {arm_name(first)}",
             *_effect(effect),
             effect.method,
@@ -190,7 +191,7 @@ def time_table(study: ReaderStudy) -> Table:
     """Return times by reader and arm, with the readings without a known time by reason."""
     reasons = sorted({reading.time.reason for reading in study.readings if math.isnan(reading.active_seconds)})
     rows = []
-    groups = [(None, arm) for arm in study.arms]
+    groups: list[tuple[str | None, str]] = [(None, arm) for arm in study.arms]
     readers = dict.fromkeys(reading.reader for reading in study.readings)
     groups += [(reader, arm) for reader in readers for arm in study.arms]
     for reader, arm in groups:
@@ -285,15 +286,15 @@ def _has_value(means: Mapping[str, Effect]) -> bool:
 
 
 def _draw_arms(panel: Any, outcome: Outcome, means: Mapping[str, Effect]) -> None:
-    for place, effect in enumerate(reversed(means.values())):
+    for place, effect in enumerate(reversed(list(means.values()))):
         if effect.value is not None:
             panel.plot([effect.value], [place], "o", color="#1c5d99")
         if effect.low is not None and effect.high is not None:
             panel.plot([effect.low, effect.high], [place, place], color="#1c5d99", linewidth=1.5)
-    panel.set_yticks(range(len(means)), [arm_name(arm) for arm in reversed(means)], fontsize=8)
+    panel.set_yticks(range(len(means)), [arm_name(arm) for arm in reversed(list(means))], fontsize=8)
     panel.set_ylim(-0.6, len(means) - 0.4)
     panel.tick_params(axis="x", labelsize=8)
-    panel.set_title(outcome.label.replace(", geometric mean (s) and ratio", ", geometric mean (s)"), fontsize=9)
+    panel.set_title(outcome.label, fontsize=9)
 
 
 def _draw_implications(study: ReaderStudy, path: Path) -> Path:
@@ -326,10 +327,8 @@ def _time_plot(study: ReaderStudy, path: Path) -> list[Plot]:
     with plot.rc_context({"text.parse_math": False}):
         figure, axes = plot.subplots(figsize=(8, 1.6 + 0.7 * len(study.arms)), layout="constrained")
         arms = list(reversed(study.arms))
-        axes.boxplot(
-            [list(seconds[arm].values()) for arm in arms], orientation="horizontal", widths=0.5, showfliers=False,
-            positions=range(len(arms)), medianprops={"color": "black"},
-        )  # fmt: skip
+        medians = [(median(seconds[arm].values()), at) for at, arm in enumerate(arms) if seconds[arm]]
+        axes.plot(*zip(*medians, strict=True), "|", color="black", markersize=34, label="median")
         for place, reader in enumerate(readers):
             offset = 0.4 * ((place + 0.5) / len(readers) - 0.5)
             points = [
@@ -342,7 +341,11 @@ def _time_plot(study: ReaderStudy, path: Path) -> list[Plot]:
                 axes.plot(*zip(*points, strict=True), ".", color=f"C{place % 10}", alpha=0.6, label=reader)
         labels = [f"{arm_name(arm)} (n = {len(seconds[arm])})" for arm in arms]
         axes.set_yticks(range(len(arms)), labels, fontsize=8)
+        axes.set_ylim(-0.6, len(arms) - 0.4)
         axes.set_xscale("log")
+        for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+            axis(lambda value, _: f"{value:g}")
+        axes.tick_params(axis="x", which="both", labelsize=8)
         axes.set_xlabel("active time (s), logarithmic", fontsize=9)
         figure.legend(loc="outside lower center", ncols=6, fontsize=8)
         return [Plot(save(figure, path), "Active time of each reading by arm and reader")]

@@ -68,7 +68,7 @@ def coincidence_counts(items: Sequence[Sequence[float]], categories: Sequence[fl
         if len(ratings) > 1:
             times = np.bincount([places[rating] for rating in ratings], minlength=len(categories)).astype(np.float64)
             matrix += (np.outer(times, times) - np.diag(times)) / (len(ratings) - 1)
-    return counts.reshape(len(items), -1)
+    return counts.reshape(len(items), len(categories) ** 2)
 
 
 def alpha_from_counts(categories: Sequence[float], level: Level) -> CountsFunction:

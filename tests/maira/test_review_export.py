@@ -20,7 +20,7 @@ from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guar
 from maira.review.store import Draft, Store
 from maira.review.studies import read_review_drafts
 from maira.review.summary import summarize
-from radfact.io.jsonl import read_jsonl, write_jsonl
+from radfact.io.jsonl import dumps, read_jsonl, write_jsonl
 from radfact.io.pairs import read_drafts
 from radfact.records import parse_sentences
 
@@ -51,7 +51,7 @@ def test_the_table_has_a_row_per_correction(store: Store) -> None:
             COLUMNS,
             ("Ada", "one", "", "", "false", "false", "1", "edit",
              "The heart size is normal.", "The heart is enlarged.", "MISCLASSIFICATION", "1",
-             "Cardiothoracic.", "false", "true", "Rotated."),
+             "Cardiothoracic.", "false", dumps([CORNERS]), dumps([CORNERS]), "true", "Rotated."),
             strict=True,
         )
     )  # fmt: skip
@@ -86,7 +86,7 @@ def test_a_guarded_cell_can_be_read_back(text: str) -> None:
 def test_every_cell_is_quoted(store: Store) -> None:
     # A spreadsheet that takes semicolons for the ends of cells would find a formula in the middle of this one.
     change(store, "comment", number=3, reader="Ben", text="a;=1+1;b")
-    assert corrections_csv(store, ["Ben"]).endswith(',"true","false","a;=1+1;b"\r\n')
+    assert corrections_csv(store, ["Ben"]).endswith('"false","a;=1+1;b"\r\n')
 
 
 def test_finished_reports_become_drafts(store: Store) -> None:
@@ -190,7 +190,11 @@ def test_the_command_prints_the_progress(store: Store, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert "1 of 3 reports finished by Ada" in result.output
-    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["corrections.csv", "drafts-1-Ada.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == [
+        "corrections.csv",
+        "drafts-1-Ada.jsonl",
+        "studies.csv",
+    ]
 
 
 def test_reader_names_cannot_change_the_output_folder(store: Store, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from review_files import CORNERS, REPORT, change, finish, new_store
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.review.store import Store
+from maira.review.store import Draft, Store
 from maira.review.summary import summarize
+from maira.review.times import NOT_RECORDED
+from radfact.records import parse_sentences
 from radfact.statistics.chance_agreement import confusion_counts, kappa_from_counts
 
 # Paper 004, tables F.1 to F.3: item, error type, clinical implications. The texts do not bear on the figures.
@@ -278,3 +281,54 @@ def test_names_are_escaped_in_the_figure(tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert "<script>" not in (tmp_path / "out/figure4.svg").read_text("utf-8")
+
+
+def test_the_page_has_outcomes_by_arm_without_training_cases(tmp_path: Path) -> None:
+    pytest.importorskip("statsmodels")
+    report = tuple(parse_sentences(REPORT, file=tmp_path / "drafts.jsonl"))
+    drafts = [
+        Draft(f"s{sample}", report, False, {}, arm, sample == 0) for sample in range(4) for arm in ("plain", "tuned")
+    ]
+    with closing(Store(tmp_path / "review.sqlite", drafts)) as store:
+        for reader in ("Ada", "Ben"):
+            store.add_reader(reader)
+            for number, draft in enumerate(drafts, 1):
+                if draft.arm == "plain" or (reader, draft.sample_id) == ("Ada", "s1"):
+                    change(store, "delete", number, reader, sentence="d1")
+                finish(store, number, reader, severity=2)
+        change(store, "reopen", 8, "Ben")
+    out = tmp_path / "out"
+    arguments = ["--out", str(out), "--baseline", "tuned", "--margin", "corrections=2"]
+    result = CliRunner().invoke(app, ["review", "summary", str(tmp_path / "review.sqlite"), *arguments])
+    assert result.exit_code == 0, result.output
+    numbers = json.loads((out / "summary.json").read_text("utf-8"))
+    assert numbers["readings"] == {"counted": 11, "unfinished": 1, "training": 4, "excluded": 0}
+    means = numbers["outcomes"]["corrections"]["means"]
+    assert [(means[arm]["n"], means[arm]["samples"]) for arm in ("tuned", "plain")] == [(5, 3), (6, 3)]
+    [difference] = numbers["outcomes"]["corrections"]["differences"]
+    assert (difference["arms"], difference["paired_readings"]) == (["tuned", "plain"], 5)
+    [row] = csv.DictReader((out / "noninferiority.csv").read_text("utf-8").splitlines())
+    assert (row["arm"], row["baseline"], row["result"]) == ("plain", "tuned", "non-inferior")
+    # Times were not recorded: they are missing and counted.
+    assert numbers["outcomes"]["active_seconds"]["means"]["tuned"]["value"] is None
+    rows = list(csv.DictReader((out / "times.csv").read_text("utf-8").splitlines()))
+    cells = [(row["readings"], row["with a time"], row[NOT_RECORDED]) for row in rows[:2]]
+    assert cells == [("5", "0", "5"), ("6", "0", "6")]
+    assert "Non-inferiority" in (out / "summary.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--margin", "edits=1"], "--margin: invalid-option"),
+        (["--margin", "corrections=-1"], "--margin: invalid-option"),
+        (["--baseline", "none"], "--baseline: unknown-name"),
+    ],
+)
+def test_invalid_margins_are_refused(paper: Store, tmp_path: Path, arguments: list[str], expected: str) -> None:
+    with raises(expected):
+        CliRunner().invoke(
+            app,
+            ["review", "summary", str(paper.path), "--out", str(tmp_path / "out"), *arguments],
+            catch_exceptions=False,
+        )

@@ -1,0 +1,98 @@
+"""Means by arm, differences and non-inferiority against statsmodels and values by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from maira.review.effects import Effect, MixedModel, Rated, estimate_effects, fit_mixed_model
+from maira.review.reader_study import OUTCOMES, judge
+
+pytest.importorskip("statsmodels")
+
+ARMS = ("one", "two")
+
+
+def crossed(readers: int = 3, samples: int = 12, effect: float = 1.0, seed: int = 0) -> Rated:
+    """Every reader reads every sample in both arms; the readings vary by reader, sample and draft."""
+    generator = np.random.default_rng(seed)
+    by_reader, by_sample = generator.normal(0, 1, readers), generator.normal(0, 1, samples)
+    by_draft = generator.normal(0, 0.5, (samples, 2))
+    rows = [
+        (
+            by_reader[r] + by_sample[s] + by_draft[s, a] + effect * a + generator.normal(0, 0.5),
+            ARMS[a],
+            f"r{r}",
+            f"s{s}",
+        )
+        for r in range(readers)
+        for s in range(samples)
+        for a in (0, 1)
+    ]
+    return Rated(*map(list, zip(*rows, strict=True)))  # type: ignore[arg-type]
+
+
+def test_a_paired_difference_of_one_reader_is_that_of_the_paired_t_test() -> None:
+    """With one reader the random effect is the study alone, and the model is the paired t test."""
+    from scipy.stats import ttest_rel
+
+    rated = crossed(readers=1, samples=20)
+    values = np.array(rated.values).reshape(20, 2)
+    interval = ttest_rel(values[:, 1], values[:, 0]).confidence_interval()
+    difference = estimate_effects(rated, ARMS).differences[ARMS]
+    assert difference.method == "mixed model (study)"
+    assert (difference.n, difference.readers, difference.samples) == (40, 1, 20)
+    assert difference.value == pytest.approx(values[:, 1].mean() - values[:, 0].mean())
+    assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high), abs=0.01)
+
+
+def test_a_crossed_design_has_all_random_effects() -> None:
+    rated = crossed()
+    model = fit_mixed_model(rated, ARMS)
+    assert isinstance(model, MixedModel)
+    assert model.effects == ("reader", "study", "draft", "reader × arm")
+    values = np.array(rated.values)
+    # In a balanced design the estimates are the means.
+    assert model.means == pytest.approx([values[0::2].mean(), values[1::2].mean()], abs=1e-6)
+    difference = estimate_effects(rated, ARMS).differences[ARMS]
+    assert difference.low is not None
+    assert difference.high is not None
+    assert difference.low < 1 < difference.high
+
+
+def test_without_repeated_readings_studies_are_drawn() -> None:
+    rated = Rated([1.0, 2.0, 4.0, math.nan], ["one"] * 4, ["r1"] * 4, ["s1", "s2", "s3", "s4"])
+    effect = estimate_effects(rated, ["one"]).means["one"]
+    assert effect.method.startswith("bootstrap of studies: no reader and no study")
+    assert (effect.value, effect.n) == (pytest.approx(7 / 3), 3)
+    assert effect.low is not None
+    assert 1 <= effect.low < 7 / 3
+
+
+def test_equal_or_missing_values_have_no_interval() -> None:
+    same = estimate_effects(Rated([0.0] * 4, ["one", "two"] * 2, ["r1", "r2"] * 2, ["s1", "s1", "s2", "s2"]), ARMS)
+    assert (same.differences[ARMS].value, same.differences[ARMS].low) == (0, None)
+    missing = estimate_effects(Rated([1.0, 2.0], ["one", "one"], ["r1", "r1"], ["s1", "s2"]), ARMS)
+    assert (missing.means["two"].value, missing.means["two"].n, missing.differences[ARMS].value) == (None, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "verdict"),
+    [
+        ("corrections", -0.2, 0.4, "non-inferior"),
+        ("corrections", -0.2, 0.6, "not shown"),
+        ("corrections", 0.6, 0.9, "inferior"),
+        # Higher is better.
+        ("uncorrected", -0.4, 0.2, "non-inferior"),
+        ("uncorrected", -0.6, 0.2, "not shown"),
+        ("uncorrected", -0.9, -0.6, "inferior"),
+        ("uncorrected", None, None, None),
+    ],
+)
+def test_the_interval_is_compared_with_the_margin(
+    name: str, low: float | None, high: float | None, verdict: str | None
+) -> None:
+    [outcome] = [outcome for outcome in OUTCOMES if outcome.name == name]
+    assert judge(Effect(0.0, low, high, "", 10, 2, 5), 0.5, outcome) == verdict
