@@ -30,7 +30,7 @@ from maira.review.counterparts import find_counterparts
 from maira.review.export import corrected_drafts, corrections_csv
 from maira.review.images import Pyramid, describe_images, load_pyramid, thumbnail
 from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
-from maira.review.security import COORDINATOR, Guard
+from maira.review.security import COORDINATOR, HEALTH_PATH, Guard
 from maira.review.store import ConflictError, PausedError, Store, is_locked_error
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarize
@@ -96,6 +96,11 @@ class Server:
             # Studies are added to a campaign, whose beginning stays.
             digests = store.campaign.history[0][0]
         self.drafts_id = hashlib.sha256(digests.encode()).hexdigest()[:16]
+
+    def health(self, _: Request) -> Response:
+        """Respond to `GET /health` without a token: an error unless the database can be read."""
+        self.store.reviewers()
+        return JSONResponse({"status": "ok"})
 
     def page(self, request: Request) -> Response:
         """Respond to `GET /`: the page of a reader, or of the coordinator."""
@@ -368,6 +373,7 @@ def make_app(
     # More images at once would delay each other.
     images = asyncio.Semaphore(os.cpu_count() or 1)
     routes = [
+        Route(HEALTH_PATH, _get(server.health)),
         Route("/", _get(server.page)),
         Route("/static/{name}", _get(server.asset)),
         Route("/api/set", _get(server.about)),

@@ -23,6 +23,9 @@ from radfact.io.jsonl import read_text
 MAX_REQUEST_BYTES = 1 << 18
 """Largest request body."""
 
+HEALTH_PATH = "/health"
+"""The only path that needs no token."""
+
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -132,6 +135,8 @@ class Guard:
         reader = next((name for name, access in self.accesses.items() if access.is_admitted(cookies, host)), None)
         if not Access(self.host, None, "maira_review").is_own_host(host):
             await send.refuse(403, "not the address of the review")
+        elif scope["path"] == HEALTH_PATH:
+            await self.app(scope, receive, send)
         elif scope["method"] == "GET" and scope["path"] == "/" and b"token=" in scope["query_string"]:
             # Also if another reader of this browser is signed in.
             await self._admit(scope, send)

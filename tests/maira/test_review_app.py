@@ -392,6 +392,17 @@ def test_requests_without_the_token_are_refused(network: Callable[[], TestClient
     assert "set-cookie" not in answer.headers
 
 
+def test_health_needs_no_token_and_reveals_nothing(network: Callable[[], TestClient], store: Store) -> None:
+    answer = network().get("/health")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert "set-cookie" not in answer.headers
+    assert network().get("/health", headers={"host": "evil.example"}).status_code == 403
+    assert network().post("/health", json={}).status_code == 405
+    store.close()
+    answer = network().get("/health")
+    assert (answer.status_code, answer.json()["error"]) == (503, "the database is unavailable")
+
+
 @pytest.mark.parametrize(
     "cookie", ["maira_review_8471=", f"maira_review_8471={TOKEN}", "maira_review_8471=\u00e9", "=;=,;;"]
 )
