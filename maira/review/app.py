@@ -99,7 +99,7 @@ class Server:
 
     def health(self, _: Request) -> Response:
         """Respond to `GET /health` without a token: an error unless the database can be read."""
-        self.store.reviewers()
+        self.store.readers()
         return JSONResponse({"status": "ok"})
 
     def page(self, request: Request) -> Response:
