@@ -47,8 +47,8 @@ COPY --from=wheel /wheels /wheels
 RUN uv pip install --no-deps /wheels/*.whl
 
 # The wheels of torch and vLLM bring CUDA's libraries, and the NVIDIA runtime of the host brings the driver. A CUDA base
-# image would add the same libraries again. Triton and FlashInfer compile kernels, InfiniBand needs the libraries of verbs,
-# and the Kubernetes job of training pkill.
+# image would add the same libraries again. Triton and FlashInfer compile kernels, InfiniBand needs the libraries of
+# verbs, and the Kubernetes job of training pkill.
 FROM base AS gpu
 LABEL org.opencontainers.image.description="Training, drafting and scoring on NVIDIA GPUs, with vLLM"
 # hadolint ignore=DL3008

@@ -13,7 +13,7 @@ CHECKPOINT := checkpoints/phantom
 IMAGE := ghcr.io/maira-radfact/maira-radfact
 IMAGES := radfact review gpu
 DOCKER := docker
-# 3.11.5: the lowest release that all dependencies support. Versions in the output file are kept unless UPGRADE says otherwise.
+# 3.11.5: the lowest release that all dependencies support. Versions in the output file are kept without UPGRADE.
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11.5 --python-platform x86_64-manylinux_2_28 \
 	--custom-compile-command "make constraints" $(UPGRADE) pyproject.toml
 LOWEST := assemble checkpoint config generate grammar model processor transformers_engine
