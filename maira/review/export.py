@@ -297,7 +297,6 @@ def write_export(
         corrections = sum(len(review.state.corrections) for name in readers for review in store.reviews(name))
         if studies is None:
             return ExportResult(corrections, drafts)
-        counted = [name for name in readers if name in store.counted_readers()]
         ratings = rating_table(store, studies, counted)
         ratings.write(new / "ratings.csv")
         preferences = find_preferences(store, studies, counted)
