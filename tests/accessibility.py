@@ -1,0 +1,29 @@
+"""Accessibility of a page in the browser, checked by axe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def serious_violations(page: Page, *, rules: list[str] | None = None) -> list[tuple[str, str, str]]:
+    """Return (rule, element, what to fix) of each serious or critical violation that axe finds on a page.
+
+    Where axe is not installed, the test is skipped.
+
+    Args:
+        page: the page, in the state to check.
+        rules: names of the rules to check; all rules by default.
+    """
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    options = {} if rules is None else {"runOnly": rules}
+    return [
+        (violation["id"], node["html"], node["failureSummary"])
+        for violation in axe.run(page, options=options).response["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
