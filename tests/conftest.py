@@ -1,12 +1,18 @@
-"""Settings of all tests."""
+"""Settings of all tests, and their browser."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # The time of an example depends on what else the machine does; no property is about speed.
 settings.register_profile("full", deadline=None)
@@ -16,6 +22,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "full"))
 # Weights in the cache of whoever runs the tests must not decide which metrics are available.
 os.environ["RADFACT_WEIGHTS"] = str(Path(__file__).parent / "no-weights")
 
+_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+_CHROMIUM_ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 _SERVERS = Path(__file__).parent / "servers"
 
 
@@ -24,3 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_SERVERS):
             item.add_marker(pytest.mark.server)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, which opens pages from disk; its event loop runs until the end of the module."""
+    if _CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=_CHROMIUM_ARGUMENTS)
+        yield browser
+        browser.close()

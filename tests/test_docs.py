@@ -38,47 +38,6 @@ def _blocks(page: str, language: str) -> list[str]:
     return [text for name, text in FENCE.findall(TEXTS[page]) if name == language]
 
 
-def _build(source: Path, out: Path) -> int:
-    from sphinx.cmd.build import main
-
-    return main(["--fail-on-warning", "--keep-going", "--quiet", "--builder", "html", str(source), str(out)])
-
-
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning_and_describes_every_command(tmp_path: Path) -> None:
-    pytest.importorskip("furo")
-    pytest.importorskip("myst_parser")
-    assert _build(DOCS, tmp_path) == 0
-    for program in ("radfact", "maira"):
-        page = (tmp_path / f"commands-{program}.html").read_text("utf-8")
-        headings = {re.sub("<.*?>", "", match).rstrip("¶") for match in re.findall("<h2>(.*?)</h2>", page)}
-        assert {words for words in COMMANDS if words.startswith(f"{program} ")} <= {*headings}
-    assert "--judge" in re.sub("<.*?>", "", (tmp_path / "commands-radfact.html").read_text("utf-8"))
-    home = (tmp_path / "index.html").read_text("utf-8")
-    # Blocks that are run say so.
-    assert "_static/site.css" in home
-    assert 'class="highlight-sh ' in home
-    assert ".highlight-sh::before" in (tmp_path / "_static/site.css").read_text("utf-8")
-    assert re.findall(r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]* href="https?:', home) == []
-
-
-@pytest.mark.parametrize("link", ["[gone](gone.md)", "[gone](score.md#no-such-part)", "[gone](#no-such-part)"])
-def test_a_broken_link_fails_the_build(
-    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("furo")
-    pytest.importorskip("myst_parser")
-    monkeypatch.syspath_prepend(DOCS)
-    source = tmp_path / "docs"
-    source.mkdir()
-    shutil.copy(DOCS / "conf.py", source)
-    shutil.copytree(DOCS / "_static", source / "_static")
-    (source / "score.md").write_text("# Score\n\n## A part\n")
-    (source / "index.md").write_text(f"# Index\n\n[there](score.md#a-part) {link}\n\n```{{toctree}}\nscore\n```\n")
-    assert _build(source, tmp_path / "site") != 0
-    assert "no-such-part" in (said := capsys.readouterr().err) or "gone.md" in said
-
-
 @pytest.mark.parametrize("page", TEXTS)
 def test_command_lines_are_valid(page: str) -> None:
     for _, block in FENCE.findall(TEXTS[page]):

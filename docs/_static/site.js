@@ -3,7 +3,7 @@
 // Versions: versions.json lies in the folder above this version. Without it, as in a build that is opened from disk,
 // the list has this version only.
 const select = document.getElementById("version");
-const root = new URL(`${select.dataset.root}/`, location.href);
+const root = new URL(select.dataset.root, location.href);
 
 async function listVersions() {
   const response = await fetch(new URL("../versions.json", root));

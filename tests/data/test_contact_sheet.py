@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
 RIGHT_HALF = Box(x_min=0.5, y_min=0.25, x_max=0.75, y_max=0.75)
 CORNER = Box(x_min=0, y_min=0, x_max=0.5, y_max=0.5)
@@ -63,17 +60,6 @@ def _folder(root: Path) -> Path:
     hostile = _study(HOSTILE, findings=HOSTILE, lateral=Path("lost.png"))
     write_manifest(root / "manifest.jsonl", [full, hostile, _study("bare")])
     return root / "manifest.jsonl"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

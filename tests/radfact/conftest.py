@@ -1,8 +1,7 @@
-"""Fixtures of several tests: a chat server, the radfact command in an empty folder, and a browser."""
+"""Fixtures of several tests: a chat server, the radfact command in an empty folder, and a page."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +12,6 @@ from chat_server import ChatServer, Reply
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 @pytest.fixture
@@ -55,18 +51,6 @@ def run_radfact(
         return code, printed.out, printed.err
 
     return command
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium, which opens pages from disk; its event loop runs until the end of the module."""
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

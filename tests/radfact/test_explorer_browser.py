@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 import pytest
+from accessibility import serious_violations
 from explorer_runs import TOKEN, ServedExplorer, write_runs
 from results_folder import HOSTILE
 
@@ -154,18 +155,12 @@ def test_narratives_and_empty_drafts_are_shown_as_text(page: Page, served: Serve
 def test_the_explorer_has_no_serious_accessibility_violations(
     page: Page, served: ServedExplorer, path: str, scheme: Literal["light", "dark"]
 ) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page.emulate_media(color_scheme=scheme)
     page.goto(f"{served.address}/{path}")
     if path:
         page.locator("#pair-scores table").first.wait_for()
         card(page, "effusion").wait_for()
-    violations = axe.run(page).response["violations"]
-    assert [
-        (violation["id"], violation["nodes"][0]["html"])
-        for violation in violations
-        if violation["impact"] in ("serious", "critical")
-    ] == []
+    assert serious_violations(page) == []
     for width in (1366, 800, 420):
         page.set_viewport_size({"width": width, "height": 768})
         assert page.evaluate("document.documentElement.scrollWidth") <= width

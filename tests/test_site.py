@@ -1,0 +1,166 @@
+"""The documentation site: it builds without a warning, and works in the browser for everyone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from accessibility import serious_violations
+from command_tree import COMMANDS
+
+from docs.add_version import add_version
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+VERSION = installed_version("maira-radfact")
+OTHER = "0.0.1"
+
+
+def _build(source: Path, out: Path) -> int:
+    from sphinx.cmd.build import main
+
+    return main(["--fail-on-warning", "--keep-going", "--quiet", "--builder", "html", str(source), str(out)])
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make docs` writes."""
+    pytest.importorskip("furo")
+    pytest.importorskip("myst_nb")
+    folder = tmp_path_factory.mktemp("site") / "build"
+    assert _build(DOCS, folder) == 0
+    return folder
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_arguments: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(build: Path) -> Iterator[str]:
+    """The address of a site with two versions, of which the other lacks a page."""
+    site = build.with_name("site")
+    for version in (OTHER, VERSION):
+        add_version(site, build, version)
+    (site / OTHER / "judges.html").unlink()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_QuietHandler, directory=str(site)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1366, "height": 768})
+    yield context.new_page()
+    context.close()
+
+
+@pytest.mark.slow
+def test_the_site_describes_every_command_and_loads_nothing_from_elsewhere(build: Path) -> None:
+    for program in ("radfact", "maira"):
+        page = (build / f"commands-{program}.html").read_text("utf-8")
+        headings = {re.sub("<.*?>", "", match).rstrip("¶") for match in re.findall("<h2>(.*?)</h2>", page)}
+        assert {words for words in COMMANDS if words.startswith(f"{program} ")} <= {*headings}
+    assert "--judge" in re.sub("<.*?>", "", (build / "commands-radfact.html").read_text("utf-8"))
+    # Blocks that are run say so.
+    home = (build / "index.html").read_text("utf-8")
+    assert "_static/site.css" in home
+    assert 'class="highlight-sh ' in home
+    assert ".highlight-sh::before" in (build / "_static/site.css").read_text("utf-8")
+    for path in build.rglob("*.html"):
+        text = path.read_text("utf-8")
+        assert re.findall(r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]* href="https?:', text) == [], path.name
+
+
+@pytest.mark.slow
+def test_notebooks_have_their_figures_with_a_description(build: Path) -> None:
+    pages = [path.read_text("utf-8") for path in (build / "notebooks").glob("*.html")]
+    assert len(pages) == 5
+    descriptions = [text for page in pages for text in re.findall(r'<img[^>]* alt="([^"]*)" src="../_images', page)]
+    assert len(descriptions) == 6
+    assert all(" " in text for text in descriptions), "metadata.mystnb.image.alt of the cell"
+
+
+@pytest.mark.parametrize("link", ["[gone](gone.md)", "[gone](score.md#no-such-part)", "[gone](#no-such-part)"])
+def test_a_broken_link_fails_the_build(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("furo")
+    pytest.importorskip("myst_nb")
+    monkeypatch.syspath_prepend(DOCS)
+    source = tmp_path / "docs"
+    source.mkdir()
+    shutil.copy(DOCS / "conf.py", source)
+    for name in ("_static", "_templates"):
+        shutil.copytree(DOCS / name, source / name)
+    (source / "score.md").write_text("# Score\n\n## A part\n")
+    (source / "index.md").write_text(f"# Index\n\n[there](score.md#a-part) {link}\n\n```{{toctree}}\nscore\n```\n")
+    assert _build(source, tmp_path / "site") != 0
+    assert "no-such-part" in (said := capsys.readouterr().err) or "gone.md" in said
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_version_is_selected_from_the_list(page: Page, address: str, build: Path) -> None:
+    page.goto(address)
+    page.wait_for_url(f"{address}/{VERSION}/")
+    page.goto(f"{address}/{VERSION}/score.html")
+    versions = page.get_by_label("Version")
+    versions.locator("option").nth(1).wait_for(state="attached")
+    assert versions.locator("option").all_inner_texts() == [VERSION, OTHER]
+    versions.select_option(OTHER)
+    page.wait_for_url(f"{address}/{OTHER}/score.html")
+    # A page that the other version lacks.
+    page.goto(f"{address}/{VERSION}/judges.html")
+    versions.locator("option").nth(1).wait_for(state="attached")
+    versions.select_option(OTHER)
+    page.wait_for_url(f"{address}/{OTHER}/")
+    # From disk, a build knows no other version.
+    page.goto((build / "score.html").as_uri())
+    assert versions.locator("option").all_inner_texts() == [VERSION]
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize(("words", "link"), [("read_pairs", "api.html"), ("clustered samples", "score.html")])
+def test_search_works_from_disk(words: str, link: str, page: Page, build: Path) -> None:
+    page.goto((build / "index.html").as_uri())
+    page.get_by_placeholder("Search").fill(words)
+    page.get_by_placeholder("Search").press("Enter")
+    page.locator(f"#search-results a[href*='{link}']").first.wait_for()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_no_page_has_serious_accessibility_violations(page: Page, address: str, build: Path) -> None:
+    serious = {}
+    for path in sorted(build.rglob("*.html")):
+        name = str(path.relative_to(build))
+        page.set_viewport_size({"width": 1366, "height": 768})
+        page.emulate_media(color_scheme="light")
+        page.goto(f"{address}/{VERSION}/{name}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1366, name
+        serious[name, "light"] = serious_violations(page)
+        # Colors are all that the other theme changes, and the sizes of regions all that a narrow page does.
+        page.emulate_media(color_scheme="dark")
+        serious[name, "dark"] = serious_violations(page, rules=["color-contrast"])
+        page.set_viewport_size({"width": 420, "height": 768})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420, name
+        serious[name, "narrow"] = serious_violations(page, rules=["scrollable-region-focusable", "aria-hidden-focus"])
+    assert len(serious) > 90
+    assert {key: violations for key, violations in serious.items() if violations} == {}
