@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from radfact.errors import ErrorCode, InputError, RunError, list_columns
 from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
@@ -101,7 +102,8 @@ def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None,
     return PairReward([(metric, name) for metric, name, _ in parts], signed)
 
 
-class Reward(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reward:
     """The reward of a pair.
 
     Attributes:
