@@ -343,8 +343,8 @@ def test_steps_are_streamed_in_order_from_any_start(streamed: tuple[StudyDataset
     before = torch.get_rng_state()
     steps = list(iterate_steps(dataset, schedule, 0, workers=2))
     assert torch.equal(before, torch.get_rng_state())
-    assert [step for step, _, _ in steps] == list(range(schedule.steps))
-    for step, rows, skipped in steps:
+    assert [step.number for step in steps] == list(range(schedule.steps))
+    for step, rows, skipped, _ in steps:
         assert not skipped
         expected_ids = [tuple(dataset.sample_id(item) for item in row) for row in schedule.rows(step)]
         assert [row.sample_ids for row in rows] == expected_ids
@@ -352,9 +352,9 @@ def test_steps_are_streamed_in_order_from_any_start(streamed: tuple[StudyDataset
         assert sum(len(row.targets) for row in rows) == schedule.totals(step).answer_tokens
         assert {row.input_ids.shape[1] % LENGTH_MULTIPLE for row in rows} == {0}
     later = list(iterate_steps(dataset, schedule, 3, workers=1))
-    assert [step for step, _, _ in later] == list(range(3, schedule.steps))
-    for (_, ours, _), (_, theirs, _) in zip(later, steps[3:], strict=True):
-        for one, other in zip(ours, theirs, strict=True):
+    assert [step.number for step in later] == list(range(3, schedule.steps))
+    for ours, theirs in zip(later, steps[3:], strict=True):
+        for one, other in zip(ours.rows, theirs.rows, strict=True):
             assert torch.equal(one.input_ids, other.input_ids)
             assert torch.equal(one.pixel_values, other.pixel_values)
 
@@ -362,7 +362,7 @@ def test_steps_are_streamed_in_order_from_any_start(streamed: tuple[StudyDataset
 def test_processes_together_stream_the_samples_of_one(streamed: tuple[StudyDataset, DataSchedule]) -> None:
     dataset, schedule = streamed
     ranks = [list(islice(iterate_steps(dataset, schedule, 2, rank=rank, world_size=2), 2)) for rank in (0, 1)]
-    for (step, ours, _), (_, theirs, _) in zip(*ranks, strict=True):
+    for (step, ours, *_), (_, theirs, *_) in zip(*ranks, strict=True):
         dealt = Counter(sample for row in (*ours, *theirs) for sample in row.sample_ids)
         assert dealt == Counter(dataset.sample_id(item) for item in schedule.step_samples(step))
         assert len(ours) == len(theirs)
@@ -396,7 +396,7 @@ def test_unreadable_samples_are_skipped_if_configured(
     else:
         radiograph.write_bytes(radiograph.read_bytes()[:1000])
     schedule = DataSchedule(dataset.table, dataset.config)
-    ((_, rows, skipped),) = iterate_steps(dataset, schedule)
+    ((_, rows, skipped, _),) = iterate_steps(dataset, schedule)
     assert [(name, tokens) for name, tokens, _ in skipped] == [
         (studies[number].sample_id, int(dataset.table[number]["answer"]))
     ]
