@@ -281,7 +281,7 @@ def _show_summary(console: Console, summary: dict[str, Any]) -> None:
     rows = [
         (
             name,
-            f"{item['finished']} of {summary['studies']}",
+            f"{item['finished']} of {item['assigned']}",
             f"{item['unchanged_sentences']} of {item['sentences']}",
             *(str(item["kinds"][kind]) for kind in ("edit", "deletion", "addition")),
             str(sum(item["severities"].get("significant", {}).values())),

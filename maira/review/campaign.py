@@ -351,7 +351,8 @@ class Campaign:
         shared = [*self.shared, *new[:count]]
         active = [name for name in readers if name not in self.merged and name not in self.excluded]
         work = {reader: [sample for sample in shared if sample not in before[reader]] for reader in active}
-        for sample in new[count:]:
+        # Without an active reader, samples wait for the next one.
+        for sample in new[count:] if active else ():
             reader = min(active, key=lambda name: len(before[name]) + len(work[name]))
             work[reader].append(sample)
         studies = {}

@@ -139,11 +139,14 @@ def _intervals(
         used = contrast != 0
         replicates = contrast[used] @ drawn[used]
         replicates = replicates[~np.isnan(replicates)]
-        if len(replicates):
+        if not len(replicates):
+            results[key] = (float(contrast @ means), None, None, "no interval: fewer than two studies")
+        elif np.allclose(replicates, replicates[0]):
+            # An interval without width would be on the better side of almost any margin.
+            results[key] = (float(contrast @ means), None, None, "no interval: the same in all studies")
+        else:
             low, high = np.quantile(replicates, (alpha / 2, 1 - alpha / 2)).tolist()
             results[key] = (float(contrast @ means), low, high, f"bootstrap of studies: {model}")
-        else:
-            results[key] = (float(contrast @ means), None, None, "no interval: fewer than two studies")
     return results
 
 

@@ -211,7 +211,10 @@ def read_margins(
         return tuple(arms), tuple(_parse_margin(text) for text in margins), alpha
     if analysis is None or analysis.margin is None:
         return tuple(arms), (), alpha
-    return tuple(arms), (Margin("corrections", analysis.margin, "in the campaign, before the readings"),), alpha
+    origin = "in the campaign, before the readings"
+    if baseline not in (None, analysis.baseline):
+        origin = "in the campaign, before the readings; its baseline is another"
+    return tuple(arms), (Margin("corrections", analysis.margin, origin),), alpha
 
 
 def _parse_margin(text: str) -> Margin:

@@ -108,7 +108,8 @@ class Guard:
     @property
     def accesses(self) -> dict[str, Access]:
         """Access by reader; in a campaign, readers are added and merged while the server runs."""
-        return {reader: Access(self.host, token, "maira_review") for reader, token in self.tokens.items()}
+        # A copy: another thread may add a reader meanwhile.
+        return {reader: Access(self.host, token, "maira_review") for reader, token in dict(self.tokens).items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle or refuse a request."""

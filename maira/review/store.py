@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -296,6 +297,7 @@ class Store:
                 message = "expected a campaign, found a review without one; choose another --db"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=self.path)
             known = len(self.drafts)
+            before = deepcopy(self.campaign), self._last_action
             try:
                 with self._exclusive_transaction():
                     if self.campaign is None or self.campaign.settings != settings:
@@ -311,7 +313,7 @@ class Store:
             except BaseException:
                 del self.drafts[known:], self._initial[known:]
                 # The settings may be those of a file that is refused.
-                self.campaign, self._last_action = None, 0
+                self.campaign, self._last_action = before
                 raise
             self._load_actions()
 

@@ -52,7 +52,9 @@ def _summarize_reader(store: Store, reader: str) -> dict[str, Any]:
     unchanged = sum(drafted) - kinds["edit"] - kinds["deletion"]
     counts = [len(state.corrections) for state in finished]
     comments = {draft.name: review.state.comment for draft, review in reviews if review.state.comment}
+    assigned = (store.drafts[number - 1] for number in store.study_list(reader))
     return {
+        "assigned": sum(not draft.is_training for draft in assigned),
         "finished": len(finished),
         "sentences": sum(drafted),
         "sentences_per_report": _distribution(drafted),

@@ -94,6 +94,9 @@ def notes(study: ReaderStudy, result: Mapping[str, Any]) -> list[str]:
     return [
         f"{counts['counted']} finished readings of {samples} studies by {readers} readers in {len(study.arms)} "
         f"{'arm' if len(study.arms) == 1 else 'arms'}.",
+        "Finished of the assigned studies: "
+        + ", ".join(f"{name} {item['finished']} of {item['assigned']}" for name, item in result["readers"].items())
+        + ".",
         f"Not in the statistics: {counts['unfinished']} unfinished readings, {counts['training']} of training cases, "
         f"{counts['excluded']} of excluded readers.",
     ]

@@ -27,7 +27,10 @@ def _model(folder: Path, model_type: str, **files: str) -> Path:
 
 
 def _states(**options: Any) -> dict[str, Any]:
-    commands = {"maira": ["generate", "assemble", "prepare phantom", "review export"], "radfact": ["score"]}
+    commands = {
+        "maira": ["generate", "assemble", "prepare phantom", "review export", "review summary"],
+        "radfact": ["score"],
+    }
     return {result.name: result for result in diagnose(commands, **options).commands}
 
 
@@ -138,10 +141,13 @@ def test_a_folder_without_a_model_is_reported(config: str | None, problem: str, 
 
 def test_commands_name_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = packages.installed
-    monkeypatch.setattr(packages, "installed", lambda name: None if name == "torch" else installed(name))
+    missing = ("torch", "statsmodels")
+    monkeypatch.setattr(packages, "installed", lambda name: None if name in missing else installed(name))
     states = _states(folders=[PHANTOM])
     assert states["maira generate"].message == "torch is not installed"
     assert states["maira generate"].fix == 'pip install "maira-radfact[model]"'
+    assert states["maira review summary"].message == "statsmodels is not installed"
+    assert states["maira review summary"].fix == 'pip install "maira-radfact[review]"'
     for ready in ("maira prepare phantom", "maira review export", "radfact score"):
         assert states[ready].status == "ok"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -24,8 +25,11 @@ from error_checks import raises
 from PIL import Image
 from review_files import CORNERS, REFERENCE, REPORT, write_set
 from starlette.testclient import TestClient
+from starlette.types import Message
 
+from data.archive import Radiograph
 from maira.review.app import make_app
+from maira.review.images import Pyramid
 from maira.review.security import MAX_REQUEST_BYTES, check_certificate, link_tokens
 from maira.review.store import Store
 from maira.review.studies import ReviewSet, Verdict, read_review_set
@@ -120,6 +124,27 @@ def test_images_are_served_by_study_number(page: TestClient) -> None:
     assert Image.open(BytesIO(thumbnail.content)).size == (256, 128)
     for folder in ("images", "thumbnails"):
         assert page.get(f"/{folder}/1/lateral").status_code == 404
+
+
+def test_an_image_that_nobody_waits_for_is_not_read(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: Radiograph) -> Pyramid:
+        raise AssertionError("the image was read")
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    statuses = []
+
+    async def send(message: Message) -> None:
+        statuses.append(message.get("status"))
+
+    monkeypatch.setattr("maira.review.app.load_pyramid", load)
+    cookies = "; ".join(f"{name}={value}" for name, value in page.cookies.items())
+    headers = [(b"host", b"127.0.0.1:8471"), (b"cookie", cookies.encode())]
+    for path in ("/images/1/frontal", "/thumbnails/1/frontal"):
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
+        asyncio.run(page.app(scope, receive, send))
+    assert statuses == [499, None] * 2
 
 
 def test_a_change_returns_the_new_state(page: TestClient, store: Store) -> None:

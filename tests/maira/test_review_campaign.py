@@ -19,14 +19,15 @@ from typer.testing import CliRunner
 
 from maira.cli.main import app
 from maira.review.app import make_app
-from maira.review.campaign import Settings, read_campaign
+from maira.review.campaign import Exclude, Settings, read_campaign
 from maira.review.coordinator import CampaignFile
 from maira.review.export import decisions_csv
+from maira.review.reader_study import read_margins
 from maira.review.security import COORDINATOR, link_tokens
 from maira.review.store import PausedError, Store
 from maira.review.studies import read_campaign_set
 from maira.review.summary import summarize
-from radfact.errors import InputError
+from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl, write_jsonl
 
 ADDRESS = "http://127.0.0.1:8471"
@@ -256,6 +257,9 @@ def test_an_excluded_reader_stays_in_the_data_and_not_in_statistics(desk: Desk) 
     desk.act("exclude", reader="Bo", reason="Left.")
     assert desk.store.readers() == ["Ada", "Bo"]
     assert list(summarize(desk.store, desk.store.counted_readers())["readers"]) == ["Ada"]
+    # Five studies are assigned, of ten drafts; one is a training case.
+    statistics = summarize(desk.store, ["Bo"])["readers"]["Bo"]
+    assert (statistics["finished"], statistics["assigned"]) == (1, 4)
     assert delete(desk.reader("Bo"), "Bo", 1).status_code == 503
     desk.act("include", reader="Bo")
     assert desk.store.counted_readers() == ["Ada", "Bo"]
@@ -367,6 +371,43 @@ def test_the_settings_are_stored_for_the_analysis(tmp_path: Path) -> None:
             "margin": 0.05,
             "alpha": 0.05,
         }
+
+
+def test_the_margin_of_a_campaign_is_for_its_baseline(tmp_path: Path) -> None:
+    path = write_campaign(tmp_path, "readers: [Ada]\nanalysis: {baseline: secret-two, margin: 0.05}")
+    with closing(open_campaign(path)) as store:
+        arms, [margin], _ = read_margins(store, None, ())
+        assert (arms, margin.origin) == (("secret-two", "secret-one"), "in the campaign, before the readings")
+        arms, [margin], _ = read_margins(store, "secret-one", ())
+        assert arms == ("secret-one", "secret-two")
+        assert margin.origin.endswith("its baseline is another")
+
+
+def test_a_failed_addition_of_studies_leaves_the_campaign_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Store) -> None:
+        raise RunError("disk full")
+
+    with closing(open_campaign(write_campaign(tmp_path, "readers: [Ada]", SAMPLES[:4]))) as store:
+        lists = store.study_list("Ada")
+        settings = read_campaign(write_campaign(tmp_path, "readers: [Ada]\ninstructions: Other.", SAMPLES))
+        monkeypatch.setattr(Store, "_assign", fail)
+        with pytest.raises(RunError):
+            store.set_up(settings, read_campaign_set(settings).drafts)
+        # Without its campaign, a reader would see all studies and the arms.
+        assert store.campaign is not None
+        assert (store.campaign.settings.instructions, store.study_list("Ada"), len(store.drafts)) == ("", lists, 8)
+
+
+def test_studies_of_a_split_wait_for_an_active_reader(tmp_path: Path) -> None:
+    path = write_campaign(tmp_path, "readers: [Ada]\nassignment: split", SAMPLES[:2])
+    with closing(open_campaign(path)) as store:
+        store.act(Exclude(kind="exclude", reader="Ada", reason="Left."))
+    with closing(open_campaign(write_campaign(tmp_path, "readers: [Ada]\nassignment: split", SAMPLES[:4]))) as store:
+        assert len(store.study_list("Ada")) == 2
+        store.add_reader("Bo")
+        assert {sample for sample, _ in studies_of(store, "Bo")} == set(SAMPLES[2:4])
 
 
 @pytest.mark.parametrize("options", [["--manifest", "manifest.jsonl"], ["--reader", "Ada"]])

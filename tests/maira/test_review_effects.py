@@ -71,6 +71,14 @@ def test_without_repeated_readings_studies_are_drawn() -> None:
     assert 1 <= effect.low < 7 / 3
 
 
+def test_arms_that_differ_equally_in_all_studies_have_no_interval() -> None:
+    """An interval without width would show non-inferiority by any margin."""
+    rows = [(float(arm == "two"), arm, reader, sample) for arm in ARMS for reader in "ab" for sample in "uvwxyz"]
+    estimates = estimate_effects(Rated(*map(list, zip(*rows, strict=True))), ARMS)
+    difference = estimates.differences[ARMS]
+    assert (difference.value, difference.low, difference.method) == (1, None, "no interval: the same in all studies")
+
+
 def test_equal_or_missing_values_have_no_interval() -> None:
     same = estimate_effects(Rated([0.0] * 4, ["one", "two"] * 2, ["r1", "r2"] * 2, ["s1", "s1", "s2", "s2"]), ARMS)
     assert (same.differences[ARMS].value, same.differences[ARMS].low) == (0, None)

@@ -319,7 +319,10 @@ def test_the_page_has_outcomes_by_arm_without_training_cases(tmp_path: Path) -> 
     rows = list(csv.DictReader((out / "times.csv").read_text("utf-8").splitlines()))
     cells = [(row["readings"], row["with a time"], row[NOT_RECORDED]) for row in rows[:2]]
     assert cells == [("5", "0", "5"), ("6", "0", "6")]
-    assert "Non-inferiority" in (out / "summary.html").read_text("utf-8")
+    page = (out / "summary.html").read_text("utf-8")
+    assert "Non-inferiority" in page
+    assert "Finished of the assigned studies: Ada 6 of 6, Ben 5 of 6." in page
+    assert "5 of 6" in result.output
 
 
 @pytest.mark.parametrize(
