@@ -25,13 +25,21 @@ from radfact.io.pairs import read_drafts, read_pairs
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = {path.name: path.read_text("utf-8") for path in sorted(DOCS.glob("*.md"))}
+PAGES = {
+    path.relative_to(DOCS).as_posix(): path.read_text("utf-8")
+    for path in sorted((*DOCS.glob("*.md"), *DOCS.glob("tutorials/*.md")))
+}
 TEXTS = {**PAGES, "README.md": (ROOT / "README.md").read_text("utf-8")}
-GUIDES = ("index.md", "score.md", "prepare.md", "generate.md", "train.md", "review.md", "clusters.md")
+GUIDES = (
+    "what-radfact-measures.md",
+    *("index.md", "score.md", "prepare.md", "generate.md", "train.md", "review.md", "clusters.md"),
+)
 """Pages whose blocks marked sh or python run unchanged, in order."""
 PUBLISHED = ("configs/endpoints", "configs/report_to_phrases.yaml")
 """Files of the published package."""
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.M | re.S)
+SAVED = re.compile(r"^Save this as `([\w.-]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
+"""A file that the reader of a page writes."""
 
 
 def _blocks(page: str, language: str) -> list[str]:
@@ -76,11 +84,15 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _run(lines: Iterable[str]) -> None:
+def _run(lines: Iterable[str]) -> dict[str, str]:
+    """Run commands, each once, and return what each printed."""
+    printed = {}
     for line in dict.fromkeys(lines):
         name, *arguments = shlex.split(line)
         result = CliRunner().invoke(maira if name == "maira" else radfact, arguments)
         assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
+        printed[line] = result.output
+    return printed
 
 
 @pytest.mark.slow
@@ -97,15 +109,20 @@ def test_commands_of_the_readme_run_after_make_demo(clone: Path) -> None:
 
 @pytest.mark.slow
 def test_commands_of_the_guides_run(clone: Path) -> None:
-    done: dict[str, None] = {}
+    done: dict[str, str] = {}
     for page in GUIDES:
+        for name, text in SAVED.findall(TEXTS[page]):
+            (clone / name).write_text(text, "utf-8")
+        lines: list[str] = []
         for language, block in FENCE.findall(TEXTS[page]):
             if language == "python":
                 exec(compile(block, page, "exec"), {})
             elif language == "sh":
-                lines = [line for line in command_lines(block) if line not in done]
-                _run(lines)
-                done |= dict.fromkeys(lines)
+                lines = command_lines(block)
+                done |= _run(line for line in lines if line not in done)
+            elif language == "output":
+                printed = "".join(done[line] for line in lines)
+                assert [line for line in block.splitlines() if line not in printed] == [], printed
     for made in ("results/drafts/report.html", "grounded.scores.json", "runs/try/checkpoint", "phantoms/sheet.html"):
         assert (clone / made).exists()
 
