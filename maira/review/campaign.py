@@ -358,8 +358,14 @@ class Campaign:
         studies = {}
         for reader, samples in work.items():
             training = [] if self.lists.get(reader) else self._training_studies(numbers)
-            start = readers.index(reader) + len(before[reader] - {*settings.training})
-            if own := [*training, *self._ordered(reader, samples, start, numbers)]:
+            known_samples = before[reader] - {*settings.training}
+            # A shared sample has the same place for all readers, whenever and however many others they read.
+            ranks = {sample: rank for rank, sample in enumerate(shared)}
+            others = [sample for sample in samples if sample not in ranks]
+            ranks |= {sample: rank for rank, sample in enumerate(others, len(shared) + len(known_samples - {*shared}))}
+            first = readers.index(reader)
+            places = [(first + ranks[sample], sample) for sample in samples]
+            if own := [*training, *self._ordered(places, f"{reader} {first + len(known_samples)}", numbers)]:
                 studies[reader] = tuple(own)
         return Assign(kind="assign", shared=tuple(new[:count]), studies=studies)
 
@@ -368,20 +374,19 @@ class Campaign:
         return [numbers[sample][arms[place % len(arms)]] for place, sample in enumerate(self.settings.training)]
 
     def _ordered(
-        self, reader: str, samples: Sequence[str], start: int, numbers: Mapping[str, Mapping[str, int]]
+        self, places: Sequence[tuple[int, str]], seed: str, numbers: Mapping[str, Mapping[str, int]]
     ) -> list[int]:
         """Return the studies of a reader's samples in the order of reading.
 
         Args:
-            reader: name.
-            samples: samples.
-            start: place of the first sample's arm.
+            places: place of the arm, and sample.
+            seed: seed of the order, in addition to that of the settings.
             numbers: number of the study by sample and arm.
         """
         settings, arms = self.settings, self.settings.arm_names
-        places = list(enumerate(samples, start))
+        places = list(places)
         if settings.order == "random":
-            Random(f"{settings.seed} {reader} {start}").shuffle(places)
+            Random(f"{settings.seed} {seed}").shuffle(places)
         else:
             places.sort(key=lambda item: min(numbers[item[1]].values()))
         # In the same order in every arm, so that the readings of a sample are as far apart as possible.

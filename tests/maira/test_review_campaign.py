@@ -383,6 +383,17 @@ def test_the_margin_of_a_campaign_is_for_its_baseline(tmp_path: Path) -> None:
         assert margin.origin.endswith("its baseline is another")
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_added_studies_of_all_readers_are_balanced_over_pairs_of_reader_and_arm(tmp_path: Path, seed: int) -> None:
+    text = f"readers: [Ada, Bo]\nassignment: overlap\noverlap: 0.5\nseed: {seed}"
+    # Of the first five studies, the readers have different numbers.
+    open_campaign(write_campaign(tmp_path, text, SAMPLES[:5])).close()
+    with closing(open_campaign(write_campaign(tmp_path, text, SAMPLES))) as store:
+        ada, bo = (dict(studies_of(store, reader)) for reader in ("Ada", "Bo"))
+        assert len(ada.keys() & bo.keys()) == 6
+        assert all(ada[sample] != bo[sample] for sample in ada.keys() & bo.keys())
+
+
 def test_a_failed_addition_of_studies_leaves_the_campaign_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
