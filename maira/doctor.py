@@ -35,7 +35,7 @@ COMMAND_REQUIREMENTS: Mapping[str, CommandRequirements] = {
     "boxes": _MODEL,
     "convert": _MODEL,
     "assemble": _MODEL,
-    "push": CommandRequirements(("model",), note="with a token of the Hugging Face Hub, in HF_TOKEN"),
+    "push": CommandRequirements(("model",), note="with a token of the Hugging Face Hub: HF_TOKEN or 'hf auth login'"),
     "judge-data": _MODEL,
     "judge-train": CommandRequirements(("model",), note="from any chat model of transformers in a local folder"),
     "evaluate inputs": CommandRequirements(("model",), judge=True),

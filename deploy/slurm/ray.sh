@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Start a Ray cluster on the nodes of the job, and run one command on it:
-#   sbatch --nodes 4 deploy/slurm/ray.sh radfact score pairs.json --judge vllm:FOLDER --engine ray --workers 16 --out results
+#   sbatch --nodes 4 deploy/slurm/ray.sh radfact score pairs.json --judge vllm:PATH --engine ray --workers 16 --out results
 #   sbatch --nodes 4 deploy/slurm/ray.sh maira generate --checkpoint DIR --manifest FILE --engine ray --out drafts.jsonl
 # All nodes need the model, the images and the output. Add your cluster's --partition and --account.
 #SBATCH --job-name=radfact-ray

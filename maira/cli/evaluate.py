@@ -21,7 +21,7 @@ from maira.cli.show import (
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.runtime.processes import is_main
 from radfact.cli.command import with_options
-from radfact.io.hub import model_folder
+from radfact.io.hub import resolve_model
 from radfact.io.outputs import Output
 from radfact.options import only
 
@@ -94,7 +94,7 @@ def evaluate_by_inputs(
 
     console = Console()
     experiments = without_inputs(out, drop or ())
-    checkpoint = model_folder(checkpoint, field="checkpoint")
+    checkpoint = resolve_model(checkpoint, field="checkpoint")
     studies, skipped = read_studies(manifest)
     selection = select_studies(studies, generation.task, comparison.subset, experiments)
     print_line(console, selection.description)

@@ -19,7 +19,7 @@ from maira.cli.show import (
 )
 from maira.generate.options import EngineOptions, GenerationOptions
 from radfact.cli.command import with_options
-from radfact.io.hub import model_folder
+from radfact.io.hub import resolve_model
 from radfact.options import only
 
 
@@ -38,7 +38,7 @@ def generate(
     from maira.generate.drafts import generate_drafts
     from maira.model.task_examples import drop_inputs
 
-    checkpoint = model_folder(checkpoint, field="checkpoint")
+    checkpoint = resolve_model(checkpoint, field="checkpoint")
     studies, skipped = read_studies(manifest)
     with generation_progress("drafting") as on_progress:
         drafted, failures = generate_drafts(
@@ -76,7 +76,7 @@ def ground(
     from maira.grounding.evaluation import ground_phrases
     from maira.grounding.phrases import manifest_phrases, read_phrases
 
-    checkpoint = model_folder(checkpoint, field="checkpoint")
+    checkpoint = resolve_model(checkpoint, field="checkpoint")
     studies, skipped = read_studies(manifest)
     if phrases is None:
         items = manifest_phrases(studies)
@@ -111,7 +111,7 @@ def boxes(
     from maira.grounding.evaluation import complete_boxes, has_reference_boxes
     from maira.model.task_examples import drop_inputs
 
-    checkpoint = model_folder(checkpoint, field="checkpoint")
+    checkpoint = resolve_model(checkpoint, field="checkpoint")
     studies, skipped = read_studies(manifest)
     with generation_progress("completing") as on_progress:
         run = complete_boxes(

@@ -213,7 +213,7 @@ def judge_train(
 ) -> None:
     """Train a judge from a run config. The same command resumes an interrupted run.
 
-    Use the resulting folder with vLLM: --judge vllm:FOLDER, or --judge openai:NAME --base-url URL for a server.
+    Use the resulting folder with vLLM: --judge vllm:PATH, or --judge openai:NAME --base-url URL for a server.
     """
     from transformers.utils.logging import disable_progress_bar
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from maira.cli.options import CheckpointFolder, Overwrite
 from maira.cli.show import print_line, show_progress
 from radfact.cli.command import with_options
-from radfact.io.hub import model_folder
+from radfact.io.hub import resolve_model
 
 
 class Layout(StrEnum):
@@ -54,7 +54,7 @@ def train(
 @with_options
 def convert(
     checkpoint: Annotated[
-        Path, typer.Argument(help="MAIRA-2 checkpoint in any layout: a folder, or ORGANIZATION/NAME[@REVISION].")
+        Path, typer.Argument(help="MAIRA-2 checkpoint in any layout: a folder, or ORG/NAME[@REVISION].")
     ],
     out: CheckpointFolder,
     to: Annotated[Layout, typer.Option(help="Layout to write.")] = Layout.OWN,
@@ -65,7 +65,7 @@ def convert(
 
     with show_progress("writing files") as on_progress:
         written = run(
-            model_folder(checkpoint, field="checkpoint"), out, to.value, shard_size=shard_size, on_progress=on_progress
+            resolve_model(checkpoint, field="checkpoint"), out, to.value, shard_size=shard_size, on_progress=on_progress
         )
     print_line(Console(), f"{written} tensors in the layout '{to.value}': {out}")
 

@@ -26,7 +26,7 @@ Checkpoint = Annotated[
     Path,
     typer.Option(
         help="Checkpoint with model and processor, in any layout that 'maira convert' reads: a folder, or "
-        "ORGANIZATION/NAME[@REVISION] on the Hugging Face Hub."
+        "ORG/NAME[@REVISION] on the Hugging Face Hub."
     ),
 ]
 Overwrite = Annotated[

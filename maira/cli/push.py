@@ -17,7 +17,7 @@ from radfact.io.jsonl import read_text
 @with_options
 def push(
     folder: Annotated[Path, typer.Argument(help="Folder of the checkpoint, or of a trained judge.")],
-    repository: Annotated[str, typer.Argument(help="ORGANIZATION/NAME on the Hub; created if it does not exist.")],
+    repository: Annotated[str, typer.Argument(help="ORG/NAME on the Hub; created if it does not exist.")],
     results: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,7 +47,7 @@ def push(
 ) -> None:
     """Publish a checkpoint or a trained judge on the Hugging Face Hub, with a model card made from its run.
 
-    The repository is private unless --public is given. All files arrive in one commit; the same command resumes an
+    A new repository is private unless --public is given. All files arrive in one commit; the same command resumes an
     interrupted upload. The token is read from HF_TOKEN or from 'hf auth login', the address of the Hub from
     HF_ENDPOINT.
     """

@@ -138,13 +138,13 @@ class GrammarProcessor(LogitsProcessor):
 
 
 class Sampler(LogitsProcessor):
-    """Draws the next token of each row, and leaves it as the only one; the last processor of greedy generation.
+    """Samples the next token of each row and masks all others, so that greedy decoding picks it. Must come last.
 
     Each row has its own random numbers, one per token, so that a response does not depend on its batch.
 
     Args:
-        samplings: of the rows; all of one temperature.
-        suppressed: token that is never drawn.
+        samplings: sampling of each row; all have the same temperature.
+        suppressed: token that is never sampled.
     """
 
     def __init__(self, samplings: Sequence[Sampling], suppressed: int) -> None:
@@ -152,7 +152,7 @@ class Sampler(LogitsProcessor):
         self._generators = [np.random.default_rng(sampling.seed) for sampling in samplings]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
-        """Return scores (rows, vocabulary) with -inf for all tokens but the drawn ones."""
+        """Return scores (rows, vocabulary) with -inf for all tokens but the sampled ones."""
         scaled = scores.double() / self._temperature
         scaled[:, self._suppressed] = -torch.inf
         # In double precision, so that the sums of a large vocabulary keep its rare tokens.

@@ -30,8 +30,8 @@ class Sampling:
     """Random choice of the tokens of a response.
 
     Attributes:
-        temperature: the scores of the tokens are divided by it.
-        seed: of the response, whatever the other responses of its batch.
+        temperature: divisor of the logits.
+        seed: seed of the response, independent of its batch.
     """
 
     temperature: float

@@ -86,7 +86,7 @@ class ChatDataset:
         """Return the name of a sample."""
         return self._sample(row).sample_id
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return file and line of a sample."""
         lengths = self.table[row]
         return f"{self.files[int(lengths['source'])].path}:{lengths['number'] + 1}"

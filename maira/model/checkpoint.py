@@ -22,7 +22,7 @@ from transformers.core_model_loading import Concatenate, WeightConverter, Weight
 from encoders.weights import ALIASES, FUSED_QKV, LEAVES, QKV, STEMS, hugging_face_names, timm_name
 from radfact.errors import ErrorCode, InputError
 from radfact.fingerprint import weights_digest
-from radfact.io.hub import MODEL_FILES, model_folder, snapshot_name
+from radfact.io.hub import MODEL_FILES, resolve_model, snapshot_name
 from radfact.io.jsonl import read_json
 from radfact.io.outputs import replace_folder
 
@@ -321,7 +321,7 @@ def fingerprint(checkpoint: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def local_folder(
+def resolve_pretrained(
     name: Path | str, arguments: Mapping[str, Any], files: Sequence[str] = MODEL_FILES
 ) -> tuple[Path, dict[str, Any]]:
     """Return the folder of a checkpoint for `from_pretrained`, and the arguments that are left for it.
@@ -329,18 +329,18 @@ def local_folder(
     transformers would load the files of a name on the Hub one by one, without the checks of a folder.
 
     Args:
-        name: folder, or ORGANIZATION/NAME[@REVISION] on the Hub.
+        name: folder, or ORG/NAME[@REVISION] on the Hub.
         arguments: of `from_pretrained`.
         files: patterns of the files that are needed.
 
     Raises:
-        InputError, RunError: as for `radfact.io.hub.model_folder`.
+        InputError, RunError: as for `radfact.io.hub.resolve_model`.
     """
     rest = dict(arguments)
     options = {key: value for key in _HUB_ARGUMENTS if (value := rest.pop(key, None)) is not None}
     if rest.get("subfolder") or rest.get("variant"):
         return Path(name), dict(arguments)
-    return model_folder(name, allow_patterns=list(files), **options), rest
+    return resolve_model(name, allow_patterns=list(files), **options), rest
 
 
 def checkpoint_name(checkpoint: Path) -> str:

@@ -30,11 +30,11 @@ from maira.model.checkpoint import (
     check_json,
     detect_layout,
     loading_mismatches,
-    local_folder,
     match_weights,
     names_for_layout,
     raise_mismatch,
     read_headers,
+    resolve_pretrained,
     weight_transforms,
 )
 from maira.model.config import MairaConfig, read_config
@@ -94,7 +94,7 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         Where transformers initializes missing weights at random and only warns, this raises an error.
 
         Args:
-            pretrained_model_name_or_path: folder of the checkpoint, or ORGANIZATION/NAME[@REVISION] on the Hub.
+            pretrained_model_name_or_path: folder of the checkpoint, or ORG/NAME[@REVISION] on the Hub.
             *args: further arguments of transformers.
             **kwargs: further arguments of transformers.
 
@@ -103,7 +103,7 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 unexpected, or shapes differ; the error lists them. Or a weight is not finite.
         """
         output_loading_info = kwargs.pop("output_loading_info", False)
-        folder, kwargs = local_folder(pretrained_model_name_or_path, kwargs)
+        folder, kwargs = resolve_pretrained(pretrained_model_name_or_path, kwargs)
         if folder.is_dir() and not kwargs.get("subfolder") and not kwargs.get("variant"):
             config = kwargs.get("config") or read_config(folder)
             check_json(folder, GENERATION_CONFIG_NAME)

@@ -15,7 +15,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ProcessorMixin
 
 from data.images import Gray, gray_levels, load_gray, prepare
-from maira.model.checkpoint import check_json, local_folder
+from maira.model.checkpoint import check_json, resolve_pretrained
 from maira.model.config import MairaConfig
 from maira.model.prompts import PROMPT_END
 from maira.model.tokens import ADDED_TOKENS, IMAGE
@@ -196,7 +196,7 @@ class MairaProcessor(ProcessorMixin):
         code. Without `image_seq_length`, as there, the length follows from the sizes of image and patch.
 
         Args:
-            pretrained_model_name_or_path: folder, or ORGANIZATION/NAME[@REVISION] on the Hub.
+            pretrained_model_name_or_path: folder, or ORG/NAME[@REVISION] on the Hub.
             kwargs: arguments of `from_pretrained`.
 
         Raises:
@@ -205,7 +205,7 @@ class MairaProcessor(ProcessorMixin):
         """
         # Passed on by AutoProcessor; code in the folder is never run.
         kwargs.pop("trust_remote_code", None)
-        folder, kwargs = local_folder(pretrained_model_name_or_path, kwargs, SETTINGS_FILES)
+        folder, kwargs = resolve_pretrained(pretrained_model_name_or_path, kwargs, SETTINGS_FILES)
         if folder.is_dir():
             _check_processor(folder)
         settings, kwargs = cls.get_processor_dict(folder, **kwargs)

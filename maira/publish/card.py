@@ -15,7 +15,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from maira.model.checkpoint import StoredTensor, fingerprint, read_headers
 from maira.model.config import MairaConfig
 from maira.publish.scores import TestScores
-from maira.train.record import FILE, SourceRecord, TrainingRecord
+from maira.train.record import RECORD_FILE, SourceRecord, TrainingRecord
 from radfact.errors import ErrorCode, InputError
 from radfact.io.download import file_sha256
 from radfact.io.jsonl import read_json, read_jsonl
@@ -80,7 +80,7 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
     config = read_json(folder / "config.json")
     kind = config.get("model_type") if isinstance(config, dict) else None
     tensors = read_headers(folder)
-    record = folder / FILE
+    record = folder / RECORD_FILE
     training = validate_model(TrainingRecord, read_json(record), file=record) if record.is_file() else None
     return CheckpointFacts(
         folder,
@@ -114,10 +114,13 @@ def make_card(
     """Make the model card of a checkpoint. It has no path of this machine, no sample and no text of a report.
 
     Args:
-        repository: ORGANIZATION/NAME of the model.
+        repository: ORG/NAME of the model.
         facts: what the files of the checkpoint say.
         tests: scores on test sets.
         options: what the author states.
+
+    Returns:
+        The card, with its metadata as YAML in front.
     """
     options = options or CardOptions()
     data = ModelCardData(
@@ -153,7 +156,7 @@ def _eval_results(facts: CheckpointFacts, tests: Sequence[TestScores]) -> Iterat
     for test in tests:
         for score in test.scores:
             interval = None if score.low is None else [round(score.low, 4), round(float(score.high or 0), 4)]
-            arguments = {"interval_95": interval, "n": score.n, "computed_with": score.reader}
+            arguments = {"interval_95": interval, "n": score.n, "judge": score.judge}
             yield EvalResult(
                 task_type=task,
                 dataset_type=test.name or UNKNOWN,
@@ -220,7 +223,9 @@ def _scores(tests: Sequence[TestScores]) -> str:
 def _data(facts: CheckpointFacts, options: CardOptions) -> str:
     named = f"On the Hub: {', '.join(options.datasets)}." if options.datasets else ""
     if facts.training is None:
-        return "\n\n".join(filter(None, ("## Training data", named, f"Unknown: the checkpoint has no `{FILE}`.")))
+        return "\n\n".join(
+            filter(None, ("## Training data", named, f"Unknown: the checkpoint has no `{RECORD_FILE}`."))
+        )
     rows = []
     for index, record in enumerate(facts.training.data):
         source = facts.training.config["train"][index]
@@ -244,7 +249,7 @@ def _data(facts: CheckpointFacts, options: CardOptions) -> str:
 def _training(facts: CheckpointFacts, options: CardOptions) -> str:
     training = facts.training
     if training is None:
-        return f"## Training\n\nUnknown: the checkpoint has no `{FILE}`."
+        return f"## Training\n\nUnknown: the checkpoint has no `{RECORD_FILE}`."
     start = training.model
     names = ", ".join(_base_models(facts, options))
     if start.fingerprint is None:
@@ -282,9 +287,9 @@ def _numbered(sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _limits(facts: CheckpointFacts) -> str:
     limits = [
-        "- A score says that texts agree with reference reports or labels, which may be wrong or incomplete.",
+        "- Scores measure agreement with reference reports or labels, which may be wrong or incomplete.",
         "- Intervals do not generalize to other hospitals, scanners or patients.",
-        "- How the model performs by sex, age, origin of patients or scanner is unknown.",
+        "- Performance by sex, age, ethnicity or scanner is unknown.",
     ]
     known = [data_sets for data_sets in facts.sources if data_sets]
     if facts.sources and len(known) == len(facts.sources) and all(set(names) == {PHANTOM} for names in known):

@@ -69,7 +69,7 @@ def select_files(facts: CheckpointFacts) -> Upload:
     """Select the files of a checkpoint to upload.
 
     Raises:
-        InputError: a file of settings names a path of this machine.
+        InputError: a file of settings contains an absolute path.
     """
     weights = {tensor.file.name for tensor in facts.tensors.values()}
     files, skipped = {}, []
@@ -83,7 +83,7 @@ def select_files(facts: CheckpointFacts) -> Upload:
         for field, value in _texts(read_json(files[name])):
             if len(value) > 1 and Path(value).is_absolute():
                 raise InputError(
-                    "expected no path of this machine, since the file is published; remove it",
+                    f"expected no absolute path in a published file, found {value!r}; remove it",
                     code=ErrorCode.INVALID_VALUE,
                     file=files[name],
                     field=field,
@@ -115,15 +115,15 @@ def push(repository: str, upload: Upload, card: str, *, public: bool = False, me
     an earlier push, and this one lacks, are removed.
 
     Args:
-        repository: ORGANIZATION/NAME; created if it does not exist.
+        repository: ORG/NAME; created if it does not exist.
         upload: the files.
         card: text of the model card.
-        public: whether everyone may read the repository.
+        public: whether everyone may read the repository. The visibility of an existing one is never changed.
         message: of the commit.
 
     Raises:
-        InputError: the name is invalid, there is no token, it has no permission, or the repository is public without
-            `public`.
+        InputError: the name is invalid, there is no token, it has no permission, or an existing repository is public
+            without `public` or private with it.
         RunError: the Hub cannot be reached or fails.
     """
     api = HfApi()
@@ -133,6 +133,12 @@ def push(repository: str, upload: Upload, card: str, *, public: bool = False, me
         if not public and not info.private:
             raise InputError(
                 f"'{repository}' is public, and everyone could read the model; pass --public if they may",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field="public",
+            )
+        if public and info.private:
+            raise InputError(
+                f"'{repository}' is private; change its visibility on the Hub first, or omit --public",
                 code=ErrorCode.CONFLICTING_OPTIONS,
                 field="public",
             )

@@ -26,7 +26,7 @@ class CardScore(NamedTuple):
         low, high: 95% interval; None if it is not known.
         n: samples with a value; None if it is not known.
         unit: range or unit; None for 0 to 1.
-        reader: judge or language model that it was computed with; None without one.
+        judge: judge or language model that it was computed with; None without one.
     """
 
     name: str
@@ -35,7 +35,7 @@ class CardScore(NamedTuple):
     high: float | None
     n: int | None
     unit: str | None = None
-    reader: str | None = None
+    judge: str | None = None
 
     @property
     def interval(self) -> str:
@@ -84,10 +84,10 @@ def read_test_scores(text: str, fingerprint: str) -> TestScores:
             file=source,
             field="models",
         )
-    readers = {metric: without_paths(reader) for metric, reader in describe_models(scores).items()}
+    judges = {metric: without_paths(judge) for metric, judge in describe_models(scores).items()}
     metrics = metric_of_scores(scores)
     rows = tuple(
-        CardScore(label, s.point, s.low, s.high, s.n, s.unit, readers.get(metrics.get(label, RADFACT)))
+        CardScore(label, s.point, s.low, s.high, s.n, s.unit, judges.get(metrics.get(label, RADFACT)))
         for label, s in scores.scores.items()
         if s.point is not None
     )
@@ -97,10 +97,12 @@ def read_test_scores(text: str, fingerprint: str) -> TestScores:
     units = "samples" if by is None else f"groups of samples with the same `{by}`"
     notes.append(f"Intervals are 95% bootstrap intervals over {units if scores.resampling else 'unknown units'}.")
     if not models:
-        notes.append("The drafts do not name their model, so that these scores are of this model is not verified.")
+        notes.append(
+            "The drafts do not name their model, so it is not verified that these scores belong to this model."
+        )
     if empty := [label for label, s in scores.scores.items() if s.point is None]:
         notes.append(f"Scores without a value: {', '.join(f'`{label}`' for label in empty)}.")
-    notes += [f"`{metric}` is computed with `{reader}`." for metric, reader in readers.items()]
+    notes += [f"`{metric}` is computed with `{judge}`." for metric, judge in judges.items()]
     notes += [f"`{metric}` was not computed." for metric in scores.unavailable]
     return TestScores(name or None, rows, tuple(notes))
 
@@ -120,7 +122,7 @@ def _read_check(name: str | None, file: Path) -> TestScores:
     notes = (
         f"{n} labeled judgments, {check.get('failures', 'unknown')} without a valid verdict.",
         "The interval of the accuracy is a 95% Wilson interval, which assumes independent judgments.",
-        "The file does not identify the judge by its weights, so that these scores are of this model is not verified.",
+        "The file does not identify the judge's weights, so it is not verified that these scores belong to this model.",
     )
     return TestScores(name, tuple(rows), notes)
 

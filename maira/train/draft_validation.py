@@ -28,7 +28,7 @@ from maira.train.data.batches import unreadable_sample_error
 from maira.train.data.dataset import StudyDataset
 from maira.train.data.packing import TASKS
 from maira.train.data.sources import UnreadableSample, check_images
-from maira.train.generation import generating, parse_draft, study_on_disk, with_answer
+from maira.train.generation import generation_engine, keep_task_report, parse_draft, study_on_disk
 from maira.train.monitoring import DraftMonitor
 from maira.train.parallel import DistributedContext, ParallelModel
 from radfact.io.jsonl import write_jsonl
@@ -82,7 +82,7 @@ class DraftEvaluator:
         studies: list[Study] = []
         for source, number, task in drawn:
             with self._reading():
-                studies.append(with_answer(dataset.study(source, number), task))
+                studies.append(keep_task_report(dataset.study(source, number), task))
         self._failures.clear()  # reported by the process that drafts the study
         self._references: dict[str, Report] = {
             study.sample_id: study.grounded_findings or study.findings or "" for study in studies
@@ -96,7 +96,7 @@ class DraftEvaluator:
         for source, number, task in drawn[context.rank :: context.size]:
             with self._reading():
                 study = study_on_disk(dataset.sources[source].read(number), Path(self._radiographs.name) / str(source))
-                shown = drop_inputs(with_answer(study, task), config.drop)
+                shown = drop_inputs(keep_task_report(study, task), config.drop)
                 if errors := check_images(shown)[1]:
                     raise errors[0]
                 self._items += list(_requests(shown, task, config))
@@ -121,7 +121,7 @@ class DraftEvaluator:
             model: in training, set to evaluation mode by the caller.
             step: optimizer steps done.
         """
-        with generating(model, self._processor, self._config.faults.image_check) as engine:
+        with generation_engine(model, self._processor, self._config.faults.image_check) as engine:
             drafts, boxes, failures = self._generate(engine, f"step-{step}")
         parts = self._context.gather((drafts, boxes, failures))
         scores: dict[str, float | None] = {}

@@ -24,14 +24,14 @@ from radfact.records import Report, Sentence
 
 
 @contextmanager
-def generating(
+def generation_engine(
     model: ParallelModel, processor: MairaProcessor, image_check: ImageCheck
 ) -> Iterator[TransformersEngine]:
     """Context with an engine of the current weights; all processes enter it, and generate independently.
 
     Args:
-        model: in training, set to evaluation mode by the caller.
-        processor: of the model.
+        model: model in training, set to evaluation mode by the caller.
+        processor: processor of the model.
         image_check: whether to refuse images that cannot be chest radiographs.
     """
     maira: Any = model.training.model
@@ -39,7 +39,7 @@ def generating(
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=model.autocast)
     # Blocks are compiled for packed rows; prompts, caches and single tokens would compile them again and again.
     with gathered_weights(model), autocast, torch.compiler.set_stance("force_eager"):
-        # A static cache would stay in memory beside the training, and autocast gives keys and values other types.
+        # A static cache would stay in memory during training, and autocast gives keys and values other types.
         options = EngineOptions(cache="dynamic", image_check=image_check)
         yield TransformersEngine.from_model(maira, processor, options)
     if device.type == "cuda":
@@ -100,11 +100,11 @@ def study_on_disk(sample: PackedSample, folder: Path) -> Study:
     return sample.study.model_copy(update=paths)
 
 
-def with_answer(study: Study, task: Task) -> Study:
-    """Return the study with the report of one task only.
+def keep_task_report(study: Study, task: Task) -> Study:
+    """Return the study with only the report of a task.
 
     Args:
-        study: with its reports.
+        study: study with its reports.
         task: findings or grounded.
     """
     return study.model_copy(update={"grounded_findings": None} if task == "findings" else {"findings": None})

@@ -46,14 +46,12 @@ from maira.train.loss import PackedLossModel
 from maira.train.optimizers import make_lr_schedule, make_optimizer
 from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize, sharding
 from maira.train.policy import STATISTICS
-from maira.train.record import FILE as RECORD_FILE
-from maira.train.record import make_record
-from maira.train.reward_plot import FILE as PLOT_FILE
-from maira.train.reward_plot import plot_rewards
+from maira.train.record import RECORD_FILE, make_record
+from maira.train.reward_plot import PLOT_FILE, plot_rewards
 from maira.train.rollouts import RolloutSampler
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.io.hub import model_folder
+from radfact.io.hub import resolve_model
 from radfact.io.jsonl import append_jsonl, write_json
 from radfact.io.outputs import Output, lock_output
 from radfact.progress import ProgressDisplay
@@ -308,7 +306,7 @@ class Trainer:
             if self.sampler is not None and self.context.is_main and validator.is_due(self.step):
                 try:
                     plot_rewards(self.config.out / "metrics.jsonl", self.config.out / PLOT_FILE)
-                except (InputError, OSError) as error:  # the run goes on without the plot
+                except (InputError, OSError) as error:  # training continues without the plot
                     self.log.info(f"{PLOT_FILE} is not drawn: {error}")
 
     def _iterate_steps(self) -> Generator[StepBatches]:
@@ -455,7 +453,7 @@ def run_training(
     """
     config.check_sources()
     if isinstance(config.model, Path):
-        config = config.model_copy(update={"model": model_folder(config.model, field="model")})
+        config = config.model_copy(update={"model": resolve_model(config.model, field="model")})
     context, console = init_distributed(), console or Console()
     _seed(config.seed)
     with _lock_run_folder(config, overwrite) if context.is_main else nullcontext() as is_new:

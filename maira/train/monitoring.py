@@ -1,4 +1,4 @@
-"""Signs that a reward is gained by other means than better reports: length, normal statements, repetition, boxes."""
+"""Indicators of reward hacking: report length, normal statements, repetition and number of boxes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from radfact.rewards import PairReward, load_reward
 
 _SCORES = ("findings", "rouge_l")
 """Scores in addition to those of RadFact, as far as their packages are installed."""
-_COUNTS = ("words", "normal_sentences", "repeated_sentences", "boxes_per_sentence")
-NAMES = tuple(f"drafts/{name}" for name in (*_SCORES, *_COUNTS))
+_SENTENCE_STATISTICS = ("words", "normal_sentence_share", "repeated_sentence_share", "boxes_per_sentence")
+NAMES = tuple(f"drafts/{name}" for name in (*_SCORES, *_SENTENCE_STATISTICS))
 """Names of the values in the metrics of a run."""
 
 
@@ -42,28 +42,28 @@ class DraftMonitor:
         """
         columns: dict[str, list[float | None]] = {name: [] for name in _SCORES}
         columns |= {name: [reward.total for reward in score(pairs)] for name, score in self._scores.items()}
-        columns |= count_sentences([pair.candidate for pair in pairs])
+        columns |= sentence_statistics([pair.candidate for pair in pairs])
         known = {name: [value for value in column if value is not None] for name, column in columns.items()}
         return {f"drafts/{name}": float(np.mean(column)) if column else None for name, column in known.items()}
 
 
-def count_sentences(reports: Sequence[Report]) -> dict[str, list[Any]]:
+def sentence_statistics(reports: Sequence[Report]) -> dict[str, list[Any]]:
     """Return the words of each report, and three values of each sentence.
 
     They are whether it only denies findings or states normality, whether it repeats an earlier one of its report, and
     its number of boxes.
 
     Args:
-        reports: of a round of drafts.
+        reports: reports of a round of drafts.
     """
-    columns: dict[str, list[Any]] = {name: [] for name in _COUNTS}
+    columns: dict[str, list[Any]] = {name: [] for name in _SENTENCE_STATISTICS}
     for report in reports:
         columns["words"].append(len(narrative(report).split()))
         sentences = [Sentence(text=text) for text in split_sentences(report)] if isinstance(report, str) else report
         earlier: set[str] = set()
         for sentence in sentences:
-            columns["normal_sentences"].append(read_polarity(sentence.text) == "negative")
-            columns["repeated_sentences"].append(sentence.text in earlier)
+            columns["normal_sentence_share"].append(read_polarity(sentence.text) == "negative")
+            columns["repeated_sentence_share"].append(sentence.text in earlier)
             columns["boxes_per_sentence"].append(len(sentence.boxes or ()))
             earlier.add(sentence.text)
     return columns

@@ -1,9 +1,6 @@
 """The objective of group-relative policy optimization (GRPO) on packed rows.
 
-This is our own objective and loop, not TRL's trainer: TRL 1.16 generates without a logits processor, so that the
-grammar, which keeps a state per response, cannot take part, and it prompts through a chat template, which this
-model's processor lacks. Its log-probabilities would be those of all tokens instead of the allowed ones, its batches
-would be padded instead of packed, and it would not resume within the order of this project's data.
+docs/post-training.md explains why TRL's trainer is not used.
 
 Source: GRPO: DeepSeekMath, section 4.1; clipping and normalization by the tokens of a step: DAPO, sections 3.1 and 3.3.
 """
@@ -19,8 +16,8 @@ from maira.train.config.run_config import GrpoConfig
 from maira.train.data.packing import PackedBatch, PolicyTargets
 from maira.train.loss import Losses
 
-STATISTICS = ("tokens", "clipped", "kl", "entropy")
-"""Sums over the tokens of a row: their number, those whose gradient is clipped, the divergence from the policy that
+STATISTICS = ("tokens", "clip_ratio", "kl", "entropy")
+"""Sums over the tokens of a row: their number, those whose gradient is clipped, the KL divergence from the policy that
 sampled them, and the entropy of the distribution that each is drawn from, in nats."""
 
 
@@ -31,10 +28,10 @@ class PolicyLoss(nn.Module):
     place, at the temperature of the sampling.
 
     Args:
-        grammar: tables of the grammar.
-        size: rows of the head.
+        grammar: grammar of the reports.
+        size: number of rows of the head.
         image_token: token that is never sampled.
-        config: its temperature and the bounds of the ratio.
+        config: temperature and bounds of the probability ratio.
     """
 
     forbidden: Tensor
@@ -86,8 +83,8 @@ class PolicyLoss(nn.Module):
         """Return scores (answer tokens, vocabulary) with -inf for the tokens that were forbidden.
 
         Args:
-            scores: of all tokens.
-            targets: of the sampled tokens.
+            scores: logits of all tokens.
+            targets: targets of the sampled tokens.
         """
         forbidden = self.forbidden[targets.choices]
         forbidden[targets.banned[:, 0], targets.banned[:, 1]] = True
@@ -95,7 +92,7 @@ class PolicyLoss(nn.Module):
 
     def _statistics(self, distribution: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
         clipped = ((advantages > 0) & (ratio > self.high)) | ((advantages < 0) & (ratio < self.low))
-        # Schulman's estimate, whose terms are never negative.
+        # The k3 estimator (Schulman, "Approximating KL Divergence", 2020), whose terms are never negative.
         kl = ratio - 1 - ratio.log()
         terms = torch.where(distribution.isinf(), 0.0, distribution.exp() * distribution)
         return torch.stack([ratio.new_tensor(len(ratio)), clipped.sum().float(), kl.sum(), -terms.sum()]).double()

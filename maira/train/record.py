@@ -14,7 +14,7 @@ from radfact.doctor.packages import project_version
 from radfact.io.hub import snapshot_name
 from radfact.records import Record
 
-FILE = "training.json"
+RECORD_FILE = "training.json"
 
 
 class ModelRecord(Record):

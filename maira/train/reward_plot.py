@@ -8,15 +8,15 @@ from typing import Any
 from radfact.io.jsonl import read_jsonl
 from radfact.optional import load_pyplot
 
-FILE = "rewards.png"
+PLOT_FILE = "rewards.png"
 """Name of the plot in the folder of a run."""
 _PANELS = {
     "reward of sampled reports": ("reward", "reward/"),
     "scores of drafts": ("drafts/findings", "drafts/rouge_l", "drafts/logical_f1", "drafts/spatial_f1"),
     "words per report": ("words", "drafts/words"),
-    "share of sentences": ("drafts/normal_sentences", "drafts/repeated_sentences"),
+    "share of sentences": ("drafts/normal_sentence_share", "drafts/repeated_sentence_share"),
     "boxes per sentence": ("drafts/boxes_per_sentence",),
-    "share of groups and responses": ("constant_groups", "unscored"),
+    "share of groups and responses": ("frac_reward_zero_std", "unscored"),
 }
 """Metrics by the title of their panel; a name that ends with a slash stands for all metrics that begin with it."""
 

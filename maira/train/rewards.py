@@ -1,4 +1,4 @@
-"""The reward of sampled reports: scores of the report, less penalties for its length and form."""
+"""The reward of sampled reports: scores of the report, less penalties for its length and format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SampleReward(NamedTuple):
     Attributes:
         total: the reward; None if a score is missing.
         scores: the scores by name; None for a missing one.
-        words: words of the report.
+        words: number of words of the report.
     """
 
     total: float | None
@@ -32,7 +32,7 @@ class ReportReward:
     """Computes the rewards of drafts.
 
     Args:
-        config: of the reward.
+        config: options of the reward.
 
     Raises:
         InputError: a score is unknown or has no sample-level values, or a model or weights that it needs are missing.
@@ -56,7 +56,7 @@ class ReportReward:
 
         Args:
             drafts: rows of drafts, with their irregularities.
-            references: report of each study.
+            references: reference report of each study.
 
         Raises:
             RunError: a metric fails.
@@ -70,8 +70,8 @@ class ReportReward:
             words = len(narrative(pair.candidate).split())
             total = reward.total
             if total is not None:
-                total -= self._config.length * excess_length(words, len(narrative(pair.reference).split()))
-                total -= self._config.format * bool(draft["irregularities"])
+                total -= self._config.length_penalty * excess_length(words, len(narrative(pair.reference).split()))
+                total -= self._config.format_penalty * bool(draft["irregularities"])
             rewards.append(SampleReward(total, reward.scores, words))
         return rewards
 
@@ -80,7 +80,7 @@ def excess_length(words: int, reference_words: int) -> float:
     """Return how many times longer than its reference a report is, at most 1; 0 if it is not longer.
 
     Args:
-        words: of the report.
-        reference_words: of the reference.
+        words: number of words of the report.
+        reference_words: number of words of the reference.
     """
     return min(1.0, max(0.0, words / max(1, reference_words) - 1))

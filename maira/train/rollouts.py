@@ -34,7 +34,7 @@ from maira.train.data.dataset import StudyDataset
 from maira.train.data.packing import TASKS, EncodedSample, PackedBatch, PolicyTargets, StepTotals, pack
 from maira.train.data.schedule import DataSchedule
 from maira.train.data.sources import UnreadableSample, check_images
-from maira.train.generation import evaluation_mode, generating, study_on_disk, with_answer
+from maira.train.generation import evaluation_mode, generation_engine, keep_task_report, study_on_disk
 from maira.train.logging import MetricsLogger
 from maira.train.parallel import DistributedContext, ParallelModel
 from maira.train.policy import PolicyLoss
@@ -51,14 +51,14 @@ class SampledResponse(NamedTuple):
     """A response to a prompt.
 
     Attributes:
-        place: of its prompt in the step.
-        row: of its prompt in the table of samples.
+        prompt_index: index of its prompt in the step.
+        row: row of its prompt in the table of samples.
         ids: tokens of the response; empty if there is none.
         reward: its reward; None without a response.
         reason: why there is no response.
     """
 
-    place: int
+    prompt_index: int
     row: int
     ids: tuple[int, ...]
     reward: SampleReward | None
@@ -74,9 +74,9 @@ class PromptDataset:
     """Prompts of reports; the answers in its table are the limits of the responses.
 
     Args:
-        answers: the reports.
-        config: of the sampling.
-        window: tokens of the context window.
+        answers: studies with their reports.
+        config: options of the sampling.
+        window: number of tokens of the context window.
     """
 
     def __init__(self, answers: StudyDataset, config: GrpoConfig, window: int) -> None:
@@ -92,9 +92,9 @@ class PromptDataset:
         """Return the name of the study of a sample."""
         return self.answers.sample_id(row)
 
-    def place(self, row: int) -> str:
-        """Return where the study of a sample is read from."""
-        return self.answers.place(row)
+    def location(self, row: int) -> str:
+        """Return the location that the study of a sample is read from."""
+        return self.answers.location(row)
 
     def encode(self, row: int) -> EncodedSample:
         """Return a sample with the prompt alone. See `StudyDataset.encode`."""
@@ -111,8 +111,8 @@ def prompt_table(table: npt.NDArray[Any], config: GrpoConfig, window: int) -> np
 
     Args:
         table: (samples,) of `SAMPLE_LENGTHS`.
-        config: of the sampling.
-        window: tokens of the context window.
+        config: options of the sampling.
+        window: number of tokens of the context window.
     """
     limits = np.array([config.max_new_tokens or NEW_TOKENS[task] for task in TASKS])
     limited = np.array(table)
@@ -125,9 +125,9 @@ def policy_loss(config: GrpoConfig, model: Any, processor: MairaProcessor) -> Po
     """Make the loss of a model's responses.
 
     Args:
-        config: of the objective.
+        config: options of the objective.
         model: MAIRA-2.
-        processor: of the model.
+        processor: processor of the model.
     """
     return PolicyLoss(_grammar(model, processor), model.config.text_config.vocab_size, processor.image_token_id, config)
 
@@ -140,16 +140,16 @@ def _grammar(model: Any, processor: MairaProcessor) -> Grammar:
 class RolloutSampler:
     """Samples responses to the prompts of each step with the current weights.
 
-    A response is a function of the weights, the run's seed, the step and its place in the step, so that a resumed run
-    samples the same ones, whatever the number of processes.
+    A response is a function of the weights, the run's seed, the step and its position in the step, so that a resumed
+    run samples the same ones, whatever the number of processes.
 
     Args:
-        config: of the run.
-        dataset: of the prompts.
-        schedule: of the prompts.
-        model: in training.
-        processor: of the model.
-        reward: of a report.
+        config: run config.
+        dataset: prompts.
+        schedule: order of the prompts.
+        model: model in training.
+        processor: processor of the model.
+        reward: reward of reports.
         log: receives messages.
     """
 
@@ -211,22 +211,22 @@ class RolloutSampler:
         skipped: list[SkippedSample] = []
         with TemporaryDirectory(prefix="maira-radiographs-") as folder:
             requests: list[_Request] = []
-            for place in range(self._context.rank, len(prompts), self._context.size):
+            for index in range(self._context.rank, len(prompts), self._context.size):
                 try:
-                    example, reference = self._example(prompts[place], Path(folder) / str(place))
+                    example, reference = self._example(prompts[index], Path(folder) / str(index))
                 except UnreadableSample as error:
                     if self._config.faults.unreadable == "stop":
                         raise unreadable_sample_error(error, "a sample of the training") from None
-                    skipped.append(SkippedSample(self._dataset.place(prompts[place]), 0, str(error)))
+                    skipped.append(SkippedSample(self._dataset.location(prompts[index]), 0, str(error)))
                     continue
                 requests += [
-                    _Request(place, prompts[place], reference, self._request(example, step, place, number))
+                    _Request(index, prompts[index], reference, self._request(example, step, index, number))
                     for number in range(self._grpo.num_generations)
                 ]
             self._context.wait()  # processes that have failed report it here
             with (
                 evaluation_mode(self._model.training),
-                generating(self._model, self._processor, self._config.faults.image_check) as engine,
+                generation_engine(self._model, self._processor, self._config.faults.image_check) as engine,
             ):
                 responses = dict(engine.generate([request.request for request in requests]))
         sampled_at = time.perf_counter()
@@ -234,7 +234,7 @@ class RolloutSampler:
         scored_at = time.perf_counter()
         parts = self._context.gather(own)
         # In the order of one process.
-        ordered = sorted((response for part in parts for response in part), key=lambda response: response.place)
+        ordered = sorted((response for part in parts for response in part), key=lambda response: response.prompt_index)
         advantages, metrics = compute_advantages(ordered, self._grpo)
         self._report(ordered, metrics, step)
         metrics |= _means(ordered, self._reward.names)
@@ -246,7 +246,7 @@ class RolloutSampler:
         """Return the prompt of a sample, with its images as files, and the report of the study."""
         lengths = self._dataset.table[row]
         source, task = self._dataset.answers.sources[int(lengths["source"])], TASKS[int(lengths["task"])]
-        study = with_answer(study_on_disk(source.read(int(lengths["number"])), folder), task)
+        study = keep_task_report(study_on_disk(source.read(int(lengths["number"])), folder), task)
         shown = drop_inputs(study, self._config.drop)
         if errors := check_images(shown)[1]:
             raise errors[0]
@@ -254,8 +254,8 @@ class RolloutSampler:
             example = make_example(without_references(shown), task, preset=self._config.preset)
         return example, study.grounded_findings or study.findings or ""
 
-    def _request(self, example: Example, step: int, place: int, number: int) -> GenerationRequest:
-        key = (self._config.seed, _SEED_KEY, step, place, number)
+    def _request(self, example: Example, step: int, prompt_index: int, number: int) -> GenerationRequest:
+        key = (self._config.seed, _SEED_KEY, step, prompt_index, number)
         seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
         request = report_request(example, self._grpo.max_new_tokens)
         return replace(request, sampling=Sampling(self._grpo.temperature, seed))
@@ -272,16 +272,16 @@ class RolloutSampler:
         drafts = [make_draft(request.request.example, response, "model") for request, response in answered]
         rewards = iter(self._reward(drafts, [request.reference for request, _ in answered]))
         return [
-            SampledResponse(request.place, request.row, (), None, response.reason)
+            SampledResponse(request.prompt_index, request.row, (), None, response.reason)
             if isinstance(response, FailedRequest)
-            else SampledResponse(request.place, request.row, response.ids, next(rewards))
+            else SampledResponse(request.prompt_index, request.row, response.ids, next(rewards))
             for request, response in zip(requests, responses, strict=True)
         ]
 
     def _report(self, responses: Sequence[SampledResponse], metrics: dict[str, float], step: int) -> None:
         failed = [response.reason for response in responses if response.reason]
         if failed:
-            self._log.info(f"step {step + 1}: {len(failed)} prompts have no response; the first: {failed[0]}")
+            self._log.info(f"step {step + 1}: {len(failed)} responses failed; the first: {failed[0]}")
         if responses and metrics["unscored"] == 1:
             self._log.info(f"step {step + 1}: none of {len(responses)} responses has a reward")
 
@@ -293,15 +293,15 @@ class RolloutSampler:
         lengths = [int(self._dataset.table[responses[i].row]["prompt"]) + len(responses[i].ids) for i in kept]
         size = self._context.size
         if len(kept) < size:
-            packed = [[place] for place in range(len(kept))] + [[] for _ in range(size - len(kept))]
+            packed = [[index] for index in range(len(kept))] + [[] for _ in range(size - len(kept))]
         else:
             packed = pack(lengths, self._config.token_budget, size)
         prompts: dict[int, EncodedSample] = {}
         rows = []
         for row in packed[self._context.rank :: size]:
             samples = []
-            for place in row:
-                response, advantage = responses[kept[place]], advantages[kept[place]]
+            for index in row:
+                response, advantage = responses[kept[index]], advantages[kept[index]]
                 if response.row not in prompts:
                     prompts[response.row] = self._dataset.encode(response.row)
                 samples.append(self._with_response(prompts[response.row], response, advantage))
@@ -309,7 +309,7 @@ class RolloutSampler:
         return rows
 
     def _with_response(self, prompt: EncodedSample, response: SampledResponse, advantage: float) -> EncodedSample:
-        """Return a prompt with a response, and the tokens that the grammar allowed at each place."""
+        """Return a prompt with a response, and the tokens that the grammar allowed at each position."""
         task = prompt.task
         if task == "findings":
             choices, banned = [int(Allow.ANYTHING)] * len(response.ids), list[tuple[int, int]]()
@@ -322,9 +322,9 @@ class RolloutSampler:
 
 
 class _Request(NamedTuple):
-    """A request with the place of its prompt in the step and its row in the table, and the report of the study."""
+    """A request with the index of its prompt in the step and its row in the table, and the report of the study."""
 
-    place: int
+    prompt_index: int
     row: int
     reference: Report
     request: GenerationRequest
@@ -360,7 +360,10 @@ def compute_advantages(
 
     Returns:
         The advantages, 0 for a response without a reward or of a group whose rewards are all the same; and `reward`
-        and `reward_sd` (within groups), NaN without a reward, and the shares `constant_groups` and `unscored`.
+        and `reward_std` (within groups), NaN without a reward, and the shares `frac_reward_zero_std` and `unscored`.
+
+    Source:
+        DeepSeekMath, section 4.1.
     """
     size = config.num_generations
     rewards = np.array([response.total for response in responses], np.float64)
@@ -369,8 +372,8 @@ def compute_advantages(
     spread = [float(np.nanstd(group.rewards)) for group in groups if not np.isnan(group.rewards).all()]
     metrics = {
         "reward": float(scored.mean()) if len(scored) else math.nan,
-        "reward_sd": float(np.mean(spread)) if spread else math.nan,
-        "constant_groups": float(np.mean([group.is_constant for group in groups])) if groups else math.nan,
+        "reward_std": float(np.mean(spread)) if spread else math.nan,
+        "frac_reward_zero_std": float(np.mean([group.is_constant for group in groups])) if groups else math.nan,
         "unscored": 1 - len(scored) / len(rewards) if len(rewards) else math.nan,
     }
     advantages = [float(a) for group in groups for a in group.advantages(scaled=config.scale_rewards)]
@@ -378,21 +381,21 @@ def compute_advantages(
 
 
 def replay_grammar(grammar: Grammar, ids: Sequence[int], limit: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return which tokens the grammar allowed at each place of a report.
+    """Return which tokens the grammar allowed at each position of a report.
 
     Args:
-        grammar: of the report.
+        grammar: grammar of the report.
         ids: tokens of the report.
-        limit: of its tokens when it was sampled.
+        limit: maximum number of its tokens when it was sampled.
 
     Returns:
-        For each place a row of `Grammar.allowed`; and pairs of a place and a token that was forbidden nevertheless.
+        For each position a row of `Grammar.allowed`; and pairs of position and token id: tokens forbidden in addition.
     """
     state, choices, banned = grammar.start(), list[int](), list[tuple[int, int]]()
-    for place, token in enumerate(ids):
-        choice, forbidden = state.choices(limit - place)
+    for position, token in enumerate(ids):
+        choice, forbidden = state.choices(limit - position)
         choices.append(int(choice))
-        banned += [(place, other) for other in forbidden]
+        banned += [(position, other) for other in forbidden]
         state.advance(token)
     return choices, banned
 

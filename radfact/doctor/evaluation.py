@@ -72,7 +72,7 @@ def check_judges() -> Sequence[CheckResult]:
     if importlib.util.find_spec("vllm") is None:
         message = f"not installed; for a model in this process: {install_line('vllm')}"
         return [*results, CheckResult("vllm", "note", message)]
-    return [*results, CheckResult("vllm", "ok", "installed; vllm:FOLDER requires no key")]
+    return [*results, CheckResult("vllm", "ok", "installed; vllm:PATH requires no key")]
 
 
 def check_metrics(weights: Mapping[str, Path] | Sequence[Path] = ()) -> Sequence[CheckResult]:

@@ -21,7 +21,7 @@ _SNAPSHOT = re.compile(r"models--(?P<organization>.+?)--(?P<name>.+)")
 
 
 def parse_hub_name(name: Path | str) -> tuple[str, str | None] | None:
-    """Return repository and revision of a name ORGANIZATION/NAME or ORGANIZATION/NAME@REVISION.
+    """Return repository and revision of a name ORG/NAME or ORG/NAME@REVISION.
 
     Returns None for a path: an existing one, one in an existing folder, and anything else of another form.
     """
@@ -31,11 +31,11 @@ def parse_hub_name(name: Path | str) -> tuple[str, str | None] | None:
     return None if Path(Path(name).parts[0]).is_dir() else (match["repo"], match["revision"])
 
 
-def model_folder(name: Path | str, *, field: str | None = None, **options: Any) -> Path:
-    """Return the folder of a model: a path as it is, or the snapshot of a name on the Hub, downloaded unless cached.
+def resolve_model(name: Path | str, *, field: str | None = None, **options: Any) -> Path:
+    """Return the local folder of a model, downloading it from the Hub if needed.
 
     Args:
-        name: a path, or ORGANIZATION/NAME[@REVISION], where REVISION is a branch, a tag or a commit.
+        name: a path, or ORG/NAME[@REVISION], where REVISION is a branch, a tag or a commit.
         field: option that holds the name, for errors.
         options: further arguments of `huggingface_hub.snapshot_download`, such as `revision` or `cache_dir`.
 
@@ -52,7 +52,8 @@ def model_folder(name: Path | str, *, field: str | None = None, **options: Any) 
         import huggingface_hub
     except ImportError:
         raise InputError(
-            f"'{repo}' is no folder here, and a model of the Hub needs huggingface_hub: pip install huggingface_hub",
+            f"no folder '{repo}', and downloading it from the Hub requires huggingface_hub: "
+            "pip install huggingface_hub",
             code=ErrorCode.MISSING_REQUIREMENT,
             field=field,
         ) from None
@@ -78,7 +79,7 @@ def hub_errors(name: str, *, field: str | None = None) -> Iterator[None]:
         field: option that holds the name.
 
     Raises:
-        InputError, RunError: as in `model_folder`.
+        InputError, RunError: as in `resolve_model`.
     """
     from huggingface_hub import errors
 
@@ -127,8 +128,8 @@ def _unreachable(error: BaseException, name: str, field: str | None) -> InputErr
 
     if isinstance(error, OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
         message = (
-            f"'{name}' is no folder here and not in Hugging Face's cache ({constants.HF_HUB_CACHE}), and "
-            "HF_HUB_OFFLINE is set"
+            f"no folder '{name}', and it is not in the cache {constants.HF_HUB_CACHE}; unset HF_HUB_OFFLINE to "
+            "download it"
         )
         return InputError(message, code=ErrorCode.FILE_NOT_FOUND, field=field)
     message = (
@@ -152,15 +153,16 @@ def _http_error(error: BaseException, name: str, field: str | None) -> InputErro
         return InputError(f"'{name}': no such revision at {address}", code=ErrorCode.UNKNOWN_NAME, field=field)
     if isinstance(error, errors.RepositoryNotFoundError):
         message = (
-            f"'{name}' is no folder here, and {address} has no such repository, or none for your token; {TOKEN_HINT}"
+            f"no folder '{name}', and no repository at {address} that your token can read; if it is private, "
+            f"{TOKEN_HINT}"
         )
         return InputError(message, code=ErrorCode.UNKNOWN_NAME, field=field)
     if status in (401, 403):
-        found = "the token has no permission for it, or is wrong" if get_token() else "there is no token"
-        message = f"'{name}': {address} refuses access ({status}); {found}; {TOKEN_HINT}"
+        problem = "the token has no permission for it, or is wrong" if get_token() else "there is no token"
+        message = f"'{name}': {address} refuses access ({status}); {problem}; {TOKEN_HINT}"
         return InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field=field)
     reason = getattr(error, "server_message", None) or response.reason_phrase
-    message = f"'{name}': {address} answers with {status} ({' '.join(str(reason).split())[:200]})"
+    message = f"'{name}': {address} returned status {status} ({' '.join(str(reason).split())[:200]})"
     return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.fingerprint import weights_digest
-from radfact.io.hub import model_folder
+from radfact.io.hub import resolve_model
 from radfact.llm.cache import canonical_json
 from radfact.llm.call_errors import CallError
 from radfact.llm.protocol import CachedResponse, PromptPrefix
@@ -63,7 +63,7 @@ class VLLMBackend:
         """Check the model and sort its parameters into sampling parameters and engine arguments.
 
         Args:
-            model: a folder in the layout of Hugging Face, or ORGANIZATION/NAME[@REVISION] of the Hub.
+            model: a folder in the layout of Hugging Face, or ORG/NAME[@REVISION] of the Hub.
             parameters: fields of vLLM's SamplingParams (`temperature`, `max_tokens`, `seed`, ...), of its engine
                 arguments (`tensor_parallel_size`, `dtype`, `max_model_len`, `gpu_memory_utilization`, ...), and
                 `chat_template_kwargs` (a mapping).
@@ -73,7 +73,7 @@ class VLLMBackend:
             RunError: the Hub cannot be reached.
         """
         require_vllm("vllm:PATH", field="judge")
-        folder = model_folder(Path(model).expanduser(), field="judge")
+        folder = resolve_model(Path(model).expanduser(), field="judge")
         if not folder.is_dir():
             raise InputError(f"no such model folder: {model}", code=ErrorCode.FILE_NOT_FOUND, field="judge")
         self.model = str(folder)

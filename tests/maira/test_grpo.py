@@ -39,7 +39,7 @@ TEMPERATURE = 0.7
 
 def values(checkpoint: Path, manifest: Path, out: Path, grpo: dict[str, Any] | None = None, **changes: Any) -> Any:
     """A config as YAML has it: 4 steps of 2 groups of 4 responses."""
-    reward = {"scores": {"reward_metrics:Brevity": 1.0}, "length": 0.0, "format": 0.0}
+    reward = {"scores": {"reward_metrics:Brevity": 1.0}, "length_penalty": 0.0, "format_penalty": 0.0}
     return {
         "model": str(checkpoint),
         "trained": ["adapter", "language_model"],
@@ -189,9 +189,9 @@ def test_advantages_are_relative_to_the_group() -> None:
     deviation = math.sqrt(2 / 3)
     assert advantages == pytest.approx([-1 / deviation, 0, 1 / deviation, *[0] * 9])
     assert figures["reward"] == pytest.approx(np.mean([1, 2, 3, 5, 5, 5, 5, 4]))
-    assert figures["constant_groups"] == pytest.approx(2 / 3)
+    assert figures["frac_reward_zero_std"] == pytest.approx(2 / 3)
     assert figures["unscored"] == pytest.approx(4 / 12)
-    assert figures["reward_sd"] == pytest.approx(deviation / 3)
+    assert figures["reward_std"] == pytest.approx(deviation / 3)
     unscaled, _ = compute_advantages(responses_of(*rewards), GrpoConfig(num_generations=4, scale_rewards=False))
     assert unscaled == pytest.approx([-1, 0, 1, *[0] * 9])
 
@@ -222,7 +222,7 @@ def finished(checkpoint: Path, phantoms: Path, tmp_path_factory: pytest.TempPath
 
 def test_further_steps_reuse_the_responses(finished: Path) -> None:
     first, second, third, fourth = rows(finished)
-    sampled = ("reward", "reward_sd", "words", "answer_tokens")
+    sampled = ("reward", "reward_std", "words", "answer_tokens")
     assert [first[name] for name in sampled] == [second[name] for name in sampled]
     assert [third[name] for name in sampled] == [fourth[name] for name in sampled]
     assert [first["reward"] == third["reward"], first["kl"], third["kl"]] == [False, 0, 0]
@@ -255,10 +255,10 @@ def test_two_processes_train_as_one(checkpoint: Path, phantoms: Path, tmp_path: 
 
 
 def test_a_constant_reward_has_no_gradient(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
-    grpo = {"reward": {"scores": {"reward_metrics:Constant": 1.0}, "length": 0, "format": 0}}
+    grpo = {"reward": {"scores": {"reward_metrics:Constant": 1.0}, "length_penalty": 0, "format_penalty": 0}}
     train(config_of(checkpoint, phantoms, tmp_path, grpo, passes=8), quiet())
     (row,) = rows(tmp_path)
-    assert (row["constant_groups"], row["grad_norm"], row["loss"], row["reward"]) == (1, 0, 0, 1)
+    assert (row["frac_reward_zero_std"], row["grad_norm"], row["loss"], row["reward"]) == (1, 0, 0, 1)
 
 
 def test_a_step_without_rewards_follows_the_fault_policy(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
@@ -298,8 +298,8 @@ def test_signs_of_other_means_are_counted() -> None:
     values = DraftMonitor()(pairs)
     assert tuple(values) == NAMES
     assert values["drafts/words"] == (3 + 3 * 4 + 6) / 2
-    assert values["drafts/normal_sentences"] == 3 / 6
-    assert values["drafts/repeated_sentences"] == 2 / 6
+    assert values["drafts/normal_sentence_share"] == 3 / 6
+    assert values["drafts/repeated_sentence_share"] == 2 / 6
     assert values["drafts/boxes_per_sentence"] == 3 / 6
     assert 0 < (values["drafts/findings"] or 0) < 1
 

@@ -29,10 +29,10 @@ from maira.model.processor import MairaProcessor
 from maira.publish.card import CardOptions, CheckpointFacts, make_card, read_checkpoint
 from maira.publish.push import push, select_files
 from maira.publish.scores import read_test_scores
-from maira.train.record import FILE
+from maira.train.record import RECORD_FILE
 from maira.train.report_training import train
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.io.hub import model_folder
+from radfact.io.hub import resolve_model
 from radfact.io.jsonl import read_json, write_json
 
 ROOT = Path(__file__).parents[2]
@@ -138,11 +138,11 @@ def test_a_model_that_cannot_be_had_is_one_error(
 def test_a_model_that_is_not_cached_needs_the_hub(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.close()
     with pytest.raises(RunError) as caught:
-        model_folder(REPOSITORY)
+        resolve_model(REPOSITORY)
     assert caught.value.code == ErrorCode.SERVER_UNAVAILABLE
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with raises_code(ErrorCode.FILE_NOT_FOUND, field="checkpoint"):
-        model_folder(REPOSITORY, field="checkpoint")
+        resolve_model(REPOSITORY, field="checkpoint")
 
 
 @pytest.mark.parametrize("token", ["", "hf_wrong"])
@@ -175,6 +175,12 @@ def test_a_public_repository_needs_a_flag(facts: CheckpointFacts) -> None:
     push(REPOSITORY, upload, "card", public=True)
     with raises_code(ErrorCode.CONFLICTING_OPTIONS, field="public"):
         push(REPOSITORY, upload, "card")
+
+
+def test_a_push_does_not_make_a_private_repository_public(pushed: HubServer, facts: CheckpointFacts) -> None:
+    with raises_code(ErrorCode.CONFLICTING_OPTIONS, match="is private", field="public"):
+        push(REPOSITORY, select_files(facts), "card", public=True)
+    assert pushed.repositories[REPOSITORY].is_private
 
 
 def test_weights_of_an_earlier_push_are_removed(pushed: HubServer, facts: CheckpointFacts) -> None:
@@ -210,7 +216,7 @@ def test_what_is_not_known_is_unknown(facts: CheckpointFacts) -> None:
 def test_the_card_of_a_run_has_its_data_and_settings(phantoms: Path, tmp_path: Path) -> None:
     config = train_config(phantoms, tmp_path / "private-name", passes=8, global_batch=4)
     folder = train(config, quiet())
-    record = read_json(folder / FILE)
+    record = read_json(folder / RECORD_FILE)
     assert (record["data"][0]["studies"], record["steps"]) == (14, 2)
     facts = read_checkpoint(folder)
     assert facts.sources == [Counter(phantom=14)]
@@ -223,7 +229,7 @@ def test_the_card_of_a_run_has_its_data_and_settings(phantoms: Path, tmp_path: P
     assert not any(word in text for word in ("private-name", str(tmp_path), str(Path.home()), str(phantoms.parent)))
     (tmp_path / "moved.jsonl").write_text("")
     changed = {**record, "config": {**record["config"], "train": [{"manifest": str(tmp_path / "moved.jsonl")}]}}
-    write_json(folder / FILE, changed)
+    write_json(folder / RECORD_FILE, changed)
     assert read_checkpoint(folder).sources == [None]
 
 
@@ -265,7 +271,7 @@ def test_scores_reach_the_card_with_their_intervals(facts: CheckpointFacts, tmp_
     card = make_card(REPOSITORY, facts, [read_test_scores(f"Test set={folder}", facts.fingerprint)])
     (result,) = card.data.eval_results
     assert (result.dataset_name, result.metric_type, result.metric_value) == ("Test set", "logical_f1", 0.5)
-    assert result.metric_args == {"interval_95": [0.25, 0.75], "n": 8, "computed_with": "vllm:judge"}
+    assert result.metric_args == {"interval_95": [0.25, 0.75], "n": 8, "judge": "vllm:judge"}
     assert "| `logical_f1` | 0.500 | 0.250 to 0.750 | 8 |" in str(card)
     assert "without a value: `spatial_f1`" in str(card)
     assert "/home" not in str(card)
@@ -347,7 +353,7 @@ def test_a_fresh_process_loads_and_pushes_by_name(pushed: HubServer, checkpoint:
     kinds = run_fresh(pushed, tmp_path / "hf", "-c", FRESH, REPOSITORY, "me/copy").split()
     assert kinds == ["MairaConfig", "MairaForConditionalGeneration", "MairaProcessor"]
     assert pushed.repositories["me/copy"].is_private
-    folder = model_folder("me/copy")
+    folder = resolve_model("me/copy")
     assert MairaProcessor.from_pretrained(folder).image_seq_length == 16
     before, after = (MairaForConditionalGeneration.from_pretrained(one).state_dict() for one in (checkpoint, folder))
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -356,7 +362,7 @@ def test_a_fresh_process_loads_and_pushes_by_name(pushed: HubServer, checkpoint:
 @pytest.mark.slow
 def test_the_trainer_of_transformers_pushes_a_model(pushed: HubServer, tmp_path: Path) -> None:
     run_fresh(pushed, tmp_path / "hf", "-c", TRAINER, REPOSITORY, "me/trained", tmp_path / "run")
-    folder = model_folder("me/trained")
+    folder = resolve_model("me/trained")
     MairaForConditionalGeneration.from_pretrained(folder)
     MairaProcessor.from_pretrained(folder)
 

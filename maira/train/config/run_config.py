@@ -194,9 +194,9 @@ class RewardConfig(Record):
     Attributes:
         scores: weights of scores, named as in `radfact evaluate --metrics`; scores that are better when lower are
             subtracted.
-        length: penalty for each time that the report is as long as the reference, in words, beyond the first; at most
-            this value.
-        format: penalty for a report that the token limit cut off, or that has another irregularity of form.
+        length_penalty: maximum penalty. A report with at most as many words as its reference has none; the penalty
+            grows linearly and reaches the maximum at twice the words of the reference.
+        format_penalty: penalty for a report that the token limit cut off, or that has another irregularity of form.
         options: of `radfact.metrics.resources.MetricResources`: `judge`, `model`, `base_url`, `cache`, ...
     """
 
@@ -204,8 +204,8 @@ class RewardConfig(Record):
         "findings": 0.5,
         "spatial_f1": 0.5,
     }
-    length: NonNegative = 0.1
-    format: NonNegative = 0.1
+    length_penalty: NonNegative = 0.1
+    format_penalty: NonNegative = 0.1
     options: dict[str, Any] = {"judge": "offline"}  # noqa: RUF012
 
 
@@ -217,8 +217,8 @@ class GrpoConfig(Record):
         num_iterations: optimizer steps with the same responses.
         epsilon, epsilon_high: bounds of the probability ratio below and above 1 beyond which a token has no gradient;
             `epsilon_high` is `epsilon` by default (DAPO, section 3.1).
-        scale_rewards: divide the advantages of a group by the standard deviation of its rewards. This gives groups of
-            similar rewards the weight of others (Dr. GRPO, section 3.1, advises against it).
+        scale_rewards: divide the advantages of a group by the standard deviation of its rewards. Groups with
+            almost equal rewards then weigh as much as all others; Dr. GRPO, section 3.1, advises against it.
         temperature: of the sampling.
         max_new_tokens: limit of a response; None for that of the task.
         reward: of a response.

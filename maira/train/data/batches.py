@@ -117,7 +117,7 @@ def encode_row(dataset: SampleDataset, skips: bool, phase: Phase, row: Sequence[
             try:
                 name = dataset.sample_id(index)
             except UnreadableSample:  # not even the name, in a damaged shard
-                name = dataset.place(index)
+                name = dataset.location(index)
             encoded.skipped.append(SkippedSample(name, int(dataset.table[index]["answer"]), str(error)))
     return encoded
 

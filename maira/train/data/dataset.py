@@ -127,7 +127,7 @@ class StudyDataset:
         """Return the name of the study of a sample."""
         return self.study(int(self.table[row]["source"]), int(self.table[row]["number"])).sample_id
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return where the study of a sample is read from, and its number there from 1."""
         lengths = self.table[row]
         return f"{self.sources[int(lengths['source'])].location} {lengths['number'] + 1}"

@@ -52,7 +52,7 @@ class PolicyTargets:
         log_probs: (answer tokens,) float32, log-probability of each token when it was sampled; NaN where that is the
             one of the current weights.
         choices: (answer tokens,), row of `Grammar.allowed` of the tokens that were allowed.
-        banned: (n, 2), pairs of an index of an answer token and a token that was forbidden nevertheless.
+        banned: (n, 2), pairs of answer-token index and token id: tokens forbidden in addition to `choices`.
     """
 
     advantages: Tensor
@@ -122,7 +122,7 @@ class SampleDataset(Protocol):
     def sample_id(self, row: int) -> str:
         """Return the name of a sample."""
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return where a sample is read from, for messages about a sample whose name cannot be read."""
 
     def blank(self) -> EncodedSample:
