@@ -59,9 +59,9 @@ _Database = Annotated[Path, typer.Argument(help="Database of the review.", metav
 
 @app.command(_DEFAULT)
 def start(
-    drafts: Annotated[Path, typer.Argument(help="Drafts (.jsonl), or the file of a campaign (.yaml).")],
+    drafts: Annotated[Path, typer.Argument(help="Drafts file (.jsonl) or campaign file (.yaml).")],
     manifest: Annotated[
-        Path | None, typer.Option(help="manifest.jsonl of the studies. In a campaign, its file names it.")
+        Path | None, typer.Option(help="manifest.jsonl of the studies; required unless a campaign file names it.")
     ] = None,
     db: Annotated[
         Path | None,
@@ -121,12 +121,15 @@ def start(
     settings = None
     if is_campaign_file(drafts):
         if manifest or results or reader:
-            message = "--manifest, --results and --reader are not for a campaign, whose file names manifest and readers"
+            message = (
+                "expected no --manifest, --results or --reader with a campaign file; "
+                "set manifest and readers in the file"
+            )
             raise InputError(message, code=ErrorCode.INVALID_OPTION)
         settings = read_campaign(drafts)
         review_set = read_campaign_set(settings, images or ())
     elif manifest is None:
-        raise InputError("drafts require --manifest", code=ErrorCode.INVALID_OPTION)
+        raise InputError("expected --manifest with a drafts file, found none", code=ErrorCode.INVALID_OPTION)
     else:
         review_set = read_review_set(drafts, manifest, results=results, image_folders=images or ())
     path = drafts.with_name("review.sqlite") if db is None else db
@@ -219,24 +222,27 @@ def summary(
         float, typer.Option(help="Seconds without activity after which time does not count.", min=MIN_IDLE_AFTER)
     ] = IDLE_AFTER,
     baseline: Annotated[
-        str | None, typer.Option(help="Arm that the others are compared with. Default: that of the campaign.")
+        str | None,
+        typer.Option(
+            help="Arm that the others are compared with. Default: that of the campaign file, or else the first."
+        ),
     ] = None,
     margin: Annotated[
         list[str] | None,
         typer.Option(
             metavar="OUTCOME=VALUE",
-            help="Non-inferiority margin of an outcome, such as corrections=0.5; repeatable. Default: that of the "
-            "campaign, which is for corrections per report.",
+            help="Non-inferiority margin of an outcome, such as corrections=0.5; repeatable; replaces that of the "
+            "campaign file. Default: that of the campaign file, which is for corrections per report.",
         ),
     ] = None,
 ) -> None:
     """Summarize the finished reviews: summary.html with tables (CSV), plots and summary.json.
 
     Corrections, implications, time and agreement of readers by arm, with intervals from mixed-effects models or a
-    cluster bootstrap, and the plot of MAIRA-2, figure 4. Training cases and excluded readers are left out.
+    cluster bootstrap, and the plot of MAIRA-2, figure 4. Statistics omit training cases and excluded readers.
     """
     _require("matplotlib", "statsmodels")
-    from maira.review.agreement import alphas
+    from maira.review.agreement import krippendorff_alphas
     from maira.review.plot import draw_figure
     from maira.review.reader_study import analyze, as_json, count_readings, read_margins
     from maira.review.readings import read_readings
@@ -249,10 +255,10 @@ def summary(
         result = summarize(store, store.counted_readers())
         if not any(item["finished"] for item in result["readers"].values()):
             raise InputError("expected a finished study, found none", code=ErrorCode.EMPTY_INPUT, file=db)
-        arms, margins, alpha = read_margins(store, baseline, margin or ())
+        arms, margins, level = read_margins(store, baseline, margin or ())
         readings = read_readings(store, store.readers(), idle_after=idle_after)
-        result["alphas"] = alphas(store, store.counted_readers())
-    study = analyze(readings, arms, margins, alpha=alpha)
+        result["krippendorff_alpha"] = krippendorff_alphas(store, store.counted_readers())
+    study = analyze(readings, arms, margins, significance_level=level)
     result |= {"readings": count_readings(readings), "idle_after": idle_after, **as_json(study)}
     with replace_files(out) as new:
         draw_figure(result, new / "figure4")

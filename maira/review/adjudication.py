@@ -28,10 +28,12 @@ class Item:
     @property
     def is_disagreement(self) -> bool:
         """Whether the need for a correction or its severity differs, or a reader added the sentence."""
-        return self.draft_text is None or len({rating_of(sentence) for sentence in self.readings.values()}) > 1
+        return (
+            self.draft_text is None or len({correction_severity(sentence) for sentence in self.readings.values()}) > 1
+        )
 
 
-def rating_of(sentence: ReviewedSentence) -> int | None:
+def correction_severity(sentence: ReviewedSentence) -> int | None:
     """Return the severity of a correction; None if the sentence needs none."""
     return sentence.assessment.severity if sentence.is_correction else None
 

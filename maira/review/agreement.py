@@ -60,7 +60,7 @@ def agreements(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
     return results
 
 
-def alphas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
+def krippendorff_alphas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
     """Return Krippendorff's alpha of all readers on the studies that they finished, over all arms and for each arm.
 
     Args:

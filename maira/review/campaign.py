@@ -29,13 +29,13 @@ class Analysis(Record):
 
     Attributes:
         baseline: arm that the others are compared with.
-        margin: non-inferiority margin, in units of the compared statistic.
-        alpha: significance level.
+        margin: non-inferiority margin of corrections per report.
+        significance_level: significance level.
     """
 
     baseline: Name | None = None
     margin: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    significance_level: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
 
 class Settings(Record):
@@ -50,7 +50,7 @@ class Settings(Record):
         arms_per_reader: whether a reader reads a study in one arm or in all arms.
         order: random by reader, or that of the drafts.
         seed: seed of the assignment, the order and the labels of arms.
-        training: samples that all readers read first, and that are not part of statistics.
+        training_cases: samples that all readers read first, and that are not part of statistics.
         instructions: text that readers see before they start.
         analysis: settings of the analysis.
     """
@@ -63,7 +63,7 @@ class Settings(Record):
     arms_per_reader: Literal["one", "all"] = "one"
     order: Literal["random", "file"] = "random"
     seed: int = 0
-    training: tuple[str, ...] = ()
+    training_cases: tuple[str, ...] = ()
     instructions: Text = ""
     analysis: Analysis = Analysis()
 
@@ -79,8 +79,8 @@ class Settings(Record):
         return self
 
     @property
-    def shared(self) -> float:
-        """Share of the studies that all readers read."""
+    def shared_fraction(self) -> float:
+        """Fraction of the studies that all readers read."""
         return {"all": 1.0, "split": 0.0}.get(self.assignment, self.overlap or 0.0)
 
     @property
@@ -155,12 +155,12 @@ class Assign(Record):
     """Assign studies to readers, after those that they have.
 
     Attributes:
-        shared: samples that all readers read.
+        shared_samples: samples that all readers read.
         studies: numbers of studies by reader.
     """
 
     kind: Literal["assign"]
-    shared: tuple[str, ...] = ()
+    shared_samples: tuple[str, ...] = ()
     studies: dict[str, tuple[int, ...]]
 
 
@@ -200,13 +200,13 @@ class Decide(Record):
 
     Attributes:
         study: number of the study.
-        ratings: severity by item, or None if the item needs no correction.
+        severities: severity by item, or None if the item needs no correction.
         comment: reason.
     """
 
     kind: Literal["decide"]
     study: int
-    ratings: Annotated[dict[str, SeverityId | None], Field(min_length=1)]
+    severities: Annotated[dict[str, SeverityId | None], Field(min_length=1)]
     comment: Annotated[Text, Field(max_length=10_000)] = ""
 
 
@@ -221,7 +221,7 @@ class Campaign:
     Attributes:
         settings: the current settings.
         lists: numbers of each reader's studies, in the order of reading.
-        shared: samples that all readers read.
+        shared_samples: samples that all readers read.
         names: current names of renamed readers.
         merged: reader that another one was merged into.
         excluded: reasons by excluded reader.
@@ -232,7 +232,7 @@ class Campaign:
 
     settings: Settings
     lists: dict[str, list[int]] = field(default_factory=dict)
-    shared: list[str] = field(default_factory=list)
+    shared_samples: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     merged: dict[str, str] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
@@ -302,7 +302,7 @@ class Campaign:
             case Setup():
                 self.settings = action.settings
             case Assign():
-                self.shared += action.shared
+                self.shared_samples += action.shared_samples
                 for reader, numbers in action.studies.items():
                     self.lists.setdefault(reader, []).extend(numbers)
             case Rename():
@@ -336,19 +336,19 @@ class Campaign:
             InputError: a training case is not in the drafts.
         """
         settings = self.settings
-        if unknown := [name for name in settings.training if name not in numbers]:
+        if unknown := [name for name in settings.training_cases if name not in numbers]:
             raise InputError(
                 f"expected samples of the drafts, found {list_some(unknown)}",
                 code=ErrorCode.UNKNOWN_NAME,
-                field="training",
+                field="training_cases",
             )
         sample_of = {number: sample for sample, by_arm in numbers.items() for number in by_arm.values()}
         before = {reader: {sample_of[number] for number in self.lists.get(reader, ())} for reader in readers}
-        known = set[str]().union(*before.values(), settings.training)
+        known = set[str]().union(*before.values(), settings.training_cases)
         new = [sample for sample in numbers if sample not in known]
         Random(f"{settings.seed} {len(known)}").shuffle(new)
-        count = round(settings.shared * len(new))
-        shared = [*self.shared, *new[:count]]
+        count = round(settings.shared_fraction * len(new))
+        shared = [*self.shared_samples, *new[:count]]
         active = [name for name in readers if name not in self.merged and name not in self.excluded]
         work = {reader: [sample for sample in shared if sample not in before[reader]] for reader in active}
         # Without an active reader, samples wait for the next one.
@@ -358,7 +358,7 @@ class Campaign:
         studies = {}
         for reader, samples in work.items():
             training = [] if self.lists.get(reader) else self._training_studies(numbers)
-            known_samples = before[reader] - {*settings.training}
+            known_samples = before[reader] - {*settings.training_cases}
             # A shared sample has the same place for all readers, whenever and however many others they read.
             ranks = {sample: rank for rank, sample in enumerate(shared)}
             others = [sample for sample in samples if sample not in ranks]
@@ -367,11 +367,11 @@ class Campaign:
             places = [(first + ranks[sample], sample) for sample in samples]
             if own := [*training, *self._ordered(places, f"{reader} {first + len(known_samples)}", numbers)]:
                 studies[reader] = tuple(own)
-        return Assign(kind="assign", shared=tuple(new[:count]), studies=studies)
+        return Assign(kind="assign", shared_samples=tuple(new[:count]), studies=studies)
 
     def _training_studies(self, numbers: Mapping[str, Mapping[str, int]]) -> list[int]:
         arms = self.settings.arm_names
-        return [numbers[sample][arms[place % len(arms)]] for place, sample in enumerate(self.settings.training)]
+        return [numbers[sample][arms[place % len(arms)]] for place, sample in enumerate(self.settings.training_cases)]
 
     def _ordered(
         self, places: Sequence[tuple[int, str]], seed: str, numbers: Mapping[str, Mapping[str, int]]

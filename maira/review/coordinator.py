@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from maira.review.adjudication import Item, rating_of, read_items
+from maira.review.adjudication import Item, correction_severity, read_items
 from maira.review.campaign import Action, Assign, Campaign, Decide, Setup, action_adapter, read_campaign
 from maira.review.changes import Snapshot
 from maira.review.export import decisions_csv, describe_reading
@@ -126,7 +126,7 @@ class Coordinator:
                 "reference": [sentence.text for sentence in self.server.set.reference(number)],
                 "items": [_item_json(item) for item in items],
                 "comments": comments,
-                "decision": decision and {"ratings": decision.ratings, "comment": decision.comment},
+                "decision": decision and {"severities": decision.severities, "comment": decision.comment},
             }
         )
 
@@ -205,14 +205,14 @@ class Coordinator:
     def _is_decided(self, number: int, items: Sequence[Item]) -> bool:
         """Return whether a decision covers all disagreements of a study, also those since then."""
         _, decision = self.campaign.decisions.get(number, ("", None))
-        return decision is not None and all(item.id in decision.ratings for item in items if item.is_disagreement)
+        return decision is not None and all(item.id in decision.severities for item in items if item.is_disagreement)
 
     def _check_decision(self, decision: Decide) -> None:
         items = {item.id: item for item in read_items(self.store).get(decision.study, ())}
         disputed = {key for key, item in items.items() if item.is_disagreement}
-        if decision.ratings.keys() != disputed:
+        if decision.severities.keys() != disputed:
             message = "expected a decision on each disagreement; reload the page, readers may have changed the study"
-            raise InputError(message, field="ratings")
+            raise InputError(message, field="severities")
 
     def _describe(self, action: Action) -> str:
         """Return an action in words."""
@@ -253,7 +253,7 @@ def _item_json(item: Item) -> dict[str, Any]:
             {
                 "reader": reader,
                 "reading": describe_reading(sentence),
-                "rating": rating_of(sentence),
+                "severity": correction_severity(sentence),
                 "text": sentence.text,
                 "boxes": sentence.boxes,
                 "error_type": sentence.assessment.error_type,

@@ -79,7 +79,7 @@ class Estimates:
     differences: Mapping[tuple[str, str], Effect]
 
 
-def estimate_effects(rated: Rated, arms: Sequence[str], *, alpha: float = 0.05) -> Estimates:
+def estimate_effects(rated: Rated, arms: Sequence[str], *, significance_level: float = 0.05) -> Estimates:
     """Estimate the means of arms and their differences.
 
     A linear mixed model has a mean for each arm and random effects of reader, study, draft (study in an arm) and
@@ -89,7 +89,7 @@ def estimate_effects(rated: Rated, arms: Sequence[str], *, alpha: float = 0.05) 
     Args:
         rated: values of readings.
         arms: names of the arms, in order.
-        alpha: significance level; intervals are at 1 - alpha.
+        significance_level: intervals are at 1 - significance_level.
     """
     rated = rated.known()
     present = [arm for arm in arms if arm in rated.arms]
@@ -100,7 +100,7 @@ def estimate_effects(rated: Rated, arms: Sequence[str], *, alpha: float = 0.05) 
             for a, b in combinations(range(len(present)), 2)
         },
     }
-    intervals = _intervals(rated, present, contrasts, alpha) if present else {}
+    intervals = _intervals(rated, present, contrasts, significance_level) if present else {}
     effects = {key: _with_counts(key, interval, rated) for key, interval in intervals.items()}
     none = Effect(None, None, None, "no reading has a value", 0, 0, 0)
     return Estimates(
@@ -118,7 +118,7 @@ def _with_counts(key: tuple[str, ...], interval: _Interval, rated: Rated) -> Eff
 
 
 def _intervals(
-    rated: Rated, arms: Sequence[str], contrasts: Mapping[tuple[str, ...], _Values], alpha: float
+    rated: Rated, arms: Sequence[str], contrasts: Mapping[tuple[str, ...], _Values], significance_level: float
 ) -> dict[tuple[str, ...], _Interval]:
     values = np.asarray(rated.values, dtype=np.float64)
     means = np.array([values[[arm == each for each in rated.arms]].mean() for arm in arms])
@@ -127,7 +127,7 @@ def _intervals(
         return {key: (float(contrast @ means), None, None, reason) for key, contrast in contrasts.items()}
     model = fit_mixed_model(rated, arms)
     if isinstance(model, MixedModel):
-        return {key: model.interval(contrast, alpha) for key, contrast in contrasts.items()}
+        return {key: model.interval(contrast, significance_level) for key, contrast in contrasts.items()}
     columns = {
         arm: [v if arm == each else math.nan for v, each in zip(values, rated.arms, strict=True)] for arm in arms
     }
@@ -145,7 +145,7 @@ def _intervals(
             # An interval without width would be on the better side of almost any margin.
             results[key] = (float(contrast @ means), None, None, "no interval: the same in all studies")
         else:
-            low, high = np.quantile(replicates, (alpha / 2, 1 - alpha / 2)).tolist()
+            low, high = np.quantile(replicates, (significance_level / 2, 1 - significance_level / 2)).tolist()
             results[key] = (float(contrast @ means), low, high, f"bootstrap of studies: {model}")
     return results
 
@@ -168,7 +168,7 @@ class MixedModel:
     means: _Values
     parts: _Values
 
-    def interval(self, contrast: _Values, alpha: float) -> _Interval:
+    def interval(self, contrast: _Values, significance_level: float) -> _Interval:
         """Return a contrast of the means with its interval and the method.
 
         The interval is that of Student's t with Satterthwaite's degrees of freedom: the mean of three readers is less
@@ -176,13 +176,13 @@ class MixedModel:
 
         Args:
             contrast: (arms,).
-            alpha: significance level.
+            significance_level: the interval is at 1 - significance_level.
         """
         value = float(contrast @ self.means)
         parts = np.einsum("a,kab,b->k", contrast, self.parts, contrast)
         variance = float(parts.sum())
         degrees = variance**2 / float((parts**2 / np.asarray(self.degrees)).sum())
-        half = float(load_stats().t.ppf(1 - alpha / 2, degrees)) * math.sqrt(variance)
+        half = float(load_stats().t.ppf(1 - significance_level / 2, degrees)) * math.sqrt(variance)
         return value, value - half, value + half, f"mixed model ({', '.join(self.effects)})"
 
 

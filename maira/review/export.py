@@ -60,7 +60,7 @@ DECISION_COLUMNS = (
     "needs_correction",
     "severity",
     "comment",
-    "decided",
+    "decided_at",
 )
 """Columns of the table of decisions on disagreements."""
 
@@ -70,10 +70,10 @@ READING_COLUMNS = (
     "arm",
     "model",
     "training",
-    "counted",
+    "excluded",
     "status",
-    "opened",
-    "finished",
+    "opened_at",
+    "finished_at",
     "active_seconds",
     "total_seconds",
     "time_reason",
@@ -110,7 +110,7 @@ def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = 
     Args:
         store: the review.
         readers: names.
-        is_blinded: leave out the columns that reveal the source of a draft.
+        is_blinded: omit the columns that reveal the source of a draft.
     """
     columns = [name for name in COLUMNS if not (is_blinded and name in BLINDED)]
     buffer = StringIO()
@@ -145,7 +145,7 @@ def decisions_csv(store: Store) -> str:
     items = {number: {item.id: item for item in found} for number, found in read_items(store).items()}
     for number, (made, decision) in sorted(store.campaign.decisions.items() if store.campaign else ()):
         draft = store.drafts[number - 1]
-        for key, severity in decision.ratings.items():
+        for key, severity in decision.severities.items():
             item = items.get(number, {}).get(key)
             readings = item.readings if item else {}
             cells = [
@@ -191,7 +191,7 @@ def readings_csv(readings: Sequence[Reading]) -> str:
             reading.draft.arm,
             reading.draft.record.get("model") or "",
             str(reading.draft.is_training).lower(),
-            str(reading.is_counted).lower(),
+            str(reading.is_excluded).lower(),
             "finished" if state.done else "started",
             *("" if at is None else at.isoformat(timespec="seconds") for at in (time.opened, time.finished)),
             *("" if math.isnan(value) else f"{value:.1f}" for value in (time.active_seconds, time.total_seconds)),
@@ -281,7 +281,7 @@ def write_export(
         if store.campaign is not None:
             with open_atomic(new / "decisions.csv", "wb") as handle:
                 handle.write(decisions_csv(store).encode("utf-8-sig"))
-        with open_atomic(new / "studies.csv", "wb") as handle:
+        with open_atomic(new / "readings.csv", "wb") as handle:
             handle.write(readings_csv(read_readings(store, readers)).encode("utf-8-sig"))
         for reader in readers:
             # Names may contain characters that file names cannot, and two may differ only in these.

@@ -96,7 +96,7 @@ class ReaderStudy:
         paired: by pair of arms the number of pairs of readings of one reader and sample in both arms, and of samples
             in both arms.
         noninferiority: results of margins.
-        alpha: significance level; intervals are at 1 - alpha.
+        significance_level: intervals are at 1 - significance_level.
     """
 
     arms: tuple[str, ...]
@@ -104,7 +104,7 @@ class ReaderStudy:
     estimates: dict[Outcome, Estimates]
     paired: dict[tuple[str, str], tuple[int, int]]
     noninferiority: tuple[NonInferiority, ...]
-    alpha: float
+    significance_level: float
 
     def of_arm(self, arm: str) -> list[Reading]:
         """Return the readings in an arm."""
@@ -112,7 +112,11 @@ class ReaderStudy:
 
 
 def analyze(
-    readings: Sequence[Reading], arms: Sequence[str], margins: Sequence[Margin] = (), *, alpha: float = 0.05
+    readings: Sequence[Reading],
+    arms: Sequence[str],
+    margins: Sequence[Margin] = (),
+    *,
+    significance_level: float = 0.05,
 ) -> ReaderStudy:
     """Compute the statistics of a reader study.
 
@@ -120,7 +124,7 @@ def analyze(
         readings: all readings; those that are finished and counted are used.
         arms: names of the arms, the baseline first.
         margins: non-inferiority margins.
-        alpha: significance level.
+        significance_level: intervals are at 1 - significance_level.
     """
     used = tuple(reading for reading in readings if reading.is_counted and reading.state.done)
     columns = (
@@ -131,7 +135,9 @@ def analyze(
     estimates = {}
     for outcome in OUTCOMES:
         found = estimate_effects(
-            Rated([float(outcome.value(reading)) for reading in used], *columns), arms, alpha=alpha
+            Rated([float(outcome.value(reading)) for reading in used], *columns),
+            arms,
+            significance_level=significance_level,
         )
         if outcome.is_ratio:
             found = Estimates(
@@ -153,7 +159,7 @@ def analyze(
             for arm in arms[1:]
             for difference in [estimates[outcome].differences[arms[0], arm]]
         ),
-        alpha,
+        significance_level,
     )
 
 
@@ -206,15 +212,15 @@ def read_margins(
     first = baseline or (analysis.baseline if analysis else None)
     if first in arms:
         arms = [first, *(arm for arm in arms if arm != first)]
-    alpha = analysis.alpha if analysis else 0.05
+    level = analysis.significance_level if analysis else 0.05
     if margins:
-        return tuple(arms), tuple(_parse_margin(text) for text in margins), alpha
+        return tuple(arms), tuple(_parse_margin(text) for text in margins), level
     if analysis is None or analysis.margin is None:
-        return tuple(arms), (), alpha
+        return tuple(arms), (), level
     origin = "in the campaign, before the readings"
     if baseline not in (None, analysis.baseline):
         origin = "in the campaign, before the readings; its baseline is another"
-    return tuple(arms), (Margin("corrections", analysis.margin, origin),), alpha
+    return tuple(arms), (Margin("corrections", analysis.margin, origin),), level
 
 
 def _parse_margin(text: str) -> Margin:
@@ -248,9 +254,9 @@ def count_readings(readings: Sequence[Reading]) -> dict[str, int]:
 
 
 def as_json(study: ReaderStudy) -> dict[str, Any]:
-    """Return the statistics as JSON values: `alpha`, `arms`, `outcomes`, `noninferiority`."""
+    """Return the statistics as JSON values: `significance_level`, `arms`, `outcomes`, `noninferiority`."""
     return {
-        "alpha": study.alpha,
+        "significance_level": study.significance_level,
         "arms": list(study.arms),
         "outcomes": {
             outcome.name: {

@@ -19,17 +19,22 @@ class Reading:
 
     Attributes:
         reader: name.
-        is_counted: whether the reader and the study are part of statistics.
+        is_excluded: whether the coordinator excluded the reader.
         draft: the draft.
         state: state of the review.
         time: time of the reader.
     """
 
     reader: str
-    is_counted: bool
+    is_excluded: bool
     draft: Draft
     state: State
     time: StudyTime
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the reading is part of statistics once it is finished."""
+        return not (self.is_excluded or self.draft.is_training)
 
     @property
     def deletions(self) -> int:
@@ -85,6 +90,6 @@ def read_readings(store: Store, readers: Sequence[str], *, idle_after: float = I
         reviews = store.reviews(reader)
         for number, (draft, review) in enumerate(zip(store.drafts, reviews, strict=True), 1):
             if number in times or review.version:
-                is_counted = reader in counted and not draft.is_training
-                readings.append(Reading(reader, is_counted, draft, review.state, times.get(number, StudyTime())))
+                time = times.get(number, StudyTime())
+                readings.append(Reading(reader, reader not in counted, draft, review.state, time))
     return readings

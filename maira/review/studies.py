@@ -184,7 +184,7 @@ def read_campaign_set(settings: Settings, image_folders: Sequence[Path] = ()) ->
             raise InputError(message, code=ErrorCode.MISMATCH, field=f"arms: {arm}")
     return ReviewSet(
         drafts=tuple(
-            replace(drafts[key], arm=arm, is_training=key in settings.training)
+            replace(drafts[key], arm=arm, is_training=key in settings.training_cases)
             for key in sample_ids
             for arm, drafts in arms.items()
             if drafts is not None

@@ -48,12 +48,12 @@ def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], i
         "noninferiority": noninferiority_table(study.noninferiority),
         "times": time_table(study),
         "implications": implication_table(study),
-        "alpha": alpha_table(result["alphas"]),
-        "kappa": kappa_table(result["agreement"]),
+        "krippendorff_alpha": alpha_table(result["krippendorff_alpha"]),
+        "cohens_kappa": kappa_table(result["agreement"]),
     }
     for name, table in tables.items():
         table.write(folder / f"{name}.csv")
-    level = f"{100 * (1 - study.alpha):g}%"
+    level = f"{100 * (1 - study.significance_level):g}%"
     sections = [
         Section("Outcomes by arm", [
             f"Finished studies of the readers in the statistics. Intervals are {level} intervals; the column method "
@@ -127,13 +127,13 @@ def _difference_sections(study: ReaderStudy, tables: Mapping[str, Table], level:
 
 
 def _agreement_parts(tables: Mapping[str, Table]) -> list[Table | str]:
-    if not tables["alpha"].rows:
+    if not tables["krippendorff_alpha"].rows:
         return ["Agreement requires two readers."]
     return [
         "Krippendorff’s alpha of all readers, with 95% bootstrap intervals; n counts items that two readers rated.",
-        tables["alpha"],
+        tables["krippendorff_alpha"],
         "Cohen’s kappa of each pair of readers; severities are weighted linearly.",
-        tables["kappa"],
+        tables["cohens_kappa"],
     ]
 
 

@@ -89,12 +89,14 @@ def test_arms_need_the_same_samples(tmp_path: Path) -> None:
 
 
 def test_unknown_training_cases_are_refused(tmp_path: Path) -> None:
-    with raises("training: unknown-name"):
-        open_campaign(write_campaign(tmp_path, "readers: [Ada]\ntraining: [none]"))
+    with raises("training_cases: unknown-name"):
+        open_campaign(write_campaign(tmp_path, "readers: [Ada]\ntraining_cases: [none]"))
 
 
 def test_overlapping_studies_are_balanced_over_readers_and_arms(tmp_path: Path) -> None:
-    path = write_campaign(tmp_path, "readers: [Ada, Bo]\nassignment: overlap\noverlap: 0.5\nseed: 3\ntraining: [s4]\n")
+    path = write_campaign(
+        tmp_path, "readers: [Ada, Bo]\nassignment: overlap\noverlap: 0.5\nseed: 3\ntraining_cases: [s4]\n"
+    )
     with closing(open_campaign(path)) as store:
         lists = {reader: studies_of(store, reader) for reader in store.readers()}
         read = Counter(sample for studies in lists.values() for sample, _ in studies)
@@ -186,7 +188,9 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(write_campaign(tmp_path, "readers: [Ada, Bo]\ntraining: [s0]\ninstructions: Read all.", SAMPLES[:5]))
+    desk = Desk(
+        write_campaign(tmp_path, "readers: [Ada, Bo]\ntraining_cases: [s0]\ninstructions: Read all.", SAMPLES[:5])
+    )
     with closing(desk.store):
         yield desk
 
@@ -301,7 +305,7 @@ def test_readers_and_studies_are_added_on_the_page(desk: Desk) -> None:
     (token,) = [reader["token"] for reader in answer["readers"] if reader["name"] == "Cy"]
     browser = desk.browser(token)
     assert len(browser.get("/api/studies", params={"reader": "Cy"}).json()) == 5
-    write_campaign(desk.path.parent, "readers: [Ada, Bo]\ntraining: [s0]\ninstructions: Read all.", SAMPLES[:7])
+    write_campaign(desk.path.parent, "readers: [Ada, Bo]\ntraining_cases: [s0]\ninstructions: Read all.", SAMPLES[:7])
     assert desk.coordinator.post("/api/campaign/studies", json={}).status_code == 200
     assert len(browser.get("/api/studies", params={"reader": "Cy"}).json()) == 7
     assert browser.get("/images/7/frontal").status_code == 200
@@ -326,8 +330,8 @@ def test_disagreements_are_decided_and_exported(tmp_path: Path) -> None:
             ("d1", False),
             ("Bo/a1", True),
         ]
-        desk.act("decide", study=1, ratings={"d0": None}, status=400)
-        overview = desk.act("decide", study=1, ratings={"d0": None, "Bo/a1": 1}, comment="Seen.")
+        desk.act("decide", study=1, severities={"d0": None}, status=400)
+        overview = desk.act("decide", study=1, severities={"d0": None, "Bo/a1": 1}, comment="Seen.")
         assert overview["studies"][0]["is_decided"]
         rows = list(csv.DictReader(StringIO(decisions_csv(store))))
         fields = [(row["arm"], row["item"], row["readings"], row["needs_correction"], row["severity"]) for row in rows]
@@ -349,7 +353,7 @@ def test_disagreements_are_decided_and_exported(tmp_path: Path) -> None:
         {"kind": "include"},
         {"kind": "exclude", "reader": "Ada", "reason": " "},
         {"kind": "assign", "studies": {}},
-        {"kind": "decide", "study": 99, "ratings": {"d0": 1}},
+        {"kind": "decide", "study": 99, "severities": {"d0": 1}},
         {"kind": "unknown"},
     ],
 )
@@ -369,7 +373,7 @@ def test_the_settings_are_stored_for_the_analysis(tmp_path: Path) -> None:
         assert store.campaign.settings.analysis.model_dump() == {
             "baseline": "secret-one",
             "margin": 0.05,
-            "alpha": 0.05,
+            "significance_level": 0.05,
         }
 
 

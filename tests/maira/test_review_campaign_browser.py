@@ -130,7 +130,7 @@ def test_the_coordinator_decides_a_disagreement_by_keyboard(served: tuple[Store,
         page.locator("#study-count", has_text="0 of 3 studies").wait_for()
         assert store.campaign is not None
         (_, decision) = store.campaign.decisions[1]
-        assert (decision.ratings, decision.comment) == ({"d0": 1}, "Seen on the lateral.")
+        assert (decision.severities, decision.comment) == ({"d0": 1}, "Seen on the lateral.")
 
 
 def test_a_reader_reads_the_instructions_and_is_told_of_a_pause(served: tuple[Store, str], browser: Browser) -> None:

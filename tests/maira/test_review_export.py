@@ -193,7 +193,7 @@ def test_the_command_prints_the_progress(store: Store, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == [
         "corrections.csv",
         "drafts-1-Ada.jsonl",
-        "studies.csv",
+        "readings.csv",
     ]
 
 

@@ -7,7 +7,7 @@ import { setSetting, setting } from "./storage.js";
 
 const STATUS = { done: "finished", started: "started", open: "not started" };
 const SIGNS = { done: "✓", started: "◐", open: "○" };
-const RATINGS = [[null, "no correction"], [0, "no implications"], [1, "minor"], [2, "significant"]];
+const SEVERITIES = [[null, "no correction"], [0, "no implications"], [1, "minor"], [2, "significant"]];
 const REFRESH_MS = 15_000;
 
 const KINDS = {
@@ -69,7 +69,7 @@ class CampaignPage {
   }
 
   /** Send a request, show the campaign after it, and return whether it succeeded. */
-  async #post(path, body, words) {
+  async #post(path, body, message) {
     try {
       this.#show(await post(path, body));
     } catch (error) {
@@ -77,7 +77,7 @@ class CampaignPage {
       return false;
     }
     alertBar(null);
-    notify(words);
+    notify(message);
     return true;
   }
 
@@ -172,12 +172,12 @@ class CampaignPage {
     const readers = Object.entries(study.readers).map(([name, status]) => (
       element("span", { title: `${name}: ${STATUS[status]}`, text: `${SIGNS[status]} ${name}: ${STATUS[status]}. ` })));
     const label = this.#campaign.labels[study.arm];
-    const words = `${counted(study.disagreements, "disagreement")}, ${study.is_decided ? "decided" : "not decided"}`;
+    const status = `${counted(study.disagreements, "disagreement")}, ${study.is_decided ? "decided" : "not decided"}`;
     return element("tr", {}, element("td", { text: study.number }),
       element("th", { scope: "row", text: study.sample_id }),
       element("td", { text: [study.arm && `${study.arm} (${label})`, study.is_training && "training"].filter(Boolean).join(", ") }),
       element("td", {}, ...readers),
-      element("td", {}, study.disagreements ? element("a", { href: `#${study.number}`, text: words, "data-key": `study ${study.number}` }) : "–"));
+      element("td", {}, study.disagreements ? element("a", { href: `#${study.number}`, text: status, "data-key": `study ${study.number}` }) : "–"));
   }
 
   /** Open the study in the address, or the campaign. */
@@ -230,9 +230,9 @@ class CampaignPage {
       element("div", {}, element("dt", { text: reader }), element("dd", { text: asSentence(reading) }),
         drafted !== null && text !== drafted ? element("dd", { text }) : null,
         type || comment ? element("dd", { class: "hint", text: [type, comment].filter(Boolean).join(" · ") }) : null))));
-    const choice = element("fieldset", {}, element("legend", { text: "Final decision" }), ...RATINGS.map(([rating, text]) => (
-      element("label", {}, element("input", { type: "radio", name: id, value: String(rating), required: true,
-        checked: decision !== null && id in decision.ratings && decision.ratings[id] === rating }), ` ${text}`))));
+    const choice = element("fieldset", {}, element("legend", { text: "Final decision" }), ...SEVERITIES.map(([severity, text]) => (
+      element("label", {}, element("input", { type: "radio", name: id, value: String(severity), required: true,
+        checked: decision !== null && id in decision.severities && decision.severities[id] === severity }), ` ${text}`))));
     return element("li", {}, element("p", { text: `${at + 1}. ${drafted ?? `Added: ${readings[0].text}`}` }), readers, differs ? choice : null);
   }
 
@@ -240,8 +240,8 @@ class CampaignPage {
     const { number, items } = this.#study;
     const values = new FormData(byId("decision"));
     const disputed = items.filter(({ is_disagreement: differs }) => differs);
-    const ratings = Object.fromEntries(disputed.map(({ id }) => [id, JSON.parse(values.get(id))]));
-    if (!await this.#act({ kind: "decide", study: number, ratings, comment: byId("decision-comment").value })) return;
+    const severities = Object.fromEntries(disputed.map(({ id }) => [id, JSON.parse(values.get(id))]));
+    if (!await this.#act({ kind: "decide", study: number, severities, comment: byId("decision-comment").value })) return;
     const next = this.#campaign.studies.find((study) => study.number > number && KINDS.undecided(study));
     location.hash = next ? String(next.number) : "";
   }
