@@ -90,6 +90,7 @@ class CampaignPage {
     byId("progress-text").textContent = `${finished} of ${counted(total, "reading")} finished`;
     byId("pause").disabled = false;
     byId("add-studies").disabled = false;
+    byId("study-kind").disabled = false;
     byId("pause").textContent = campaign.paused ? "Resume" : "Pause";
     byId("state").textContent = campaign.paused ? "Paused" : "";
     const focused = document.activeElement?.dataset.key;
