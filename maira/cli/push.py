@@ -40,7 +40,7 @@ def push(
         Path | None,
         typer.Option(metavar="FILE", help="Model card to publish instead of the generated one, such as an edited one."),
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="Let everyone read the repository.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Create a public repository, or push to one.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the card and list the files; the Hub is not contacted.")
     ] = False,
