@@ -245,7 +245,7 @@ def summary(
     from maira.review.agreement import krippendorff_alphas
     from maira.review.plot import draw_figure
     from maira.review.reader_study import analyze, as_json, count_readings, read_margins
-    from maira.review.readings import read_readings
+    from maira.review.readings import collect_readings
     from maira.review.summary import summarize
     from maira.review.summary_page import write_summary
     from radfact.io.jsonl import write_json
@@ -256,7 +256,7 @@ def summary(
         if not any(item["finished"] for item in result["readers"].values()):
             raise InputError("expected a finished study, found none", code=ErrorCode.EMPTY_INPUT, file=db)
         arms, margins, level = read_margins(store, baseline, margin or ())
-        readings = read_readings(store, store.readers(), idle_after=idle_after)
+        readings = collect_readings(store, store.readers(), idle_after=idle_after)
         result["krippendorff_alpha"] = krippendorff_alphas(store, store.counted_readers())
     study = analyze(readings, arms, margins, significance_level=level)
     result |= {"readings": count_readings(readings), "idle_after": idle_after, **as_json(study)}

@@ -9,7 +9,7 @@ from maira.review.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class AdjudicationItem:
     """A sentence of the draft, or one that a reader added, as its readers left it.
 
     Attributes:
@@ -38,7 +38,7 @@ def correction_severity(sentence: ReviewedSentence) -> int | None:
     return sentence.assessment.severity if sentence.is_correction else None
 
 
-def read_items(store: Store) -> dict[int, list[Item]]:
+def collect_adjudication_items(store: Store) -> dict[int, list[AdjudicationItem]]:
     """Return the items of each study that at least two counted readers finished, by its number.
 
     An added sentence cannot be matched with those of other readers, and is an item of its own.
@@ -51,7 +51,7 @@ def read_items(store: Store) -> dict[int, list[Item]]:
     return {number: _items(store, states) for number, states in sorted(finished.items()) if len(states) > 1}
 
 
-def _items(store: Store, states: dict[str, State]) -> list[Item]:
+def _items(store: Store, states: dict[str, State]) -> list[AdjudicationItem]:
     drafted: dict[str, dict[str, ReviewedSentence]] = {}
     added: dict[str, dict[str, ReviewedSentence]] = {}
     for reader, state in states.items():
@@ -60,4 +60,4 @@ def _items(store: Store, states: dict[str, State]) -> list[Item]:
                 drafted.setdefault(sentence.id, {})[reader] = sentence
             elif sentence.is_correction:
                 added[f"{store.reader_key(reader)}/{sentence.id}"] = {reader: sentence}
-    return [Item(key, readings) for key, readings in {**drafted, **added}.items()]
+    return [AdjudicationItem(key, readings) for key, readings in {**drafted, **added}.items()]

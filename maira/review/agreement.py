@@ -43,10 +43,11 @@ def agreements(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
         readers: names.
 
     Returns:
-        For each pair `readers` and `studies`, and Cohen's `kappa` (None if undefined) with its 95% interval (`low`,
-        `high`, from a bootstrap of samples) and its `n` of `needs_correction` per draft sentence; `severity` (weighted)
-        per sentence that both corrected and rated; `worst_severity` (weighted) per study, where no correction is the
-        lowest; `error_types` per study, which includes additions.
+        For each pair `readers`, `studies` (a sample counts once in each arm that both read), and Cohen's `kappa` (None
+        if undefined) with its 95% interval (`low`, `high`, from a bootstrap of samples) and its `n` of
+        `needs_correction` per draft sentence; `severity` (weighted) per sentence that both corrected and rated;
+        `worst_severity` (weighted) per study, where no correction is the lowest; `error_types` per study, which
+        includes additions.
     """
     reviews = {name: store.counted_reviews(name) for name in readers}
     results = []

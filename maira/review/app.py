@@ -31,7 +31,7 @@ from maira.review.export import corrected_drafts, corrections_csv
 from maira.review.images import Pyramid, describe_images, load_pyramid, thumbnail
 from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
 from maira.review.security import COORDINATOR, HEALTH_PATH, Guard
-from maira.review.store import ConflictError, PausedError, Store, is_locked_error
+from maira.review.store import ConflictError, SavingBlockedError, Store, is_locked_error
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarize
 from maira.review.times import EventBatch
@@ -266,10 +266,14 @@ class Server:
         Args:
             request: has the reader.
             body: parsed JSON, an envelope with an `EventBatch`.
+
+        Raises:
+            InputError: the events are invalid or those of another review.
         """
         envelope, batch = (_parse_part(body, _TimesEnvelope), _parse_part(body, EventBatch))
         if envelope.drafts != self.drafts_id:
-            raise InputError("events of another review", code=ErrorCode.MISMATCH, field="drafts")
+            message = f"expected events of review {self.drafts_id}, found {envelope.drafts:.64}; reload the page"
+            raise InputError(message, code=ErrorCode.MISMATCH, field="drafts")
         reader = self._checked(request, envelope.reader)
         events = tuple(
             event.model_copy(update={"number": self._study(request, event.number)}) for event in batch.events
@@ -394,7 +398,7 @@ def make_app(
         routes += [
             Route("/api/campaign", _get(_for_coordinator(coordinator.overview))),
             Route("/api/campaign/studies/{number:int}", _get(_for_coordinator(coordinator.study))),
-            Route("/api/campaign/actions", _post(_for_coordinator(coordinator.act)), methods=["POST"]),
+            Route("/api/campaign/actions", _post(_for_coordinator(coordinator.apply_action)), methods=["POST"]),
             Route("/api/campaign/readers", _post(_for_coordinator(coordinator.add_reader)), methods=["POST"]),
             Route("/api/campaign/studies", _post(_for_coordinator(coordinator.add_studies)), methods=["POST"]),
             Route("/export/decisions.csv", _get(_for_coordinator(coordinator.decisions))),
@@ -449,8 +453,8 @@ def _respond(handler: Callable[[], Response]) -> Response:
         return handler()
     except _NotFoundError:
         return _error(404, "not found")
-    except PausedError as error:
-        # Temporary for the page: it keeps the change and sends it again.
+    except SavingBlockedError as error:
+        # The page keeps the change and sends it again: a pause ends, and an excluded reader may be included again.
         return _error(503, str(error))
     except _OtherReaderError:
         return _error(403, "this browser is signed in as another reader")

@@ -38,7 +38,7 @@ class Analysis(Record):
     significance_level: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
 
-class Settings(Record):
+class CampaignConfig(Record):
     """Settings of a campaign.
 
     Attributes:
@@ -68,7 +68,7 @@ class Settings(Record):
     analysis: Analysis = Analysis()
 
     @model_validator(mode="after")
-    def _check(self) -> Settings:
+    def _check(self) -> CampaignConfig:
         keys = [name_key(name) for name in self.readers]
         if duplicates := [name for name, key in zip(self.readers, keys, strict=True) if keys.count(key) > 1]:
             raise ValueError(f"readers: duplicate {duplicates[0]!r}")
@@ -102,12 +102,12 @@ class Settings(Record):
         """Whether readers compare with the reference report: next to itself, it would reveal its arm."""
         return REFERENCE_ARM not in self.arms.values()
 
-    def check_same(self, other: Settings, file: Path) -> None:
+    def check_same(self, other: CampaignConfig, file: Path) -> None:
         """Check that a campaign may resume with other settings.
 
         Args:
             other: settings of the campaign file.
-            file: the database, for the error.
+            file: file that an error names.
 
         Raises:
             InputError: a setting changed that must stay.
@@ -116,7 +116,8 @@ class Settings(Record):
         before["arms"], now["arms"] = list(self.arms), list(other.arms)
         for name, value in before.items():
             if now[name] != value:
-                message = f"expected {value!r} as when the campaign began, found {now[name]!r}; choose another --db"
+                hint = "restore it, or use another --db"
+                message = f"expected {value!r} as when the campaign began, found {now[name]!r}; {hint}"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=file, field=name)
 
 
@@ -130,13 +131,13 @@ def is_campaign_file(path: Path) -> bool:
     return path.suffix.lower() in (".yaml", ".yml")
 
 
-def read_campaign(path: Path) -> Settings:
+def read_campaign(path: Path) -> CampaignConfig:
     """Read a campaign file; paths in it are relative to its folder.
 
     Raises:
         InputError: the file is invalid.
     """
-    settings = validate_model(Settings, read_yaml(path), file=path)
+    settings = validate_model(CampaignConfig, read_yaml(path), file=path)
     arms = {
         name: file if file == REFERENCE_ARM else str((path.parent / file).resolve())
         for name, file in settings.arms.items()
@@ -144,11 +145,11 @@ def read_campaign(path: Path) -> Settings:
     return settings.model_copy(update={"manifest": (path.parent / settings.manifest).resolve(), "arms": arms})
 
 
-class Setup(Record):
+class Configure(Record):
     """Begin the campaign, or change its settings."""
 
-    kind: Literal["setup"]
-    settings: Settings
+    kind: Literal["configure"]
+    settings: CampaignConfig
 
 
 class Assign(Record):
@@ -188,8 +189,8 @@ class Exclude(Record):
     reason: Annotated[Text, Field(min_length=1, max_length=1000)]
 
 
-class Switch(Record):
-    """Include an excluded reader again, or pause or resume a reader; without reader all."""
+class SetReaderStatus(Record):
+    """Include an excluded reader again, or pause or resume one reader or, if reader is None, all."""
 
     kind: Literal["include", "pause", "resume"]
     reader: str | None = None
@@ -210,7 +211,9 @@ class Decide(Record):
     comment: Annotated[Text, Field(max_length=10_000)] = ""
 
 
-Action = Annotated[Setup | Assign | Rename | Merge | Exclude | Switch | Decide, Field(discriminator="kind")]
+Action = Annotated[
+    Configure | Assign | Rename | Merge | Exclude | SetReaderStatus | Decide, Field(discriminator="kind")
+]
 action_adapter: TypeAdapter[Action] = TypeAdapter(Action)
 
 
@@ -230,7 +233,7 @@ class Campaign:
         history: time and action, oldest first.
     """
 
-    settings: Settings
+    settings: CampaignConfig
     lists: dict[str, list[int]] = field(default_factory=dict)
     shared_samples: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
@@ -244,12 +247,12 @@ class Campaign:
         """Return the current name of a reader."""
         return self.names.get(reader, reader)
 
-    def sources(self, reader: str) -> list[str]:
+    def merged_readers(self, reader: str) -> list[str]:
         """Return the readers that were merged into a reader, also through others."""
         direct = [source for source, target in self.merged.items() if target == reader]
-        return [*direct, *(each for source in direct for each in self.sources(source))]
+        return [*direct, *(each for source in direct for each in self.merged_readers(source))]
 
-    def obstacle(self, reader: str) -> str | None:
+    def save_blocked_reason(self, reader: str) -> str | None:
         """Return why a reader cannot save; None if they can."""
         if reader in self.excluded:
             return "the coordinator has ended your part in this campaign"
@@ -284,7 +287,7 @@ class Campaign:
             case Merge():
                 if action.reader == action.into:
                     raise InputError("a reader cannot be merged into themselves", field="into")
-            case Switch(kind="include", reader=None):
+            case SetReaderStatus(kind="include", reader=None):
                 raise InputError("expected a reader", field="reader")
             case Decide():
                 if not 1 <= action.study <= studies:
@@ -299,7 +302,7 @@ class Campaign:
         """
         self.history.append((made, action))
         match action:
-            case Setup():
+            case Configure():
                 self.settings = action.settings
             case Assign():
                 self.shared_samples += action.shared_samples
@@ -313,11 +316,11 @@ class Campaign:
                 own += [number for number in self.lists.get(action.reader, ()) if number not in own]
             case Exclude():
                 self.excluded[action.reader] = action.reason
-            case Switch(kind="include"):
+            case SetReaderStatus(kind="include"):
                 self.excluded.pop(str(action.reader), None)
-            case Switch(kind="pause"):
+            case SetReaderStatus(kind="pause"):
                 self.paused.add(action.reader)
-            case Switch():
+            case SetReaderStatus():
                 self.paused.discard(action.reader)
             case Decide():
                 self.decisions[action.study] = made, action

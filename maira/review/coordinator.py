@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from maira.review.adjudication import Item, correction_severity, read_items
-from maira.review.campaign import Action, Assign, Campaign, Decide, Setup, action_adapter, read_campaign
+from maira.review.adjudication import AdjudicationItem, collect_adjudication_items, correction_severity
+from maira.review.campaign import Action, Assign, Campaign, Configure, Decide, action_adapter, read_campaign
 from maira.review.changes import Snapshot
 from maira.review.export import decisions_csv, describe_reading
 from maira.review.images import describe_images
@@ -74,7 +74,7 @@ class Coordinator:
         """Respond to `GET /api/campaign` with progress and history."""
         campaign, keys = self.campaign, self.store.reader_keys()
         reviews = {key: self.store.reviews(key) for key in keys}
-        items = read_items(self.store)
+        items = collect_adjudication_items(self.store)
         settings = campaign.settings
         return JSONResponse(
             {
@@ -104,11 +104,15 @@ class Coordinator:
         )
 
     def study(self, request: Request) -> Response:
-        """Respond to `GET /api/campaign/studies/{number}` with all readings of a study."""
+        """Respond to `GET /api/campaign/studies/{number}` with all readings of a study.
+
+        Raises:
+            InputError: there is no such study.
+        """
         number = request.path_params["number"]
         if not 1 <= number <= len(self.store.drafts):
             raise InputError(f"expected a study from 1 to {len(self.store.drafts)}, found {number}")
-        draft, items = self.store.drafts[number - 1], read_items(self.store).get(number, [])
+        draft, items = self.store.drafts[number - 1], collect_adjudication_items(self.store).get(number, [])
         _, decision = self.campaign.decisions.get(number, ("", None))
         study = self.server.set.studies[number - 1]
         comments = {
@@ -130,22 +134,25 @@ class Coordinator:
             }
         )
 
-    def act(self, request: Request, body: Any) -> Response:
+    def apply_action(self, request: Request, body: Any) -> Response:
         """Respond to `POST /api/campaign/actions` once the action is on disk.
 
         Args:
             request: the request.
             body: parsed JSON, an action.
+
+        Raises:
+            InputError: the action is invalid or not possible.
         """
         try:
             action = action_adapter.validate_python(body)
         except ValidationError as error:
             raise as_input_error(error) from None
-        if isinstance(action, Setup | Assign):
+        if isinstance(action, Configure | Assign):
             raise InputError("settings and assignment are changed in the campaign file", field="kind")
         if isinstance(action, Decide):
             self._check_decision(action)
-        self.store.act(action)
+        self.store.apply_action(action)
         return self._updated(request)
 
     def add_reader(self, request: Request, body: Any) -> Response:
@@ -154,6 +161,9 @@ class Coordinator:
         Args:
             request: the request.
             body: parsed JSON.
+
+        Raises:
+            InputError: the name is not valid.
         """
         self.store.add_reader(validate_model(_NewReader, body).name)
         return self._updated(request)
@@ -164,6 +174,9 @@ class Coordinator:
         Args:
             request: the request.
             body: parsed JSON, an empty object.
+
+        Raises:
+            InputError: the files are invalid, or a setting or draft changed that must stay.
         """
         if body != {}:
             raise InputError("expected no fields")
@@ -202,13 +215,13 @@ class Coordinator:
             "token": self.tokens.get(key),
         }
 
-    def _is_decided(self, number: int, items: Sequence[Item]) -> bool:
+    def _is_decided(self, number: int, items: Sequence[AdjudicationItem]) -> bool:
         """Return whether a decision covers all disagreements of a study, also those since then."""
         _, decision = self.campaign.decisions.get(number, ("", None))
         return decision is not None and all(item.id in decision.severities for item in items if item.is_disagreement)
 
     def _check_decision(self, decision: Decide) -> None:
-        items = {item.id: item for item in read_items(self.store).get(decision.study, ())}
+        items = {item.id: item for item in collect_adjudication_items(self.store).get(decision.study, ())}
         disputed = {key for key, item in items.items() if item.is_disagreement}
         if decision.severities.keys() != disputed:
             message = "expected a decision on each disagreement; reload the page, readers may have changed the study"
@@ -218,7 +231,7 @@ class Coordinator:
         """Return an action in words."""
         name = self.campaign.name
         match action:
-            case Setup():
+            case Configure():
                 return "settings read from the campaign file"
             case Assign():
                 return "assigned: " + ", ".join(
@@ -230,7 +243,7 @@ class Coordinator:
                 return " ".join(
                     part
                     for part in (
-                        action.kind,
+                        _PAST[action.kind],
                         name(action.reader) if action.reader else "campaign",
                         f"into {name(action.into)}" if action.kind == "merge" else "",
                         f"({action.reader} → {action.name})" if action.kind == "rename" else "",
@@ -240,11 +253,21 @@ class Coordinator:
                 )
 
 
+_PAST = {
+    "rename": "renamed",
+    "merge": "merged",
+    "exclude": "excluded",
+    "include": "included",
+    "pause": "paused",
+    "resume": "resumed",
+}
+
+
 def _status(review: Snapshot) -> str:
     return "done" if review.state.done else "started" if review.version else "open"
 
 
-def _item_json(item: Item) -> dict[str, Any]:
+def _item_json(item: AdjudicationItem) -> dict[str, Any]:
     return {
         "id": item.id,
         "draft_text": item.draft_text,

@@ -88,7 +88,7 @@ def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequen
         studies: studies by `sample_id`.
         readers: names.
     """
-    found = PreferenceRows()
+    preferences = PreferenceRows()
     for reader in readers:
         for draft, review in store.counted_reviews(reader):
             if not (review.state.done and review.state.corrections):
@@ -99,14 +99,14 @@ def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequen
                 prompt, rejected, images = _example(study, drafted)
                 _, chosen, _ = _example(study, corrected_report(draft, review.state))
             except InputError as error:
-                found.skipped[str(error)] += 1
+                preferences.skipped[str(error)] += 1
                 continue
             if chosen == rejected:
-                found.skipped["the model's format cannot express the correction"] += 1
+                preferences.skipped["the model's format cannot express the correction"] += 1
                 continue
             identity = {"sample_id": draft.sample_id, "arm": draft.arm, "reader": reader}
             severity = worst_severity(review.state)
-            found.rows.append(
+            preferences.rows.append(
                 {
                     **identity,
                     "severity": severity,
@@ -116,7 +116,7 @@ def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequen
                     "images": images,
                 }
             )
-    return found
+    return preferences
 
 
 def _count_errors(state: State) -> list[int | None]:
@@ -145,5 +145,5 @@ def _example(study: Study, report: Report) -> tuple[str, str, list[str]]:
         task: Task = "findings" if isinstance(report, str) else "grounded"
         example = make_example(_with_report(study, report), task)
     if example.target is None:
-        raise InputError("a report without text is no target of the model")
+        raise InputError("expected a report with text, found none")
     return example.prompt, example.target, [str(path) for path in example.images]

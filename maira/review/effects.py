@@ -25,7 +25,7 @@ _Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class Estimate:
     """A mean or a difference of means with its interval; None = no value.
 
     Attributes:
@@ -44,14 +44,14 @@ class Effect:
     readers: int
     samples: int
 
-    def exponentiated(self) -> Effect:
+    def exponentiated(self) -> Estimate:
         """Return the effect of a logarithm as that of its argument: a geometric mean or a ratio."""
         value, low, high = (None if each is None else math.exp(each) for each in (self.value, self.low, self.high))
         return replace(self, value=value, low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True)
-class Rated:
+class OutcomeValues:
     """Values of readings.
 
     Attributes:
@@ -64,22 +64,22 @@ class Rated:
     readers: Sequence[str]
     samples: Sequence[str]
 
-    def known(self) -> Rated:
+    def drop_missing(self) -> OutcomeValues:
         """Return the readings with a value."""
         rows = zip(self.values, self.arms, self.readers, self.samples, strict=True)
         columns = list(zip(*(row for row in rows if not math.isnan(row[0])), strict=True)) or [(), (), (), ()]
-        return Rated(*columns)
+        return OutcomeValues(*columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Estimates:
+class ArmEstimates:
     """Means by arm, and differences by pair of arms (the second minus the first)."""
 
-    means: Mapping[str, Effect]
-    differences: Mapping[tuple[str, str], Effect]
+    means: Mapping[str, Estimate]
+    differences: Mapping[tuple[str, str], Estimate]
 
 
-def estimate_effects(rated: Rated, arms: Sequence[str], *, significance_level: float = 0.05) -> Estimates:
+def estimate_effects(rated: OutcomeValues, arms: Sequence[str], *, significance_level: float = 0.05) -> ArmEstimates:
     """Estimate the means of arms and their differences.
 
     A linear mixed model has a mean for each arm and random effects of reader, study, draft (study in an arm) and
@@ -91,7 +91,7 @@ def estimate_effects(rated: Rated, arms: Sequence[str], *, significance_level: f
         arms: names of the arms, in order.
         significance_level: intervals are at 1 - significance_level.
     """
-    rated = rated.known()
+    rated = rated.drop_missing()
     present = [arm for arm in arms if arm in rated.arms]
     contrasts: dict[tuple[str, ...], _Values] = {
         **{(arm,): np.eye(len(present))[place] for place, arm in enumerate(present)},
@@ -102,8 +102,8 @@ def estimate_effects(rated: Rated, arms: Sequence[str], *, significance_level: f
     }
     intervals = _intervals(rated, present, contrasts, significance_level) if present else {}
     effects = {key: _with_counts(key, interval, rated) for key, interval in intervals.items()}
-    none = Effect(None, None, None, "no reading has a value", 0, 0, 0)
-    return Estimates(
+    none = Estimate(None, None, None, "no reading has a value", 0, 0, 0)
+    return ArmEstimates(
         {arm: effects.get((arm,), none) for arm in arms},
         {pair: effects.get(pair, none) for pair in combinations(arms, 2)},
     )
@@ -112,13 +112,13 @@ def estimate_effects(rated: Rated, arms: Sequence[str], *, significance_level: f
 _Interval = tuple[float, float | None, float | None, str]
 
 
-def _with_counts(key: tuple[str, ...], interval: _Interval, rated: Rated) -> Effect:
+def _with_counts(key: tuple[str, ...], interval: _Interval, rated: OutcomeValues) -> Estimate:
     rows = [row for row in zip(rated.arms, rated.readers, rated.samples, strict=True) if row[0] in key]
-    return Effect(*interval, len(rows), len({row[1] for row in rows}), len({row[2] for row in rows}))
+    return Estimate(*interval, len(rows), len({row[1] for row in rows}), len({row[2] for row in rows}))
 
 
 def _intervals(
-    rated: Rated, arms: Sequence[str], contrasts: Mapping[tuple[str, ...], _Values], significance_level: float
+    rated: OutcomeValues, arms: Sequence[str], contrasts: Mapping[tuple[str, ...], _Values], significance_level: float
 ) -> dict[tuple[str, ...], _Interval]:
     values = np.asarray(rated.values, dtype=np.float64)
     means = np.array([values[[arm == each for each in rated.arms]].mean() for arm in arms])
@@ -155,14 +155,14 @@ class MixedModel:
     """A fitted linear mixed model.
 
     Attributes:
-        effects: names of the random effects.
+        random_effects: names of the random effects.
         variances: variance of each random effect, then of the residual.
         degrees: degrees of freedom of these variances.
         means: mean of each arm.
         parts: (variances, arms, arms), part of each variance in the covariance of the means.
     """
 
-    effects: tuple[str, ...]
+    random_effects: tuple[str, ...]
     variances: tuple[float, ...]
     degrees: tuple[float, ...]
     means: _Values
@@ -177,16 +177,19 @@ class MixedModel:
         Args:
             contrast: (arms,).
             significance_level: the interval is at 1 - significance_level.
+
+        Source:
+            Satterthwaite, "An Approximate Distribution of Estimates of Variance Components", 1946.
         """
         value = float(contrast @ self.means)
         parts = np.einsum("a,kab,b->k", contrast, self.parts, contrast)
         variance = float(parts.sum())
         degrees = variance**2 / float((parts**2 / np.asarray(self.degrees)).sum())
         half = float(load_stats().t.ppf(1 - significance_level / 2, degrees)) * math.sqrt(variance)
-        return value, value - half, value + half, f"mixed model ({', '.join(self.effects)})"
+        return value, value - half, value + half, f"mixed model ({', '.join(self.random_effects)})"
 
 
-def fit_mixed_model(rated: Rated, arms: Sequence[str]) -> MixedModel | str:
+def fit_mixed_model(rated: OutcomeValues, arms: Sequence[str]) -> MixedModel | str:
     """Fit a linear mixed model by restricted maximum likelihood.
 
     Args:
@@ -226,7 +229,7 @@ def fit_mixed_model(rated: Rated, arms: Sequence[str]) -> MixedModel | str:
     return MixedModel(tuple(used), tuple(variances.tolist()), (*degrees, residual), weights.T @ values, parts)
 
 
-def _random_effects(rated: Rated, arms: int) -> dict[str, tuple[NDArray[np.int64], int]]:
+def _random_effects(rated: OutcomeValues, arms: int) -> dict[str, tuple[NDArray[np.int64], int]]:
     """Return the codes and degrees of freedom of the random effects that the readings can tell apart."""
     n = len(rated.values)
     readers, samples, drafts, reader_arms = (

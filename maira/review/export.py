@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from data.manifest import write_manifest
 from data.study import Study
-from maira.review.adjudication import read_items
+from maira.review.adjudication import collect_adjudication_items
 from maira.review.changes import ReviewedSentence
 from maira.review.corrected import corrected_report
 from maira.review.dataset_export import PreferenceRows, corrected_studies, find_preferences, rating_table
-from maira.review.readings import Reading, read_readings
+from maira.review.readings import Reading, collect_readings
 from maira.review.store import Store
 from radfact.io.jsonl import dumps, open_atomic, write_jsonl
 from radfact.io.outputs import replace_files
@@ -142,7 +142,10 @@ def decisions_csv(store: Store) -> str:
     buffer = StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
     writer.writerow(DECISION_COLUMNS)
-    items = {number: {item.id: item for item in found} for number, found in read_items(store).items()}
+    items = {
+        number: {item.id: item for item in study_items}
+        for number, study_items in collect_adjudication_items(store).items()
+    }
     for number, (made, decision) in sorted(store.campaign.decisions.items() if store.campaign else ()):
         draft = store.drafts[number - 1]
         for key, severity in decision.severities.items():
@@ -282,7 +285,7 @@ def write_export(
             with open_atomic(new / "decisions.csv", "wb") as handle:
                 handle.write(decisions_csv(store).encode("utf-8-sig"))
         with open_atomic(new / "readings.csv", "wb") as handle:
-            handle.write(readings_csv(read_readings(store, readers)).encode("utf-8-sig"))
+            handle.write(readings_csv(collect_readings(store, readers)).encode("utf-8-sig"))
         for reader in readers:
             # Names may contain characters that file names cannot, and two may differ only in these.
             number = names.index(reader) + 1

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from maira.review.effects import Effect, Estimates, Rated, estimate_effects
+from maira.review.effects import ArmEstimates, Estimate, OutcomeValues, estimate_effects
 from maira.review.readings import Reading
 from maira.review.store import Store
 from radfact.errors import ErrorCode, InputError, suggest_name
 
 Direction = Literal["lower", "higher"]
-Verdict = Literal["non-inferior", "not shown", "inferior"]
+NonInferiorityResult = Literal["non-inferior", "not shown", "inferior"]
 
 
 class Outcome(NamedTuple):
@@ -76,13 +76,13 @@ class Margin:
 
 @dataclass(frozen=True, slots=True)
 class NonInferiority:
-    """Result of an arm against the baseline for one margin; verdict None without an interval."""
+    """Result of an arm against the baseline for one margin; result None without an interval."""
 
     arm: str
     baseline: str
     margin: Margin
-    difference: Effect
-    verdict: Verdict | None
+    difference: Estimate
+    result: NonInferiorityResult | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class ReaderStudy:
 
     arms: tuple[str, ...]
     readings: tuple[Reading, ...]
-    estimates: dict[Outcome, Estimates]
+    estimates: dict[Outcome, ArmEstimates]
     paired: dict[tuple[str, str], tuple[int, int]]
     noninferiority: tuple[NonInferiority, ...]
     significance_level: float
@@ -134,17 +134,17 @@ def analyze(
     )
     estimates = {}
     for outcome in OUTCOMES:
-        found = estimate_effects(
-            Rated([float(outcome.value(reading)) for reading in used], *columns),
+        estimate = estimate_effects(
+            OutcomeValues([float(outcome.value(reading)) for reading in used], *columns),
             arms,
             significance_level=significance_level,
         )
         if outcome.is_ratio:
-            found = Estimates(
-                {arm: effect.exponentiated() for arm, effect in found.means.items()},
-                {pair: effect.exponentiated() for pair, effect in found.differences.items()},
+            estimate = ArmEstimates(
+                {arm: effect.exponentiated() for arm, effect in estimate.means.items()},
+                {pair: effect.exponentiated() for pair, effect in estimate.differences.items()},
             )
-        estimates[outcome] = found
+        estimates[outcome] = estimate
     pairs = next(iter(estimates.values())).differences
     return ReaderStudy(
         tuple(arms),
@@ -152,7 +152,7 @@ def analyze(
         estimates,
         {pair: _count_pairs(used, *pair) for pair in pairs},
         tuple(
-            NonInferiority(arm, arms[0], margin, difference, judge(difference, margin.value, outcome))
+            NonInferiority(arm, arms[0], margin, difference, check_noninferiority(difference, margin.value, outcome))
             for margin in margins
             for outcome in OUTCOMES
             if outcome.name == margin.outcome
@@ -163,7 +163,7 @@ def analyze(
     )
 
 
-def judge(difference: Effect, margin: float, outcome: Outcome) -> Verdict | None:
+def check_noninferiority(difference: Estimate, margin: float, outcome: Outcome) -> NonInferiorityResult | None:
     """Return whether an arm is non-inferior: its interval is on the better side of the margin.
 
     It is inferior if all of its interval is on the worse side.

@@ -72,7 +72,7 @@ class Reading:
         return math.nan if self.time.reason else self.time.active_seconds
 
 
-def read_readings(store: Store, readers: Sequence[str], *, idle_after: float = IDLE_AFTER) -> list[Reading]:
+def collect_readings(store: Store, readers: Sequence[str], *, idle_after: float = IDLE_AFTER) -> list[Reading]:
     """Return the readings that were opened or changed, by reader in the order of studies.
 
     Args:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from maira.review.campaign import Action, Campaign, Settings, Setup, action_adapter, name_key
+from maira.review.campaign import Action, Campaign, CampaignConfig, Configure, action_adapter, name_key
 from maira.review.changes import (
     Assess,
     Change,
@@ -53,8 +53,8 @@ _DRAFT_COLUMNS = """(
 # Actions of the coordinator of a campaign.
 _ACTIONS = """
 CREATE TABLE actions (number INTEGER PRIMARY KEY AUTOINCREMENT, made TEXT NOT NULL, action TEXT NOT NULL) STRICT;
-CREATE TRIGGER actions_stay BEFORE UPDATE ON actions BEGIN SELECT RAISE(ABORT, 'actions are for good'); END;
-CREATE TRIGGER actions_remain BEFORE DELETE ON actions BEGIN SELECT RAISE(ABORT, 'actions are for good'); END;
+CREATE TRIGGER actions_stay BEFORE UPDATE ON actions BEGIN SELECT RAISE(ABORT, 'actions is append-only'); END;
+CREATE TRIGGER actions_remain BEFORE DELETE ON actions BEGIN SELECT RAISE(ABORT, 'actions is append-only'); END;
 """
 
 _TABLES = f"""
@@ -72,8 +72,8 @@ CREATE TABLE changes (
     change TEXT NOT NULL,
     UNIQUE (reader, study, version)
 ) STRICT;
-CREATE TRIGGER changes_stay BEFORE UPDATE ON changes BEGIN SELECT RAISE(ABORT, 'changes are for good'); END;
-CREATE TRIGGER changes_remain BEFORE DELETE ON changes BEGIN SELECT RAISE(ABORT, 'changes are for good'); END;
+CREATE TRIGGER changes_stay BEFORE UPDATE ON changes BEGIN SELECT RAISE(ABORT, 'changes is append-only'); END;
+CREATE TRIGGER changes_remain BEFORE DELETE ON changes BEGIN SELECT RAISE(ABORT, 'changes is append-only'); END;
 {_ACTIONS}"""
 
 # Layout 1 has one arm, no training cases, and other names for readers.
@@ -135,8 +135,8 @@ class ConflictError(Exception):
     """A change refers to an outdated state."""
 
 
-class PausedError(Exception):
-    """The coordinator of a campaign does not let the reader save."""
+class SavingBlockedError(Exception):
+    """The coordinator paused or excluded the reader."""
 
 
 class Store:
@@ -145,7 +145,9 @@ class Store:
     Changes are on disk when `add_change` returns, in a single file that can be copied.
     """
 
-    def __init__(self, path: Path, drafts: Sequence[Draft] | None = None, *, settings: Settings | None = None) -> None:
+    def __init__(
+        self, path: Path, drafts: Sequence[Draft] | None = None, *, settings: CampaignConfig | None = None
+    ) -> None:
         """Open a database, or create one.
 
         Args:
@@ -279,7 +281,7 @@ class Store:
         """
         _check_same_drafts(_read_drafts(self.path, "")[1], drafts[: len(self.drafts)], self.path)
 
-    def set_up(self, settings: Settings, drafts: Sequence[Draft]) -> None:
+    def set_up(self, settings: CampaignConfig, drafts: Sequence[Draft]) -> None:
         """Begin or resume a campaign; readers and drafts that are new are added and assigned.
 
         Args:
@@ -301,7 +303,7 @@ class Store:
             try:
                 with self._exclusive_transaction():
                     if self.campaign is None or self.campaign.settings != settings:
-                        self._insert_action(Setup(kind="setup", settings=settings))
+                        self._insert_action(Configure(kind="configure", settings=settings))
                         self._load_actions()
                     for name in settings.readers:
                         if self._find_reader(name) is None:
@@ -317,7 +319,7 @@ class Store:
                 raise
             self._load_actions()
 
-    def act(self, action: Action) -> None:
+    def apply_action(self, action: Action) -> None:
         """Apply an action of the coordinator and write it to disk.
 
         Raises:
@@ -361,7 +363,7 @@ class Store:
         with self._lock:
             reader = self.reader_key(reader)
             self._load_changes()
-            names = [reader, *(self.campaign.sources(reader) if self.campaign else ())]
+            names = [reader, *(self.campaign.merged_readers(reader) if self.campaign else ())]
             changed = {
                 number: history.snapshot
                 for name in reversed(names)
@@ -394,14 +396,14 @@ class Store:
         Raises:
             InputError: the reader or the study is unknown, or the change is not possible.
             ConflictError: the state has changed since.
-            PausedError: the coordinator paused the reader.
+            SavingBlockedError: the coordinator paused or excluded the reader.
             RunError: the change cannot be written, and is not applied.
         """
         with self._lock, self._exclusive_transaction():
             self._load_changes()
             key = self._check_reader_and_study(reader, number)
-            if self.campaign is not None and (obstacle := self.campaign.obstacle(key)):
-                raise PausedError(obstacle)
+            if self.campaign is not None and (reason := self.campaign.save_blocked_reason(key)):
+                raise SavingBlockedError(reason)
             owner = self._owner(key, number)
             history = self._history(owner, number)
             known = self._connection.execute("SELECT reader, study FROM changes WHERE id = ?", (change_id,)).fetchall()
@@ -432,7 +434,7 @@ class Store:
         with self._lock:
             key = self.reader_key(reader)
             self._load_changes()
-            names = [key, *(self.campaign.sources(key) if self.campaign else ())]
+            names = [key, *(self.campaign.merged_readers(key) if self.campaign else ())]
             return {
                 number: times
                 for (name, number), times in self._change_times.items()
@@ -477,7 +479,7 @@ class Store:
         """
         with self._lock:
             key = self.reader_key(reader)
-            names = [key, *(self.campaign.sources(key) if self.campaign else ())]
+            names = [key, *(self.campaign.merged_readers(key) if self.campaign else ())]
             if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'reading_events'").fetchone():
                 return []
             rows = self._connection.execute(
@@ -529,7 +531,7 @@ class Store:
             except ValidationError:
                 message = f"action {number} is damaged"
                 raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path) from None
-            if self.campaign is None and isinstance(action, Setup):
+            if self.campaign is None and isinstance(action, Configure):
                 self.campaign = Campaign(action.settings)
             if self.campaign is not None:
                 self.campaign.apply(action, made)
@@ -564,7 +566,7 @@ class Store:
 
     def _owner(self, reader: str, number: int) -> str:
         """Return the reader, or the one merged into them, whose review of a study counts."""
-        names = [reader, *(self.campaign.sources(reader) if self.campaign else ())]
+        names = [reader, *(self.campaign.merged_readers(reader) if self.campaign else ())]
         return next((name for name in names if self._history(name, number).snapshot.version), reader)
 
     def _current_name(self, key: str) -> str:

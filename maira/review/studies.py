@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt
 from data.archive import Radiograph
 from data.manifest import Failure, iter_manifest, manifest_folder
 from data.study import IMAGE_COLUMNS, Study
-from maira.review.campaign import REFERENCE_ARM, Settings
+from maira.review.campaign import REFERENCE_ARM, CampaignConfig
 from maira.review.store import Draft
 from radfact.errors import ErrorCode, InputError, list_some
 from radfact.io.jsonl import read_jsonl
@@ -141,7 +141,7 @@ def read_review_set(
     )
 
 
-def read_campaign_set(settings: Settings, image_folders: Sequence[Path] = ()) -> ReviewSet:
+def read_campaign_set(settings: CampaignConfig, image_folders: Sequence[Path] = ()) -> ReviewSet:
     """Read the drafts and studies of a campaign: each sample of the first arm in all arms.
 
     Args:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from maira.review.effects import Effect
+from maira.review.effects import Estimate
 from maira.review.plot import WORST_COLORS
 from maira.review.reader_study import NonInferiority, Outcome, ReaderStudy
 from maira.review.readings import Reading
@@ -69,19 +69,19 @@ def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], i
             tables["implications"],
         ]),
         Section("Time", [
-            "Active time: the study is open in a visible window with the focus, without idle time (from "
-            f"{idle_after:g} s after the last activity on), up to its last finishing. Readings without a known time "
-            "are counted with the reason, and are not part of the statistics of time.",
+            "Active time: the study is open in a visible window with the focus, until the study was last finished. "
+            f"Idle time is excluded: it begins {idle_after:g} s after the last activity and ends with the next. "
+            "Readings without a known time are counted with the reason, and are not part of the statistics of time.",
             *_time_plot(study, folder / "times"),
             tables["times"],
         ]),
         Section("Agreement", _agreement_parts(tables)),
         Section("Corrections by reader (MAIRA-2, figure 4)", [Plot(folder / "figure4.png", "MAIRA-2, figure 4")]),
     ]  # fmt: skip
-    write_page(folder / "summary.html", "Summary of the reader study", notes(study, result), sections)
+    write_page(folder / "summary.html", "Summary of the reader study", summary_notes(study, result), sections)
 
 
-def notes(study: ReaderStudy, result: Mapping[str, Any]) -> list[str]:
+def summary_notes(study: ReaderStudy, result: Mapping[str, Any]) -> list[str]:
     """Return the sentences at the top of the page.
 
     Args:
@@ -181,7 +181,7 @@ def noninferiority_table(results: Sequence[NonInferiority]) -> Table:
             arm_name(result.baseline),
             result.margin.value,
             *(result.difference.value, result.difference.low, result.difference.high),
-            tags[result.verdict],
+            tags[result.result],
             result.margin.origin,
         ]
         for result in results
@@ -253,7 +253,7 @@ def kappa_table(results: Sequence[Mapping[str, Any]]) -> Table:
     return Table(["readers", "measure", "studies of both", "kappa", "low", "high", "n"], rows)
 
 
-def _effect(effect: Effect) -> tuple[float | int | None, ...]:
+def _effect(effect: Estimate) -> tuple[float | int | None, ...]:
     return effect.value, effect.low, effect.high, effect.n, effect.readers, effect.samples
 
 
@@ -284,11 +284,11 @@ def _draw_outcomes(study: ReaderStudy, path: Path) -> Path:
         return save(figure, path)
 
 
-def _has_value(means: Mapping[str, Effect]) -> bool:
+def _has_value(means: Mapping[str, Estimate]) -> bool:
     return any(effect.value is not None for effect in means.values())
 
 
-def _draw_arms(panel: Any, outcome: Outcome, means: Mapping[str, Effect]) -> None:
+def _draw_arms(panel: Any, outcome: Outcome, means: Mapping[str, Estimate]) -> None:
     for place, effect in enumerate(reversed(list(means.values()))):
         if effect.value is not None:
             panel.plot([effect.value], [place], "o", color="#1c5d99")

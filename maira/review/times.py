@@ -34,9 +34,9 @@ CREATE TABLE IF NOT EXISTS reading_events (
     UNIQUE (session, sequence)
 ) STRICT;
 CREATE TRIGGER IF NOT EXISTS reading_events_stay BEFORE UPDATE ON reading_events
-    BEGIN SELECT RAISE(ABORT, 'events are for good'); END;
+    BEGIN SELECT RAISE(ABORT, 'reading_events is append-only'); END;
 CREATE TRIGGER IF NOT EXISTS reading_events_remain BEFORE DELETE ON reading_events
-    BEGIN SELECT RAISE(ABORT, 'events are for good'); END;
+    BEGIN SELECT RAISE(ABORT, 'reading_events is append-only'); END;
 """
 """Table of events. A session is one opening of the page; its clock counts milliseconds and never goes back."""
 

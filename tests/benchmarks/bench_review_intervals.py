@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from maira.review.effects import Effect, Rated, estimate_effects
+from maira.review.effects import Estimate, OutcomeValues, estimate_effects
 
 ARMS = ("first", "second")
 MEANS = (2.0, 3.0)
@@ -42,7 +42,7 @@ class Design:
         return cls(int(match[1]), int(match[2]))
 
 
-def simulate(design: Design, reader_arm_sd: float, generator: np.random.Generator) -> Rated:
+def simulate(design: Design, reader_arm_sd: float, generator: np.random.Generator) -> OutcomeValues:
     """Return readings with random effects.
 
     Args:
@@ -60,7 +60,7 @@ def simulate(design: Design, reader_arm_sd: float, generator: np.random.Generato
         + generator.normal(0, 0.5, shape)
     )
     readers, studies, arms = (places.ravel().tolist() for places in np.indices(shape))
-    return Rated(
+    return OutcomeValues(
         values.ravel().tolist(),
         [ARMS[arm] for arm in arms],
         [f"reader {reader}" for reader in readers],
@@ -68,7 +68,7 @@ def simulate(design: Design, reader_arm_sd: float, generator: np.random.Generato
     )
 
 
-def contains(effect: Effect, truth: float) -> bool:
+def contains(effect: Estimate, truth: float) -> bool:
     """Return whether the interval of an effect contains a value; an effect without an interval does not."""
     return effect.low is not None and effect.high is not None and effect.low <= truth <= effect.high
 

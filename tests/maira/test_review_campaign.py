@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 
 from maira.cli.main import app
 from maira.review.app import make_app
-from maira.review.campaign import Exclude, Settings, read_campaign
+from maira.review.campaign import CampaignConfig, Exclude, read_campaign
 from maira.review.coordinator import CampaignFile
 from maira.review.export import decisions_csv
 from maira.review.reader_study import read_margins
 from maira.review.security import COORDINATOR, link_tokens
-from maira.review.store import PausedError, Store
+from maira.review.store import SavingBlockedError, Store
 from maira.review.studies import read_campaign_set
 from maira.review.summary import summarize
 from radfact.errors import InputError, RunError
@@ -247,7 +247,7 @@ def test_a_paused_reader_cannot_save(desk: Desk) -> None:
         desk.act("pause", reader=reader)
         answer = delete(browser, "Ada", 1)
         assert (answer.status_code, answer.json()["error"]) == (503, "the coordinator has paused the campaign")
-        with pytest.raises(PausedError):
+        with pytest.raises(SavingBlockedError):
             change(desk.store, "delete", desk.store.study_list("Ada")[0], sentence="d0")
         desk.act("resume", reader=reader)
     desk.act("pause", reader="Bo")
@@ -369,7 +369,7 @@ def test_the_settings_are_stored_for_the_analysis(tmp_path: Path) -> None:
     open_campaign(path).close()
     with closing(Store(tmp_path / "review.sqlite")) as store:
         assert store.campaign is not None
-        assert isinstance(store.campaign.settings, Settings)
+        assert isinstance(store.campaign.settings, CampaignConfig)
         assert store.campaign.settings.analysis.model_dump() == {
             "baseline": "secret-one",
             "margin": 0.05,
@@ -418,7 +418,7 @@ def test_a_failed_addition_of_studies_leaves_the_campaign_as_it_was(
 def test_studies_of_a_split_wait_for_an_active_reader(tmp_path: Path) -> None:
     path = write_campaign(tmp_path, "readers: [Ada]\nassignment: split", SAMPLES[:2])
     with closing(open_campaign(path)) as store:
-        store.act(Exclude(kind="exclude", reader="Ada", reason="Left."))
+        store.apply_action(Exclude(kind="exclude", reader="Ada", reason="Left."))
     with closing(open_campaign(write_campaign(tmp_path, "readers: [Ada]\nassignment: split", SAMPLES[:4]))) as store:
         assert len(store.study_list("Ada")) == 2
         store.add_reader("Bo")

@@ -113,7 +113,7 @@ def test_corrections_without_a_preference_are_counted(store: Store) -> None:
     arguments = ["review", "export", str(store.path), "--manifest", str(folder / "manifest.jsonl")]
     result = CliRunner().invoke(app, [*arguments, "--out", str(folder / "out")])
     assert "preferences: 1, in" in result.output
-    assert "without a preference: 1 (a report without text is no target of the model)" in result.output
+    assert "without a preference: 1 (expected a report with text, found none)" in result.output
     assert "without a preference: 1 (the model's format cannot express the correction)" in result.output
 
 

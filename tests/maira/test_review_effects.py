@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from maira.review.effects import Effect, MixedModel, Rated, estimate_effects, fit_mixed_model
-from maira.review.reader_study import OUTCOMES, judge
+from maira.review.effects import Estimate, MixedModel, OutcomeValues, estimate_effects, fit_mixed_model
+from maira.review.reader_study import OUTCOMES, check_noninferiority
 from radfact.optional import load_stats
 
 pytest.importorskip("statsmodels")
@@ -16,7 +16,7 @@ pytest.importorskip("statsmodels")
 ARMS = ("one", "two")
 
 
-def crossed(readers: int = 3, samples: int = 12, effect: float = 1.0, seed: int = 0) -> Rated:
+def crossed(readers: int = 3, samples: int = 12, effect: float = 1.0, seed: int = 0) -> OutcomeValues:
     """Every reader reads every sample in both arms; the readings vary by reader, sample and draft."""
     generator = np.random.default_rng(seed)
     by_reader, by_sample = generator.normal(0, 1, readers), generator.normal(0, 1, samples)
@@ -32,7 +32,7 @@ def crossed(readers: int = 3, samples: int = 12, effect: float = 1.0, seed: int 
         for s in range(samples)
         for a in (0, 1)
     ]
-    return Rated(*map(list, zip(*rows, strict=True)))
+    return OutcomeValues(*map(list, zip(*rows, strict=True)))
 
 
 def test_a_paired_difference_of_one_reader_is_that_of_the_paired_t_test() -> None:
@@ -51,7 +51,7 @@ def test_a_crossed_design_has_all_random_effects() -> None:
     rated = crossed()
     model = fit_mixed_model(rated, ARMS)
     assert isinstance(model, MixedModel)
-    assert model.effects == ("reader", "study", "draft", "reader × arm")
+    assert model.random_effects == ("reader", "study", "draft", "reader × arm")
     values = np.array(rated.values)
     # In a balanced design the estimates are the means.
     assert model.means == pytest.approx([values[0::2].mean(), values[1::2].mean()], abs=1e-6)
@@ -62,7 +62,7 @@ def test_a_crossed_design_has_all_random_effects() -> None:
 
 
 def test_without_repeated_readings_studies_are_drawn() -> None:
-    rated = Rated([1.0, 2.0, 4.0, math.nan], ["one"] * 4, ["r1"] * 4, ["s1", "s2", "s3", "s4"])
+    rated = OutcomeValues([1.0, 2.0, 4.0, math.nan], ["one"] * 4, ["r1"] * 4, ["s1", "s2", "s3", "s4"])
     effect = estimate_effects(rated, ["one"]).means["one"]
     assert effect.method.startswith("bootstrap of studies: no reader and no study")
     assert effect.value == pytest.approx(7 / 3)
@@ -74,15 +74,17 @@ def test_without_repeated_readings_studies_are_drawn() -> None:
 def test_arms_that_differ_equally_in_all_studies_have_no_interval() -> None:
     """An interval without width would show non-inferiority by any margin."""
     rows = [(float(arm == "two"), arm, reader, sample) for arm in ARMS for reader in "ab" for sample in "uvwxyz"]
-    estimates = estimate_effects(Rated(*map(list, zip(*rows, strict=True))), ARMS)
+    estimates = estimate_effects(OutcomeValues(*map(list, zip(*rows, strict=True))), ARMS)
     difference = estimates.differences[ARMS]
     assert (difference.value, difference.low, difference.method) == (1, None, "no interval: the same in all studies")
 
 
 def test_equal_or_missing_values_have_no_interval() -> None:
-    same = estimate_effects(Rated([0.0] * 4, ["one", "two"] * 2, ["r1", "r2"] * 2, ["s1", "s1", "s2", "s2"]), ARMS)
+    same = estimate_effects(
+        OutcomeValues([0.0] * 4, ["one", "two"] * 2, ["r1", "r2"] * 2, ["s1", "s1", "s2", "s2"]), ARMS
+    )
     assert (same.differences[ARMS].value, same.differences[ARMS].low) == (0, None)
-    missing = estimate_effects(Rated([1.0, 2.0], ["one", "one"], ["r1", "r1"], ["s1", "s2"]), ARMS)
+    missing = estimate_effects(OutcomeValues([1.0, 2.0], ["one", "one"], ["r1", "r1"], ["s1", "s2"]), ARMS)
     assert (missing.means["two"].value, missing.means["two"].n, missing.differences[ARMS].value) == (None, 0, None)
 
 
@@ -103,4 +105,4 @@ def test_the_interval_is_compared_with_the_margin(
     name: str, low: float | None, high: float | None, verdict: str | None
 ) -> None:
     [outcome] = [outcome for outcome in OUTCOMES if outcome.name == name]
-    assert judge(Effect(0.0, low, high, "", 10, 2, 5), 0.5, outcome) == verdict
+    assert check_noninferiority(Estimate(0.0, low, high, "", 10, 2, 5), 0.5, outcome) == verdict

@@ -206,7 +206,7 @@ class CampaignPage {
 
   #showStudy() {
     const { number, sample_id: id, arm, items, comments, decision } = this.#study;
-    // The decision is blinded, too.
+    // The label, not the name, so that the arm does not influence the decision; the table of studies shows both.
     const label = this.#campaign.labels[arm];
     byId("item-title").textContent = visibleText([`Study ${number}`, id, label && `report ${label}`].filter(Boolean).join(" · "));
     byId("items").replaceChildren(...items.map((item, at) => this.#item(item, at, decision)),

@@ -98,7 +98,7 @@ export class Times {
 
   #leave() {
     this.#record("close");
-    // A request that goes on without the page; what it does not deliver is sent by the next page.
+    // The request outlives the page; the next page sends whatever it fails to deliver.
     if (this.#unsent.length) post("/api/times", this.#batch(), { keepalive: true }).catch(() => {});
   }
 
