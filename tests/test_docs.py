@@ -31,8 +31,9 @@ PAGES = {
 }
 TEXTS = {**PAGES, "README.md": (ROOT / "README.md").read_text("utf-8")}
 GUIDES = (
+    *(f"tutorials/{name}.md" for name in ("score", "draft", "train", "judge")),
     "what-radfact-measures.md",
-    *("index.md", "score.md", "prepare.md", "generate.md", "train.md", "review.md", "clusters.md"),
+    *("index.md", "score.md", "prepare.md", "generate.md", "review.md", "clusters.md"),
 )
 """Pages whose blocks marked sh or python run unchanged, in order."""
 PUBLISHED = ("configs/endpoints", "configs/report_to_phrases.yaml")
