@@ -340,6 +340,7 @@ def test_unsent_changes_survive_the_browser(page: Page, running: Running) -> Non
     page.close(run_before_unload=False)
     again.goto(f"{running.url}#1")
     again.get_by_role("button", name="Ada").click()
+    at_study(again, 1)
     saved(again)
     assert running.sentence(0).deleted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -500,7 +501,9 @@ def test_effects_of_keys_are_announced(page: Page) -> None:
     ):
         before = page.locator("#announcer").inner_text()
         press(page, *keys)
-        page.wait_for_function("before => document.getElementById('announcer').innerText !== before", arg=before)
+        page.locator("#announcer", has_text=re.compile(rf"^(?!\s*{re.escape(before.strip())}\s*$)")).wait_for(
+            state="attached"
+        )
         saved(page)
         announcements.append(page.locator("#announcer").inner_text().strip())
     assert announcements == [

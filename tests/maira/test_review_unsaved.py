@@ -46,7 +46,7 @@ def hold(page: Page, **answer: Any) -> None:
     """Keep the next change on its way until `let_go`; then it gets an answer, or else the server's."""
 
     def wait(route: Route) -> None:
-        page.wait_for_function("() => window.isLetGo")
+        page.locator("html[data-let-go]").wait_for()
         if answer:
             route.fulfill(**answer)
         else:
@@ -56,7 +56,7 @@ def hold(page: Page, **answer: Any) -> None:
 
 
 def let_go(page: Page) -> None:
-    page.evaluate("() => { window.isLetGo = true; }")
+    page.evaluate("() => { document.documentElement.dataset.letGo = ''; }")
 
 
 def refuse(page: Page, what: str = "") -> None:

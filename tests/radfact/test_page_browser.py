@@ -150,7 +150,7 @@ def test_the_larger_image_has_zoom_and_window_by_wheel_and_keys(page: Page) -> N
     assert zoom.text_content() == "125 %"
     page.locator("#large-view").hover()
     page.mouse.wheel(0, -300)
-    page.wait_for_function("parseInt(document.getElementById('zoom').textContent) > 125")
+    page.locator("#zoom", has_not_text="125 %").wait_for()
     left = image.evaluate("node => node.getBoundingClientRect().left")
     page.keyboard.press("ArrowLeft")
     assert image.evaluate("node => node.getBoundingClientRect().left") > left
