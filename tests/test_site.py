@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, and works in the browser."""
+"""The documentation site: it builds without a warning, and works in the browser for everyone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from accessibility import serious_violations
 from command_tree import COMMANDS
 
 from docs.add_version import add_version
@@ -142,3 +143,26 @@ def test_search_works_from_disk(words: str, link: str, page: Page, build: Path) 
     page.get_by_placeholder("Search").fill(words)
     page.get_by_placeholder("Search").press("Enter")
     page.locator(f"#search-results a[href*='{link}']").first.wait_for()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_no_page_has_serious_accessibility_violations(page: Page, address: str, build: Path) -> None:
+    serious = {}
+    for path in sorted(build.rglob("*.html")):
+        name = str(path.relative_to(build))
+        page.set_viewport_size({"width": 1366, "height": 768})
+        page.emulate_media(color_scheme="light")
+        page.goto(f"{address}/{VERSION}/{name}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1366, name
+        serious[name, "light"] = serious_violations(page)
+        # The other theme changes only colors, and a narrow page only the sizes of regions. The long generated pages
+        # have the colors of the others.
+        if not name.startswith(("api", "commands-", "genindex")):
+            page.emulate_media(color_scheme="dark")
+            serious[name, "dark"] = serious_violations(page, rules=["color-contrast"])
+        page.set_viewport_size({"width": 420, "height": 768})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420, name
+        serious[name, "narrow"] = serious_violations(page, rules=["scrollable-region-focusable", "aria-hidden-focus"])
+    assert len(serious) > 80
+    assert {key: violations for key, violations in serious.items() if violations} == {}
