@@ -156,13 +156,12 @@ def test_no_page_has_serious_accessibility_violations(page: Page, address: str, 
         page.goto(f"{address}/{VERSION}/{name}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 1366, name
         serious[name, "light"] = serious_violations(page)
-        # The other theme changes only colors, and a narrow page only the sizes of regions. The long generated pages
-        # have the colors of the others.
-        if not name.startswith(("api", "commands-", "genindex")):
+        # The other theme changes only colors, of which these pages have all, and a narrow page the sizes of regions.
+        if name.startswith(("index", "score", "review", "notebooks/")):
             page.emulate_media(color_scheme="dark")
             serious[name, "dark"] = serious_violations(page, rules=["color-contrast"])
         page.set_viewport_size({"width": 420, "height": 768})
         assert page.evaluate("document.documentElement.scrollWidth") <= 420, name
         serious[name, "narrow"] = serious_violations(page, rules=["scrollable-region-focusable", "aria-hidden-focus"])
-    assert len(serious) > 80
+    assert len(serious) > 60
     assert {key: violations for key, violations in serious.items() if violations} == {}
