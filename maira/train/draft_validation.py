@@ -46,8 +46,8 @@ class DraftRound(NamedTuple):
     """Result of one round of drafts.
 
     Attributes:
-        scores: `drafts/...` by RadFact with the offline judge, `boxes/...` by box completion, and with rewards those of
-            `maira.train.monitoring`; None if undefined.
+        scores: `drafts/...` by RadFact with the offline judge, `boxes/...` by box completion, and in post-training
+            those of `maira.train.monitoring`; None if undefined.
         failures: reasons why requests have no response.
     """
 
@@ -87,7 +87,7 @@ class DraftEvaluator:
         self._references: dict[str, Report] = {
             study.sample_id: study.grounded_findings or study.findings or "" for study in studies
         }
-        self._monitor = DraftMonitor() if config.grpo else None
+        self._monitor = DraftMonitor() if config.is_post_training else None
         self.names = [f"drafts/{name}" for name in SCORES] if studies else []
         if any(has_reference_boxes(study) for study in studies):
             self.names += [f"boxes/{name}" for name in BOXES.values()]

@@ -6,16 +6,15 @@ Source: MAIRA-2, appendix B.2.
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -35,7 +34,6 @@ from maira.train.anomalies import (
 )
 from maira.train.blocks import prepare_blocks
 from maira.train.checkpointing import CheckpointManager, check_same_run, read_record, resume_fields
-from maira.train.components import check_context
 from maira.train.config.run_config import BaseTrainConfig
 from maira.train.data.batches import Phase, SkippedSample, StepBatches, iterate_steps
 from maira.train.data.packing import PackedBatch, SampleDataset, StepTotals
@@ -45,10 +43,8 @@ from maira.train.logging import MetricsLogger
 from maira.train.loss import PackedLossModel
 from maira.train.optimizers import make_lr_schedule, make_optimizer
 from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize, sharding
-from maira.train.policy import STATISTICS
 from maira.train.record import RECORD_FILE, make_record
 from maira.train.reward_plot import PLOT_FILE, plot_rewards
-from maira.train.rollouts import RolloutSampler
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.hub import resolve_model
@@ -69,14 +65,45 @@ class StepResult(NamedTuple):
         norm: () tensor, norm of the gradient that the parameters now hold, before clipping.
         norm_value: the same as a number.
         sample_ids: samples of this process's rows.
-        log_probs: of the sampled tokens of each row; empty without a policy.
     """
 
     losses: dict[str, float]
     norm: Tensor
     norm_value: float
     sample_ids: list[str]
-    log_probs: list[Tensor]
+
+
+class Objective(Protocol):
+    """What a run optimizes instead of the cross-entropy of the data: its rows, and its metrics.
+
+    Attributes:
+        statistics: names of `Losses.statistics`.
+    """
+
+    statistics: Sequence[str]
+
+    def iterate(self, first_step: int) -> Generator[StepBatches]:
+        """Yield the steps of a run with the rows of this process.
+
+        Args:
+            first_step: from 0.
+
+        Raises:
+            InputError: a sample cannot be read.
+            RunError: the rows cannot be made.
+        """
+
+    def finish_gradient(
+        self, loss: float, metrics: Mapping[str, float], statistics: Sequence[float], log_probs: Sequence[Tensor]
+    ) -> dict[str, float]:
+        """Return the metrics of a step, `loss` first, once its gradient is computed.
+
+        Args:
+            loss: of the step, over all processes.
+            metrics: of its samples (`StepBatches`).
+            statistics: their sums over all processes.
+            log_probs: `Losses.log_probs` of each row of this process that has them.
+        """
 
 
 @dataclass
@@ -97,7 +124,7 @@ class Trainer:
         anomalies: detector of anomalies.
         origin: fingerprints of model and data, as in `TrainingSetup`.
         validator: validates during the run; None without validation data.
-        sampler: samples the answers to train on; None for those of the data.
+        objective: what is optimized; None for the cross-entropy of the data.
         step: optimizer steps done.
     """
 
@@ -114,7 +141,7 @@ class Trainer:
     anomalies: AnomalyDetector
     origin: dict[str, Any]
     validator: Validator | None = None
-    sampler: RolloutSampler | None = None
+    objective: Objective | None = None
     step: int = 0
 
     def train(self, termination: TerminationSignal) -> None:
@@ -133,7 +160,7 @@ class Trainer:
             self._validate()
             while self.step < self.schedule.steps:
                 started = time.perf_counter()
-                _, batches, skipped, sampled = next(steps)
+                _, batches, skipped, metrics = next(steps)
                 waited = time.perf_counter() - started
                 # Processes that have failed report it here, where no other process waits for their tensors.
                 reports = context.gather((termination.is_received, skipped))
@@ -142,9 +169,7 @@ class Trainer:
                     self._terminate()
                 batches = self._exclude_skipped([sample for _, samples in reports for sample in samples], batches)
                 with context.collective_section():
-                    result = self._compute_gradient(batches, waited, sampled)
-                if self.sampler is not None:
-                    self.sampler.record(result.log_probs)
+                    result = self._compute_gradient(batches, waited, metrics)
                 if (kind := self.anomalies.check(result.losses["loss"], result.norm_value)) is None:
                     with context.collective_section():
                         self._update(result)
@@ -303,15 +328,15 @@ class Trainer:
                 self._write_checkpoint,
                 lambda skipped: self._record_skipped(self.step, skipped, "validation", of=validator.samples),
             )
-            if self.sampler is not None and self.context.is_main and validator.is_due(self.step):
+            if self.objective is not None and self.context.is_main and validator.is_due(self.step):
                 try:
                     plot_rewards(self.config.out / "metrics.jsonl", self.config.out / PLOT_FILE)
                 except (InputError, OSError) as error:  # training continues without the plot
                     self.log.info(f"{PLOT_FILE} is not drawn: {error}")
 
     def _iterate_steps(self) -> Generator[StepBatches]:
-        if self.sampler is not None:
-            return self.sampler.iterate(self.step)
+        if self.objective is not None:
+            return self.objective.iterate(self.step)
         return iterate_steps(
             self.dataset,
             self.schedule,
@@ -322,18 +347,18 @@ class Trainer:
         )
 
     def _compute_gradient(
-        self, batches: list[PackedBatch], waited: float, sampled: Mapping[str, float] = MappingProxyType({})
+        self, batches: list[PackedBatch], waited: float, metrics: Mapping[str, float] = MappingProxyType({})
     ) -> StepResult:
         """Compute losses and gradient of a step from the rows of all processes.
 
         Args:
             batches: rows of this process.
             waited: seconds that this process has waited for them.
-            sampled: metrics of sampled answers; without a reward, the loss is not finite.
+            metrics: of their samples.
         """
         totals, weight = batches[0].totals, self.model.training.patch_weight
         log_probs: list[Tensor] = []
-        count = 2 + (len(STATISTICS) if self.sampler is not None else 0)
+        count = 2 + (len(self.objective.statistics) if self.objective is not None else 0)
         sums = torch.zeros(count, dtype=torch.float64, device=self.context.device)
         for number, batch in enumerate(batches, start=1):
             self.log.count_row(batch, waited if number == 1 else 0.0)
@@ -341,8 +366,9 @@ class Trainer:
                 losses = self.model(batch.to(self.context.device))
                 self.model.backward(losses.total(totals, weight))
             sums[:2] += torch.stack([losses.answer.detach(), losses.patches.detach()])
-            if losses.statistics is not None and losses.log_probs is not None:
+            if losses.statistics is not None:
                 sums[2:] += losses.statistics
+            if losses.log_probs is not None:
                 log_probs.append(losses.log_probs)
         norm = self.model.gradient_norm()
         # The only synchronization with the device, apart from the checks of a row's tokens.
@@ -350,13 +376,10 @@ class Trainer:
         terms = {"answer": answer / totals.answer_tokens, "patches": patches / totals.samples}
         loss = terms["answer"] + weight * terms["patches"]
         losses_by_name = {"loss": loss} | (terms if weight else {})
-        if sampled:
-            tokens, *others = statistics
-            means = {name: value / max(1.0, tokens) for name, value in zip(STATISTICS[1:], others, strict=True)}
-            loss = loss if math.isfinite(sampled["reward"]) else math.nan
-            losses_by_name = {"loss": loss, **sampled, **means}
+        if self.objective is not None:
+            losses_by_name = self.objective.finish_gradient(loss, metrics, statistics, log_probs)
         sample_ids = [sample_id for batch in batches for sample_id in batch.sample_ids]
-        return StepResult(losses_by_name, norm, norm_value, sample_ids, log_probs)
+        return StepResult(losses_by_name, norm, norm_value, sample_ids)
 
     def _update(self, result: StepResult) -> None:
         """Clip the gradient and take an optimizer step."""
@@ -418,7 +441,7 @@ class TrainingSetup:
         origin: `model`, a fingerprint of the checkpoint to start from (None: a fresh model), and others; empty in
             processes other than the main one.
         make_validator: makes the validator from the logger and the number of steps; None without validation data.
-        make_sampler: makes the sampler of answers from model, schedule and logger; None for the answers of the data.
+        make_objective: makes what is optimized from model, schedule and logger; None for the cross-entropy of the data.
     """
 
     training: PackedLossModel
@@ -428,7 +451,7 @@ class TrainingSetup:
     only_trained: bool
     origin: dict[str, Any]
     make_validator: Callable[[MetricsLogger, int], Validator] | None = None
-    make_sampler: Callable[[ParallelModel, DataSchedule, MetricsLogger], RolloutSampler] | None = None
+    make_objective: Callable[[ParallelModel, DataSchedule, MetricsLogger], Objective] | None = None
 
 
 def run_training(
@@ -496,7 +519,6 @@ def _make_trainer(
 ) -> Trainer:
     schedule = DataSchedule(setup.dataset.table, config)
     schedule.check(setup.dataset.sample_id, context.size)
-    check_context(setup.dataset.table, setup.model_config, setup.dataset.sample_id)
     prepare_blocks(setup.training, config)
     with context.collective_section():
         model = parallelize(setup.training, config, context)
@@ -519,7 +541,7 @@ def _make_trainer(
         anomalies=AnomalyDetector(config.faults),
         origin=setup.origin,
         validator=setup.make_validator(log, schedule.steps) if setup.make_validator else None,
-        sampler=setup.make_sampler(model, schedule, log) if setup.make_sampler else None,
+        objective=setup.make_objective(model, schedule, log) if setup.make_objective else None,
     )
 
 

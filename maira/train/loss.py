@@ -1,4 +1,4 @@
-"""Training losses: cross-entropy or policy gradient of the answers, and an auxiliary loss of a trained encoder.
+"""Training losses: cross-entropy or another objective of the answers, and an auxiliary loss of a trained encoder.
 
 Source: MAIRA-2, appendix B.2 (cross-entropy).
 """
@@ -20,12 +20,12 @@ class Losses(NamedTuple):
     """Losses of one packed row as sums, so that those of a step add up however it was packed.
 
     Attributes:
-        answer: () cross-entropy, or loss of the policy, summed over answer tokens.
+        answer: () cross-entropy summed over answer tokens, or the sum of another objective.
         patches: () auxiliary loss, summed over samples; 0 without.
         per_sample: (samples,) cross-entropy, summed over each sample's answer, without a gradient.
         tokens: (samples,) answer tokens of each sample.
         log_probs: (answer tokens,) of the policy, without a gradient; None without a policy.
-        statistics: (`maira.train.policy.STATISTICS`,) of the policy, summed over answer tokens.
+        statistics: sums of the objective, named by `maira.train.loop.Objective.statistics`; None for cross-entropy.
     """
 
     answer: Tensor
@@ -68,10 +68,7 @@ def answer_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses
         head: layer that computes logits.
         batch: the row.
     """
-    # (answer tokens, vocabulary)
-    logits = head(hidden[0].index_select(0, batch.answers)).float()
-    # (answer tokens,)
-    losses = F.cross_entropy(logits, batch.targets, reduction="none")
+    losses = token_losses(hidden, head, batch)
     zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
     return Losses(
         answer=losses.sum(),
@@ -79,6 +76,19 @@ def answer_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses
         per_sample=zeros.index_add(0, batch.answer_samples, losses.detach()),
         tokens=zeros.index_add(0, batch.answer_samples, torch.ones_like(losses)),
     )
+
+
+def token_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Tensor:
+    """Compute the cross-entropy of each token of a row's answers: (answer tokens,).
+
+    Args:
+        hidden: (1, tokens, width), output of the language model's last layer.
+        head: layer that computes logits.
+        batch: the row.
+    """
+    # (answer tokens, vocabulary)
+    logits = head(hidden[0].index_select(0, batch.answers)).float()
+    return F.cross_entropy(logits, batch.targets, reduction="none")
 
 
 class MairaLossModel(PackedLossModel):
@@ -89,7 +99,7 @@ class MairaLossModel(PackedLossModel):
         kinds: number of kinds of findings that the auxiliary loss predicts.
         patch_weight: weight of the auxiliary loss; 0 for none.
         kernel: name of the attention kernel (`attention.select_kernel`).
-        policy: loss of sampled answers; None for rows of answers of the data.
+        policy: loss of rows of sampled answers or of pairs of answers; other rows have the cross-entropy.
     """
 
     def __init__(
@@ -124,7 +134,8 @@ class MairaLossModel(PackedLossModel):
             use_cache=False,
             **attention.packed_kwargs(self.kernel, batch),
         ).last_hidden_state
-        losses_of = answer_losses if batch.policy is None or self.policy is None else self.policy
+        is_supervised = batch.policy is None and batch.reference is None
+        losses_of = answer_losses if is_supervised or self.policy is None else self.policy
         losses: Losses = losses_of(hidden, self.model.language_model.lm_head, batch)
         return losses._replace(patches=self._patch_loss(patches, batch))
 

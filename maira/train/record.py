@@ -36,10 +36,12 @@ class SourceRecord(Record):
     Attributes:
         sha256: of the manifest or file; None if it is not known, as for shards.
         studies: studies, or conversations of a judge, with at least one sample.
-        samples: number of samples by task.
+        samples: number of samples by task, with preferences of pairs.
+        preferences_sha256: of the file of preferences; None without.
     """
 
     sha256: str | None = None
+    preferences_sha256: str | None = None
     studies: int
     samples: dict[str, int]
 
@@ -76,13 +78,21 @@ def make_record(config: BaseTrainConfig, origin: dict[str, Any], rows: npt.NDArr
         name=on_hub[0] if on_hub else None, commit=on_hub[1] if on_hub else None, fingerprint=origin["model"]
     )
     keys = origin.get("train") or [None] * len(config.train)
+    preferences = origin.get("preferences") or [None] * len(config.train)
     data = []
     for index, key in enumerate(keys):
         own = rows[rows["source"] == index]
         tasks, counts = np.unique(own["task"], return_counts=True)
         samples = {str(ALL_TASKS[task]): int(count) for task, count in zip(tasks, counts, strict=True)}
         studies = len(np.unique(own["number"]))
-        data.append(SourceRecord(sha256=key if isinstance(key, str) else None, studies=studies, samples=samples))
+        data.append(
+            SourceRecord(
+                sha256=key if isinstance(key, str) else None,
+                preferences_sha256=preferences[index],
+                studies=studies,
+                samples=samples,
+            )
+        )
     return TrainingRecord(
         software=project_version(), config=config.model_dump(mode="json"), model=model, data=tuple(data), steps=steps
     )

@@ -1,22 +1,29 @@
-"""Training of a MAIRA-2 model to write reports, by the reports of the data or by rewards of its own.
+"""Training of a MAIRA-2 model to write reports, by those of the data, by rewards of its own, or by preferences.
 
 Source: MAIRA-2, appendix B.2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
+from torch import nn
 
 from maira.model.config import context_window
-from maira.train.components import TOKENIZER_STUDIES, load_model, set_trainable
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.train.components import TOKENIZER_STUDIES, check_context, load_model, set_trainable
 from maira.train.config.run_config import FromScratch, TrainConfig
-from maira.train.data.dataset import data_fingerprints, iterate_texts, open_dataset
+from maira.train.data.dataset import StudyDataset, data_fingerprints, iterate_texts, open_dataset
+from maira.train.data.packing import SampleDataset
+from maira.train.data.preferences import open_preferences
 from maira.train.data.schedule import DataSchedule
+from maira.train.dpo import PreferenceLoss, PreferenceOptimization
 from maira.train.export import write_checkpoint
 from maira.train.logging import MetricsLogger
-from maira.train.loop import TrainingSetup, attention_kernel, main_process_first, run_training
+from maira.train.loop import Objective, TrainingSetup, attention_kernel, main_process_first, run_training
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import DistributedContext, ParallelModel, sharding
 from maira.train.rewards import ReportReward
@@ -51,11 +58,61 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
     Raises:
         InputError: the configuration, a manifest or an image cannot be used.
     """
+    if config.grpo is not None and config.grpo.engine == "vllm":
+        from maira.train.rollout_engine import check_engine
+
+        check_engine(config, context)
     model, processor = load_model(
         config,
         iterate_texts(config, TOKENIZER_STUDIES),
         empty=not context.is_main and sharding(config, context) == "fsdp",
     )
+    window, origin = context_window(model.config.text_config), data_fingerprints(config) if context.is_main else {}
+    dataset: SampleDataset
+    policy: nn.Module | None = None
+    make_objective: Callable[[ParallelModel, DataSchedule, MetricsLogger], Objective] | None = None
+    kinds = 0
+    if config.dpo:
+        pairs = dataset = open_preferences(config, processor, window)
+        policy = PreferenceLoss(config.dpo)
+
+        def make_objective(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> Objective:
+            return PreferenceOptimization(config, pairs, schedule, model, origin.get("model"), log)
+
+    else:
+        answers = dataset = _open_answers(config, model, processor, context, console)
+        kinds = len(answers.kinds)
+        if config.grpo:
+            prompts = dataset = PromptDataset(answers, config.grpo, window)
+            policy, reward = policy_loss(config.grpo, model, processor), ReportReward(config.grpo.reward)
+
+            def make_objective(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> Objective:
+                return RolloutSampler(config, prompts, schedule, model, processor, reward, log)
+
+        check_context(dataset.table, model.config, dataset.sample_id)
+    set_trainable(model, config)
+    return TrainingSetup(
+        MairaLossModel(model, kinds, config.patch_loss, attention_kernel(config, context), policy),
+        dataset,
+        model.config,
+        lambda folder: write_checkpoint(model, processor, config, context, folder),
+        only_trained=not isinstance(config.model, FromScratch),
+        origin=origin,
+        make_validator=(lambda log, steps: make_report_validator(config, processor, context, log, steps))
+        if config.validation.sources
+        else None,
+        make_objective=make_objective,
+    )
+
+
+def _open_answers(
+    config: TrainConfig,
+    model: MairaForConditionalGeneration,
+    processor: MairaProcessor,
+    context: DistributedContext,
+    console: Console,
+) -> StudyDataset:
+    """Open the samples of the studies, and print which of their inputs are not used."""
     vision = model.config.vision_config
     grid = vision.image_size // vision.patch_size if config.patch_loss else None
     dataset = main_process_first(
@@ -70,27 +127,4 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
             console.print(
                 f"{count} of {len(dataset.table)} answers: {note}", highlight=False, markup=False, soft_wrap=True
             )
-    policy = policy_loss(config.grpo, model, processor) if config.grpo else None
-    set_trainable(model, config)
-    kernel = attention_kernel(config, context)
-    training = MairaLossModel(model, len(dataset.kinds), config.patch_loss, kernel, policy)
-    prompts, make_sampler = None, None
-    if config.grpo:
-        prompts = PromptDataset(dataset, config.grpo, context_window(model.config.text_config))
-        reward = ReportReward(config.grpo.reward)
-
-        def make_sampler(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> RolloutSampler:
-            return RolloutSampler(config, prompts, schedule, model, processor, reward, log)
-
-    return TrainingSetup(
-        training,
-        prompts or dataset,
-        model.config,
-        lambda folder: write_checkpoint(model, processor, config, context, folder),
-        only_trained=not isinstance(config.model, FromScratch),
-        origin=data_fingerprints(config) if context.is_main else {},
-        make_validator=(lambda log, steps: make_report_validator(config, processor, context, log, steps))
-        if config.validation.sources
-        else None,
-        make_sampler=make_sampler,
-    )
+    return dataset

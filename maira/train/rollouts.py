@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,7 +37,7 @@ from maira.train.data.sources import UnreadableSample, check_images
 from maira.train.generation import evaluation_mode, generation_engine, keep_task_report, study_on_disk
 from maira.train.logging import MetricsLogger
 from maira.train.parallel import DistributedContext, ParallelModel
-from maira.train.policy import PolicyLoss
+from maira.train.policy import STATISTICS, PolicyLoss
 from maira.train.rewards import ReportReward, SampleReward
 from radfact.records import Report
 
@@ -153,6 +153,8 @@ class RolloutSampler:
         log: receives messages.
     """
 
+    statistics: Sequence[str] = STATISTICS
+
     def __init__(
         self,
         config: TrainConfig,
@@ -190,12 +192,21 @@ class RolloutSampler:
                 yield batches._replace(number=following, rows=self._rows, skipped=[])
             self._rows = []
 
-    def record(self, log_probs: Sequence[torch.Tensor]) -> None:
-        """Keep the log-probabilities of the sampled tokens for the further steps with the same responses.
+    def finish_gradient(
+        self,
+        loss: float,
+        metrics: Mapping[str, float],
+        statistics: Sequence[float],
+        log_probs: Sequence[torch.Tensor],
+    ) -> dict[str, float]:
+        """Return the metrics of a step; without a reward, its loss is not finite. See `maira.train.loop.Objective`."""
+        self._record(log_probs)
+        tokens, *sums = statistics
+        means = {name: value / max(1.0, tokens) for name, value in zip(STATISTICS[1:], sums, strict=True)}
+        return {"loss": loss if math.isfinite(metrics["reward"]) else math.nan, **metrics, **means}
 
-        Args:
-            log_probs: (answer tokens,) of each row of this process, by the weights that sampled them.
-        """
+    def _record(self, log_probs: Sequence[torch.Tensor]) -> None:
+        """Keep the log-probabilities of the sampled tokens for the further steps with the same responses."""
         rows = []
         for batch, own in zip(self._rows, log_probs, strict=True):
             targets = batch.policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from data.image_check import ImageCheck
 from maira.model.prompts import Preset, Task
@@ -92,12 +92,14 @@ class DataSource(Record):
     Attributes:
         manifest: `manifest.jsonl`; a relative path is relative to the working directory.
         shards: instead, the folder or URL of shards (`maira pack`).
+        preferences: pairs of a chosen and a rejected report of these studies (`preferences.jsonl`), for `dpo`.
         split: only the studies of this split; None for all.
         tasks: factors of the configuration's shares; a task that is not named is omitted. None: all factors are 1.
     """
 
     manifest: Path | None = None
     shards: str | None = None
+    preferences: Path | None = None
     split: str | None = None
     tasks: dict[Task, NonNegative] | None = None
 
@@ -106,6 +108,12 @@ class DataSource(Record):
         if (self.manifest is None) == (self.shards is None):
             raise ValueError("expected either a manifest or shards")
         return self
+
+    @model_serializer(mode="wrap")
+    def _dump(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Omit missing preferences, so that runs of earlier versions have the same configuration and resume."""
+        values: dict[str, Any] = handler(self)
+        return values if self.preferences is not None else {k: v for k, v in values.items() if k != "preferences"}
 
 
 class LoraOptions(Record):
@@ -232,6 +240,20 @@ class GrpoConfig(Record):
     temperature: PositiveFloat = 1.0
     max_new_tokens: PositiveInt | None = None
     reward: RewardConfig = RewardConfig()
+
+
+class DpoConfig(Record):
+    """Options of direct preference optimization (Rafailov et al., "Direct Preference Optimization", 2023, section 4).
+
+    Attributes:
+        beta: weight of the log-probability ratios of model and reference model in the reward. The larger it is, the
+            closer the model stays to the reference model.
+        nll_weight: weight of the mean negative log-likelihood per token of the chosen answer, which keeps its
+            probability from falling (Pang et al., "Iterative Reasoning Preference Optimization", 2024, section 2).
+    """
+
+    beta: PositiveFloat = 0.1
+    nll_weight: NonNegative = 0.0
 
 
 class BaseTrainConfig(Record):
@@ -372,6 +394,7 @@ class TrainConfig(BaseTrainConfig):
         patch_loss: weight of an auxiliary loss that predicts for every patch of a trained encoder which labeled
             findings cover it; 0 for none. Its head is not part of the checkpoint.
         grpo: train by rewards of sampled reports instead of the reports of the data.
+        dpo: train by preferences between two reports instead of the reports of the data.
     """
 
     model: Path | FromScratch
@@ -384,6 +407,7 @@ class TrainConfig(BaseTrainConfig):
     preset: Preset = "release"
     patch_loss: NonNegative = 0.0
     grpo: GrpoConfig | None = None
+    dpo: DpoConfig | None = None
 
     @field_validator("train", mode="before")
     @classmethod
@@ -399,18 +423,38 @@ class TrainConfig(BaseTrainConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_preferences(self) -> TrainConfig:
+        if any(source.preferences is not None for source in self.validation.sources):
+            raise ValueError("validation.sources: preferences are used in training only; remove them")
+        has_preferences = [source.preferences is not None for source in self.train if self.shares(source)]
+        if self.dpo is None and any(has_preferences):
+            raise ValueError("dpo: expected its options with the preferences of a source, such as dpo={}")
+        if self.dpo is not None and not all(has_preferences):
+            raise ValueError("train: expected `preferences` in each source with dpo")
+        return self
+
+    @model_validator(mode="after")
+    def _check_post_training(self) -> TrainConfig:
+        if not self.is_post_training:
+            return self
+        name = "grpo" if self.grpo is not None else "dpo"
+        if self.grpo is not None and self.dpo is not None:
+            raise ValueError("dpo: expected either grpo or dpo; remove one of them")
+        if not isinstance(self.model, Path):
+            raise ValueError("model: expected the folder of a trained checkpoint, found the options of a new model")
+        if any("phrase" in self.shares(source) for source in self.train):
+            raise ValueError(f"tasks: phrase grounding has no report for {name}; set tasks={{grounded: 1}}")
+        if self.patch_loss:
+            raise ValueError(f"patch_loss: is not part of {name}; remove it")
+        if self.lora is not None and self.lora.dropout:
+            raise ValueError(f"lora.dropout: expected 0 with {name}, which compares with probabilities without dropout")
+        return self
+
+    @model_validator(mode="after")
     def _check_grpo(self) -> TrainConfig:
         grpo = self.grpo
         if grpo is None:
             return self
-        if not isinstance(self.model, Path):
-            raise ValueError("model: expected the folder of a trained checkpoint, found the options of a new model")
-        if any("phrase" in self.shares(source) for source in self.train):
-            raise ValueError("tasks: phrase grounding has no report to reward; set tasks={grounded: 1}")
-        if self.patch_loss:
-            raise ValueError("patch_loss: is not part of grpo; remove it")
-        if self.lora is not None and self.lora.dropout:
-            raise ValueError("lora.dropout: expected 0 with grpo, whose responses are sampled without dropout")
         if self.global_batch % grpo.num_generations:
             raise ValueError(
                 f"global_batch: expected a multiple of grpo.num_generations, which is {grpo.num_generations}, found "
@@ -426,6 +470,11 @@ class TrainConfig(BaseTrainConfig):
                     f"{name}: expected a multiple of grpo.num_iterations, which is {grpo.num_iterations}, found {every}"
                 )
         return self
+
+    @property
+    def is_post_training(self) -> bool:
+        """Whether a trained model is trained further by rewards or preferences."""
+        return self.grpo is not None or self.dpo is not None
 
     @property
     def samples_per_draw(self) -> int:

@@ -148,6 +148,30 @@ class StudyDataset:
             InputError: the study has changed since the table was made.
         """
         lengths = self.table[row]
+        task = TASKS[int(lengths["task"])]
+        study, radiographs = self.read(row)
+        height, width = radiographs[0].shape
+        example = study_example(study, task, int(lengths["phrase"]), self.config, (width, height))
+        ids, prompt_tokens = encode_example(example, self.processor)
+        self._check_unchanged(row, study, prompt_tokens, len(ids) - prompt_tokens)
+        coverage = None
+        if self.patch_grid is not None:
+            coverage = patch_coverage(study, self.kinds, self.patch_grid, CropMap(width, height))
+        return EncodedSample(study.sample_id, task, ids, prompt_tokens, self.preprocess(radiographs), coverage)
+
+    def preprocess(self, radiographs: Sequence[Gray]) -> npt.NDArray[np.float32]:
+        """Return images as the model reads them, (images, size, size)."""
+        # One of three equal channels, since images travel between processes and to the accelerator.
+        images: npt.NDArray[np.float32] = self.processor.image_processor(radiographs)["pixel_values"][:, 0].numpy()
+        return images
+
+    def read(self, row: int) -> tuple[Study, list[Gray]]:
+        """Return the study of a sample without the inputs to drop, and its images that the task reads.
+
+        Raises:
+            UnreadableSample: an image cannot be read, or cannot be a chest radiograph.
+        """
+        lengths = self.table[row]
         source, task = self.sources[int(lengths["source"])], TASKS[int(lengths["task"])]
         sample = source.read(int(lengths["number"]))
         study = drop_inputs(sample.study, self.config.drop)
@@ -155,22 +179,18 @@ class StudyDataset:
         radiographs = [source.radiograph(sample, c) for c in columns if getattr(study, c) is not None]
         if self.config.faults.image_check == "refuse":
             self._check_pixels(study, columns, radiographs)
-        height, width = radiographs[0].shape
-        example = _example(study, task, int(lengths["phrase"]), self.config, (width, height))
-        ids, prompt_tokens = encode_example(example, self.processor)
-        if (prompt_tokens, len(ids)) != (lengths["prompt"], lengths["prompt"] + lengths["answer"]):
+        return study, radiographs
+
+    def _check_unchanged(self, row: int, study: Study, prompt: int, answer: int) -> None:
+        """Raise InputError if a sample has other numbers of tokens than in the table."""
+        lengths = self.table[row]
+        if (prompt, answer) != (lengths["prompt"], lengths["answer"]):
             raise InputError(
                 f"expected {lengths['prompt'] + lengths['answer']} tokens in sample '{study.sample_id}', as when the "
-                f"run began, found {len(ids)}; the data of a run must not change",
+                f"run began, found {prompt + answer}; the data of a run must not change",
                 code=ErrorCode.MISMATCH,
-                file=source.location,
+                file=self.sources[int(lengths["source"])].location,
             )
-        # One of three equal channels, since images travel between processes and to the accelerator.
-        images = self.processor.image_processor(radiographs)["pixel_values"][:, 0].numpy()
-        coverage = None
-        if self.patch_grid is not None:
-            coverage = patch_coverage(study, self.kinds, self.patch_grid, CropMap(width, height))
-        return EncodedSample(study.sample_id, task, ids, prompt_tokens, images, coverage)
 
     def _check_pixels(self, study: Study, columns: Sequence[str], radiographs: Sequence[Gray]) -> None:
         """Raise UnreadableSample if one of a study's images cannot be a chest radiograph."""
@@ -239,7 +259,7 @@ def iterate_texts(config: TrainConfig, limit: int) -> Iterator[str]:
     for opened, number, study, size in islice(headers, limit):
         for task in ("findings", "grounded"):
             with _locate_errors(opened, number):
-                example = _example(drop_inputs(study, config.drop), task, 0, config, size)
+                example = study_example(drop_inputs(study, config.drop), task, 0, config, size)
             yield example.prompt + (example.target or "")
 
 
@@ -312,7 +332,19 @@ def patch_coverage(study: Study, kinds: Sequence[str], grid: int, crop: CropMap)
     return coverage.reshape(grid * grid, len(kinds))
 
 
-def _example(study: Study, task: Task, phrase: int, config: TrainConfig, size: tuple[int, int]) -> Example:
+def study_example(study: Study, task: Task, phrase: int, config: TrainConfig, size: tuple[int, int]) -> Example:
+    """Make the sample of a task from a study of a run, without warnings about unused inputs.
+
+    Args:
+        study: study.
+        task: task of the model.
+        phrase: index of the phrase to ground; ignored for other tasks.
+        config: its preset.
+        size: (width, height) of the frontal in pixels.
+
+    Raises:
+        InputError: as `make_example`.
+    """
     text = (study.phrases or [])[phrase] if task == "phrase" else None
     with warnings.catch_warnings():
         # Counted in the table, and reported once for all samples.
@@ -327,19 +359,21 @@ def data_fingerprints(config: TrainConfig) -> dict[str, Any]:
         InputError: the model or a source does not exist.
     """
     model = fingerprint(config.model) if isinstance(config.model, Path) else None
-    return {"model": model, "train": [_content_key(source) for source in config.train]}
+    keys = {"model": model, "train": [_content_key(source) for source in config.train]}
+    preferences = [None if source.preferences is None else _sha256(source.preferences) for source in config.train]
+    return keys | ({"preferences": preferences} if any(preferences) else {})
 
 
 def _content_key(source: DataSource) -> Any:
-    if source.manifest is None:
-        return open_source(source).key()
+    return open_source(source).key() if source.manifest is None else _sha256(source.manifest)
+
+
+def _sha256(path: Path) -> str:
     try:
-        with source.manifest.open("rb") as file:
+        with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=source.manifest
-        ) from None
+        raise InputError(f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
 @dataclass(frozen=True)
@@ -384,7 +418,7 @@ class _TableMaker:
             study = drop_inputs(full_study, self.config.drop)
             for task, phrase in _answers(study, tasks):
                 with _locate_errors(source, number):
-                    example = _example(study, task, phrase, self.config, frontal_size)
+                    example = study_example(study, task, phrase, self.config, frontal_size)
                     ids, prompt = encode_example(example, self.processor)
                 lengths = (len(example.images), prompt, len(ids) - prompt)
                 rows.append((index, number, TASKS.index(task), phrase, *lengths))

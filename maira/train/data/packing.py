@@ -83,6 +83,20 @@ def _to_device(value: Tensor, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Preference:
+    """The rejected answer to a prompt.
+
+    Attributes:
+        rejected_ids: tokens of the prompt and the rejected answer.
+        log_probs: log-probabilities of the chosen and the rejected answer by the reference model; None before they are
+            computed.
+    """
+
+    rejected_ids: list[int]
+    log_probs: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
 class EncodedSample:
     """A sample as model inputs.
 
@@ -95,6 +109,7 @@ class EncodedSample:
         coverage: (patches, kinds), share of each patch of the frontal that each labeled kind covers; None without the
             auxiliary loss.
         policy: of a sampled answer; None for an answer of the data.
+        preference: of a pair of answers, whose chosen answer is the sample's; None for one answer.
     """
 
     sample_id: str
@@ -104,6 +119,14 @@ class EncodedSample:
     images: npt.NDArray[np.float32]
     coverage: npt.NDArray[np.float32] | None = None
     policy: PolicyTargets | None = None
+    preference: Preference | None = None
+
+    @property
+    def answers(self) -> list[EncodedSample]:
+        """The sample, and the same prompt with the rejected answer if there is one."""
+        if self.preference is None:
+            return [self]
+        return [self, replace(self, input_ids=self.preference.rejected_ids)]
 
 
 class SampleDataset(Protocol):
@@ -157,6 +180,8 @@ class PackedBatch:
         sample_ids, tasks: of each sample, without padding.
         totals: of the optimizer step that the row belongs to.
         policy: of sampled answers; None for answers of the data.
+        reference: (samples,) float32, log-probability of each sample's answer by the reference model. Samples are
+            chosen and rejected answers of pairs in turn. None for other rows.
     """
 
     input_ids: Tensor
@@ -174,6 +199,7 @@ class PackedBatch:
     tasks: tuple[Task | JudgeTask, ...]
     totals: StepTotals
     policy: PolicyTargets | None = None
+    reference: Tensor | None = None
 
     def to(self, device: torch.device) -> PackedBatch:
         """Return the batch with its tensors on a device."""
@@ -249,15 +275,16 @@ def _pack_tightly(order: Sequence[int], lengths: Sequence[int], budget: int, row
     return bins
 
 
-def collate(encoded: Sequence[EncodedSample], totals: StepTotals, pad_id: int, multiple: int = 1) -> PackedBatch:
-    """Concatenate samples to the tensors of one row.
+def collate(samples: Sequence[EncodedSample], totals: StepTotals, pad_id: int, multiple: int = 1) -> PackedBatch:
+    """Concatenate samples to the tensors of one row; pairs of answers become two samples each.
 
     Args:
-        encoded: the samples.
+        samples: the samples.
         totals: of the optimizer step that the row belongs to.
         pad_id: padding token.
         multiple: the row is padded to a multiple of this many tokens.
     """
+    encoded = [answer for sample in samples for answer in sample.answers]
     lengths = np.array([len(sample.input_ids) for sample in encoded])
     starts = np.concatenate(([0], lengths.cumsum()))
     used = int(starts[-1])
@@ -276,6 +303,7 @@ def collate(encoded: Sequence[EncodedSample], totals: StepTotals, pad_id: int, m
     images = np.array([len(sample.images) for sample in encoded])
     coverages = [sample.coverage for sample in encoded if sample.coverage is not None]
     policies = [sample.policy for sample in encoded if sample.policy is not None]
+    references = [p.log_probs for sample in samples if (p := sample.preference) is not None and p.log_probs is not None]
     return PackedBatch(
         input_ids=torch.from_numpy(ids)[None],
         position_ids=torch.from_numpy(positions)[None],
@@ -292,4 +320,5 @@ def collate(encoded: Sequence[EncodedSample], totals: StepTotals, pad_id: int, m
         tasks=tuple(sample.task for sample in encoded),
         totals=totals,
         policy=PolicyTargets.cat(policies) if policies else None,
+        reference=torch.tensor(references).flatten() if references else None,
     )

@@ -1,0 +1,228 @@
+"""Direct preference optimization (DPO) on packed rows, with log-probabilities of the reference model computed once.
+
+docs/post-training.md explains why TRL's trainer is not used.
+
+Source: Rafailov et al., "Direct Preference Optimization", 2023, section 4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from maira.train.config.run_config import DpoConfig, TrainConfig
+from maira.train.data.batches import EncodedRow, StepBatches, collate_row, encode_row, iterate_steps
+from maira.train.data.packing import PackedBatch, StepTotals
+from maira.train.data.preferences import PreferenceDataset
+from maira.train.data.schedule import DataSchedule
+from maira.train.data.workers import map_in_workers
+from maira.train.generation import evaluation_mode
+from maira.train.logging import MetricsLogger
+from maira.train.loss import Losses, token_losses
+from maira.train.parallel import ParallelModel
+from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import read_json, write_json
+
+REFERENCE_FILE = "reference.json"
+"""File in the folder of a run with the log-probabilities of the reference model."""
+_STATISTICS = ("pairs", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "nll_loss")
+"""Sums over the pairs of a row, by the names that TRL gives their means."""
+
+
+class PreferenceLoss(nn.Module):
+    """The loss of pairs of answers, summed over pairs.
+
+    Args:
+        config: options of the objective.
+    """
+
+    def __init__(self, config: DpoConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def forward(self, hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:
+        """Compute the loss of a row of pairs.
+
+        Args:
+            hidden: (1, tokens, width), output of the language model's last layer.
+            head: layer that computes logits.
+            batch: the row.
+
+        Raises:
+            ValueError: the answers of the row are no pairs.
+        """
+        if batch.reference is None:
+            raise ValueError("expected a row of pairs of answers")
+        # (answer tokens,)
+        losses = token_losses(hidden, head, batch)
+        zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
+        # (samples,)
+        log_probs = zeros.index_add(0, batch.answer_samples, -losses)
+        tokens = zeros.index_add(0, batch.answer_samples, torch.ones_like(losses))
+        # (pairs,)
+        chosen, rejected = (self._config.beta * (log_probs - batch.reference)).view(-1, 2).unbind(1)
+        margins = chosen - rejected
+        nll = -(log_probs / tokens)[::2]
+        pair_losses = -F.logsigmoid(margins) + self._config.nll_weight * nll
+        terms = (torch.ones_like(margins), chosen, rejected, margins, (margins > 0).float(), nll)
+        return Losses(
+            answer=pair_losses.sum(),
+            patches=losses.new_zeros(()),
+            per_sample=-log_probs.detach(),
+            tokens=tokens,
+            statistics=torch.stack([term.detach().sum() for term in terms]).double(),
+        )
+
+
+class PreferenceOptimization:
+    """The pairs of each step, with log-probabilities of their answers by the initial weights.
+
+    These are computed before the first step and saved to the folder of the run, so that the reference model needs no
+    memory during the training, and a resumed run has the same ones.
+
+    Args:
+        config: run config.
+        dataset: pairs.
+        schedule: order of the pairs.
+        model: model in training.
+        fingerprint: of the initial weights; None in processes other than the main one.
+        log: receives messages.
+    """
+
+    statistics: Sequence[str] = _STATISTICS
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        dataset: PreferenceDataset,
+        schedule: DataSchedule,
+        model: ParallelModel,
+        fingerprint: Any,
+        log: MetricsLogger,
+    ) -> None:
+        self._config, self._dataset, self._schedule = config, dataset, schedule
+        self._model, self._context, self._fingerprint, self._log = model, model.context, fingerprint, log
+
+    def iterate(self, first_step: int) -> Generator[StepBatches]:
+        """Yield the steps of a run with the rows of this process.
+
+        Args:
+            first_step: from 0.
+
+        Raises:
+            InputError: a sample cannot be read, or the run resumes without the log-probabilities of its beginning.
+        """
+        self._dataset.reference = self._load(first_step)
+        if self._dataset.reference is None:
+            self._dataset.reference = self._compute()
+            self._save(self._dataset.reference)
+        rank, size = self._context.rank, self._context.size
+        workers = self._config.workers
+        with closing(
+            iterate_steps(self._dataset, self._schedule, first_step, rank=rank, world_size=size, workers=workers)
+        ) as steps:
+            for step in steps:
+                # The loss is the mean over pairs, not over answer tokens.
+                totals = StepTotals(step.rows[0].totals.samples, step.rows[0].totals.samples)
+                yield step._replace(
+                    rows=[replace(row, totals=totals) for row in step.rows],
+                    skipped=[sample._replace(answer_tokens=1) for sample in step.skipped],
+                )
+
+    def finish_gradient(
+        self, loss: float, metrics: Mapping[str, float], statistics: Sequence[float], log_probs: Sequence[Tensor]
+    ) -> dict[str, float]:
+        """Return the means over the pairs of a step. See `maira.train.loop.Objective`."""
+        del metrics, log_probs
+        pairs, *sums = statistics
+        means = {name: value / max(1.0, pairs) for name, value in zip(_STATISTICS[1:], sums, strict=True)}
+        return {"loss": loss, **means}
+
+    def _load(self, first_step: int) -> npt.NDArray[np.float64] | None:
+        """Return the log-probabilities that an earlier start of this run has saved, the same in all processes."""
+        file = self._config.out / REFERENCE_FILE
+        values: npt.NDArray[np.float64] | None = None
+        if self._context.is_main and file.exists():
+            content = read_json(file)
+            if isinstance(content, dict) and content.get("key") == self._key:
+                values = np.array(content["log_probs"], np.float64).reshape(-1, 2)
+        values = self._context.gather(values)[0]
+        if values is None and first_step:
+            raise InputError(
+                f"expected the log-probabilities of step 0 of this run, which resumes at step {first_step}; restore "
+                "the file, or set another `out`",
+                code=ErrorCode.MISMATCH,
+                file=file,
+            )
+        return values
+
+    def _save(self, values: npt.NDArray[np.float64]) -> None:
+        if self._context.is_main:
+            rows = [[None if math.isnan(value) else value for value in row] for row in values.tolist()]
+            write_json(self._config.out / REFERENCE_FILE, {"key": self._key, "log_probs": rows})
+
+    @property
+    def _key(self) -> str:
+        """Fingerprint of the initial weights, their precision and the pairs."""
+        digest = hashlib.sha256(f"{self._fingerprint} {self._config.precision}".encode())
+        digest.update(self._dataset.table.tobytes())
+        return digest.hexdigest()[:16]
+
+    def _compute(self) -> npt.NDArray[np.float64]:
+        """Compute the log-probabilities of all answers: (pairs, 2); all processes call this."""
+        self._log.info(f"computing the reference log-probabilities of {len(self._dataset.table)} pairs")
+        values = np.zeros((len(self._dataset.table), 2))
+        rows = _reference_rows(self._schedule.lengths, self._config.token_budget)
+        own = rows[self._context.rank :: self._context.size]
+        # Processes exchange tensors in every row, so all have the same number.
+        own += rows[:1] * (-(-len(rows) // self._context.size) - len(own))
+        counted = len(rows[self._context.rank :: self._context.size])
+        encode = partial(_encode_pairs, self._dataset, self._config.faults.unreadable == "skip")
+        with (
+            evaluation_mode(self._model.wrapped),
+            torch.no_grad(),
+            closing(map_in_workers(encode, own, self._config.workers)) as encoded,
+        ):
+            for number, (row, pairs) in enumerate(zip(own, encoded, strict=True)):
+                self._context.wait()  # processes that have failed report it here
+                samples = EncodedRow([sample for pair in pairs for sample in pair.samples], [])
+                batch = collate_row(samples, StepTotals(1, 1), self._dataset)
+                with self._context.collective_section():
+                    losses = self._model(batch.to(self._context.device))
+                if number < counted:
+                    values[row] = math.nan
+                    readable = [index for index, pair in zip(row, pairs, strict=True) if pair.samples]
+                    values[readable] = -losses.per_sample.view(-1, 2).double().cpu().numpy()
+        total = torch.from_numpy(values).to(self._context.device)
+        with self._context.collective_section():
+            return self._context.sum(total).cpu().numpy()
+
+
+def _encode_pairs(dataset: PreferenceDataset, skips: bool, row: Sequence[int]) -> list[EncodedRow]:
+    """Encode the pairs of a row, each by itself, so that it is known which ones are unreadable."""
+    return [encode_row(dataset, skips, "training", [index]) for index in row]
+
+
+def _reference_rows(lengths: npt.NDArray[np.int64], budget: int) -> list[list[int]]:
+    """Return rows of up to a number of tokens, with pairs of about the same length."""
+    rows: list[list[int]] = []
+    load = budget
+    for index in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[index])
+        if load + length > budget:
+            rows.append([])
+            load = 0
+        rows[-1].append(index)
+        load += length
+    return rows
