@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from data.images import CropMap, image_size
 from data.manifest import Failure
 from data.study import Study
-from maira.generate.engine import Response, report_request, start_engine
+from maira.generate.engine import Response, Sampling, report_request, start_engine
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.generate.response_file import GenerationItem, ResponseFile, generate_responses, run_settings
 from maira.model.parser import ParsedReport, parse_report
@@ -107,6 +109,8 @@ def generate_drafts(
         drop=sorted(options.drop) or None,
         max_new_tokens=limit,
         free=engine.free,
+        temperature=options.temperature,
+        seed=None if options.temperature is None else options.seed or 0,
     )
     items, unreadable = [], list(failures)
     for study in studies:
@@ -118,12 +122,21 @@ def generate_drafts(
             unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
             continue
         row = partial(make_draft, example, cut_loops=not engine.free)
-        items.append(GenerationItem((study.sample_id,), study.sample_id, report_request(example, limit), row))
+        request = replace(report_request(example, limit), sampling=_sampling(options, study.sample_id))
+        items.append(GenerationItem((study.sample_id,), study.sample_id, request, row))
     file = ResponseFile(out, settings, items, unreadable)
     if file.changed:
         on_changed(file.changed)
     failed = generate_responses(file, lambda: start_engine(checkpoint, engine), on_progress)
     return sum(item.key in file.rows for item in items), failed
+
+
+def _sampling(options: GenerationOptions, sample_id: str) -> Sampling | None:
+    """Return the sampling of a study's draft, which does not depend on the other studies."""
+    if options.temperature is None:
+        return None
+    digest = hashlib.sha256(f"{options.seed or 0} {sample_id}".encode()).digest()
+    return Sampling(options.temperature, int.from_bytes(digest[:8], "little"))
 
 
 def without_references(study: Study) -> Study:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from data.image_check import ImageCheckOption
 from maira.model.prompts import Preset
@@ -50,6 +50,17 @@ class GenerationOptions(Options):
         PositiveInt | None,
         Option("Maximum number of tokens per response. Default: 150 to 450, depending on the task."),
     ] = None
+    temperature: Annotated[
+        PositiveFloat | None,
+        Option("Sample every token at this temperature. Default: take the most likely token.", metavar="T"),
+    ] = None
+    seed: Annotated[NonNegativeInt | None, Option("Random seed of --temperature. Default: 0.")] = None
+
+    @model_validator(mode="after")
+    def _check_seed(self) -> Self:
+        if self.seed is not None and self.temperature is None:
+            raise InputError("only available with --temperature", code=ErrorCode.CONFLICTING_OPTIONS, field="seed")
+        return self
 
 
 class EngineOptions(Options):
