@@ -55,7 +55,8 @@ class OfflineFindingExtractor:
         if not Language.ENGLISH.matches(" ".join(text for text, _ in sentences)):
             return Failure(Language.ENGLISH.skip_reason)
         findings: list[Finding] = []
-        is_read = not sentences
+        # Neither "..." nor "___" is an empty report.
+        is_read = not (report.strip() if isinstance(report, str) else sentences)
         for index, (text, sentence) in enumerate(sentences):
             read, claims = _read(text, self.ontology)
             is_read = is_read or read

@@ -359,7 +359,8 @@ def with_matched(body: str) -> str:
 @pytest.mark.parametrize(
     "item",
     ["No. 2 rib fracture", "No.5 rib is intact", "no. II rib fracture", "No. two rib", "No. L5 fracture",
-     "None of the ribs are fractured", "Zero rib fractures", "Nil by mouth tube", '"No. 3 rib fracture"'],
+     "No. fourth rib", "None of the ribs are fractured", "Zero rib fractures", "Nil by mouth tube",
+     '"No. 3 rib fracture"'],
 )  # fmt: skip
 def test_an_item_that_begins_like_none_counts(item: str) -> None:
     assert parse_assessment(with_matched(f"- {item}")).matched == 1

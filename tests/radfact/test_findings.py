@@ -109,6 +109,7 @@ def test_a_statement_without_a_finding_is_read(report: str) -> None:
 
 def test_a_report_without_a_readable_statement_has_unknown_findings() -> None:
     assert isinstance(EXTRACTOR.extract(["Lorem ipsum dolor."])[0], Failure)
+    assert isinstance(EXTRACTOR.extract(["___ ..."])[0], Failure)
     assert isinstance(EXTRACTOR.extract(["Левосторонний плевральный выпот."])[0], Failure)
 
 

@@ -21,6 +21,7 @@ from radfact.judges import EntailmentQuery, Splitter, load_splitter, split_narra
 from radfact.judges.offline.facts import parse_sentence
 from radfact.judges.offline.judge import OfflineJudge, count_unread
 from radfact.judges.offline.ontology_file import default_ontology
+from radfact.judges.offline.segmentation import segment_sentences
 from radfact.judges.offline.splitter import OfflineSplitter, _split_sentence, explain_split
 from radfact.judges.protocol import RemovedText, SplitSentence
 
@@ -417,6 +418,16 @@ def test_a_sentence_beyond_the_longest_is_kept_whole_and_not_read(loop: str) -> 
     verdict = OfflineJudge().judge_one(EntailmentQuery((sentence, "Small left effusion."), sentence))
     assert verdict.status == "not_entailment"
     assert count_unread([verdict.why]) == 1
+
+
+@pytest.mark.parametrize("unit", [".", "\n", "Dr. ", "at 3 p.m. ", "A. ", "opacity of\n", "opacity\n"])
+def test_the_time_of_segmentation_is_linear_in_the_length_of_a_text(unit: str) -> None:
+    def segment(count: int) -> float:
+        text = unit * count
+        return min(timeit.repeat(lambda: list(segment_sentences(text)), number=1, repeat=3, timer=time.process_time))
+
+    # 16 if the time is linear, 256 if it is quadratic.
+    assert segment(64_000) < 48 * segment(4_000)
 
 
 def test_a_finding_that_is_given_stays() -> None:

@@ -28,6 +28,7 @@ _WIDE_CHARACTERS = str.maketrans("：．；（）０１２３４５６７８９�
 _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NUMBER_BY_WORD = {word: number for number, word in enumerate(_NUMBER_WORDS)}
 _ANY_NUMBER_WORD = "|".join(_NUMBER_WORDS)
+_ANY_ORDINAL = "first|second|third|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)th"
 _NOUN = (
     r"(?:clinically\s+)?(?:significant\s+|insignificant\s+)?(?:match(?:ed|ing)\s+)?"
     r"(?:errors?|findings?|instances?|occurrences?)\b"
@@ -60,8 +61,10 @@ _NONE = re.compile(
     r"\W*",
     re.IGNORECASE,
 )
-_NUMBERED_NAME = re.compile(rf"no\.\s*(?:[a-z]?[0-9]|[ivx]{{2,}}\b|(?:{_ANY_NUMBER_WORD})\b)", re.IGNORECASE)
-"""A name such as "No. 2 rib", in which "No." means number."""
+_NUMBERED_NAME = re.compile(
+    rf"no\.\s*(?:[a-z]?[0-9]|[ivx]{{2,}}\b|(?:{_ANY_NUMBER_WORD}|eleven|twelve|{_ANY_ORDINAL})\b)", re.IGNORECASE
+)
+"""A name such as "No. 2 rib" or "No. fourth rib", in which "No." means number."""
 _BULLET = re.compile(r"^\s*(?:[-•–—]\s+|\(?[0-9]{1,2}[.)]\s+)")
 _LIST_ITEM = re.compile(r"(?P<indent>[ \t]*)[-•]\s+(?P<text>\S.*)")
 _STEP_AFTER_STOP = r"(?:^|[.;]\s+|\n[-•\s]*)"
