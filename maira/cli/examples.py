@@ -31,6 +31,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "maira generate --checkpoint maira-2 --manifest manifest.jsonl --task findings --engine vllm"
         " --engine-arg tensor_parallel_size=2 --out drafts.jsonl",
     ),
+    "preferences": (
+        "maira preferences drafts-0.jsonl drafts-1.jsonl --manifest manifest.jsonl --out preferences.jsonl",
+        "maira preferences drafts-0.jsonl drafts-1.jsonl --manifest manifest.jsonl --scores logical_f1=1 --margin 0.2"
+        " --out preferences.jsonl",
+    ),
     "ground": (
         "maira ground --checkpoint checkpoints/phantom --manifest phantoms/manifest.jsonl --out grounded.jsonl",
         "maira ground --checkpoint maira-2 --manifest manifest.jsonl --phrases phrases.csv --out grounded.jsonl",

@@ -14,6 +14,7 @@ from maira.cli.generate import boxes, generate, ground
 from maira.cli.judge import DATA_MANUAL, judge_data, judge_train
 from maira.cli.manifest import pack, show, stats
 from maira.cli.model import assemble, convert, train
+from maira.cli.preferences import preferences
 from maira.cli.prepare import app as prepare_app
 from maira.cli.push import push
 from maira.cli.review import app as review_app
@@ -71,6 +72,7 @@ app.command()(ablate)
 app.command()(generate)
 app.command()(ground)
 app.command()(boxes)
+app.command()(preferences)
 app.command()(convert)
 app.command()(assemble)
 app.command()(push)

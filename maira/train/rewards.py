@@ -33,12 +33,20 @@ class ReportReward:
 
     Args:
         config: options of the reward.
+        scores_field: name of the scores in errors.
+        options_field: name of the options in errors.
 
     Raises:
         InputError: a score is unknown or has no sample-level values, or a model or weights that it needs are missing.
     """
 
-    def __init__(self, config: RewardConfig) -> None:
+    def __init__(
+        self,
+        config: RewardConfig,
+        *,
+        scores_field: str = "grpo.reward.scores",
+        options_field: str = "grpo.reward.options",
+    ) -> None:
         self._config = config
         options: dict[str, Any] = dict(config.options)
         if isinstance(options.get("cache"), str):
@@ -47,7 +55,7 @@ class ReportReward:
             self._reward = load_reward(*config.scores, weights=[*config.scores.values()], **options)
         except InputError as error:
             is_score = error.field in (None, "metrics", "weights")
-            field = "grpo.reward.scores" if is_score else f"grpo.reward.options.{error.field}"
+            field = scores_field if is_score else f"{options_field}.{error.field}"
             raise InputError(error.message, code=error.code, file=error.file, field=field) from None
         self.names = self._reward.names
 

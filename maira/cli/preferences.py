@@ -1,0 +1,111 @@
+"""`maira preferences`: pairs of drafts to train on with `dpo`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from maira.cli.options import Manifest, read_studies
+from maira.cli.show import print_line
+from maira.generate.options import GenerationOptions
+from radfact.cli.command import with_options
+from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.outputs import Output
+from radfact.options import only, parse_key_values
+
+
+@with_options
+def preferences(
+    drafts: Annotated[
+        list[Path],
+        typer.Argument(help="Two or more files of drafts of the same studies (.jsonl): of systems, or of samples."),
+    ],
+    manifest: Manifest,
+    out: Annotated[Path, typer.Option(help="Output file of pairs (.jsonl)."), Output("file")],
+    generation: Annotated[GenerationOptions, only("preset", "drop")],
+    scores: Annotated[
+        str,
+        typer.Option(
+            help="Scores of the reward with their weights, named as in 'radfact evaluate --metrics'; scores that are "
+            "better when lower are subtracted.",
+            metavar="NAME=WEIGHT,...",
+        ),
+    ] = "findings=0.5,spatial_f1=0.5",
+    margin: Annotated[float, typer.Option(help="Smallest difference of the rewards of a pair.", min=0)] = 0.1,
+    length_penalty: Annotated[
+        float, typer.Option(help="Penalty of a report with twice the words of its reference or more.", min=0)
+    ] = 0.1,
+    format_penalty: Annotated[
+        float, typer.Option(help="Penalty of a report that was cut off, or has another irregularity.", min=0)
+    ] = 0.1,
+    reward_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Option of the scores, such as judge=openai:MODEL or cache=FOLDER; repeatable. "
+            "Default: judge=offline.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+) -> None:
+    """Pair the best and the worst draft of each study by their rewards, to train on with dpo (maira train).
+
+    The reward is that of grpo. The files may be drafts of different models, or samples of one model: maira generate
+    --temperature 1 --seed N.
+    """
+    from maira.train.config.run_config import RewardConfig
+    from maira.train.preference_pairs import make_preferences
+    from maira.train.rewards import ReportReward
+    from radfact.io.jsonl import write_jsonl
+
+    if len(drafts) < 2:
+        raise InputError(f"expected at least two files of drafts, found {len(drafts)}", field="drafts")
+    config = RewardConfig(
+        scores=_weights(scores),
+        length_penalty=length_penalty,
+        format_penalty=format_penalty,
+        options={"judge": "offline", **parse_key_values(reward_option or (), "reward_option")},
+    )
+    reward = ReportReward(config, scores_field="scores", options_field="reward_option")
+    studies, _ = read_studies(manifest)
+    pairs = make_preferences(
+        drafts,
+        {study.sample_id: study for study in studies},
+        reward,
+        margin,
+        preset=generation.preset,
+        drop=generation.drop,
+    )
+    skipped = ", ".join(f"{count} ({reason})" for reason, count in pairs.skipped.items())
+    if not pairs.rows:
+        raise RunError(f"no study has a pair: {skipped}", code=ErrorCode.NOTHING_SCORED)
+    write_jsonl(out, pairs.rows)
+    chosen = ", ".join(f"{pairs.chosen[file]} of {file}" for file in drafts)
+    console = Console()
+    print_line(console, f"{len(pairs.rows)} pairs of {len(studies)} studies: {out} (chosen: {chosen})")
+    if skipped:
+        print_line(console, f"without a pair: {skipped}")
+
+
+def _weights(text: str) -> dict[str, float]:
+    """Return the weights of scores.
+
+    Raises:
+        InputError: the text is not NAME=WEIGHT,...
+    """
+    weights: dict[str, float] = {}
+    for name, value in parse_key_values([item.strip() for item in text.split(",")], "scores").items():
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            weights[name] = math.nan
+        if not math.isfinite(weights[name]):
+            raise InputError(
+                f"expected a number as the weight of '{name}', found '{value}'",
+                code=ErrorCode.INVALID_OPTION,
+                field="scores",
+            )
+    return weights
