@@ -12,17 +12,20 @@ PLOT_FILE = "rewards.png"
 """Name of the plot in the folder of a run."""
 _PANELS = {
     "reward of sampled reports": ("reward", "reward/"),
+    "rewards of pairs": ("rewards/chosen", "rewards/rejected", "rewards/margins"),
     "scores of drafts": ("drafts/findings", "drafts/rouge_l", "drafts/logical_f1", "drafts/spatial_f1"),
     "words per report": ("words", "drafts/words"),
     "share of sentences": ("drafts/normal_sentence_share", "drafts/repeated_sentence_share"),
     "boxes per sentence": ("drafts/boxes_per_sentence",),
     "share of groups and responses": ("frac_reward_zero_std", "unscored"),
+    "share of pairs": ("rewards/accuracies",),
 }
 """Metrics by the title of their panel; a name that ends with a slash stands for all metrics that begin with it."""
+_COLUMNS = 3
 
 
 def plot_rewards(metrics: Path, out: Path) -> None:
-    """Draw the metrics of a run of post-training; a missing value has no point.
+    """Draw the metrics of a run of post-training; a missing value has no point, and no panel if all are missing.
 
     Args:
         metrics: `metrics.jsonl` of the run.
@@ -34,17 +37,19 @@ def plot_rewards(metrics: Path, out: Path) -> None:
     """
     plt = load_pyplot()
     rows: list[Any] = [row for _, row in read_jsonl(metrics)]
-    figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), layout="constrained")
+    panels = {title: known for title, names in _PANELS.items() if (known := _matching(names, rows))}
+    lines = max(1, -(-len(panels) // _COLUMNS))
+    figure = plt.figure(figsize=(13, 3.25 * lines), layout="constrained")
     try:
-        for axis, (title, names) in zip(axes.flat, _PANELS.items(), strict=True):
-            for name in _matching(names, rows):
+        for number, (title, names) in enumerate(panels.items(), start=1):
+            axis = figure.add_subplot(lines, _COLUMNS, number)
+            for name in names:
                 points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
                 marker = "o" if name.startswith("drafts/") else ""
                 axis.plot(*zip(*points, strict=True), marker=marker, markersize=4, label=name)
             axis.set_title(title, fontsize="medium")
             axis.set_xlabel("step")
-            if axis.lines:
-                axis.legend(fontsize="small")
+            axis.legend(fontsize="small")
         figure.savefig(out, dpi=110)
     finally:
         plt.close(figure)
