@@ -153,15 +153,30 @@ class Sampler(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
         """Return scores (rows, vocabulary) with -inf for all tokens but the sampled ones."""
-        scaled = scores.double() / self._temperature
-        scaled[:, self._suppressed] = -torch.inf
-        # In double precision, so that the sums of a large vocabulary keep its rare tokens.
-        sums = scaled.softmax(-1).cumsum(-1)
-        uniform = torch.tensor([rng.random() for rng in self._generators], dtype=torch.float64, device=scores.device)
-        # The first token whose sum exceeds the number has a probability above 0.
-        drawn = torch.searchsorted(sums, (uniform * sums[:, -1])[:, None], right=True)
-        drawn = drawn.clamp(max=scores.shape[1] - 1)
-        return torch.full_like(scores, -torch.inf).scatter(-1, drawn, 0.0)
+        scores = scores.clone()
+        scores[:, self._suppressed] = -torch.inf
+        temperatures = [self._temperature] * len(scores)
+        drawn = draw_tokens(scores, temperatures, [rng.random() for rng in self._generators])
+        return torch.full_like(scores, -torch.inf).scatter(-1, drawn[:, None], 0.0)
+
+
+def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> Tensor:
+    """Sample a token of each row by inverting the cumulative distribution; the engines share this.
+
+    Args:
+        scores: (rows, vocabulary), scores of the next tokens; -inf for those that may not be sampled.
+        temperatures: of the rows.
+        uniforms: a random number of each row, at least 0 and below 1.
+
+    Returns:
+        (rows,) token ids.
+    """
+    divisors, numbers = torch.tensor([temperatures, uniforms], dtype=torch.float64, device=scores.device)[..., None]
+    # In double precision, so that the sums of a large vocabulary keep its rare tokens.
+    sums = (scores.double() / divisors).softmax(-1).cumsum(-1)
+    # The first token whose sum exceeds the number has a probability above 0.
+    drawn = torch.searchsorted(sums, numbers * sums[:, -1:], right=True)
+    return drawn.clamp(max=scores.shape[1] - 1)[:, 0]
 
 
 class FiniteCheck(LogitsProcessor):

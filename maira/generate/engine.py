@@ -46,7 +46,7 @@ class GenerationRequest:
         example: prompt and images; the prompt of a box completion ends within a report.
         form: constraint on the response.
         max_new_tokens: limit of the response.
-        sampling: draw each token at random (transformers engine only); None for the most likely token.
+        sampling: draw each token at random; None for the most likely token.
     """
 
     example: Example
@@ -99,8 +99,6 @@ class Engine(Protocol):
         """Release what the engine holds."""
 
 
-ONLY_GREEDY = "vLLM generates the most likely tokens only; sample with the transformers engine"
-"""Reason of a request that vLLM cannot handle."""
 NON_FINITE = "the model computed NaN or infinite logits; its weights or this image overflow"
 """Reason of a request whose next token cannot be chosen."""
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
-from transformers import GenerationConfig
+from torch import Tensor
+from transformers import GenerationConfig, PretrainedConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from maira.model.checkpoint import INDEX, PREFIXES, check_json, checkpoint_folder, fingerprint, read_headers
@@ -77,25 +80,63 @@ def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str
     weights = CheckpointWeights(checkpoint, config)
     prefixes = (PREFIXES["own"]["language"], PREFIXES["own"]["head"])
     names = {_plain(name): name for name in weights.shapes if name.startswith(prefixes)}
-    meta = {plain: torch.empty(weights.shapes[name], dtype=dtype, device="meta") for plain, name in names.items()}
-    shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
+
+    def read(plain: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in weights.read((names[other] for other in plain), dtype):
+            yield _plain(name), tensor
+
     with checkpoint_folder(folder) as made:
-        for file, members in shards.filename_to_tensors.items():
-            read = weights.read((names[plain] for plain in members), dtype)
-            save_file({_plain(name): tensor for name, tensor in read}, made / file, metadata={"format": "pt"})
-        if shards.is_sharded:
-            write_json(made / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
-        text = config.text_config
-        text.architectures, text.dtype = ["LlamaForCausalLM"], dtype
-        text.save_pretrained(made)
+        write_weights(made, {plain: weights.shapes[name] for plain, name in names.items()}, read, dtype)
         tokenizer = MairaProcessor.from_pretrained(checkpoint).tokenizer
-        tokenizer.save_pretrained(made)
-        GenerationConfig(
-            bos_token_id=tokenizer.bos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=sorted(_vocabulary(checkpoint, tokenizer).ends),
-        ).save_pretrained(made)
+        write_settings(made, config.text_config, tokenizer, _vocabulary(checkpoint, tokenizer), dtype)
         write_json(made / _ORIGIN, origin)
+
+
+def write_weights(
+    folder: Path,
+    shapes: Mapping[str, Sequence[int]],
+    read: Callable[[Sequence[str]], Iterable[tuple[str, Tensor]]],
+    dtype: torch.dtype,
+) -> None:
+    """Write the weights of a plain Llama folder, file by file; files of the same names are replaced.
+
+    Args:
+        folder: folder of the model.
+        shapes: shapes of all weights by their names in Llama.
+        read: returns weights by their names.
+        dtype: type of the weights in the folder.
+    """
+    meta = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
+    shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
+    for file, members in shards.filename_to_tensors.items():
+        tensors = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in read(members)}
+        (folder / file).unlink(missing_ok=True)  # a reader may still have the old file in memory
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+    if shards.is_sharded:
+        write_json(folder / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
+
+
+def write_settings(
+    folder: Path, text_config: PretrainedConfig, tokenizer: Any, vocabulary: Vocabulary, dtype: torch.dtype
+) -> None:
+    """Write everything but the weights of a plain Llama folder.
+
+    Args:
+        folder: folder of the model.
+        text_config: configuration of the language model.
+        tokenizer: tokenizer of the model.
+        vocabulary: its vocabulary, with all tokens that end responses.
+        dtype: type of the weights in the folder.
+    """
+    text = copy.deepcopy(text_config)
+    text.architectures, text.dtype = ["LlamaForCausalLM"], dtype
+    text.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=sorted(vocabulary.ends),
+    ).save_pretrained(folder)
 
 
 def _plain(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,31 @@ class PromptEmbedder:
         names = [name for name in weights.shapes if name.startswith(prefixes)]
         names.append(f"{PREFIXES['own']['language']}embed_tokens.weight")
         self._model.load_state_dict(dict(weights.read(names, torch.float32)), assign=True, strict=False)
-        self._device = torch.device("cpu")
+        self._device, self._dtype, self._autocast = torch.device("cpu"), torch.float32, False
+
+    @classmethod
+    def from_model(
+        cls,
+        model: MairaForConditionalGeneration,
+        processor: Any,
+        image_check: ImageCheck,
+        dtype: torch.dtype,
+        *,
+        autocast: bool = False,
+    ) -> PromptEmbedder:
+        """Make an embedder of a model in memory, which it computes with on its device.
+
+        Args:
+            model: the model, in evaluation mode.
+            processor: its processor.
+            image_check: as for the class.
+            dtype: type of the embeddings.
+            autocast: compute in bfloat16 with weights of another type.
+        """
+        embedder = cls.__new__(cls)
+        embedder._image_check, embedder.processor, embedder._model = image_check, processor, model
+        embedder._device, embedder._dtype, embedder._autocast = model.device, dtype, autocast
+        return embedder
 
     def to(self, device: str, dtype: torch.dtype) -> None:
         """Move the model to a device.
@@ -54,7 +79,7 @@ class PromptEmbedder:
             device: device; on a GPU, encoder and adapter run in bfloat16.
             dtype: type of the embeddings, that of the language model.
         """
-        self._device = torch.device(device)
+        self._device, self._dtype = torch.device(device), dtype
         for module in (self._model.vision_tower, self._model.multi_modal_projector):
             module.to(self._device, torch.float32 if device == "cpu" else torch.bfloat16)
         self._model.get_input_embeddings().to(self._device, dtype)
@@ -76,12 +101,17 @@ class PromptEmbedder:
                     patches = features.encode(index, index + _BATCH_SIZE)
                 yield self._embed_prompt(example, [patches[image] for image in example.images], window)
 
-    @torch.inference_mode()
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """Context of a computation; entered for each, since its thread may not be that of the others."""
+        with torch.inference_mode(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+            yield
+
     def _encode_patches(self, pixels: Tensor) -> Tensor:
-        patches: Tensor = self._model.encode_patches(pixels.to(self._device))
+        with self._inference():
+            patches: Tensor = self._model.encode_patches(pixels.to(self._device))
         return patches
 
-    @torch.inference_mode()
     def _embed_prompt(
         self, example: Example, encoded: Sequence[Tensor | InputError], window: int
     ) -> Tensor | FailedRequest:
@@ -93,9 +123,10 @@ class PromptEmbedder:
             if isinstance(image, InputError):
                 return FailedRequest(str(image))
             patches.append(image)
-        image_tokens = self._model.project(torch.stack(patches).to(self._device)) if patches else None
-        embeddings: Tensor = self._model.embed(torch.tensor([ids], device=self._device), image_tokens)[0]
-        return embeddings.cpu()
+        with self._inference():
+            image_tokens = self._model.project(torch.stack(patches).to(self._device)) if patches else None
+            embeddings: Tensor = self._model.embed(torch.tensor([ids], device=self._device), image_tokens)[0]
+            return embeddings.to("cpu", self._dtype)
 
 
 def _model_without_layers(config: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Greedy generation with vLLM: images are encoded in this process, the language model runs in vLLM's processes."""
+"""Generation with vLLM: images are encoded in this process, the language model runs in vLLM's processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from transformers import GenerationConfig
 
 from maira.generate.engine import (
     NON_FINITE,
-    ONLY_GREEDY,
     FailedRequest,
     GenerationRequest,
     Response,
@@ -40,6 +39,12 @@ half precision, so that 59 prompts wait for the 24 or so that an 80 GB GPU proce
 
 _TYPES = {"half": "float16", "float": "float32", **{name: name for name in ("float16", "bfloat16", "float32")}}
 _FIELD = "engine_args"
+TRAINING_MEMORY_SHARE = 0.5
+"""Default share of a GPU that vLLM takes in addition to a model in training."""
+_OWN_ARGUMENTS = frozenset({"load_format", "enable_sleep_mode", "max_model_len", "distributed_executor_backend"})
+"""Engine arguments that an engine of a run sets itself, or whose defaults the run counts on."""
+_LAUNCHER_PREFIXES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 T = TypeVar("T")
 
 
@@ -61,27 +66,75 @@ class VLLMEngine:
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
         require_vllm("--engine vllm")
-        # vLLM's second model runner has another interface for logits processors.
-        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-        from vllm.platforms import current_platform
-
-        device = "cuda" if current_platform.is_cuda_alike() else "cpu"
-        if options.device not in (None, device):
-            raise InputError(
-                f"expected {device}, for which vLLM is installed, found {options.device}; choose a GPU by "
-                "CUDA_VISIBLE_DEVICES",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field="device",
-            )
-        self.name = checkpoint_name(checkpoint)
-        self.options = options
-        arguments = _arguments(options, "float32" if device == "cpu" else "bfloat16")
+        device = _platform_device(options.device, field="device")
+        arguments = _arguments(options, "float32" if device == "cpu" else "bfloat16", _FIELD)
         dtype: torch.dtype = getattr(torch, arguments["dtype"])
         folder = export_plain_llama(checkpoint, dtype, options.language_model)
+        embedder = PromptEmbedder(checkpoint, options.image_check)
+        self._start(checkpoint_name(checkpoint), options, folder, embedder, arguments, _FIELD)
+        try:
+            # vLLM has started first: it measures the free memory of the GPU, and may fork its processes.
+            with _sharing_gpu():
+                embedder.to(device, dtype)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path, embedder: PromptEmbedder, options: EngineOptions, dtype: torch.dtype, *, field: str
+    ) -> VLLMEngine:
+        """Make an engine that sleeps until `load_weights` loads the weights that its folder then holds.
+
+        On a GPU, its memory is free while it sleeps. It runs in one process on the GPU of `options.device`, as part of
+        a run that may have started several processes.
+
+        Args:
+            folder: plain Llama folder, still without weights.
+            embedder: embeds the prompts.
+            options: options of the engine.
+            dtype: default type of the language model.
+            field: field of the engine arguments in errors.
+
+        Raises:
+            InputError, RunError: as for the class.
+        """
+        check_own_gpu_arguments(options, field=field)
+        from vllm.platforms import current_platform
+
+        options = options.model_copy(
+            update={"engine_args": {"gpu_memory_utilization": TRAINING_MEMORY_SHARE, **options.engine_args}}
+        )
+        arguments = _arguments(options, str(dtype).removeprefix("torch."), field)
+        sleeps = current_platform.is_sleep_mode_available()
+        arguments |= {"load_format": "dummy", "enable_sleep_mode": sleeps}
+        engine = cls.__new__(cls)
+        with _without_launcher(options.device):
+            engine._start("model", options, folder, embedder, arguments, field)
+        engine._sleeps = sleeps
+        try:
+            engine._call_workers("update_config", {"load_config": {"load_format": "auto"}})
+            engine.sleep()
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    def _start(
+        self,
+        name: str,
+        options: EngineOptions,
+        folder: Path,
+        embedder: PromptEmbedder,
+        arguments: dict[str, Any],
+        field: str,
+    ) -> None:
+        self.name, self.options = name, options
         self._ends = frozenset(GenerationConfig.from_pretrained(folder).eos_token_id)
-        self._embedder = PromptEmbedder(checkpoint, options.image_check)
-        self._tokenizer = self._embedder.processor.tokenizer
+        self._embedder = embedder
+        self._tokenizer = embedder.processor.tokenizer
         self._request_count = 0
+        self._sleeps = False
         self._clock = _SharedClock()
         self._loop = asyncio.new_event_loop()
         # In its own thread: the caller's may run an event loop already, as in notebooks.
@@ -89,14 +142,35 @@ class VLLMEngine:
         self._thread.start()
         self._engine: Any = None
         try:
-            # vLLM starts first: it measures the free memory of the GPU, and may fork its processes.
-            self._engine = self._run(_start(str(folder), arguments))
-            with _sharing_gpu():
-                self._embedder.to(device, dtype)
+            self._engine = self._run(_start(str(folder), arguments, field))
         except BaseException:
             self.close()
             raise
         self._longest: int = self._engine.model_config.max_model_len
+
+    def load_weights(self) -> None:
+        """Wake the engine up with the weights that its folder now holds, and forget what others have computed.
+
+        Raises:
+            RunError: vLLM cannot load the weights, or died.
+        """
+        if self._sleeps:
+            self._run(self._engine.wake_up(["weights"]))
+        self._call_workers("reload_weights")
+        if self._sleeps:
+            self._run(self._engine.wake_up(["kv_cache"]))
+        self._run(self._engine.reset_prefix_cache())
+
+    def sleep(self) -> None:
+        """Free the memory of weights and caches until `load_weights`, where the platform can."""
+        if self._sleeps:
+            self._run(self._engine.sleep(level=2))
+
+    def _call_workers(self, method: str, *arguments: Any) -> None:
+        try:
+            self._run(self._engine.collective_rpc(method, args=arguments))
+        except Exception as error:
+            raise RunError(f"vLLM cannot load the weights ({error}); {ENGINE_ERROR_HINT}") from None
 
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
         """Yield the index and the response of every request as it finishes; the longest prompts start first.
@@ -164,8 +238,6 @@ class VLLMEngine:
     async def _generate_one(self, request: GenerationRequest, prompt: Tensor) -> Response | FailedRequest:
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        if request.sampling is not None:
-            return FailedRequest(ONLY_GREEDY)
         request = limit_to_window(request, len(prompt), self._longest)
         self._request_count += 1
         start = self._clock.start()
@@ -186,16 +258,17 @@ class VLLMEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        from maira.generate.vllm_grammar import FORM
+        from maira.generate.vllm_grammar import FORM, SAMPLING
 
+        sampling = None if request.sampling is None else [request.sampling.temperature, request.sampling.seed]
         return SamplingParams(
-            temperature=0,
+            temperature=0,  # the processor draws sampled tokens itself
             max_tokens=request.max_new_tokens,
             stop_token_ids=sorted(self._ends_of(request)),
             # The processor marks tokens by their score: those that the limit decided, and the end of a broken response.
             logprobs=0,
             detokenize=False,
-            extra_args={FORM: None if self.options.free else request.form},
+            extra_args={FORM: None if self.options.free else request.form, SAMPLING: sampling},
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
@@ -229,8 +302,81 @@ def _sharing_gpu() -> Iterator[None]:
         ) from None
 
 
-async def _start(folder: str, arguments: dict[str, Any]) -> Any:
-    engine = start_engine(folder, arguments, field=_FIELD)
+@contextmanager
+def _without_launcher(device: str | None) -> Iterator[None]:
+    """Hide the other GPUs and the variables of a launcher, which would make vLLM a part of the launched processes.
+
+    Args:
+        device: device of this process, such as cuda:1.
+    """
+    # A process that trains has threads, which a fork would not copy.
+    own = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    if (gpu := torch.device(device or "cpu")).type != "cpu":
+        own[_VISIBLE] = _visible_gpu(gpu.index or 0)
+    saved = {name: os.environ.pop(name) for name in [*os.environ] if name in own or name.startswith(_LAUNCHER_PREFIXES)}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name in own:
+            os.environ.pop(name, None)
+        os.environ.update(saved)
+
+
+def _visible_gpu(index: int) -> str:
+    """Return the name of this process's GPU of an index for CUDA_VISIBLE_DEVICES."""
+    visible = os.environ.get(_VISIBLE)
+    return visible.split(",")[index].strip() if visible else str(index)
+
+
+def check_own_gpu_arguments(options: EngineOptions, *, field: str) -> None:
+    """Check what can be checked before the start of an engine in a process of a run (`VLLMEngine.from_folder`).
+
+    Args:
+        options: options of the engine.
+        field: field of the engine arguments in errors.
+
+    Raises:
+        InputError: vLLM is not installed or runs on another device, or an argument cannot be used.
+    """
+    require_vllm("the engine vllm", field=field)
+    _platform_device(torch.device(options.device or "cpu").type, field=field)
+    for name in options.engine_args:
+        if name.endswith("parallel_size") or name in _OWN_ARGUMENTS:
+            raise InputError(
+                "cannot be chosen: each process of a run has an engine of its own, on its GPU, for its weights",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field=f"{field}.{name}",
+            )
+    _arguments(options, "float32", field)
+
+
+def _platform_device(device: str | None, *, field: str) -> str:
+    """Return the kind of device that vLLM runs on.
+
+    Args:
+        device: expected kind; None for any.
+        field: field of the error.
+
+    Raises:
+        InputError: vLLM runs on another kind of device.
+    """
+    # vLLM's second model runner has another interface for logits processors.
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    from vllm.platforms import current_platform
+
+    known = "cuda" if current_platform.is_cuda_alike() else "cpu"
+    if device not in (None, known):
+        raise InputError(
+            f"expected {known}, for which vLLM is installed, found {device}; choose a GPU by CUDA_VISIBLE_DEVICES",
+            code=ErrorCode.CONFLICTING_OPTIONS,
+            field=field,
+        )
+    return known
+
+
+async def _start(folder: str, arguments: dict[str, Any], field: str) -> Any:
+    engine = start_engine(folder, arguments, field=field)
     if getattr(engine.vllm_config, "use_v2_model_runner", False):
         engine.shutdown()
         # It would generate without the grammar.
@@ -246,12 +392,13 @@ async def _call(function: Callable[[], T]) -> T:
     return function()
 
 
-def _arguments(options: EngineOptions, dtype: str) -> dict[str, Any]:
+def _arguments(options: EngineOptions, dtype: str, place: str) -> dict[str, Any]:
     """Return all engine arguments.
 
     Args:
         options: options with the user's arguments.
         dtype: default type.
+        place: field of the arguments in errors.
 
     Raises:
         InputError: vLLM has no such argument, or this engine sets it.
@@ -265,7 +412,7 @@ def _arguments(options: EngineOptions, dtype: str) -> dict[str, Any]:
     }
     known = engine_arguments()
     for name in options.engine_args:
-        field = f"{_FIELD}.{name}"
+        field = f"{place}.{name}"
         if name in fixed or name in ("model", "tokenizer"):
             raise InputError("cannot be chosen: this engine sets it", code=ErrorCode.CONFLICTING_OPTIONS, field=field)
         if name not in known:
@@ -278,7 +425,7 @@ def _arguments(options: EngineOptions, dtype: str) -> dict[str, Any]:
         raise InputError(
             f"expected auto or one of {', '.join(_TYPES)}, found '{name}'",
             code=ErrorCode.INVALID_OPTION,
-            field=f"{_FIELD}.dtype",
+            field=f"{place}.dtype",
         )
     return arguments | {"dtype": dtype if name == "auto" else _TYPES[name]}
 

@@ -1,4 +1,4 @@
-"""vLLM's logits processor for responses of MAIRA-2: the grammar, the repetition guard, and no image placeholder.
+"""vLLM's logits processor for responses of MAIRA-2: grammar, repetition guard, sampling, and no image placeholder.
 
 vLLM creates the processor in the process that runs the model. It takes its data from the model's folder and from the
 parameters of a request, and can send back nothing but the score of a token.
@@ -11,26 +11,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from maira.generate.constraints import GrammarMask, NarrativeGuard, has_non_finite
-from maira.generate.engine import Form
+from maira.generate.constraints import GrammarMask, NarrativeGuard, draw_tokens, has_non_finite
+from maira.generate.engine import Form, Sampling
 from maira.model.grammar import Grammar, ReportState, Vocabulary
 from maira.model.tokens import IMAGE
 
 FORM = "maira_form"
 """Extra argument of the sampling parameters with the form of the response; None for an unconstrained one."""
+SAMPLING = "maira_sampling"
+"""Extra argument of the sampling parameters with the fields of `Sampling`; None for the most likely tokens.
+
+Tokens are drawn here, with the random numbers of the transformers engine, and vLLM takes the only one that is left. Its
+own sampling would change the scores below.
+"""
 CUT = 1e9
 """Score of a token that was chosen because the limit forbids a more likely one; larger than any logit of a model."""
 BROKEN = 2.0**40
 """Score of the end token that ends a response whose logits are NaN or infinite; exact in single precision."""
 
 
-@dataclass(slots=True)
+@dataclass
 class _Sequence:
     """A running request; `ids` is vLLM's own list of output tokens, which grows."""
 
@@ -38,7 +45,19 @@ class _Sequence:
     limit: int
     ids: Sequence[int]
     state: ReportState | None
+    sampling: Sampling | None
     position: int = 0
+
+    def __post_init__(self) -> None:
+        self._rng = None if self.sampling is None else np.random.default_rng(self.sampling.seed)
+        self._uniforms: list[float] = []
+
+    def uniform(self) -> float:
+        """Return the random number of the next token, the same until it is there: vLLM may discard a token."""
+        assert self._rng is not None
+        missing = len(self.ids) + 1 - len(self._uniforms)
+        self._uniforms += self._rng.random(max(missing, 0)).tolist()
+        return self._uniforms[len(self.ids)]
 
     def advance(self) -> None:
         """Advance the grammar's state to the last output token."""
@@ -77,10 +96,12 @@ class MairaLogitsProcessor(LogitsProcessor):
         process_dict_updates(self._sequences, batch_update, self._begin)
 
     def _begin(self, params: Any, _: list[int] | None, ids: list[int]) -> _Sequence:
-        form: Form | None = (params.extra_args or {}).get(FORM)
+        extra = params.extra_args or {}
+        form: Form | None = extra.get(FORM)
         guided = form in ("report", "boxes")
         state = self._grammar.start(in_box=form == "boxes") if guided else None
-        return _Sequence(form, params.max_tokens, ids, state)
+        values = extra.get(SAMPLING)
+        return _Sequence(form, params.max_tokens, ids, state, None if values is None else Sampling(*values))
 
     def apply(self, logits: Tensor) -> Tensor:
         """Set the logits (requests, vocabulary) of forbidden tokens to -inf, in place, and end broken responses.
@@ -89,25 +110,39 @@ class MairaLogitsProcessor(LogitsProcessor):
         """
         logits[:, self._image] = -torch.inf
         broken = has_non_finite(logits)
-        guided = [index for index, sequence in self._sequences.items() if sequence.state is not None]
-        if guided:
-            self._constrain(logits, guided)
+        cut = self._constrain(logits)
         for index, sequence in self._sequences.items():
-            if sequence.form == "narrative":
+            if sequence.form == "narrative" and sequence.sampling is None:
                 logits[index] = self._guard.constrain(sequence.ids, logits[index])
+        self._sample(logits)
+        for index in cut:
+            logits[index, logits[index].argmax()] = CUT
         logits[broken] = -torch.inf
         logits[broken, self._end] = BROKEN
         return logits
 
-    def _constrain(self, logits: Tensor, guided: list[int]) -> None:
-        states, left = [], []
-        for index in guided:
-            sequence = self._sequences[index]
-            sequence.advance()
-            assert sequence.state is not None
-            states.append(sequence.state)
-            left.append(max(sequence.limit - len(sequence.ids), 1))
+    def _constrain(self, logits: Tensor) -> list[int]:
+        """Apply the grammar in place; return the rows whose limit forbids a more likely token."""
+        guided, states, left = [], [], []
+        for index, sequence in self._sequences.items():
+            if sequence.state is not None:
+                sequence.advance()
+                guided.append(index)
+                states.append(sequence.state)
+                left.append(max(sequence.limit - len(sequence.ids), 1))
+        if not guided:
+            return []
         logits[guided], cut = self._mask(logits[guided], states, left)
-        for index, is_cut in zip(guided, cut, strict=True):
-            if is_cut:
-                logits[index, logits[index].argmax()] = CUT
+        return [index for index, is_cut in zip(guided, cut, strict=True) if is_cut]
+
+    def _sample(self, logits: Tensor) -> None:
+        """Set the logits of all tokens but the sampled ones to -inf, in place."""
+        sampled = {index: one for index, one in self._sequences.items() if one.sampling is not None}
+        if not sampled:
+            return
+        rows = list(sampled)
+        temperatures = [one.sampling.temperature for one in sampled.values() if one.sampling is not None]
+        drawn = draw_tokens(logits[rows], temperatures, [one.uniform() for one in sampled.values()])
+        chosen = logits[rows, drawn]
+        logits[rows] = -torch.inf
+        logits[rows, drawn] = chosen

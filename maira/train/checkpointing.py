@@ -50,14 +50,17 @@ from radfact.io.jsonl import read_json, write_json
 RECORD = "state.json"
 FORMAT = 1
 """Version of the format of states; increased when their content, or how it is computed (fingerprints, say), changes."""
-_CHANGEABLE_FIELDS = {
-    # The length of the run and its output.
-    *("out", "epochs", "passes", "checkpoint_dtype", "save_every", "log_every", "keep", "trackers", "validation"),
-    # How the same sums are computed.
-    *("token_budget", "workers", "parallel", "activation_checkpointing", "compile", "attention"),
-    # A run that an anomaly ended may be resumed with other actions.
-    "faults",
-}
+_CHANGEABLE_FIELDS: dict[str, Any] = dict.fromkeys(
+    (
+        # The length of the run and its output.
+        *("out", "epochs", "passes", "checkpoint_dtype", "save_every", "log_every", "keep", "trackers", "validation"),
+        # How the same sums are computed.
+        *("token_budget", "workers", "parallel", "activation_checkpointing", "compile", "attention"),
+        # A run that an anomaly ended may be resumed with other actions.
+        "faults",
+    ),
+    True,
+) | {"grpo": {"engine": True, "engine_args": True}}
 """Fields of a configuration that may change when a run resumes."""
 _NAME = re.compile(r"step-(\d+)")
 _WRITING = ".writing"

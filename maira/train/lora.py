@@ -56,7 +56,7 @@ def add(language_model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequen
             # Autocast and FSDP convert types; a copy of every input in the type of the adapters is not needed.
             part.cast_input_dtype_enabled = False
     for name, parameter in language_model.named_parameters():
-        if _LOW_RANK.fullmatch(name) or _ROWS.fullmatch(name):
+        if is_adapter(name):
             parameter.data = parameter.data.to(dtype)
 
 
@@ -96,6 +96,11 @@ def check_tokens(tokenizer: Any, model_config: MairaConfig, file: Path) -> None:
 def plain_name(name: str) -> str:
     """Return the name of a weight without peft's wrappers."""
     return _WRAPPED.sub("", name)
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a weight is one of an adapter or a trained row, which `merged` adds to those of the model."""
+    return bool(_LOW_RANK.fullmatch(name) or _ROWS.fullmatch(name))
 
 
 def merged(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from maira.generate.drafts import make_draft, without_references
-from maira.generate.engine import FailedRequest, GenerationRequest, Response, Sampling, report_request
+from maira.generate.engine import Engine, FailedRequest, GenerationRequest, Response, Sampling, report_request
 from maira.model.config import context_window
 from maira.model.grammar import Allow, Grammar, Vocabulary
 from maira.model.processor import MairaProcessor
@@ -181,16 +182,28 @@ class RolloutSampler:
             first_step: from 0, the first one with its responses.
 
         Raises:
-            InputError: a sample cannot be read.
-            RunError: a metric of the reward fails.
+            InputError: a sample cannot be read, or vLLM refuses an argument.
+            RunError: a metric of the reward fails, or vLLM.
         """
-        for step in range(first_step, self._schedule.steps, self._grpo.num_iterations):
-            batches = self._draw(step)
-            self._rows = batches.rows
-            yield batches
-            for following in range(step + 1, min(step + self._grpo.num_iterations, self._schedule.steps)):
-                yield batches._replace(number=following, rows=self._rows, skipped=[])
-            self._rows = []
+        with self._engines() as current_engine:
+            for step in range(first_step, self._schedule.steps, self._grpo.num_iterations):
+                batches = self._draw(step, current_engine)
+                self._rows = batches.rows
+                yield batches
+                for following in range(step + 1, min(step + self._grpo.num_iterations, self._schedule.steps)):
+                    yield batches._replace(number=following, rows=self._rows, skipped=[])
+                self._rows = []
+
+    @contextmanager
+    def _engines(self) -> Iterator[Callable[[], AbstractContextManager[Engine]]]:
+        """Context with a function that makes the context of an engine with the current weights."""
+        if self._grpo.engine == "transformers":
+            yield lambda: generation_engine(self._model, self._processor, self._config.faults.image_check)
+            return
+        from maira.train.rollout_engine import RolloutEngine
+
+        with closing(RolloutEngine(self._config, self._model, self._processor, self._grammar.vocabulary)) as engine:
+            yield engine.current
 
     def finish_gradient(
         self,
@@ -215,7 +228,7 @@ class RolloutSampler:
             rows.append(replace(batch, policy=replace(targets, log_probs=own.cpu())))
         self._rows = rows
 
-    def _draw(self, step: int) -> StepBatches:
+    def _draw(self, step: int, current_engine: Callable[[], AbstractContextManager[Engine]]) -> StepBatches:
         """Sample responses to the prompts of a step, in all processes together."""
         started = time.perf_counter()
         prompts = [int(row) for row in self._schedule.step_samples(step)]
@@ -235,10 +248,7 @@ class RolloutSampler:
                     for number in range(self._grpo.num_generations)
                 ]
             self._context.wait()  # processes that have failed report it here
-            with (
-                evaluation_mode(self._model.training),
-                generation_engine(self._model, self._processor, self._config.faults.image_check) as engine,
-            ):
+            with evaluation_mode(self._model.training), current_engine() as engine:
                 responses = dict(engine.generate([request.request for request in requests]))
         sampled_at = time.perf_counter()
         own = self._score(requests, [responses[index] for index in range(len(requests))])

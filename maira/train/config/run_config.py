@@ -230,6 +230,8 @@ class GrpoConfig(Record):
         temperature: of the sampling.
         max_new_tokens: limit of a response; None for that of the task.
         reward: of a response.
+        engine: engine that samples the responses.
+        engine_args: arguments of the engine vllm, such as `gpu_memory_utilization`.
     """
 
     num_generations: Annotated[int, Field(ge=2)] = 8
@@ -240,6 +242,14 @@ class GrpoConfig(Record):
     temperature: PositiveFloat = 1.0
     max_new_tokens: PositiveInt | None = None
     reward: RewardConfig = RewardConfig()
+    engine: Literal["transformers", "vllm"] = "transformers"
+    engine_args: dict[str, Any] = {}  # noqa: RUF012
+
+    @model_validator(mode="after")
+    def _check_engine(self) -> GrpoConfig:
+        if self.engine_args and self.engine != "vllm":
+            raise ValueError("engine_args: only available with engine=vllm; remove them")
+        return self
 
 
 class DpoConfig(Record):
@@ -455,6 +465,8 @@ class TrainConfig(BaseTrainConfig):
         grpo = self.grpo
         if grpo is None:
             return self
+        if grpo.engine == "vllm" and self.lora is not None and self.lora.quantize is not None:
+            raise ValueError("lora.quantize: vLLM cannot load weights in 4 bits; set grpo.engine=transformers")
         if self.global_batch % grpo.num_generations:
             raise ValueError(
                 f"global_batch: expected a multiple of grpo.num_generations, which is {grpo.num_generations}, found "

@@ -1,0 +1,145 @@
+"""vLLM in a training process: it samples with the current weights of the model in training.
+
+The weights pass through files, which vLLM reads on every platform. It can also copy them between two processes of a
+GPU, which no test could run without one.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maira.generate.options import EngineOptions
+from maira.generate.plain_llama import write_settings, write_weights
+from maira.generate.prompt_embedder import PromptEmbedder
+from maira.generate.vllm_engine import VLLMEngine, check_own_gpu_arguments
+from maira.model.grammar import Vocabulary
+from maira.model.processor import MairaProcessor
+from maira.train import lora
+from maira.train.config.run_config import MairaLoraOptions, TrainConfig
+from maira.train.generation import gathered_weights
+from maira.train.parallel import DistributedContext, ParallelModel
+
+_FIELD = "grpo.engine_args"
+
+
+class RolloutEngine:
+    """A vLLM engine of this process, on its device; the processes of a machine share the files of the weights.
+
+    Encoder, adapter and token embeddings are those of the model in training.
+
+    Args:
+        config: run config.
+        model: model in training.
+        processor: processor of the model.
+        vocabulary: vocabulary of the model, with all tokens that end responses.
+
+    Raises:
+        InputError: vLLM refuses an argument.
+        RunError: vLLM cannot start.
+    """
+
+    def __init__(
+        self, config: TrainConfig, model: ParallelModel, processor: MairaProcessor, vocabulary: Vocabulary
+    ) -> None:
+        self._config, self._model, self._context = config, model, model.context
+        maira: Any = model.training.model
+        dtype = self._dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+        self._open_folder()
+        options = engine_options(config, self._context)
+        embedder = PromptEmbedder.from_model(maira, processor, options.image_check, dtype, autocast=model.autocast)
+        if self._is_writer:
+            write_settings(self._folder, maira.config.text_config, processor.tokenizer, vocabulary, dtype)
+        self._context.wait()
+        if self._context.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._engine = VLLMEngine.from_folder(self._folder, embedder, options, dtype, field=_FIELD)
+
+    @contextmanager
+    def current(self) -> Iterator[VLLMEngine]:
+        """Context with the engine with the current weights; all processes enter it, and generate independently.
+
+        Raises:
+            RunError: vLLM cannot load the weights.
+        """
+        if self._context.device.type == "cuda":
+            torch.cuda.empty_cache()  # memory of the gradient computation
+        with gathered_weights(self._model):
+            if self._is_writer:
+                write_language_model(self._model.training.model, self._config.lora, self._folder, self._dtype)
+            self._context.wait()
+            self._engine.load_weights()
+            yield self._engine
+        self._engine.sleep()
+
+    def close(self) -> None:
+        """End vLLM and remove the files of the weights."""
+        self._engine.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _open_folder(self) -> None:
+        """Find the folder of the weights, which the first process of each machine makes and writes."""
+        hosts = self._context.gather(socket.gethostname())
+        writer = hosts.index(hosts[self._context.rank])
+        self._is_writer = writer == self._context.rank
+        self._temporary = TemporaryDirectory(prefix="maira-language-model-") if self._is_writer else None
+        names = self._context.gather(None if self._temporary is None else self._temporary.name)
+        self._folder = Path(names[writer])
+
+
+def write_language_model(model: Any, options: MairaLoraOptions | None, folder: Path, dtype: torch.dtype) -> None:
+    """Write the weights of the language model of a model in training as those of a plain Llama folder.
+
+    Args:
+        model: MAIRA-2 with all its weights on this process.
+        options: low-rank adapters, which are merged; None without.
+        folder: folder to write to.
+        dtype: type of the weights in the folder.
+    """
+    weights = dict(model.language_model.named_parameters())
+    plain = {lora.plain_name(name): weight for name, weight in weights.items() if not lora.is_adapter(name)}
+
+    @torch.no_grad()
+    def read(names: Sequence[str]) -> list[tuple[str, Tensor]]:
+        chosen = [(name, plain[name]) for name in names]
+        return chosen if options is None else [*lora.merged(chosen, weights, options, added_rows)]
+
+    added_rows = range(0) if options is None else lora.added_rows(options, model.config)
+    write_weights(folder, {name: weight.shape for name, weight in plain.items()}, read, dtype)
+
+
+def engine_options(config: TrainConfig, context: DistributedContext) -> EngineOptions:
+    """Return the options of the engine of a process.
+
+    Args:
+        config: run config with grpo.
+        context: processes of the run.
+    """
+    assert config.grpo is not None
+    return EngineOptions(
+        engine="vllm",
+        device=str(context.device),
+        engine_args=config.grpo.engine_args,
+        image_check=config.faults.image_check,
+    )
+
+
+def check_engine(config: TrainConfig, context: DistributedContext) -> None:
+    """Check what can be checked before the model is read.
+
+    Args:
+        config: run config with grpo.
+        context: processes of the run.
+
+    Raises:
+        InputError: vLLM is not installed or runs on another device, or an argument cannot be used.
+    """
+    check_own_gpu_arguments(engine_options(config, context), field=_FIELD)
