@@ -50,7 +50,7 @@ _OTHER_PARTS = (
 """Prefixes of words for body parts other than the chest (PS3.16, annex L, and common spellings)."""
 _FRONTAL = ("PA", "AP")
 _LATERAL = ("LL", "RL", "LAT", "LATERAL")
-_OTHER_VIEWS = ("LAO", "RAO", "LPO", "RPO", "CC", "MLO", "ML", "LM", "XCC", "SWIMMERS")
+_OTHER_VIEWS = ("LAO", "RAO", "LPO", "RPO", "LLO", "RLO", "CC", "MLO", "ML", "LM", "XCC", "SWIMMERS")
 
 
 def check_size(width: int, height: int, file: Path | str | None = None) -> None:

@@ -81,6 +81,7 @@ View = Literal["frontal", "lateral"]
         (("DX", "CHEST", "XTABLE LATERAL"), "frontal", "ViewPosition"),
         (("DX", "CHEST", "pa"), "lateral", "ViewPosition"),
         (("DX", "CHEST", "LAO"), "frontal", "ViewPosition"),
+        (("DX", "CHEST", "LLO"), "frontal", "ViewPosition"),
         (("", "", ""), "frontal", None),
         (("CR", "CHEST", "PA"), "frontal", None),
         (("DX", "PORT CHEST", "AP LLD"), "frontal", None),
