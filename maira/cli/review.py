@@ -157,6 +157,12 @@ def start(
         readers = (
             store.reader_keys() if settings else dict.fromkeys(store.registered_name(name) for name in reader or ())
         )
+        if settings and settings.has_one_reader_per_report(len(readers)):
+            print_line(
+                console,
+                "Each report has one reader, so there is no agreement and nothing to decide; "
+                "use more readers than arms, or arms_per_reader: all",
+            )
         secret = store.token() if token is None else token
         tokens = link_tokens(secret, [*readers], has_coordinator=settings is not None)
         serve(

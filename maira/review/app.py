@@ -308,10 +308,11 @@ class Server:
             raise _NotFoundError
         return numbers[place - 1]
 
-    def _label(self, number: int) -> dict[str, str]:
-        """Return the label of a study's arm as a field; no field with one arm."""
+    def _label(self, number: int) -> dict[str, str | bool]:
+        """Return the label of a study's arm, without one if there is one arm, and whether it is a training case."""
         labels = self.store.campaign.settings.labels if self.store.campaign else {}
-        return {"label": labels[self.set.drafts[number - 1].arm]} if labels else {}
+        draft = self.set.drafts[number - 1]
+        return {**({"label": labels[draft.arm]} if labels else {}), "is_training": draft.is_training}
 
     def _is_blinded(self) -> bool:
         return bool(self.store.campaign and self.store.campaign.settings.labels)

@@ -20,6 +20,9 @@ from radfact.records import Record, validate_model
 REFERENCE_ARM = "reference"
 """Value of an arm whose drafts are the reference reports of the manifest."""
 
+OutcomeName = Literal["corrections", "uncorrected", "implications", "significant", "active_seconds", "active_ratio"]
+"""Outcomes of a reading, see `maira.review.reader_study.OUTCOMES`."""
+
 _CHANGEABLE = {"manifest", "arms", "readers", "instructions"}
 """Settings that may change during a campaign; those of arms only in the paths of their files."""
 
@@ -29,13 +32,21 @@ class Analysis(Record):
 
     Attributes:
         baseline: arm that the others are compared with.
-        margin: non-inferiority margin of corrections per report.
+        outcome: outcome of the margin.
+        margin: non-inferiority margin, in the unit of the outcome.
         significance_level: significance level.
     """
 
     baseline: Name | None = None
+    outcome: OutcomeName = "corrections"
     margin: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     significance_level: Annotated[float, Field(gt=0, lt=1)] = 0.05
+
+    @model_validator(mode="after")
+    def _check(self) -> Analysis:
+        if self.outcome == "active_ratio" and self.margin is not None and self.margin <= 1:
+            raise ValueError(f"margin: expected a ratio above 1 for active_ratio, found {self.margin}")
+        return self
 
 
 class CampaignConfig(Record):
@@ -82,6 +93,14 @@ class CampaignConfig(Record):
     def shared_fraction(self) -> float:
         """Fraction of the studies that all readers read."""
         return {"all": 1.0, "split": 0.0}.get(self.assignment, self.overlap or 0.0)
+
+    def has_one_reader_per_report(self, readers: int) -> bool:
+        """Return whether each of the reports that all readers share has one reader, who reads it in one arm.
+
+        Args:
+            readers: number of readers.
+        """
+        return self.shared_fraction > 0 and self.arms_per_reader == "one" and 1 < readers <= len(self.arms)
 
     @property
     def arm_names(self) -> tuple[str, ...]:

@@ -271,6 +271,7 @@ def _item_json(item: AdjudicationItem) -> dict[str, Any]:
     return {
         "id": item.id,
         "draft_text": item.draft_text,
+        "draft_boxes": next(iter(item.readings.values())).draft_boxes,
         "is_disagreement": item.is_disagreement,
         "readings": [
             {

@@ -12,6 +12,7 @@ from data.study import Study
 from maira.model.prompts import Task
 from maira.model.task_examples import UnusedInputWarning, make_example
 from maira.review.agreement import worst_severity
+from maira.review.campaign import REFERENCE_ARM
 from maira.review.changes import State
 from maira.review.corrected import corrected_report
 from maira.review.protocol import SEVERITIES
@@ -28,7 +29,8 @@ def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[s
     """Return the number of errors in each draft by each reader, in the plain layout of `radfact meta agreement`.
 
     Every correction is an error: one with significant implications is `significant`, any other `insignificant`. Cells
-    of readers who did not finish a study are empty. Studies that nobody finished or without a reference are omitted.
+    of readers who did not finish a study are empty. Studies that nobody finished or without a reference are omitted, as
+    are arms that are the reference: every metric finds them perfect.
 
     Args:
         store: the review.
@@ -38,11 +40,13 @@ def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[s
     reviews = [[review.state for _, review in store.counted_reviews(name)] for name in readers]
     drafts = [draft for draft in store.drafts if not draft.is_training]
     arms = ["group"] if any(draft.arm for draft in drafts) else []
+    sources = store.campaign.settings.arms if store.campaign else {}
     rows = []
     for draft, *by_reader in zip(drafts, *reviews, strict=True):
         study = studies[draft.sample_id]
         reference = narrative(study.grounded_findings or study.findings or "")
-        if reference and any(state.done for state in by_reader):
+        is_reference = sources.get(draft.arm) == REFERENCE_ARM
+        if reference and not is_reference and any(state.done for state in by_reader):
             identity = [draft.name, study.patient_id, study.study_id or study.sample_id, *([draft.arm] if arms else [])]
             counts = [count for state in by_reader for count in _count_errors(state)]
             rows.append([*identity, reference, narrative(list(draft.sentences)), *counts])

@@ -18,6 +18,7 @@ from maira.review.adjudication import collect_adjudication_items
 from maira.review.changes import ReviewedSentence
 from maira.review.corrected import corrected_report
 from maira.review.dataset_export import PreferenceRows, corrected_studies, find_preferences, rating_table
+from maira.review.protocol import SEVERITIES
 from maira.review.readings import Reading, collect_readings
 from maira.review.store import Store
 from radfact.io.jsonl import dumps, open_atomic, write_jsonl
@@ -54,6 +55,7 @@ DECISION_COLUMNS = (
     "sample_id",
     "arm",
     "model",
+    "training",
     "item",
     "draft_text",
     "readings",
@@ -155,6 +157,7 @@ def decisions_csv(store: Store) -> str:
                 draft.sample_id,
                 draft.arm,
                 str(draft.record.get("model") or ""),
+                str(draft.is_training).lower(),
                 key,
                 (item.draft_text if item else None) or "",
                 "; ".join(f"{reader}: {describe_reading(sentence)}" for reader, sentence in readings.items()),
@@ -171,8 +174,10 @@ def describe_reading(sentence: ReviewedSentence) -> str:
     """Return what a reader did with a sentence, and its severity."""
     if not sentence.is_correction:
         return "no correction"
-    verb = {"edit": "edited", "deletion": "deleted", "addition": f"added “{sentence.text}”"}[kind_of(sentence)]
-    return f"{verb}, severity {sentence.assessment.severity}"
+    edit = "edited" if sentence.is_edited else "boxes changed"
+    verb = {"edit": edit, "deletion": "deleted", "addition": f"added “{sentence.text}”"}[kind_of(sentence)]
+    names = [item.name.lower() for item in SEVERITIES if item.id == sentence.assessment.severity]
+    return ", ".join([verb, *(names or ["not rated"])])
 
 
 def readings_csv(readings: Sequence[Reading]) -> str:

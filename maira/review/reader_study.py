@@ -220,7 +220,7 @@ def read_margins(
     origin = "in the campaign, before the readings"
     if baseline not in (None, analysis.baseline):
         origin = "in the campaign, before the readings; its baseline is another"
-    return tuple(arms), (Margin("corrections", analysis.margin, origin),), level
+    return tuple(arms), (Margin(analysis.outcome, analysis.margin, origin),), level
 
 
 def _parse_margin(text: str) -> Margin:

@@ -36,7 +36,7 @@ _HEADERS = [
 # Not a redirect: the browser would attribute it to the page with the link, and withhold the cookie.
 _ENTRANCE = (
     b'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/">'
-    b'<title>Review</title><a href="/">Continue to the review</a></html>'
+    b'<title>Review</title><link rel="icon" href="/static/icon.svg"><a href="/">Continue to the review</a></html>'
 )
 
 COORDINATOR = "coordinator\n"

@@ -129,6 +129,8 @@ def _difference_sections(study: ReaderStudy, tables: Mapping[str, Table], level:
 def _agreement_parts(tables: Mapping[str, Table]) -> list[Table | str]:
     if not tables["krippendorff_alpha"].rows:
         return ["Agreement requires two readers."]
+    if not any(row[-1] for row in tables["krippendorff_alpha"].rows):
+        return ["No report was finished by two readers, so there is no agreement."]
     return [
         "Krippendorff’s alpha of all readers, with 95% bootstrap intervals; n counts items that two readers rated.",
         tables["krippendorff_alpha"],
@@ -331,7 +333,8 @@ def _time_plot(study: ReaderStudy, path: Path) -> list[Plot]:
         figure, axes = plot.subplots(figsize=(8, 1.6 + 0.7 * len(study.arms)), layout="constrained")
         arms = list(reversed(study.arms))
         medians = [(median(seconds[arm].values()), at) for at, arm in enumerate(arms) if seconds[arm]]
-        axes.plot(*zip(*medians, strict=True), "|", color="black", markersize=34, label="median")
+        axes.plot(*zip(*medians, strict=True), "|", color="black", markersize=34)
+        axes.plot([], [], "|", color="black", label="median")
         for place, reader in enumerate(readers):
             offset = 0.4 * ((place + 0.5) / len(readers) - 0.5)
             points = [

@@ -17,6 +17,7 @@ from typing import IO
 from radfact.errors import ErrorCode, InputError, field_name, list_columns
 
 _MISSING = frozenset({"", "nan", "NaN"})
+_SQLITE = b"SQLite format 3\0"
 _QUOTED = re.compile(r'"[^"]*"')
 
 
@@ -172,5 +173,11 @@ def _open(path: Path) -> Iterator[IO[str]]:
             with archive.open(names[0]) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as text:
                 yield text
     else:
+        with path.open("rb") as binary:
+            if binary.read(len(_SQLITE)) == _SQLITE:
+                message = (
+                    "expected a table, found an SQLite database; export a review with maira review export --manifest"
+                )
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
         with path.open(encoding="utf-8-sig", newline="") as text:
             yield text

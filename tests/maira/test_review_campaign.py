@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from error_checks import raises
@@ -19,13 +19,14 @@ from typer.testing import CliRunner
 
 from maira.cli.main import app
 from maira.review.app import make_app
-from maira.review.campaign import CampaignConfig, Exclude, read_campaign
+from maira.review.campaign import CampaignConfig, Exclude, OutcomeName, read_campaign
 from maira.review.coordinator import CampaignFile
+from maira.review.dataset_export import rating_table
 from maira.review.export import decisions_csv
-from maira.review.reader_study import read_margins
+from maira.review.reader_study import OUTCOMES, read_margins
 from maira.review.security import COORDINATOR, link_tokens
 from maira.review.store import SavingBlockedError, Store
-from maira.review.studies import read_campaign_set
+from maira.review.studies import read_campaign_set, read_studies
 from maira.review.summary import summarize
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl, write_jsonl
@@ -70,6 +71,10 @@ def studies_of(store: Store, reader: str) -> list[tuple[str, str]]:
         ("readers: [Ada]\nassignment: overlap", "overlap: expected a share"),
         ("readers: [Ada]\noverlap: 0.2", "overlap: expected a share"),
         ("readers: [Ada]\nseeds: 1", "seeds: unknown field"),
+        (
+            "readers: [Ada]\nanalysis: {outcome: active_ratio, margin: 1}",
+            "analysis: margin: expected a ratio above 1",
+        ),
         ("readers: [Ada]\nanalysis: {baseline: other}", "analysis: expected an arm as baseline, found 'other'"),
     ],
 )
@@ -125,9 +130,16 @@ def test_a_reader_of_all_arms_meets_a_study_again_as_late_as_possible(tmp_path: 
 def test_the_reference_report_is_an_arm_that_is_not_shown_as_reference(tmp_path: Path) -> None:
     path = write_campaign(tmp_path, "readers: [Ada]")
     path.write_text(path.read_text().replace("secret-two.jsonl", "reference"))
-    review_set = read_campaign_set(read_campaign(path))
+    settings = read_campaign(path)
+    review_set = read_campaign_set(settings)
     assert review_set.drafts[1].sentences[0].text == "The heart is enlarged."
     assert review_set.reference(1) == []
+    with closing(open_campaign(path)) as store:
+        for number in (1, 2):
+            finish(store, number)
+        studies = read_studies(settings.manifest, SAMPLES, path)
+        # Metrics compare drafts with the reference, and find the reference perfect.
+        assert [row[3] for row in rating_table(store, studies, ["Ada"]).rows] == ["secret-one"]
 
 
 def test_readers_and_studies_are_added_after_those_there(tmp_path: Path) -> None:
@@ -215,7 +227,7 @@ def test_nothing_sent_to_a_reader_names_arm_or_model(desk: Desk) -> None:
         ]
         study = responses[-3].json()
         labels.add(study["label"])
-        assert study["number"] == place
+        assert (study["number"], study["is_training"]) == (place, place == 1)
         assert study["images"]["frontal"]["url"] == f"/images/{place}/frontal"
     for path in ("corrections.csv", "drafts.jsonl", "summary.json", "decisions.csv"):
         responses.append(browser.get(f"/export/{path}", params={"reader": "Ada"}))
@@ -336,8 +348,8 @@ def test_disagreements_are_decided_and_exported(tmp_path: Path) -> None:
         rows = list(csv.DictReader(StringIO(decisions_csv(store))))
         fields = [(row["arm"], row["item"], row["readings"], row["needs_correction"], row["severity"]) for row in rows]
         assert fields == [
-            ("secret-one", "d0", "Ada: deleted, severity 2; Bo: no correction", "false", ""),
-            ("secret-one", "Bo/a1", "Bo: added “Rib fracture.”, severity 2", "true", "1"),
+            ("secret-one", "d0", "Ada: deleted, significant implications; Bo: no correction", "false", ""),
+            ("secret-one", "Bo/a1", "Bo: added “Rib fracture.”, significant implications", "true", "1"),
         ]
         # A study that is changed afterwards is open again.
         change(store, "reopen", 1, "Ada")
@@ -372,16 +384,41 @@ def test_the_settings_are_stored_for_the_analysis(tmp_path: Path) -> None:
         assert isinstance(store.campaign.settings, CampaignConfig)
         assert store.campaign.settings.analysis.model_dump() == {
             "baseline": "secret-one",
+            "outcome": "corrections",
             "margin": 0.05,
             "significance_level": 0.05,
         }
 
 
-def test_the_margin_of_a_campaign_is_for_its_baseline(tmp_path: Path) -> None:
-    path = write_campaign(tmp_path, "readers: [Ada]\nanalysis: {baseline: secret-two, margin: 0.05}")
+@pytest.mark.parametrize(
+    ("text", "readers", "expected"),
+    [
+        ("", 2, True),
+        ("", 3, False),
+        ("", 1, False),
+        ("arms_per_reader: all", 2, False),
+        ("assignment: split", 2, False),
+    ],
+)
+def test_two_readers_of_two_arms_share_no_report(tmp_path: Path, text: str, readers: int, expected: bool) -> None:
+    names = ["Ada", "Bo", "Cy"][:readers]
+    path = write_campaign(tmp_path, f"readers: [{', '.join(names)}]\n{text}")
+    assert read_campaign(path).has_one_reader_per_report(readers) == expected
     with closing(open_campaign(path)) as store:
+        counts = Counter(number for name in names for number in store.study_list(name))
+        assert (expected, max(counts.values()) > 1) in ((True, False), (False, "split" not in text and readers > 1))
+
+
+def test_the_outcome_of_a_margin_is_one_of_the_summary() -> None:
+    assert get_args(OutcomeName) == tuple(outcome.name for outcome in OUTCOMES)
+
+
+def test_the_margin_of_a_campaign_is_for_its_baseline_and_outcome(tmp_path: Path) -> None:
+    text = "readers: [Ada]\nanalysis: {baseline: secret-two, outcome: significant, margin: 0.05}"
+    with closing(open_campaign(write_campaign(tmp_path, text))) as store:
         arms, [margin], _ = read_margins(store, None, ())
-        assert (arms, margin.origin) == (("secret-two", "secret-one"), "in the campaign, before the readings")
+        assert (arms, margin.outcome) == (("secret-two", "secret-one"), "significant")
+        assert margin.origin == "in the campaign, before the readings"
         arms, [margin], _ = read_margins(store, "secret-one", ())
         assert arms == ("secret-one", "secret-two")
         assert margin.origin.endswith("its baseline is another")

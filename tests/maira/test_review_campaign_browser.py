@@ -49,7 +49,8 @@ def served(tmp_path: Path) -> Iterator[tuple[Store, str]]:
     ):
         change(store, "delete", 1, "Ada", sentence="d0")
         change(store, "assess", 1, "Ada", sentence="d0", severity=2)
-        for reader in ("Ada", "Bo"):
+        for reader, right in (("Ada", 0.35), ("Bo", 0.4)):
+            change(store, "boxes", 1, reader, sentence="d1", boxes=[[0.1, 0.2, right, 0.6]])
             finish(store, 1, reader)
         tokens = link_tokens(store.token(), store.reader_keys(), has_coordinator=True)
         app = make_app(review_set, store, tokens, campaign=CampaignFile(path, (), store.token()))
@@ -120,7 +121,14 @@ def test_the_coordinator_decides_a_disagreement_by_keyboard(served: tuple[Store,
         page.keyboard.press("Enter")
         page.locator("#radiograph[aria-busy=false]").wait_for()
         readings = page.locator(".readings").first.locator("dt, dd").all_inner_texts()
-        assert readings == ["Ada", "Deleted, severity 2.", "Bo", "No correction."]
+        assert readings == ["Ada", "Deleted, significant implications.", "Bo", "No correction."]
+        # The draft's box, and those of each reader who changed it.
+        labels = page.locator("#radiograph .box-viewer-label").all_text_contents()
+        assert sorted(labels) == ["1", "2 Ada", "2 Bo"]
+        second = page.locator(".readings").nth(1).locator("dd").all_inner_texts()
+        assert second == ["Boxes changed, no implications."] * 2
+        page.get_by_text("Reference report").click()
+        page.get_by_text("The heart is mildly enlarged.").wait_for()
         assert violations(page) == []
         page.get_by_label("no correction").focus()
         page.keyboard.press("ArrowRight")

@@ -736,7 +736,7 @@ def test_empty_drafts_and_missing_references_are_stated(page: Page) -> None:
     page.goto(page.url.replace("#1", f"#{BARE}"))
     page.get_by_text("The draft has no sentence.").wait_for()
     press(page, "]", "]")
-    page.get_by_text("This study has no reference report to compare with. Leave a comment.").wait_for()
+    page.get_by_text("No reference report is shown. Leave a comment.").wait_for()
 
 
 def test_two_thousand_studies_render_one_screenful(page: Page) -> None:

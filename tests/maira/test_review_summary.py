@@ -325,6 +325,18 @@ def test_the_page_has_outcomes_by_arm_without_training_cases(tmp_path: Path) -> 
     assert "5 of 6" in result.output
 
 
+def test_the_page_states_that_no_report_was_finished_by_two_readers(tmp_path: Path) -> None:
+    pytest.importorskip("statsmodels")
+    with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT}, ["Ada", "Ben"])) as store:
+        finish(store, 1, "Ada")
+        finish(store, 2, "Ben")
+    arguments = ["review", "summary", str(tmp_path / "review.sqlite"), "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    page = (tmp_path / "out" / "summary.html").read_text("utf-8")
+    assert "No report was finished by two readers" in page
+    assert "Cohen" not in page
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -28,6 +28,7 @@ def test_columns_are_streamed_in_the_order_asked_for(tmp_path: Path) -> None:
         (b'"a"\t"b"\n', r":1: separated by tabs"),
         (b"a;b, c;d\n1;2;3\n", r":1: separated by semicolons"),
         (b"b,a,c,a\n1,2,3,4\n", r":1: a: expected one column"),
+        (b"SQLite format 3\0\x10", "found an SQLite database"),
         (b"", "found no header"),
     ],
 )

@@ -3,6 +3,7 @@
 import { get, post } from "./api.js";
 import { alertBar, announce, asSentence, byId, counted, element, notify } from "./dom.js";
 import { Inputs } from "./inputs.js";
+import { sameBoxes } from "./state.js";
 import { setSetting, setting } from "./storage.js";
 
 const STATUS = { done: "finished", started: "started", open: "not started" };
@@ -205,12 +206,14 @@ class CampaignPage {
   }
 
   #showStudy() {
-    const { number, sample_id: id, arm, items, comments, decision } = this.#study;
+    const { number, sample_id: id, arm, items, comments, decision, reference } = this.#study;
     // The label, not the name, so that the arm does not influence the decision; the table of studies shows both.
     const label = this.#campaign.labels[arm];
     byId("item-title").textContent = visibleText([`Study ${number}`, id, label && `report ${label}`].filter(Boolean).join(" · "));
     byId("items").replaceChildren(...items.map((item, at) => this.#item(item, at, decision)),
-      ...Object.entries(comments).map(([name, text]) => element("li", {}, element("p", { text: `Comment of ${name}: ${text}` }))));
+      ...Object.entries(comments).map(([name, text]) => element("li", {}, element("p", { text: `Comment of ${name}: ${text}` }))),
+      reference.length ? element("li", {}, element("details", {}, element("summary", { text: "Reference report" }),
+        ...reference.map((text) => element("p", { text })))) : "");
     byId("decision-comment").value = decision?.comment ?? "";
     byId("decide").disabled = !items.some(({ is_disagreement: differs }) => differs);
     this.#inputs ??= new Inputs({ select: () => {}, focus: () => {}, changeBoxes: () => {}, touched: () => this.#draw() });
@@ -222,8 +225,11 @@ class CampaignPage {
   }
 
   #draw() {
-    const sentences = this.#study.items.map(({ id, readings }) => ({ id, boxes: readings[0].boxes, deleted: false }));
-    this.#inputs.draw(sentences, [], { selected: null, counterparts: [], locked: true, mode: byId("box-mode").value });
+    const sentences = this.#study.items.map(({ id, draft_boxes: boxes }) => ({ id, boxes, deleted: false }));
+    const changed = this.#study.items.flatMap(({ draft_boxes: drafted, readings }, at) => readings
+      .filter(({ boxes }) => !sameBoxes(boxes, drafted))
+      .map(({ reader, boxes }) => ({ label: `${at + 1} ${visibleText(reader)}`, boxes })));
+    this.#inputs.draw(sentences, changed, { selected: null, counterparts: [], locked: true, mode: byId("box-mode").value });
   }
 
   #item({ id, draft_text: drafted, is_disagreement: differs, readings }, at, decision) {

@@ -96,7 +96,7 @@ export class Inputs {
    * Draw boxes, with handles for those of the selected sentence.
    *
    * @param {object[]} sentences  of the draft
-   * @param {object[]} reference  visible sentences of the reference report
+   * @param {object[]} reference  visible sentences of the reference report, or boxes with a `label`
    * @param {{selected: string | null, counterparts: string[], locked: boolean, mode: "all" | "selected" | "none"}} how
    */
   draw(sentences, reference, { selected, counterparts, locked, mode }) {
@@ -108,7 +108,7 @@ export class Inputs {
     const boxes = !onFilm || mode === "none" ? [] : [
       ...sentences.flatMap((sentence, place) => (sentence === edited || sentence.deleted ? []
         : drawn(sentence.id, "candidate", String(place + 1), sentence.boxes))),
-      ...reference.flatMap((sentence, place) => drawn(`reference-${place}`, "reference", `R${place + 1}`, sentence.boxes ?? [])),
+      ...reference.flatMap((sentence, place) => drawn(`reference-${place}`, "reference", sentence.label ?? `R${place + 1}`, sentence.boxes ?? [])),
     ].filter((box) => mode === "all" || strong.includes(box.id));
     // Redrawing under the pointer would lose a click on a box.
     const key = JSON.stringify([boxes, strong]);
@@ -219,7 +219,7 @@ export class Inputs {
       const value = window?.[name] ?? 0;
       input.disabled = !pixels;
       // A typed number is not changed under the cursor.
-      if (!(Math.abs(input.valueAsNumber - value) <= Math.abs(value) * 1e-9)) input.value = String(isInteger ? Math.round(value * 10) / 10 : Number(value.toPrecision(4)));
+      if (!(Math.abs(input.valueAsNumber - value) <= Math.abs(value) * 1e-9)) input.value = String(isInteger && Math.abs(value) >= 100 ? Math.round(value) : Number(value.toPrecision(4)));
       input.step = isInteger ? "any" : String(windows.at(-2).width / 1000);
     }
     const preset = byId("window-preset");

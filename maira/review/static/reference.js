@@ -51,6 +51,6 @@ export class Reference {
         element("span", { class: "mark", text: counted(boxes.length, "box", "boxes") })) : null;
       return element("li", { class: "sentence reference" }, button, marks);
     }));
-    if (!sentences.length) this.list.append(element("li", { class: "hint", text: "This study has no reference report." }));
+    if (!sentences.length) this.list.append(element("li", { class: "hint", text: "No reference report is shown." }));
   }
 }

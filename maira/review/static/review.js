@@ -171,7 +171,7 @@ class Review {
     this.list.mark(number);
     document.title = `${number} · ${TITLE}`;
     const label = study.label ? ` · report ${study.label}` : "";
-    byId("study-place").textContent = `${number} of ${this.set.studies}${label} ·`;
+    byId("study-place").textContent = `${number} of ${this.set.studies}${study.is_training ? " · training" : ""}${label} ·`;
     byId("study-id").textContent = visibleText(this.studyView.sampleId);
     byId("study-name").title = visibleText(this.studyView.sampleId);
     byId("previous-study").disabled = number === 1;

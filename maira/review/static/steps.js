@@ -3,7 +3,7 @@
 import { announce, byId, counted, element } from "./dom.js";
 import { REFERENCE_STEP, unassessed } from "./state.js";
 
-const WITHOUT_REFERENCE = "This study has no reference report to compare with. Leave a comment.";
+const WITHOUT_REFERENCE = "No reference report is shown. Leave a comment.";
 
 export class Steps {
   // Message next to the button of the next step, and the version of the state that it applies to.
