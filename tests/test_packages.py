@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("radfact", "encoders", "data", "maira")
+SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
 SCORE = """
 from importlib.metadata import version
 from radfact import RadFact
@@ -27,9 +31,9 @@ print(result.scores["logical_precision"], result.scores["logical_recall"])
 pytestmark = pytest.mark.slow
 
 
-def _run(command: list[str | Path], folder: Path) -> str:
+def _run(command: Sequence[str | Path], folder: Path, **variables: str) -> str:
     # Neither the folder of the tests nor PYTHONPATH may lend a module to the installed package.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -44,7 +48,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
     """The wheel, built from the source distribution, and the source distribution."""
     folder = tmp_path_factory.mktemp("distributions")
     # A copy: building writes into the source, which other tests read at the same time.
-    for name in _run(["git", "ls-files", *PACKAGES, "LICENSE", "README.md", "pyproject.toml"], ROOT).split():
+    for name in _run(["git", "ls-files", *PACKAGES, *SOURCES, "tests"], ROOT).split():
         target = folder / "source" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, target)
@@ -60,14 +64,45 @@ def test_the_wheel_has_all_files_of_the_packages(distributions: tuple[Path, Path
         files = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert files == set(tracked)
     with tarfile.open(source) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {*tracked, "LICENSE", "README.md", "pyproject.toml"} <= names
+        names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    made = {name for name in names if name.startswith("maira_radfact.egg-info/")} | {"PKG-INFO", "setup.cfg"}
+    assert names - made == {*tracked, *SOURCES}
     assert wheel.name == f"maira_radfact-{_version()}-py3-none-any.whl"
+
+
+def test_the_wheel_drafts_with_the_files_of_the_release(distributions: tuple[Path, Path], tmp_path: Path) -> None:
+    """The release has what the wheel lacks: the small checkpoint, run configs and launch files."""
+    steps = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]["wheel"]["steps"]
+    (pack,) = (step["run"] for step in steps if "git archive" in step.get("run", ""))
+    archive = tmp_path / "examples.tar.gz"
+    _run(shlex.split(pack.replace("dist/examples.tar.gz", str(archive))), ROOT)
+    user, packages = tmp_path / "user", tmp_path / "wheel"
+    shutil.unpack_archive(archive, user, filter="data")
+    shutil.unpack_archive(distributions[0], packages, "zip")
+    # The other packages are those of this environment.
+    python = [sys.executable, "-c", "import maira; print(maira.__file__)"]
+    assert _run(python, user, PYTHONPATH=str(packages)).startswith(str(packages))
+    for arguments in (
+        "prepare phantom --count 1 --out phantoms",
+        "generate --checkpoint checkpoints/phantom --manifest phantoms/manifest.jsonl --out drafts.jsonl",
+    ):
+        _run([sys.executable, "-m", "maira", *arguments.split()], user, PYTHONPATH=str(packages))
+    assert len((user / "drafts.jsonl").read_text().splitlines()) == 1
+    assert (user / "configs/phantom.yaml").is_file()
 
 
 def test_the_version_has_one_source() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == _version()
     assert f"\n## {_version()}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_readme_and_the_citation_file_cite_the_same_papers() -> None:
+    cited = {
+        identifier["value"]
+        for reference in yaml.safe_load((ROOT / "CITATION.cff").read_text())["references"]
+        for identifier in reference["identifiers"]
+    }
+    assert cited == set(re.findall(r"arXiv:[\d.]+", (ROOT / "README.md").read_text()))
 
 
 def test_an_empty_environment_scores_two_lists_of_strings(distributions: tuple[Path, Path], tmp_path: Path) -> None:

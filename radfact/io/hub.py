@@ -134,7 +134,7 @@ def _unreachable(error: BaseException, name: str, field: str | None) -> InputErr
         return InputError(message, code=ErrorCode.FILE_NOT_FOUND, field=field)
     message = (
         f"'{name}': {constants.ENDPOINT} cannot be reached ({_first_line(error)}); check the network, HF_ENDPOINT and "
-        "proxies"
+        "proxies, or the path if this is a folder"
     )
     return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
 
