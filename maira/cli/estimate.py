@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,15 @@ _MEMORY_LABELS = {
     "logits": "logits of answers",
     "gathered": "gathered by FSDP2: weights and gradients of the active blocks",
     "temporary": "temporary tensors of the backward pass",
+}
+_SAMPLING_LABELS = {
+    "weights": "weights",
+    "gradients": "buckets of gradients of DDP",
+    "states": "optimizer states",
+    "gathered": "gathered by FSDP2: all weights",
+    "copies": "bfloat16 copies of trained weights",
+    "cache": "keys and values",
+    "temporary": "temporary tensors",
 }
 
 
@@ -69,7 +79,10 @@ def estimate(
     for line in _introduction(result):
         print_line(console, line)
     console.print(_parameter_table(result))
-    console.print(_memory_table(result))
+    console.print(_memory_table("peak memory of a GPU", vars(result.memory), _MEMORY_LABELS))
+    if result.sampling:
+        title = f"while {result.sampling.batch} responses are sampled"
+        console.print(_memory_table(title, vars(result.sampling.memory), _SAMPLING_LABELS))
     for line in _verdict(result):
         print_line(console, line)
     console.print(_time_table(result))
@@ -101,12 +114,12 @@ def _sum(result: Estimate, index: int) -> int:
     return sum(counts[index] for counts in result.parameters.values())
 
 
-def _memory_table(result: Estimate) -> Table:
-    table = _table("peak memory of a GPU", "")
-    for part, size in vars(result.memory).items():
+def _memory_table(title: str, sizes: Mapping[str, int], labels: Mapping[str, str]) -> Table:
+    table = _table(title, "")
+    for part, size in sizes.items():
         if size:
-            table.add_row(_MEMORY_LABELS[part], _format_bytes(size))
-    table.add_row("total", _format_bytes(result.memory.total))
+            table.add_row(labels[part], _format_bytes(size))
+    table.add_row("total", _format_bytes(sum(sizes.values())))
     return table
 
 
@@ -128,19 +141,31 @@ def _verdict(result: Estimate) -> list[str]:
 def _time_table(result: Estimate) -> Table:
     packing, flops = result.packing, result.flops
     table = _table(f"at an MFU of {result.mfu:.0%}", "")
-    samples = result.steps * result.step_samples
-    tokens = samples * float(result.workload.tokens.mean())
+    samples, tokens = result.steps * result.step_samples, result.steps * result.step_tokens
     for name, value in {
         "packed rows per step and GPU": f"{packing.rows:.1f}, {packing.filled:.0%} full",
         "operations per step": f"{flops.total / 1e12:,.3g} TFLOP",
         **{f"  {part.replace('_', ' ')}": f"{count / flops.total:.1%}" for part, count in flops.by_part().items()},
         "time per step": _format_duration(result.step_seconds),
+        **_step_times(result),
         "run": f"{result.steps:,} steps, {samples:,} samples, {_format_count(tokens)} tokens",
         "total time": _format_duration(result.hours * 3600),
         "GPU hours": f"{hours:,.1f}" if (hours := result.hours * result.gpus) >= 0.1 else f"{hours:.1g}",
     }.items():
         table.add_row(name, value)
     return table
+
+
+def _step_times(result: Estimate) -> dict[str, str]:
+    if (sampling := result.sampling) is None:
+        return {}
+    return {
+        "  training": _format_duration(result.training_seconds),
+        "  generation: images and prompts": _format_duration(sampling.prompt_seconds),
+        "  generation: decoding": _format_duration(sampling.decoding_seconds),
+        "  generation's share": f"{sampling.seconds / result.step_seconds:.0%}",
+        "responses per GPU": f"{sampling.responses:,}, at most {sampling.batch:,} at a time",
+    }
 
 
 def _format_count(number: float) -> str:
@@ -160,8 +185,10 @@ def _format_bytes(size: int) -> str:
 def _format_duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.2g} s"
-    hours = seconds / 3600
-    return f"{seconds / 60:.0f} min" if hours < 2 else f"{hours:,.1f} h"
+    minutes = seconds / 60
+    if minutes < 10:
+        return f"{minutes:.1f} min"
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"
 
 
 def _table(title: str, *columns: str) -> Table:

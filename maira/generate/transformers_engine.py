@@ -302,12 +302,24 @@ def uses_static_cache(option: Literal["auto", "dynamic", "static"], device: torc
 def largest_batch_size(free: int, length: int, config: Any, itemsize: int) -> int:
     """Return how many sequences can be generated together, at least one.
 
+    Args:
+        free: free memory, bytes.
+        length: length of the longest row, prompt and response, in tokens.
+        config: configuration of the language model.
+        itemsize: bytes per weight.
+    """
+    row, chunk = batch_bytes(length, config, itemsize)
+    return max(1, int((free * _MEMORY_SHARE - chunk) / row))
+
+
+def batch_bytes(length: int, config: Any, itemsize: int) -> tuple[int, int]:
+    """Return the memory that each row of a batch takes, and that which any batch takes in addition, in bytes.
+
     A row takes the keys and values of all its tokens (those of one layer twice while it grows), the embeddings of its
     prompt, and up to four float32 copies of its logits. Independent of the rows, a chunk of `_PREFILL_TOKENS` passes
     the layers: three tensors of the MLP's width, eight of the model's width, and the attention mask.
 
     Args:
-        free: free memory, bytes.
         length: length of the longest row, prompt and response, in tokens.
         config: configuration of the language model.
         itemsize: bytes per weight.
@@ -316,7 +328,7 @@ def largest_batch_size(free: int, length: int, config: Any, itemsize: int) -> in
     keys_and_values = 2 * (config.num_hidden_layers + 1) * config.num_key_value_heads * head
     row = length * (keys_and_values + config.hidden_size) * itemsize + 4 * 4 * config.vocab_size
     chunk = (3 * config.intermediate_size + 8 * config.hidden_size + length) * itemsize + length
-    return max(1, int((free * _MEMORY_SHARE - _PREFILL_TOKENS * chunk) / row))
+    return row, _PREFILL_TOKENS * chunk
 
 
 @contextmanager

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from error_checks import raises
 from typer.testing import CliRunner
 
 import maira.train.cost.estimate as cost_estimate
+from data.study import Study
 from maira.cli.main import app
+from maira.generate.engine import Sampling, report_request
+from maira.generate.options import EngineOptions
+from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.model.prompts import Task
+from maira.model.task_examples import make_example
 from maira.train.config.run_config import TrainConfig, read_train_config
 from maira.train.cost.accelerators import Accelerator, find_accelerator
 from maira.train.cost.estimate import GIB, RESERVED, estimate, read_mfu
-from maira.train.cost.memory import ParallelSetup, RowShape, build_shapes, estimate_memory
+from maira.train.cost.memory import Memory, ParallelSetup, RowShape, build_shapes, estimate_memory
+from maira.train.cost.sampling import (
+    Responses,
+    SamplingCost,
+    SamplingRates,
+    SamplingSetup,
+    estimate_sampling,
+    make_sampling_rates,
+    plan_batches,
+)
 from maira.train.cost.workload import measure_workload
+from maira.train.data.packing import SAMPLE_LENGTHS, TASKS
 from radfact.errors import ErrorCode, InputError
 
 SMALL = {
@@ -39,11 +59,6 @@ SMALL["vision_config"]["num_attention_heads"] = 2  # type: ignore[index]
 def make_recipe(**values: Any) -> TrainConfig:
     defaults = {"model": SMALL, "train": "absent.jsonl", "out": Path("o"), "epochs": 3, "token_budget": 2048}
     return TrainConfig.model_validate(defaults | values)
-
-
-def test_the_time_of_sampling_is_not_estimated() -> None:
-    with raises("grpo: invalid-option"):
-        estimate(make_recipe(model=Path("absent"), grpo={}, tasks={"grounded": 1}), "h100")
 
 
 def test_estimates_for_the_paper_config() -> None:
@@ -68,7 +83,7 @@ def test_fsdp_memory_is_per_process() -> None:
 def test_suggestions_accompany_a_config_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     train_config = make_recipe()
     need = estimate(train_config, "h100").memory.total
-    tight = Accelerator("tight", "tight", (RESERVED + 0.9 * need) / GIB, 1e12)
+    tight = Accelerator("tight", "tight", (RESERVED + 0.9 * need) / GIB, 1e12, 1e12)
     monkeypatch.setattr(cost_estimate, "ACCELERATORS", (tight,))
     result = estimate(train_config, "tight")
     assert not result.fits
@@ -197,6 +212,213 @@ def test_the_table_of_the_command_lists_every_part(recipe_file: Path) -> None:
     assert "A model of this size does not reach an MFU of 45%" in ran.stdout
     assert "45.0%, assumed and not measured" in ran.stdout
     assert "estimating" in ran.stderr
+
+
+def _post_training(**values: Any) -> TrainConfig:
+    return make_recipe(model=Path("absent"), tasks={"grounded": 1}, global_batch=128, **{"grpo": {}, **values})
+
+
+H100 = {"operations": 0.6 * 989e12, "bandwidth": 3.35e12}
+
+
+def test_generation_takes_the_time_of_the_specification() -> None:
+    """Three images and 150 new tokens on an H100, with a cache that is not copied."""
+    rates = make_sampling_rates(build_shapes(MairaConfig(), _post_training()), _post_training())
+    assert rates.keys_and_values == 2**19
+    assert (4360 + 150) * rates.keys_and_values == pytest.approx(2.36e9, rel=0.003)
+    assert rates.prompt_operations(1, 4360) == pytest.approx(61e12, rel=0.01)
+    reading = rates.prompt_operations(1, 4360) / H100["operations"]
+    assert reading == pytest.approx(0.103, rel=0.01)
+    static = replace(rates, cache_moves=1)
+    assert reading + static.decoding_seconds(1, 4360, 150, **H100) == pytest.approx(0.80, abs=0.015)
+    assert reading + static.decoding_seconds(24, 4360, 150, **H100) / 24 == pytest.approx(0.23, abs=0.005)
+    # As computed in `uses_static_cache`.
+    assert static.decoding_seconds(32, 3300, 1, **H100) == pytest.approx(0.021, abs=1e-3)
+    assert rates.decoding_seconds(32, 3300, 1, **H100) == pytest.approx(0.054, abs=1e-3)
+
+
+def test_a_decoding_step_takes_the_longer_of_operations_and_moves() -> None:
+    rates = SamplingRates(0, 0, token=8, pair=1, head=2, weights=100, quantized=0, keys_and_values=4)
+    # 26 and 28 operations; 100 bytes of weights, and 3 times 24 and 32 bytes of keys and values.
+    assert rates.decoding_seconds(2, 3, 2, operations=1, bandwidth=10) == 26 + 28
+    assert rates.decoding_seconds(2, 3, 2, operations=1, bandwidth=4) == (172 + 196) / 4
+    quantized = replace(rates, weights=0, quantized=1000)
+    fused, written = (quantized.decoding_seconds(rows, 0, 1, operations=1e9, bandwidth=1) for rows in (4, 5))
+    assert written - fused == 4 * 1000
+
+
+def _sampling_cost(config: TrainConfig, setup: SamplingSetup, training: Memory) -> SamplingCost:
+    """The cost of the 7B model for samples of three images, 4,360 tokens of the prompt and 150 of the report."""
+    lengths = np.zeros(10, SAMPLE_LENGTHS)
+    lengths["task"], lengths["images"], lengths["prompt"], lengths["answer"] = TASKS.index("grounded"), 3, 4360, 150
+    return estimate_sampling(build_shapes(MairaConfig(), config), config, lengths, training, setup)
+
+
+def test_sampling_by_sharded_processes() -> None:
+    """16 prompts with 8 responses each; 2 prompts on each of 8 GPUs."""
+    config = _post_training(lora={}, grpo={"num_iterations": 2})
+    training = Memory(int(1.7e9), 0, int(0.2e9), 0, 0, 0, 0, 0, 0)
+    cost = _sampling_cost(config, SamplingSetup(8, "fsdp", 77 * GIB, **H100), training)
+    assert (cost.responses, cost.batch, cost.decoding_steps) == (16, 16, 150)
+    assert cost.memory.cache == 16 * (4360 + 450) * 2**19
+    model = build_shapes(MairaConfig(), config)
+    assert cost.memory.gathered == 2 * sum(p.numel() for p in model.parameters())
+    assert (cost.memory.weights, cost.memory.copies, cost.memory.gradients) == (training.weights, 0, 0)
+    rates = make_sampling_rates(model, config)
+    # The adapters take operations too.
+    assert rates.token == pytest.approx(2 * (6.476e9 + 0.160e9), rel=1e-3)
+    assert cost.decoding_seconds == pytest.approx(rates.decoding_seconds(16, 4360, 150, **H100) / 2)
+    operations = rates.prompt_operations(16, 4360) + 48 * rates.adapter_image + 6 * rates.encoder_image
+    assert cost.prompt_seconds == pytest.approx(operations / H100["operations"] / 2)
+
+
+def test_sampling_beside_all_states_of_full_training_and_weights_in_4_bits() -> None:
+    full, quantized = _post_training(), _post_training(lora={"quantize": "nf4"})
+    setup = SamplingSetup(1, "none", 138 * GIB, **H100)
+    # Weights and states in float32. Autocast copies the trained weights, all but the encoder's.
+    states = Memory(int(27.3e9), int(27.2e9), int(54.4e9), 0, 0, 0, 0, 0, 0)
+    cost = _sampling_cost(full, setup, states)
+    trained = sum(p.numel() for p in build_shapes(MairaConfig(), full).parameters() if p.requires_grad)
+    assert (cost.memory.copies, cost.memory.gradients) == (2 * trained, 0)
+    assert 1 < cost.batch < cost.responses == 128
+    assert 100 * GIB < cost.memory.total <= 138 * GIB
+    ddp = _sampling_cost(full, replace(setup, processes=2, sharding="ddp"), states)
+    assert ddp.memory.gradients == 4 * trained
+    assert ddp.batch < cost.batch
+    small = _sampling_cost(quantized, setup, Memory(int(4.8e9), 0, int(1.3e9), 0, 0, 0, 0, 0, 0))
+    assert small.batch > cost.batch
+    rates = make_sampling_rates(build_shapes(MairaConfig(), quantized), quantized)
+    assert rates.quantized == pytest.approx(6.476e9, rel=1e-3)
+    assert rates.weights == pytest.approx(2 * (0.160e9 + 4096 * 32207), rel=1e-2)
+
+
+def test_responses_are_batched_as_by_the_engine(
+    model: MairaForConditionalGeneration,
+    processor: MairaProcessor,
+    studies: list[Study],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds: list[tuple[Task, int]] = [("grounded", 12), ("findings", 12), ("grounded", 9)]
+    requests = [
+        replace(report_request(make_example(study, task), limit), sampling=Sampling(1.0, seed))
+        for seed, study in enumerate(studies)
+        for task, limit in kinds
+    ]
+    engine = TransformersEngine.from_model(model, processor, EngineOptions(cache="dynamic"))
+    prompts = [engine._prompt_length(request) for request in requests]
+    assert len(set(prompts)) > 3
+
+    def batch_size(length: int) -> int:
+        return 2 + length % 3
+
+    batches = []
+    generate = engine._generate
+
+    def record(batch: Any, images: Any) -> Any:
+        lengths = [engine._prompt_length(request) for request in batch]
+        made = generate(batch, images)
+        tokens = max(len(ids) for _, _, ids in filter(None, made))
+        batches.append((len(batch), max(lengths), tokens, batch[0].max_new_tokens))
+        return made
+
+    monkeypatch.setattr(engine, "_batch_size", batch_size)
+    monkeypatch.setattr(engine, "_generate", record)
+    responses: dict[int, Any] = dict(engine.generate(requests))
+    columns = (
+        [TASKS.index(request.example.task) for request in requests],
+        prompts,
+        [request.max_new_tokens for request in requests],
+        [len(responses[index].ids) for index in range(len(requests))],
+    )
+    planned = plan_batches(Responses(*map(np.array, columns)), batch_size)
+    assert sorted((b.rows, b.length, b.tokens, b.limit) for b in planned) == sorted(batches)
+
+
+@pytest.fixture
+def post_training_file(checkpoint: Path, phantoms: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "grpo.yaml"
+    values = {
+        "model": str(checkpoint),
+        "train": str(phantoms),
+        "out": "o",
+        "tasks": {"grounded": 1},
+        "grpo": {"num_generations": 4, "max_new_tokens": 24},
+        "global_batch": 8,
+        "token_budget": 1024,
+        "epochs": 2,
+    }
+    file.write_text(json.dumps(values))
+    return file
+
+
+def test_generation_is_a_part_of_a_step(post_training_file: Path) -> None:
+    result = estimate(read_train_config(post_training_file), "h100", 2)
+    assert result.sampling is not None
+    # 14 studies, two of them in a step; each process has one.
+    assert (result.steps, result.sampling.responses) == (2 * 7, 4)
+    assert 0 < result.sampling.decoding_steps <= 24
+    assert result.training_seconds == pytest.approx(result.flops.total / (2 * 989e12 * 0.45))
+    assert result.step_seconds == pytest.approx(result.training_seconds + result.sampling.seconds)
+    written = result.to_json()
+    assert written["generation"]["share"] == pytest.approx(result.sampling.seconds / result.step_seconds)
+    assert {"generation", "responses"} <= set(written["assumptions"])
+    supervised = read_train_config(post_training_file, ["grpo=null"])
+    assert estimate(supervised, "h100", 2).to_json()["generation"] is None
+
+
+def test_a_run_needs_the_larger_of_the_memory_of_training_and_sampling(
+    post_training_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_config = read_train_config(post_training_file)
+    first = estimate(train_config, "h100")
+    assert first.sampling is not None
+    assert first.sampling.memory.total > first.memory.total
+    between = (RESERVED + first.memory.total * 1.01) / GIB
+    monkeypatch.setattr(cost_estimate, "ACCELERATORS", (Accelerator("tight", "tight", between, 1e12, 1e12),))
+    assert not estimate(train_config, "tight").fits
+
+
+def test_the_command_prints_the_share_of_generation(post_training_file: Path) -> None:
+    ran = CliRunner().invoke(app, ["estimate", str(post_training_file)])
+    assert ran.exit_code == 0, ran.output
+    for expected in ("generation's share", "keys and values", "8, at most 8 at a time", "a lower bound"):
+        assert expected in ran.stdout
+
+
+def test_a_response_at_the_limit_must_fit_in_a_row(post_training_file: Path) -> None:
+    train_config = read_train_config(post_training_file)
+    rows = measure_workload(train_config, cost_estimate.resolve_model_config(train_config)[0]).rows
+    shortest, longest = int(rows["prompt"].min()) + 24, int(rows["prompt"].max()) + 24
+    assert int(rows["answer"].min()) > 24
+    assert estimate(train_config.model_copy(update={"token_budget": longest}), "h100").fits
+    with pytest.raises(InputError, match="does not fit"):
+        estimate(train_config.model_copy(update={"token_budget": shortest - 1}), "h100")
+
+
+def test_vllm_is_not_estimated(post_training_file: Path) -> None:
+    with raises("grpo.engine: invalid-option"):
+        estimate(read_train_config(post_training_file, ["grpo.engine=vllm"]), "h100")
+
+
+def test_a_pair_of_preferences_takes_two_answers(post_training_file: Path) -> None:
+    overrides = ["grpo=null", "token_budget=4096"]
+    supervised = estimate(read_train_config(post_training_file, overrides), "h100")
+    train = f"train=[{{manifest: {read_train_config(post_training_file).train[0].manifest}, preferences: p.jsonl}}]"
+    pairs = estimate(read_train_config(post_training_file, [*overrides, train, "dpo={}"]), "h100")
+    assert pairs.steps == supervised.steps
+    assert pairs.step_seconds == pytest.approx(2 * supervised.step_seconds)
+    assert pairs.step_tokens == 2 * supervised.step_tokens
+    assert pairs.packing.filled * pairs.packing.rows == pytest.approx(
+        2 * supervised.packing.filled * supervised.packing.rows, rel=0.2
+    )
+    assert "pairs" in pairs.assumptions
+
+
+def test_the_mfu_of_a_run_with_generation_is_refused(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(json.dumps({"step": 1, "mfu": 0.2, "generation_seconds": 3.0}) + "\n")
+    with raises("metrics.jsonl:1: generation_seconds: invalid-value"):
+        read_mfu(metrics)
 
 
 def _write_metrics(file: Path, *values: Any) -> Path:

@@ -1,4 +1,4 @@
-"""Memory and peak rate of common accelerators, from their data sheets."""
+"""Memory, peak rate and bandwidth of common accelerators, from the data sheets of NVIDIA and AMD."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ class Accelerator:
         memory: approximate memory that is available to programs, in GiB.
         peak: floating-point operations per second of dense bfloat16 matrix products with float32 sums. For a card of
             two devices (MI250), that of one device; for the V100, which has no bfloat16, that of float16.
+        bandwidth: bytes per second that its memory reads or writes; for a card of two devices, that of one.
     """
 
     name: str
     device: str
     memory: float
     peak: float
+    bandwidth: float
 
 
 # `find_accelerator` takes the first match, so longer device names come before names that they contain.
 ACCELERATORS = (
-    Accelerator("a100-80g", "A100-SXM4-80GB", 79.1, 312e12),
-    Accelerator("a100-80g-pcie", "A100 80GB PCIe", 79.1, 312e12),
-    Accelerator("a100-40g", "A100", 39.4, 312e12),
-    Accelerator("h100-pcie", "H100 PCIe", 79.1, 756e12),
-    Accelerator("h100-nvl", "H100 NVL", 93.1, 835e12),
-    Accelerator("h100", "H100", 79.1, 989e12),
-    Accelerator("h200", "H200", 139.8, 989e12),
-    Accelerator("b200", "B200", 178.4, 2250e12),
-    Accelerator("l40s", "L40S", 44.4, 362e12),
-    Accelerator("l4", "L4", 22.0, 121e12),
-    Accelerator("a10", "A10", 22.0, 125e12),
-    Accelerator("v100-32g", "V100-SXM2-32GB", 31.7, 125e12),
-    Accelerator("v100-16g", "V100", 15.8, 125e12),
-    Accelerator("mi250x", "MI250X", 64.0, 191.5e12),
-    Accelerator("mi250", "MI250", 64.0, 181e12),
-    Accelerator("mi300x", "MI300X", 192.0, 1307e12),
+    Accelerator("a100-80g", "A100-SXM4-80GB", 79.1, 312e12, 2.039e12),
+    Accelerator("a100-80g-pcie", "A100 80GB PCIe", 79.1, 312e12, 1.935e12),
+    Accelerator("a100-40g", "A100", 39.4, 312e12, 1.555e12),
+    Accelerator("h100-pcie", "H100 PCIe", 79.1, 756e12, 2.0e12),
+    Accelerator("h100-nvl", "H100 NVL", 93.1, 835e12, 3.9e12),
+    Accelerator("h100", "H100", 79.1, 989e12, 3.35e12),
+    Accelerator("h200", "H200", 139.8, 989e12, 4.8e12),
+    Accelerator("b200", "B200", 178.4, 2250e12, 7.7e12),
+    Accelerator("l40s", "L40S", 44.4, 362e12, 0.864e12),
+    Accelerator("l4", "L4", 22.0, 121e12, 0.3e12),
+    Accelerator("a10", "A10", 22.0, 125e12, 0.6e12),
+    Accelerator("v100-32g", "V100-SXM2-32GB", 31.7, 125e12, 0.9e12),
+    Accelerator("v100-16g", "V100", 15.8, 125e12, 0.9e12),
+    Accelerator("mi250x", "MI250X", 64.0, 191.5e12, 1.638e12),
+    Accelerator("mi250", "MI250", 64.0, 181e12, 1.638e12),
+    Accelerator("mi300x", "MI300X", 192.0, 1307e12, 5.3e12),
 )
 
 

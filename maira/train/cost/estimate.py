@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from maira.model.config import MairaConfig, read_config
+from maira.model.config import MairaConfig, context_window, read_config
 from maira.model.tokens import ADDED_TOKENS
 from maira.train import attention
 from maira.train.components import MODULES, invalid_model_config
@@ -20,10 +20,12 @@ from maira.train.config.run_config import FromScratch, MairaLoraOptions, TrainCo
 from maira.train.cost.accelerators import ACCELERATORS, Accelerator
 from maira.train.cost.flops import Flops, step_flops
 from maira.train.cost.memory import Memory, ParallelSetup, RowShape, build_shapes, estimate_memory
+from maira.train.cost.sampling import SamplingCost, SamplingSetup, estimate_sampling
 from maira.train.cost.workload import Workload, measure_workload
 from maira.train.data.batches import LENGTH_MULTIPLE
 from maira.train.data.packing import pack
 from maira.train.parallel import DistributedContext, sharding
+from maira.train.rollouts import prompt_table
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
 
@@ -97,12 +99,14 @@ class Estimate:
         sharding: how the GPUs share the work ("none", "ddp" or "fsdp").
         parameters: number of all and of trained parameters, by component.
         memory: memory of one GPU.
-        fits: whether `memory` and `RESERVED` fit on the GPU.
+        sampling: cost of sampling responses on one GPU; None for the answers of the data.
+        fits: whether the peak and `RESERVED` fit on the GPU.
         remedies: changes that need less memory, if it does not fit.
         packing: how samples are packed into rows.
         workload: samples of an epoch.
         steps: number of optimizer steps.
-        step_samples: samples per step, over all GPUs.
+        step_samples: samples per step, over all GPUs: responses with `grpo`, pairs with `dpo`.
+        step_tokens: average tokens per step, over all GPUs.
         flops: operations per step, over all GPUs.
     """
 
@@ -115,18 +119,25 @@ class Estimate:
     sharding: str
     parameters: dict[str, tuple[int, int]]
     memory: Memory
+    sampling: SamplingCost | None
     fits: bool
     remedies: list[Remedy]
     packing: Packing
     workload: Workload
     steps: int
     step_samples: int
+    step_tokens: float
     flops: Flops
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds per step for the passes over packed rows."""
+        return self.flops.total / (self.gpus * self.accelerator.peak * self.mfu)
 
     @property
     def step_seconds(self) -> float:
         """Seconds per step."""
-        return self.flops.total / (self.gpus * self.accelerator.peak * self.mfu)
+        return self.training_seconds + (self.sampling.seconds if self.sampling else 0.0)
 
     @property
     def is_small(self) -> bool:
@@ -140,7 +151,6 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """Return the estimate as JSON values, in bytes, seconds and operations."""
-        mean_tokens = float(self.workload.tokens.mean())
         return {
             "model": self.model,
             "gpu": self.accelerator.name,
@@ -151,6 +161,7 @@ class Estimate:
             "sharding": self.sharding,
             "parameters": {part: {"all": a, "trained": t} for part, (a, t) in self.parameters.items()},
             "memory": vars(self.memory) | {"total": self.memory.total},
+            "generation": _generation_json(self.sampling, self.step_seconds) if self.sampling else None,
             "gpu_memory": round(self.accelerator.memory * GIB),
             "reserved": RESERVED,
             "fits": self.fits,
@@ -160,12 +171,24 @@ class Estimate:
             "workload": self.workload.basis,
             "steps": self.steps,
             "samples": self.steps * self.step_samples,
-            "tokens": round(self.steps * self.step_samples * mean_tokens),
+            "tokens": round(self.steps * self.step_tokens),
             "flops_per_step": self.flops.by_part() | {"total": self.flops.total},
             "seconds_per_step": self.step_seconds,
             "hours": self.hours,
             "gpu_hours": self.hours * self.gpus,
         }
+
+
+def _generation_json(sampling: SamplingCost, step_seconds: float) -> dict[str, Any]:
+    return {
+        "responses_per_draw_and_gpu": sampling.responses,
+        "batch": sampling.batch,
+        "decoding_steps": sampling.decoding_steps,
+        "prompt_seconds_per_step": sampling.prompt_seconds,
+        "decoding_seconds_per_step": sampling.decoding_seconds,
+        "share": sampling.seconds / step_seconds,
+        "memory": vars(sampling.memory) | {"total": sampling.memory.total},
+    }
 
 
 def read_mfu(file: Path) -> MeasuredMfu:
@@ -174,12 +197,20 @@ def read_mfu(file: Path) -> MeasuredMfu:
     Skips the first line, which includes startup, unless it is the only one.
 
     Raises:
-        InputError: the file cannot be read, has no MFU, or one that is not between 0 and 1.
+        InputError: the file cannot be read, has no MFU or one that is not between 0 and 1, or is of a run with `grpo`.
     """
     values = []
     for line, row in read_jsonl(file):
         if "mfu" not in row:
             continue
+        if "generation_seconds" in row:
+            raise InputError(
+                "expected the metrics of a supervised run, found one with grpo, whose MFU includes the time of "
+                "generation",
+                file=file,
+                line=line,
+                field="generation_seconds",
+            )
         value = row["mfu"]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             raise InputError(
@@ -208,45 +239,56 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | Measured
         mfu: model FLOPs utilization, as a share of the GPU's peak; assumed, or measured by a run.
 
     Raises:
-        InputError: the GPU is unknown, the configuration is inconsistent or one of post-training, or its data cannot be
+        InputError: the GPU is unknown, the configuration is inconsistent or samples with vLLM, or its data cannot be
             read.
     """
-    if config.grpo is not None:
-        raise InputError(
-            "the time of sampled responses cannot be estimated; train some steps, which log `generation_seconds`",
-            code=ErrorCode.INVALID_OPTION,
-            field="grpo",
-        )
     accelerators = {accelerator.name: accelerator for accelerator in ACCELERATORS}
     if gpu not in accelerators:
         raise InputError(f"expected one of {', '.join(accelerators)}, found '{gpu}'", field="--gpu")
     accelerator = accelerators[gpu]
+    if config.grpo is not None and config.grpo.engine == "vllm":
+        raise InputError(
+            "the memory and time of vLLM cannot be computed; estimate with grpo.engine=transformers",
+            code=ErrorCode.INVALID_OPTION,
+            field="grpo.engine",
+        )
     model_config, model = resolve_model_config(config)
     workload = measure_workload(config, model_config)
-    per_epoch = workload.answers // config.global_batch
+    if config.grpo is not None:
+        limits = prompt_table(workload.rows, config.grpo, context_window(model_config.text_config))["answer"]
+        workload.rows["answer"] = np.minimum(workload.rows["answer"], limits)
+    per_epoch = workload.answers // config.samples_per_draw * config.steps_per_draw
     if not per_epoch:
         raise InputError(f"expected at most the {workload.answers} answers of an epoch", field="global_batch")
-    steps = config.passes // config.global_batch if config.passes else max(1, round((config.epochs or 0) * per_epoch))
-    memory, packing, kind = _memory(config, model_config, workload, accelerator, gpus)
+    steps = (
+        config.passes // config.global_batch * config.steps_per_draw
+        if config.passes
+        else max(1, round((config.epochs or 0) * per_epoch))
+    )
+    answers = config.global_batch * _answers_per_sample(config)
+    share = mfu.value if isinstance(mfu, MeasuredMfu) else mfu
+    run = _estimate_gpu(config, model_config, workload, accelerator, gpus, share)
     limit = accelerator.memory * GIB - RESERVED
-    remedies = [] if memory.total <= limit else list(_remedies(config, model_config, workload, accelerator, gpus))
+    remedies = [] if run.peak <= limit else list(_remedies(config, model_config, workload, accelerator, gpus))
     return Estimate(
         model=model,
         accelerator=accelerator,
         gpus=gpus,
-        mfu=mfu.value if isinstance(mfu, MeasuredMfu) else mfu,
+        mfu=share,
         is_mfu_measured=isinstance(mfu, MeasuredMfu),
         assumptions=_assumptions(config, accelerator, gpus, workload, mfu),
-        sharding=kind,
+        sharding=run.sharding,
         parameters=_parameters(config, model_config),
-        memory=memory,
-        fits=memory.total <= limit,
+        memory=run.memory,
+        sampling=run.sampling,
+        fits=run.peak <= limit,
         remedies=remedies,
-        packing=packing,
+        packing=run.packing,
         workload=workload,
         steps=steps,
         step_samples=config.global_batch,
-        flops=step_flops(model_config, config, workload.rows).scaled(config.global_batch / len(workload.rows)),
+        step_tokens=answers * float(workload.tokens.mean()),
+        flops=step_flops(model_config, config, workload.rows).scaled(answers / len(workload.rows)),
     )
 
 
@@ -262,7 +304,7 @@ def _assumptions(
         utilization = f"{mfu:.1%}, assumed and not measured"
     kernel = _kernel(config, accelerator).removeprefix("maira_")
     compiled = "; torch.compile needs less, by an unknown amount" if config.compile else ""
-    return {
+    assumptions = {
         "MFU": utilization + ("; it includes communication between GPUs" if gpus > 1 else ""),
         "peak rate": f"{accelerator.peak / 1e12:g} TFLOP/s per GPU, the data sheet's dense bfloat16",
         "operations": "matrix products of the model, without recomputation "
@@ -271,6 +313,21 @@ def _assumptions(
         f"{compiled}; {RESERVED / GIB:g} GiB more are reserved for CUDA and fragmentation",
         "time": "steps only, without start, validation, drafts, saving and waiting for data",
         "samples": workload.basis,
+    }
+    if config.dpo is not None:
+        assumptions["pairs"] = (
+            "one per study, of two answers as long as its report; the time excludes the forward pass over all pairs "
+            "before the first step"
+        )
+    if config.grpo is None:
+        return assumptions
+    return assumptions | {
+        "training": "all responses are trained; those of a group whose rewards are all the same need no time",
+        "responses": "as long as the report of their study; memory is that of responses at the token limit",
+        "generation": "a lower bound: prompts at the MFU, padded to the longest of their batch; decoding at the data "
+        f"sheet's {accelerator.bandwidth / 1e12:g} TB/s per GPU, for weights once and for keys and values three times "
+        "per step (the dynamic cache copies them), or at the MFU if that takes longer; without launching kernels, the "
+        "grammar, gathering weights and the reward",
     }
 
 
@@ -301,35 +358,73 @@ def _fresh_config(parts: FromScratch) -> MairaConfig:
         raise invalid_model_config(error) from None
 
 
+def _answers_per_sample(config: TrainConfig) -> int:
+    """Return the number of answers of a sample, each with its prompt: two with preferences."""
+    return 1 if config.dpo is None else 2
+
+
 def _pack_steps(config: TrainConfig, workload: Workload, processes: int) -> Packing:
     """Pack the samples of some steps as a run would.
 
     Raises:
         InputError: a sample is longer than a row, or a step has too few samples for the number of processes.
     """
-    rng, tokens = np.random.default_rng(0), workload.tokens
+    rng, answers = np.random.default_rng(0), _answers_per_sample(config)
+    tokens = answers * workload.tokens
     counts, filled, fullest, max_tokens = [], [], RowShape((1,), 1, 1), 0
     for _ in range(_STEPS):
-        drawn = rng.integers(len(tokens), size=config.global_batch)
+        drawn = rng.integers(len(tokens), size=config.samples_per_draw)
+        drawn = np.repeat(drawn, config.global_batch // len(drawn))
         packed = pack(tokens[drawn].tolist(), config.token_budget, processes)
         counts.append(len(packed) / processes)
         filled.append(tokens[drawn].sum() / (len(packed) * config.token_budget))
         # `pack` returns the fullest row first.
         picked = drawn[packed[0]]
         if (total := int(tokens[picked].sum())) > max_tokens:
-            images, answers = (int(workload.rows[name][picked].sum()) for name in ("images", "answer"))
-            max_tokens, fullest = total, RowShape(tuple(tokens[picked].tolist()), images, answers)
+            samples = np.repeat(picked, answers)
+            sums = (int(workload.rows[name][samples].sum()) for name in ("images", "answer"))
+            max_tokens, fullest = total, RowShape(tuple(workload.tokens[samples].tolist()), *sums)
     return Packing(float(np.mean(counts)), float(np.mean(filled)), fullest)
 
 
-def _memory(
-    config: TrainConfig, model_config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
-) -> tuple[Memory, Packing, str]:
+@dataclass(frozen=True)
+class _GpuEstimate:
+    """Memory and work of one GPU."""
+
+    memory: Memory
+    sampling: SamplingCost | None
+    packing: Packing
+    sharding: str
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the part of a step that needs more."""
+        return max(self.memory.total, self.sampling.memory.total if self.sampling else 0)
+
+
+def _estimate_gpu(
+    config: TrainConfig,
+    model_config: MairaConfig,
+    workload: Workload,
+    accelerator: Accelerator,
+    gpus: int,
+    mfu: float = MFU,
+) -> _GpuEstimate:
     packing = _pack_steps(config, workload, gpus)
+    if config.grpo is not None:
+        limits = prompt_table(workload.rows, config.grpo, context_window(model_config.text_config))
+        packing = replace(packing, fullest=_pack_steps(config, replace(workload, rows=limits), gpus).fullest)
     kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
     kernel = _kernel(config, accelerator)
-    setting = ParallelSetup(gpus, kind, kernel, accumulates=packing.rows > 1, memory=round(accelerator.memory * GIB))
-    return estimate_memory(build_shapes(model_config, config), config, packing.fullest, setting), packing, kind
+    available = round(accelerator.memory * GIB)
+    setting = ParallelSetup(gpus, kind, kernel, accumulates=packing.rows > 1, memory=available)
+    model, sampling = build_shapes(model_config, config), None
+    memory = estimate_memory(model, config, packing.fullest, setting)
+    if config.grpo is not None:
+        rates = mfu * accelerator.peak, accelerator.bandwidth
+        setup = SamplingSetup(gpus, kind, available - RESERVED, *rates)
+        sampling = estimate_sampling(model, config, workload.rows, memory, setup)
+    return _GpuEstimate(memory, sampling, packing, kind)
 
 
 def _kernel(config: TrainConfig, accelerator: Accelerator) -> str:
@@ -368,11 +463,11 @@ def _remedies(
             if not overrides:
                 continue
             try:
-                memory, _, _ = _memory(config.model_copy(update=changes), model_config, workload, accelerator, gpus)
+                peak = _estimate_gpu(config.model_copy(update=changes), model_config, workload, accelerator, gpus).peak
             except InputError:
                 continue
-            fits = memory.total <= accelerator.memory * GIB - RESERVED
-            yield Remedy(overrides, memory.total, fits)
+            fits = peak <= accelerator.memory * GIB - RESERVED
+            yield Remedy(overrides, peak, fits)
             if fits:
                 break
 

@@ -39,7 +39,7 @@ _BLOCK_SIZE = 256
 """Elements that share a scale in the 8-bit states of torchao."""
 _MIN_8BIT_SIZE = 4096
 """Minimum number of elements of a weight with 8-bit states."""
-_NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
+NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes per 4-bit weight, with a scale per 64 weights and a second scale per 256 of these."""
 PASSES = ("encoder", "adapter", "activations", "logits")
 
@@ -144,8 +144,8 @@ def estimate_memory(
     share = setting.processes if is_sharded else 1
     parameters = dict(model.named_parameters())
     trained = [p for p in parameters.values() if p.requires_grad]
-    quantized = {name for name in parameters if _is_quantized(name, parameters[name], config)}
-    weights = sum(_NF4 * p.numel() if name in quantized else p.nbytes for name, p in parameters.items())
+    quantized = {name for name in parameters if is_quantized(name, parameters[name], config)}
+    weights = sum(NF4 * p.numel() if name in quantized else p.nbytes for name, p in parameters.items())
     weights += sum(buffer.nbytes for buffer in model.buffers())
     gradients = sum(p.nbytes for p in trained)
     allocated = _run_passes(model, config, row, setting)
@@ -163,7 +163,14 @@ def estimate_memory(
     )
 
 
-def _is_quantized(name: str, parameter: nn.Parameter, config: TrainConfig) -> bool:
+def is_quantized(name: str, parameter: Tensor, config: TrainConfig) -> bool:
+    """Return whether a weight is held in 4 bits.
+
+    Args:
+        name: of the weight in the model.
+        parameter: the weight.
+        config: of the training.
+    """
     if config.lora is None or config.lora.quantize is None:
         return False
     return name.startswith("language_model.model.layers.") and parameter.ndim == 2 and not parameter.requires_grad
