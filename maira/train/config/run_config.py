@@ -378,7 +378,7 @@ class BaseTrainConfig(Record):
                     if not isinstance(path, Path) or path.exists():
                         continue
                     # `train` may be a path instead of a list, and then has no keys in it.
-                    is_path = name == "train" and self.train == [type(source).model_validate({field: path})]
+                    is_path = name == "train" and len(self.train) == 1 and source.model_fields_set == {field}
                     key = name if is_path else f"{name}.{index}.{field}"
                     hint = ", or validation.sources=[] to disable validation" if name != "train" else ""
                     message = f"no such file; set {key}=FILE{hint}"
