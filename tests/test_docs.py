@@ -228,8 +228,7 @@ def test_the_example_in_python_runs(page: str, printed: str, capsys: pytest.Capt
 
 def test_the_first_example_of_the_readme_needs_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    language, example = FENCE.findall(TEXTS["README.md"])[0]
-    assert language == "python"
+    (example,) = _blocks("README.md", "python")
     exec(compile(example, "README.md", "exec"), {})
     assert list(tmp_path.iterdir()) == []
 
