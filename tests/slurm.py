@@ -15,8 +15,9 @@ options = list(itertools.takewhile(lambda argument: argument.startswith("--"), s
 command = sys.argv[1 + len(options):]
 values = dict(option[2:].split("=") for option in options if "=" in option)
 tasks = int(values.get("ntasks", os.environ["SLURM_NTASKS"]))
+per_node = tasks // int(values.get("nodes", os.environ["SLURM_NNODES"]))
 processes = [
-    subprocess.Popen(command, env=os.environ | {{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}})
+    subprocess.Popen(command, env=os.environ | {{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % per_node)}})
     for rank in range(tasks)
 ]
 signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in processes])
@@ -24,18 +25,19 @@ sys.exit(max(abs(process.wait()) for process in processes))
 '''
 _SCONTROL = """#!/bin/sh
 case "$1" in
-    show) echo 127.0.0.1 ;;
+    show) for _ in $(seq "$SLURM_NNODES"); do echo 127.0.0.1; done ;;
     requeue) echo "$2" >"$REQUEUED" ;;
 esac
 """
 
 
-def slurm_environment(folder: Path, tasks: int, **variables: str) -> dict[str, str]:
-    """Return the environment of a batch script on one node; a requeued job's id is written to `folder`/requeued.
+def slurm_environment(folder: Path, tasks: int, *, nodes: int = 1, **variables: str) -> dict[str, str]:
+    """Return the environment of a batch script; a requeued job's id is written to `folder`/requeued.
 
     Args:
         folder: receives the commands `srun` and `scontrol`.
-        tasks: number of tasks of the job.
+        tasks: number of tasks of the job, over all nodes.
+        nodes: number of nodes, all of which are this machine.
         **variables: further environment variables.
     """
     commands = folder / "bin"
@@ -49,7 +51,8 @@ def slurm_environment(folder: Path, tasks: int, **variables: str) -> dict[str, s
         "PATH": os.pathsep.join(paths),
         "REQUEUED": str(folder / "requeued"),
         "SLURM_JOB_ID": "17",
-        "SLURM_JOB_NODELIST": "node",
+        "SLURM_JOB_NODELIST": "nodes",
+        "SLURM_NNODES": str(nodes),
         "SLURM_NTASKS": str(tasks),
         "SLURM_CPUS_PER_TASK": "1",
         **variables,

@@ -1,4 +1,4 @@
-"""The cluster jobs of training, with two processes on this machine: a termination signal, and resuming."""
+"""The cluster jobs of training and drafting, with two processes on this machine: signals, and resuming."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ import yaml
 from ports import free_port
 from slurm import DEPLOY, slurm_environment
 from tiny_runs import values
+
+from data.manifest import read_manifest
+from radfact.io.pairs import read_drafts
 
 PATIENCE = 240.0
 pytestmark = pytest.mark.slow
@@ -68,6 +71,15 @@ def test_a_slurm_job_is_requeued_at_its_time_limit_and_resumes(phantoms: Path, t
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert f"Resuming {out} at step {step} of" in " ".join(resumed.stdout.split())
     assert not (tmp_path / "requeued").exists()
+
+
+def test_a_slurm_job_drafts_on_two_nodes(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    environment = slurm_environment(tmp_path, 2, nodes=2, MASTER_PORT=str(free_port()))
+    options = ["--checkpoint", checkpoint, "--manifest", phantoms, "--out", tmp_path / "drafts.jsonl"]
+    job = ["bash", DEPLOY / "slurm" / "generate.sh", *options, "--max-new-tokens", "12"]
+    done = subprocess.run(job, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert read_drafts(tmp_path / "drafts.jsonl").keys() == {study.sample_id for study in read_manifest(phantoms)}
 
 
 def test_a_kubernetes_pod_saves_the_state_when_it_is_deleted(phantoms: Path, tmp_path: Path) -> None:
