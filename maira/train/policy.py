@@ -95,4 +95,4 @@ class PolicyLoss(nn.Module):
         # The k3 estimator (Schulman, "Approximating KL Divergence", 2020), whose terms are never negative.
         kl = ratio - 1 - ratio.log()
         terms = torch.where(distribution.isinf(), 0.0, distribution.exp() * distribution)
-        return torch.stack([ratio.new_tensor(len(ratio)), clipped.sum().float(), kl.sum(), -terms.sum()]).double()
+        return torch.stack([torch.ones_like(ratio).sum(), clipped.sum().float(), kl.sum(), -terms.sum()]).double()

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from packed_rows import KINDS, make_sample, pack
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maira.model.config import MairaConfig
+from maira.model.grammar import Grammar, Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
 from maira.train import attention
 from maira.train.blocks import prepare_blocks
-from maira.train.config.run_config import TrainConfig
-from maira.train.data.packing import StepTotals
+from maira.train.config.run_config import DpoConfig, GrpoConfig, TrainConfig
+from maira.train.data.packing import PolicyTargets, StepTotals
+from maira.train.dpo import PreferenceLoss, PreferenceOptimization
 from maira.train.loop import Trainer
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
 from maira.train.parallel import DistributedContext, ParallelModel
+from maira.train.policy import PolicyLoss
+from maira.train.rollouts import RolloutSampler
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -81,23 +88,53 @@ def without_backward(model: ParallelModel, _loss: Tensor) -> None:
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
 
 
+def policy_targets(count: int) -> PolicyTargets:
+    """Targets of sampled answers, of which one token was forbidden in addition to the grammar."""
+    return PolicyTargets(
+        advantages=torch.ones(count),
+        log_probs=torch.full((count,), torch.nan),
+        choices=torch.zeros(count, dtype=torch.long),
+        banned=torch.tensor([[0, 5]]),
+    )
+
+
 @pytest.mark.parametrize("device", [CPU, GPU], ids=str)
 @pytest.mark.parametrize(
-    ("kernel", "checkpointing"),
-    [(attention.SAMPLES, "none"), (attention.SAMPLES, "full"), (attention.VARLEN, "selective")],
+    ("kernel", "checkpointing", "objective"),
+    [
+        (attention.SAMPLES, "none", None),
+        (attention.SAMPLES, "full", None),
+        (attention.VARLEN, "selective", None),
+        (attention.SAMPLES, "none", "grpo"),
+        (attention.SAMPLES, "none", "dpo"),
+    ],
 )
 def test_a_step_reads_its_losses_and_norm_only(
     kernel: str,
     checkpointing: str,
+    objective: str | None,
     device: torch.device,
     config: MairaConfig,
+    processor: MairaProcessor,
     make_recipe: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe: TrainConfig = make_recipe(precision="bf16", activation_checkpointing=checkpointing)
     totals = StepTotals(40, 4)
     rows = [pack([make_sample(config, n, 20, 9, seed=n) for n in (1, 2)], padding, totals) for padding in (5, 0)]
-    moved = [value for row in rows for value in vars(row).values() if isinstance(value, Tensor)]
+    policy: nn.Module | None = None
+    statistics: Sequence[str] = ()
+    if objective == "grpo":
+        rows = [replace(row, policy=policy_targets(len(row.answers))) for row in rows]
+        grammar = Grammar(Vocabulary.from_tokenizer(processor.tokenizer, [2]))
+        policy = PolicyLoss(grammar, config.text_config.vocab_size, config.image_token_index, GrpoConfig())
+        statistics = RolloutSampler.statistics
+    elif objective == "dpo":
+        rows = [replace(row, reference=torch.zeros(2)) for row in rows]
+        policy, statistics = PreferenceLoss(DpoConfig()), PreferenceOptimization.statistics
+    kinds, weight = (KINDS, 0.5) if policy is None else (0, 0.0)
+    moved = [value for row in rows for part in (row, row.policy) if part for value in vars(part).values()]
+    moved = [value for value in moved if isinstance(value, Tensor)]
     pinned: list[Tensor] = []
     # Pinning needs a GPU as well.
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)  # type: ignore[func-returns-value]
@@ -106,17 +143,21 @@ def test_a_step_reads_its_losses_and_norm_only(
     if device == GPU:
         monkeypatch.setattr(ParallelModel, "backward", without_backward)
     with torch.device("meta"):
-        training = MairaLossModel(MairaForConditionalGeneration(config), KINDS, 0.5, kernel).train()
+        model = MairaForConditionalGeneration(config)
+        training = MairaLossModel(model, kinds, weight, kernel, policy).train()
     prepare_blocks(training, recipe)
     with FakeTensorMode(allow_non_fake_inputs=True):
         training.to_empty(device=device)
         trainer = make_trainer(training, recipe, device)
+        if statistics:
+            finish: Any = lambda loss, *_: {"loss": loss}  # noqa: E731
+            trainer.objective = SimpleNamespace(statistics=statistics, finish_gradient=finish)
         with Recorder(device) as recorder:
             result = trainer._compute_gradient(rows, 0.0)
             # At the end of the step.
-            assert recorder.read == len(("answer", "patches", "norm"))
+            assert recorder.read == len(("answer", "patches", *statistics, "norm"))
             trainer._update(result)
-        assert recorder.read == len(("answer", "patches", "norm"))
+        assert recorder.read == len(("answer", "patches", *statistics, "norm"))
         assert all(parameter.grad is None for parameter in training.parameters())
         states = [value for state in trainer.optimizer.state.values() for value in state.values()]
         assert {tensor.device for tensor in states} == {device}
