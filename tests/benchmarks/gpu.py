@@ -146,7 +146,7 @@ STAGES = (
         ),
         ("engine=plain", "engine=transformers cache=dynamic batch=4", "engine=transformers cache=static batch=4"),
     ),
-    Stage("phantom", "gpu_stages.phantom", 150, ("train",), ("train",)),
+    Stage("phantom", "gpu_stages.phantom", 150, ("train", "grpo"), ("train", "grpo")),
     Stage("kernels", "gpu_stages.kernels", 90, ("training", "generation"), ("training", "generation")),
     Stage(
         "train",
