@@ -68,7 +68,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Store, str]]:
 @contextmanager
 def visiting(browser: Browser, store: Store, url: str, name: str) -> Iterator[Page]:
     """Open a link; errors of the page fail the test."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context = browser.new_context(viewport={"width": 1366, "height": 768})
     context.set_default_timeout(10_000)
     page = context.new_page()
     errors: list[str] = []
