@@ -339,8 +339,9 @@ def check_own_gpu_arguments(options: EngineOptions, *, field: str) -> None:
     Raises:
         InputError: vLLM is not installed or runs on another device, or an argument cannot be used.
     """
-    require_vllm("the engine vllm", field=field)
-    _platform_device(torch.device(options.device or "cpu").type, field=field)
+    engine_field = field.removesuffix("_args")
+    require_vllm("vllm", field=engine_field)
+    _platform_device(torch.device(options.device or "cpu").type, field=engine_field)
     for name in options.engine_args:
         if name.endswith("parallel_size") or name in _OWN_ARGUMENTS:
             raise InputError(

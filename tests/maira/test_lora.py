@@ -15,8 +15,11 @@ import torch
 from packed_rows import make_sample, pack
 from peft import PeftModel
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
+from maira.generate.plain_llama import write_settings
 from maira.model.config import MairaConfig
+from maira.model.grammar import Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.tokens import ADDED_TOKENS
@@ -26,6 +29,7 @@ from maira.train.export import write_checkpoint
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
 from maira.train.parallel import DistributedContext
+from maira.train.rollout_engine import write_language_model
 from radfact.errors import InputError
 
 MakeRecipe = Callable[..., TrainConfig]
@@ -147,6 +151,25 @@ def test_the_checkpoint_equals_the_trained_model(
     start = MairaForConditionalGeneration.from_pretrained(checkpoint)
     assert loss_of(merged, config) == pytest.approx(loss, rel=1e-4)
     assert loss_of(start, config) != pytest.approx(loss, rel=0.05)
+
+
+def test_an_engine_gets_the_language_model_in_training(
+    make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
+) -> None:
+    """With merged adapters and trained rows; a second time, in the same files."""
+    embeddings = torch.randn(1, 7, config.text_config.hidden_size, generator=torch.Generator().manual_seed(0))
+    start = MairaForConditionalGeneration.from_pretrained(checkpoint)
+    model, processor, _ = trained(train_config := make_recipe(), config)
+    vocabulary = Vocabulary.from_tokenizer(processor.tokenizer, [2])
+    write_settings(tmp_path, config.text_config, processor.tokenizer, vocabulary, torch.float32)
+    for trained_model, options in ((start, None), (model, train_config.lora)):
+        write_language_model(trained_model, options, tmp_path, torch.float32)
+        llama = AutoModelForCausalLM.from_pretrained(tmp_path)
+        with torch.no_grad():
+            logits = llama(inputs_embeds=embeddings).logits
+            expected = trained_model.language_model(inputs_embeds=embeddings).logits
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+        assert torch.equal(llama.lm_head.weight, start.language_model.lm_head.weight) == (options is None)
 
 
 def test_peft_reads_the_adapters(
