@@ -28,10 +28,15 @@ _SERVERS = Path(__file__).parent / "servers"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of real model servers by their folder."""
+    """Mark the tests of real model servers by their folder, and run files with slow tests first.
+
+    The last files are then short, so that no process of a parallel run is left with a long one at the end.
+    """
     for item in items:
         if item.path.is_relative_to(_SERVERS):
             item.add_marker(pytest.mark.server)
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="module")
