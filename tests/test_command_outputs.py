@@ -52,6 +52,7 @@ INPUTS: dict[str, list[str]] = {
     "maira prepare interpret-cxr": ["--root", "FOLDER"],
     "maira prepare coco": ["--root", "IN"],
     "maira prepare table": ["--root", "IN"],
+    "maira preferences": ["IN", "IN", "--manifest", "IN"],
     "maira annotate export": ["IN"],
     "maira annotate import": ["IN", "--manifest", "IN"],
     "maira evaluate labels": ["IN", "--manifest", "IN"],
@@ -63,7 +64,7 @@ INPUTS: dict[str, list[str]] = {
 """Arguments of each command with an output but `--out`; IN is a file and FOLDER a folder with a file."""
 FILES = {words for words in INPUTS if words.split(maxsplit=1)[1] in (
     *("judge-check", "split", "export", "meta pairs", "meta inject", "meta ensemble fit", "stats", "show", "sentences"),
-    *("generate", "ground", "boxes", "annotate import", "evaluate labels", "evaluate baseline"),
+    *("generate", "ground", "boxes", "preferences", "annotate import", "evaluate labels", "evaluate baseline"),
 )}  # fmt: skip
 """Commands whose output is a file."""
 RESUMED = {words for words in INPUTS if words.startswith("maira prepare")} | {

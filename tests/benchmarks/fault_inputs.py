@@ -47,12 +47,15 @@ LINES = (
     "maira pack phantoms/manifest.jsonl --out out",
     "maira sentences phantoms/manifest.jsonl --judge offline --out out.jsonl",
     "maira train train.yaml train=phantoms/manifest.jsonl out=out",
+    "maira train dpo.yaml train.0.manifest=phantoms/manifest.jsonl train.0.preferences=preferences.jsonl out=out",
     "maira estimate train.yaml --gpus 1 --gpu a100-80g --mfu-from metrics.jsonl",
     "maira ablate train.yaml ablation.yaml train=phantoms/manifest.jsonl out=out/{name} "
     "--test phantoms/manifest.jsonl --judge offline --out out",
     "maira generate --checkpoint checkpoint --manifest phantoms/manifest.jsonl --max-new-tokens 2 --out out.jsonl",
     "maira ground --checkpoint checkpoint --manifest phantoms/manifest.jsonl --phrases phrases.csv --out out.jsonl",
     "maira boxes --checkpoint checkpoint --manifest phantoms/manifest.jsonl --out out.jsonl",
+    "maira preferences drafts.jsonl drafts2.jsonl --manifest phantoms/manifest.jsonl --scores rouge_l=1 "
+    "--out out.jsonl",
     "maira convert checkpoint --to released --out out",
     "maira assemble --encoder encoder --language-model llama --out out",
     "maira judge-data reports.csv --task entailment --teacher injected --teacher offline --out out",
@@ -155,6 +158,10 @@ def _write_studies(folder: Path) -> None:
     list(write_phantoms(folder / "phantoms", 3, seed=7, size=224, split="train"))
     rows = _rows(folder / "phantoms/manifest.jsonl")
     _jsonl(folder / "drafts.jsonl", ({"sample_id": r["sample_id"], "report": r["grounded_findings"]} for r in rows))
+    shortened = ({"sample_id": r["sample_id"], "report": r["grounded_findings"][:1]} for r in rows)
+    _jsonl(folder / "drafts2.jsonl", shortened)
+    pair = {"chosen": "<obj>No pleural effusion.</obj>", "rejected": "<obj>Mass.<box><x1><y2><x3><y4></box></obj>"}
+    _jsonl(folder / "preferences.jsonl", ({"sample_id": row["sample_id"], **pair} for row in rows))
     located = [{**row, "frontal": f"phantoms/{row['frontal']}", "lateral": None} for row in rows]
     phrases = [{**row, "prior_frontal": None, "phrases": row["grounded_findings"]} for row in located]
     _jsonl(folder / "phrases.jsonl", phrases)
@@ -219,6 +226,9 @@ def _write_models(folder: Path) -> None:
     write_tiny_model(folder / "llama", SENTENCES)
     recipe = values(Path("phantoms/manifest.jsonl"), Path("out"), passes=4, validation={"sources": []})
     _json(folder / "train.yaml", recipe)  # JSON is YAML
+    pairs = {"model": "checkpoint", "trained": ["adapter"], "tasks": {"grounded": 1}, "patch_loss": 0, "dpo": {}}
+    sources = [{"manifest": "phantoms/manifest.jsonl", "preferences": "preferences.jsonl"}]
+    _json(folder / "dpo.yaml", {**recipe, **pairs, "train": sources, "global_batch": 2, "passes": 2})
     _jsonl(folder / "metrics.jsonl", ({"step": step, "mfu": 0.3} for step in range(1, 4)))
     _json(folder / "ablation.yaml", {"base": "train.yaml", "drop": ["prior"], "out": "out/no_prior"})
     judge = {
