@@ -9,15 +9,17 @@ from typing import Any
 
 from radfact.errors import Failure
 from radfact.findings.records import Extraction, Finding
+from radfact.judges.offline.clause import FactReader
 from radfact.judges.offline.facts import Fact, parse_sentence
 from radfact.judges.offline.ontology import Ontology
 from radfact.judges.offline.ontology_file import default_ontology, load_ontology
+from radfact.judges.offline.removal import remove_heading
 from radfact.judges.offline.segmentation import segment_sentences
 from radfact.judges.offline.tokens import CONCLUDED, MAX_CHARACTERS, tokenize
 from radfact.languages import Language
 from radfact.records import PatientContext, Report, Sentence
 
-VERSION = "1"
+VERSION = "2"
 _STATEMENTS = frozenset({"normal", "clear", "change"})
 NOTHING_READ = "the offline reader finds no statement about the image"
 
@@ -91,7 +93,8 @@ def _read(text: str, ontology: Ontology) -> tuple[bool, tuple[Finding, ...]]:
 
     "Unremarkable study." and "Interval improvement." are read, although they name no finding.
     """
-    parts = list(segment_sentences(text))
+    reader = FactReader(ontology)
+    parts = [remove_heading(part, reader) for part in segment_sentences(text)]
     facts = [fact for part in parts for fact in parse_sentence(part, ontology).facts]
     is_read = bool(facts) or any(
         token.meanings.keys() & _STATEMENTS for part in parts for token in tokenize(part[:MAX_CHARACTERS], ontology)

@@ -34,7 +34,7 @@ from radfact.scoring.findings import ErrorKind, FindingComparison, FindingVerdic
 from radfact.scoring.radfact import PARTS, Side
 from radfact.statistics.bootstrap import CountsFunction
 
-VERSION = "1"
+VERSION = "2"
 """Version of the matching and the formula."""
 
 _TIERS: tuple[Tier, ...] = ("urgent", "actionable", "minor")

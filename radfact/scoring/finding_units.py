@@ -109,6 +109,7 @@ def _join_general(units: Sequence[FindingUnit], ontology: Ontology) -> list[Find
             if other.finding.concept != unit.finding.concept
             and ontology.is_a(other.finding.concept, unit.finding.concept)
             and is_covered(unit.finding.places, other.finding.places, ontology)
+            and _may_specify(unit.finding, other.finding)
         ]
         if specific:
             sentence = unit.finding.sentence
@@ -116,6 +117,16 @@ def _join_general(units: Sequence[FindingUnit], ontology: Ontology) -> list[Find
             nearest.absorb(unit, is_same=False)
             joined.add(id(unit))
     return [unit for unit in units if id(unit) not in joined]
+
+
+def _may_specify(general: Finding, specific: Finding) -> bool:
+    """Return whether a specific finding may be about a general one.
+
+    A certain finding without a place, in another sentence, is another finding than one at a stated place: "Opacity at
+    the right base. The interstitial markings are prominent."
+    """
+    is_apart = specific.sentence != general.sentence and bool(general.places) and not specific.places
+    return not is_apart or specific.status == "uncertain" or specific.is_conclusion
 
 
 def _depth(finding: Finding, ontology: Ontology) -> int:

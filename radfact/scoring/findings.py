@@ -213,6 +213,8 @@ class _Comparer:
             return False
         if _NARROWING_CHANGES.intersection(other.change) - set(finding.change):
             return False
+        if "chronic" in finding.character and self.ontology.denies_only_acute(other.concept):
+            return False  # "intact bones" allow a healed fracture
         if other.degree and set(other.degree).isdisjoint(finding.degree):
             return False  # "no large effusion" allows a small one
         return not other.places or bool(finding.places and is_covered(finding.places, other.places, self.ontology))

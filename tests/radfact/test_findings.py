@@ -142,6 +142,17 @@ def test_a_report_without_a_readable_statement_has_unknown_findings() -> None:
         ),
         ("No pneumothorax.", "No pneumothorax. No effusion. Normal heart.", []),
         ("No new effusion.", "Effusion.", [("omitted", None, "actionable")]),
+        ("The bones are intact.", "Healed right clavicle fracture.", [("omitted", None, "minor")]),
+        (
+            "Tortuous aorta with calcification.",
+            "Tortuous aorta. Aortic calcification.",
+            [("attribute_error", "finding", "minor")],
+        ),
+        (
+            "No effusion.",
+            "The previously noted infiltrates in both bases are clear.",
+            [("attribute_error", "change", "minor")],
+        ),
     ],
 )
 def test_every_kind_of_error(candidate: str, reference: str, expected: list[tuple[str, str | None, str]]) -> None:
@@ -152,6 +163,17 @@ def test_an_opacity_and_what_it_may_be_are_one_finding() -> None:
     reference = "Opacity in the left lower lobe, which may be atelectasis or pneumonia."
     assert len(compare("", reference).errors) == 1
     assert cost("Left lower lobe opacity.", reference) == 0.0
+
+
+def test_a_certain_finding_without_a_place_is_none_at_a_place_in_another_sentence() -> None:
+    reference = "Nodular pulmonary opacity at the right base. Prominent interstitial markings."
+    assert len(compare("", reference).errors) == 2
+    assert len(compare("", "Opacity at the right base. This may be pneumonia.").errors) == 1
+
+
+def test_headings_are_no_findings() -> None:
+    heading = "Postsurgical changes/Catheters and Support Devices: "
+    assert [finding.concept for finding in extract(f"{heading}Right subclavian port.")] == ["port"]
 
 
 def test_a_finding_that_is_repeated_counts_once() -> None:

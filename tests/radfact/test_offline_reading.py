@@ -34,6 +34,19 @@ def entails(premise: str, hypothesis: str) -> bool:
         ("The patient has a history of pneumothorax.", "pneumothorax"),
         ("The patient was treated for pneumonia.", "pneumonia"),
         ("It is hard to entirely exclude a small effusion.", "pleural effusion"),
+        ("A small nodule could be overlooked at the bases.", "nodule"),
+        ("Retrocardiac pneumonia may go unnoticed.", "pneumonia"),
+        ("Consolidation would be difficult to detect behind the heart.", "consolidation"),
+        ("The film is not adequate for assessing rib fractures.", "rib fracture"),
+        ("Small effusions are not evaluated.", "pleural effusion"),
+        ("The nodule of the CT cannot be identified.", "nodule"),
+        ("Rule out pneumothorax.", "pneumothorax"),
+        ("If pain persists, look for rib fractures.", "rib fracture"),
+        ("Reason for exam: dyspnea, heart failure.", "heart failure"),
+        ("Left basal opacity, ?atelectasis.", "atelectasis"),
+        ("The previous radiograph showed an effusion.", "pleural effusion"),
+        ("Compared with the film of last week, which showed a pneumothorax, the lung is expanded.", "pneumothorax"),
+        ("In the prior study an effusion was reported.", "pleural effusion"),
     ],
 )
 def test_what_is_looked_for_is_not_stated(premise: str, finding: str) -> None:
@@ -48,6 +61,10 @@ def test_what_is_looked_for_is_not_stated(premise: str, finding: str) -> None:
         ("Evaluation for effusion is limited, and there is a right apical mass.", "There is a mass."),
         ("The patient has a history of CABG.", "There is CABG."),
         ("A nodule is seen on the frontal view, but it is not seen on the lateral view.", "There is a nodule."),
+        ("The tip of the endotracheal tube cannot be seen.", "There is an endotracheal tube."),
+        ("The previous radiograph showed an effusion, which has decreased.", "There is pleural effusion."),
+        ("CT is suggested for the left nodule.", "There is a left nodule."),
+        ("The opacity is not as evident as before.", "There is an opacity."),
     ],
 )
 def test_what_is_stated_beside_it_is_read(premise: str, hypothesis: str) -> None:
@@ -78,6 +95,13 @@ def test_what_is_stated_beside_it_is_read(premise: str, hypothesis: str) -> None
         ("Left base opacity, a combination of fluid and atelectasis.", "left atelectasis", "right atelectasis"),
         ("Left base opacity, atelectasis and/or pneumonia.", "left pneumonia", "right pneumonia"),
         ("Faint density right apex, remaining lungs clear.", "right density", "left density"),
+        ("Effusion on the left but not on the right.", "left effusion", "right effusion"),
+        ("Nodule in the right lung and none on the left.", "right nodule", "left nodule"),
+        ("Right but not left pleural effusion.", "right effusion", "left effusion"),
+        ("Unlike on the right, there is an effusion on the left.", "left effusion", "right effusion"),
+        ("In contrast to the clear left lung, the right lung shows consolidation.", "right consolidation",
+         "left consolidation"),
+        ("Moderate effusion on the left compared to the right.", "left effusion", "right effusion"),
     ],
 )  # fmt: skip
 def test_the_side_of_a_finding(premise: str, side: str, other: str) -> None:
@@ -98,6 +122,8 @@ def test_a_comparison_of_sides_is_no_change_over_time() -> None:
         ("Interval exchange of the left PICC for a dialysis catheter.", "PICC", "dialysis catheter"),
         ("A tracheostomy has replaced the endotracheal tube.", "endotracheal tube", "tracheostomy"),
         ("A left port is now present instead of the PICC.", "PICC", "port"),
+        ("A PICC now takes the place of the dialysis catheter.", "dialysis catheter", "PICC"),
+        ("The chest tube has been withdrawn and the effusion has not returned.", "pleural effusion", None),
     ],
 )
 def test_what_cleared_or_was_exchanged_is_gone(premise: str, gone: str, present: str | None) -> None:
@@ -111,8 +137,23 @@ def test_partial_clearing_leaves_the_finding(premise: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "premise",
+    [
+        "The endotracheal tube has been pulled back 2 cm.",
+        "The endotracheal tube was partially withdrawn.",
+        "The endotracheal tube was withdrawn to the level of the clavicles.",
+    ],
+)
+def test_a_device_that_was_moved_is_not_removed(premise: str) -> None:
+    assert entails(premise, "There is an endotracheal tube.")
+
+
+@pytest.mark.parametrize(
     ("premise", "finding"),
     [
+        ("Opacity could be early consolidation.", "consolidation"),
+        ("Mild edema suggested.", "edema"),
+        ("This is felt to reflect atelectasis.", "atelectasis"),
         ("Small nodule questioned at the right apex.", "nodule"),
         ("Left lower lobe pneumonia suspected.", "pneumonia"),
         ("Basal atelectasis probable.", "atelectasis"),
@@ -146,6 +187,13 @@ def test_alternatives_state_what_they_have_in_common(premise: str, hypothesis: s
         ("Normal heart size, the findings of edema are new.", {("cardiomegaly", False), ("edema", True)}),
         ("Enlarged left ventricle.", {("ventricular_hypertrophy", True)}),
         ("Mediastinal contours, tortuous aorta.", {("tortuous_aorta", True)}),
+        ("Normal-sized heart.", {("cardiomegaly", False)}),
+        ("Enlarged hilum, unchanged heart size.", {("hilar_enlargement", True), ("heart", True)}),
+        (
+            "Dilated aorta and heart size at the upper limits of normal.",
+            {("aortic_dilatation", True), ("upper_normal_heart_size", True)},
+        ),
+        ("Calcified granulomas in the spleen.", {("abdominal_calcification", True)}),
     ],
 )
 def test_a_state_belongs_to_its_organ(sentence: str, findings: set[tuple[str, bool]]) -> None:
@@ -157,6 +205,21 @@ def test_an_unchanged_structure_keeps_its_change() -> None:
         fact.concept: "unchanged" in fact.change for fact in parse_sentence("Stable heart size, new mass.").facts
     }
     assert changes == {"heart": True, "mass": False}
+
+
+def test_reasons_name_resolved_findings_and_both_sides() -> None:
+    resolved = JUDGE.judge_one(EntailmentQuery(("Clearing of the left effusion.",), "There is a left effusion.")).why
+    assert resolved == "The other report states resolved pleural effusion on the left, which contradicts pleural " + (
+        "effusion on the left."
+    )
+    whole = JUDGE.judge_one(EntailmentQuery(("Right lung diffuse consolidation.",), "No consolidation.")).why
+    assert (
+        whole == "The other report states consolidation throughout the right side, which contradicts no consolidation."
+    )
+
+
+def test_a_normal_state_has_no_position_of_a_device() -> None:
+    assert entails("Enlarged azygos vein, heart size is normal.", "The heart is normal in size.")
 
 
 @pytest.mark.parametrize("hedge", ["most consistent with", "most compatible with", "highly consistent with"])

@@ -260,7 +260,9 @@ const Study = (() => {
     if (!judged) return item;
     const verdicts = verdictsOf(sentence, side);
     const lines = element("div", { class: "verdicts", id: verdictId });
-    const kinds = verdicts.map(([, { status, relation, spatial }]) => [relation ?? status, spatial].join());
+    // A verdict against an empty report, or of a judge with two answers, has no relation.
+    const areRelated = verdicts.every(([, { relation }]) => relation);
+    const kinds = verdicts.map(([, { status, relation, spatial }]) => [areRelated ? relation : status, spatial].join());
     if (kinds.some((kind) => kind !== kinds[0])) lines.append(element("p", { class: "verdict" }, tag(["open", "≠ verdicts differ"], "differs")));
     button.setAttribute("aria-describedby", verdictId);
     item.append(lines);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 
 from radfact.judges.offline.ontology import Ontology
 from radfact.judges.offline.tokens import Token
@@ -48,6 +48,11 @@ _PARTLY = frozenset(
 )
 """Adverbs that, after "not", limit visibility instead of denying a finding."""
 _EARLIER = frozenset({"prior", "previous", "earlier"})
+EXCLUSIONS = frozenset({"not", "none", "neither"})
+"""Words before a side that does not have the finding: "effusion on the left, but NOT on the right"."""
+CONTRASTS = EXCLUSIONS | {"compared", "compare", "relative", "unlike", "contrast", "opposed"}
+"""Words before a side that need not have the finding: "effusion on the left, UNLIKE the right"."""
+COMPARISONS = CONTRASTS | {"than"}
 VIEWS = frozenset({"lateral", "frontal", "pa", "ap"})
 _VIEW_NOUNS = frozenset({"decubitus", "oblique", "view", "film", "radiograph", "projection"})
 _VIEW_NAMES = _VIEW_NOUNS | {"lateral", "anterior", "posterior", "image", "side", "down", "up", "chest"}
@@ -98,16 +103,19 @@ def find_view_words(tokens: Sequence[Token]) -> set[int]:
     return views
 
 
-def find_compared_places(tokens: Sequence[Token]) -> set[int]:
+def find_compared_places(tokens: Sequence[Token], triggers: Collection[str] = COMPARISONS) -> set[int]:
     """Find the tokens of a side that something is compared with: "denser than THE RIGHT".
 
     Args:
         tokens: tokens of a sentence.
+        triggers: words that begin the comparison.
     """
     compared: set[int] = set()
     for i, token in enumerate(tokens):
-        if i in compared or token.words[0] not in ("than", "compared", "compare", "relative"):
+        if i in compared or token.words[0] not in triggers:
             continue
+        if token.words[0] in EXCLUSIONS and len(token.words) > 1:
+            continue  # "not seen on the right" denies the finding
         end = i + 1
         while end < len(tokens) and (
             tokens[end].words[0] in ("to", "with", "the", "on", "in", "that", "of", "side")

@@ -74,6 +74,8 @@ class ContradictionChecker:
         positive, negative = (fact, premise) if fact.present else (premise, fact)
         if negative.change & _NARROWING_CHANGES - positive.change:
             return False  # "no new effusion" allows an old one
+        if "chronic" in positive.details and self.entailment.ontology.denies_only_acute(negative.concept):
+            return False  # "intact bones" allow a healed fracture
         denied = replace(positive, present=False, doubt=CERTAIN, change=positive.change & _NARROWING_CHANGES)
         return bool(self.entailment.check(denied, [(frozenset({0}), negative)])[0])
 

@@ -91,7 +91,8 @@ class DoubtReader:
         is_predicate = "be" in self.tokens[j].words or "be" in self.tokens[k - 1].words  # "may be loculated"
         # "possibly enlarging effusion", not "possible enlarging effusion"
         is_graded = is_graded and (self._ends_phrase(k + 1) or self.tokens[j].words[-1] in _ADVERBS)
-        return k if is_graded or (is_predicate and "detail" in self.tokens[k].meanings) else None
+        is_detail = is_predicate and "detail" in self.tokens[k].meanings and self._ends_phrase(k + 1)
+        return k if is_graded or is_detail else None
 
     @cached_property
     def doubted_modifiers(self) -> set[int]:

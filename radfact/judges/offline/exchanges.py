@@ -26,7 +26,7 @@ def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], is_arti
     """
     devices = [mention for mention in mentions if is_artificial(mention.concept) and mention.present]
     for i, token in enumerate(tokens):
-        if token.words[-1] not in _VERBS | _NOUNS | {"instead"} or "finding" in token.meanings:
+        if token.words[-1] not in _VERBS | _NOUNS | {"instead", "place"} or "finding" in token.meanings:
             continue
         before = [mention for mention in devices if mention.anchor < i]
         after = [mention for mention in devices if mention.anchor > i]
@@ -38,6 +38,8 @@ def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], is_arti
         elif token.words[-1] in _NOUNS and words[:1] == ["of"] and len(after) > 1:
             between = {other.words[0] for other in tokens[after[0].anchor : after[1].anchor]}
             old, new = (after[0], after[1]) if between & _NEW else (None, None)
+        elif token.words[-1] == "place" and words[:1] == ["of"] and before and after:
+            old, new = after[0], before[-1]  # "takes the place of", "in place of"
         elif token.words[-1] == "instead" and words[:1] == ["of"] and before and after:
             old, new = after[0], before[-1]
         if old is not None and new is not None and old.concept != new.concept:

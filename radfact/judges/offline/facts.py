@@ -86,7 +86,9 @@ class SentenceParser(ModifierAttacher):
         ):
             return False
         return "previously" in words or any(
-            first == "on" and second in ("prior", "previous") for first, second in pairwise(words)
+            first in ("on", "in", "at", "by")
+            and second.startswith(("prior", "previous", "earlier", "yesterday", "last"))
+            for first, second in pairwise(words)
         )
 
     def facts(self) -> tuple[tuple[Fact, ...], ...]:
@@ -179,6 +181,8 @@ class SentenceParser(ModifierAttacher):
             if attribute in details or attribute in change:
                 concept = special
                 details.discard(attribute)
+        if mention.has_state:
+            details -= self.ontology.positions  # "enlarged azygos vein, heart size normal"
         details = {detail for detail in details if self.ontology.detail_applies(detail, concept)}
         details |= {name for name, parts in self.ontology.derived_details.items() if parts <= details}
         node = self.ontology.findings.get(concept)

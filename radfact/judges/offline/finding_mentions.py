@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile, zip_longest
 
-from radfact.judges.offline.attributes import find_qualified_negations
+from radfact.judges.offline.attributes import EXCLUSIONS, find_compared_places, find_qualified_negations
 from radfact.judges.offline.doubts import DoubtReader
 from radfact.judges.offline.exchanges import mark_exchanged
 from radfact.judges.offline.ontology import Ontology
@@ -56,6 +56,7 @@ class MentionFinder(DoubtReader):
     Attributes:
         limited: indices of tokens with a "not" of limited visibility.
         not_before: indices of tokens with a "not" about an earlier examination.
+        excluding: indices of the tokens that exclude a side, "but NOT ON THE RIGHT".
         used_denials: indices of tokens that deny a mention.
     """
 
@@ -65,6 +66,7 @@ class MentionFinder(DoubtReader):
         self.consumed: set[int] = set()
         self.has_advice = any("advice" in token.meanings for token in tokens)
         self.limited, self.not_before = find_qualified_negations(tokens)
+        self.excluding = find_compared_places(tokens, EXCLUSIONS)
         self.used_denials: set[int] = set()
         # Tokens that deny what follows: "without", "clear of".
         self.denials = (
@@ -77,6 +79,7 @@ class MentionFinder(DoubtReader):
             }
             - self.limited
             - self.not_before
+            - self.excluding
         )
         for i in range(1, len(tokens)):
             if tokens[i - 1].words == ("not",) and i in self.denials and "not" not in tokens[i].meanings:
@@ -162,7 +165,23 @@ class MentionFinder(DoubtReader):
         for mention in self.mentions:
             if mention.anchor in scope.uncertain:
                 mention.doubt = POSSIBLE
+        self._resolve_cleared()
         mark_exchanged(self.mentions, self.tokens, self._is_artificial)
+
+    def _resolve_cleared(self) -> None:
+        """Mark a finding that is the subject of "clear" as resolved: "the infiltrates of both bases ARE now CLEAR"."""
+        for i, token in enumerate(self.tokens):
+            if "clear" not in token.meanings or i in self.consumed | self.denials or not self._ends_phrase(i + 1):
+                continue
+            verb = next((j for j in range(i - 1, max(i - 3, 0), -1) if "copula" in self.tokens[j].meanings), None)
+            if verb is None:
+                continue
+            before = [mention for mention in self.mentions if mention.anchor < verb][-1:]
+            for mention in before:
+                between = self.tokens[mention.anchor : i]
+                is_subject = not any(other.joins or other.ends_clause for other in between)
+                if is_subject and mention.present and not mention.has_state:
+                    token.meanings = {**token.meanings, "change": "resolved"}
 
     def _is_artificial(self, concept: str) -> bool:
         return any(self.ontology.is_a(concept, general) for general in ("device", "postoperative_change"))
@@ -299,6 +318,8 @@ class MentionFinder(DoubtReader):
         noun = self.tokens[i].words[0].endswith(_NOUN_ENDINGS)  # "blunting is seen at the left costophrenic angle"
         for j in range(i + 1, len(self.tokens)):
             token = self.tokens[j]
+            if structures and self.tokens[j - 1].joins and token.meanings.get("change") == "unchanged":
+                break  # "enlarged hilum, UNCHANGED heart size"
             if "structure" in token.meanings and "finding" not in token.meanings:
                 if not self._is_adjective(j):
                     structures.append(j)
@@ -307,11 +328,12 @@ class MentionFinder(DoubtReader):
                     continue  # "tortuous and calcified aorta"
                 # The list belongs to its own state: "normal heart, and the lungs are clear".
                 copulas = [k for k in range(i + 1, j) if "copula" in self.tokens[k].meanings]
-                return [s for s in structures if s < self._list_start(copulas[0])] if copulas else structures
+                own = self._list_start(copulas[0] if copulas else j)
+                return [s for s in structures if s < own] if copulas or own else structures
             elif not (
                 token.meanings.keys() & {"side", "zone", "severity", "detail", "change", "joining"}
                 or (noun and token.meanings.keys() & {"copula", "locative", "seeing"})
-                or token.words[0] in (",", "the", "of", "a", "size")
+                or token.words[0] in (",", "the", "of", "a", "size", "sized")
                 or (j == i + 1 and token.words == ("in",))
             ):
                 break
@@ -422,7 +444,7 @@ class MentionFinder(DoubtReader):
             token = self.tokens[j]
             if token.ends_clause or "part" in token.meanings:
                 return False
-            if j in self.limited or j in self.not_before:
+            if j in self.limited or j in self.not_before or j in self.excluding:
                 continue
             if token.words == ("not",) and any("seeing" in other.meanings for other in self.tokens[j + 1 : j + 3]):
                 self.used_denials.add(j)

@@ -17,7 +17,7 @@ from radfact.judges.offline.tokens import CONCLUDED, MAX_CHARACTERS
 from radfact.judges.protocol import EntailmentQuery, Splitter, Verdict
 from radfact.languages import Language
 
-VERSION = "5"
+VERSION = "6"
 UNKNOWN_OVERLAP = 0.8
 """Share of the content words of a sentence without a known finding that one premise must contain."""
 MAX_UNREAD_WORDS = 1

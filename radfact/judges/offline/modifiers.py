@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import dropwhile, pairwise
 
-from radfact.judges.offline.attributes import find_compared_places, find_view_words
+from radfact.judges.offline.attributes import CONTRASTS, find_compared_places, find_view_words
 from radfact.judges.offline.finding_mentions import Mention, MentionFinder
 from radfact.judges.offline.tokens import CONCLUDED, Token
 
@@ -34,9 +34,16 @@ class ModifierAttacher(MentionFinder):
         self._share_leading_modifiers()
 
     def _detach_compared_places(self) -> None:
-        """Detach the side that a structure is compared with, and the comparative, which is not a change over time."""
+        """Detach the side that something is compared with, and the comparative, which is not a change over time.
+
+        "The left effusion is larger THAN THE RIGHT" has two effusions, "the left base is denser THAN THE RIGHT" has
+        one opacity, and so has "left opacity COMPARED TO THE RIGHT".
+        """
         compared = find_compared_places(self.tokens)
+        contrasted = find_compared_places(self.tokens, CONTRASTS) if compared else compared
         for mention in self.mentions if compared else ():
+            if contrasted:
+                mention.modifiers = [m for m in mention.modifiers if m not in contrasted]
             if mention.has_state or mention.concept in self.ontology.structures:
                 comparatives = {
                     m for m in mention.modifiers if "change" in self.tokens[m].meanings and m + 1 in compared

@@ -244,6 +244,15 @@ class Ontology:
         node = self.findings.get(absent)
         return node is not None and any(self.is_denied_by(denied, finding) for denied in node.denies)
 
+    def denies_only_acute(self, absent: str) -> bool:
+        """Return whether the absence of a finding leaves room for old findings: "no acute osseous abnormality".
+
+        Args:
+            absent: name of the absent finding.
+        """
+        node = self.findings.get(absent)
+        return node is not None and "acute" in node.implied
+
     def is_excluded_by(self, present: str, finding: str) -> bool:
         """Return whether the presence of `present` rules out `finding`.
 

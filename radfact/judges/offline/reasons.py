@@ -21,7 +21,7 @@ def describe_fact(fact: Fact, ontology: Ontology) -> str:
         fact: the fact.
         ontology: ontology with the display names.
     """
-    words = [] if fact.present else ["no"]
+    words = [] if fact.present or "resolved" in fact.change else ["no"]
     if fact.doubt > CERTAIN:
         words.append("possible")
     changes = describe_changes(fact.change, ontology)
@@ -77,17 +77,20 @@ def describe_places(places: Sequence[Place], ontology: Ontology) -> str:
         ontology: ontology with the display names.
     """
     zones = [
-        " ".join(filter(None, ("each" if side == "each" else side, ontology.terms[zone])))
+        " ".join(filter(None, (side, ontology.terms[zone])))
         for side, zone in places
-        if zone is not None
+        if side != "each" and zone not in (None, "all")
     ]
+    both = [ontology.terms[zone] for side, zone in places if side == "each" and zone not in (None, "all")]
     sides = [side for side, zone in places if zone is None and side is not None]
-    texts = []
+    diffuse = [f"the {side} side" for side, zone in places if zone == "all" and side in ("left", "right")]
+    texts = [f"throughout {_join(diffuse)}"] if diffuse else []
     if sides:
         texts.append(f"on {_join([f'{side} side' if side == 'each' else f'the {side}' for side in sides])}")
+    if both:
+        texts.append(f"in both {_join(both)} zones")
     if zones:
-        article = "" if all(zone.startswith("each") for zone in zones) else "the "
-        texts.append(f"in {article}{_join(zones)} {'zone' if len(zones) == 1 else 'zones'}")
+        texts.append(f"in the {_join(zones)} {'zone' if len(zones) == 1 else 'zones'}")
     return " and ".join(texts) or "everywhere"
 
 

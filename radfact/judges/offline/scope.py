@@ -11,7 +11,15 @@ from radfact.judges.offline.tokens import Token
 _ADVERBS = r"(?:\w+ly |further |better |well )*"
 _EXAMINE = (
     r"(?:assess|evaluate|exclude|rule out|detect|identify|investigate|look|screen|check|confirm|document|ensure|assure"
-    r"|characterize|differentiate|distinguish|monitor|follow|verify|diagnose)"
+    r"|characterize|differentiate|distinguish|separate|monitor|follow|verify|diagnose)"
+)
+_EXAMINING = (
+    r"(?:assessing|evaluating|excluding|ruling out|detecting|identifying|investigating|screening|checking|confirming"
+    r"|characterizing|differentiating|distinguishing|separating|monitoring|diagnosing)"
+)
+_PERCEIVE = (
+    r"(?:see|seen|detect|detected|identify|identified|visualize|visualized|discern|discerned|find|found"
+    r"|recognize|recognized)"
 )
 _HARDLY = r"(?:cannot|can not|could not|unable to|difficult to|hard to|impossible to|not possible to)"
 _CONNECTED = r"(?:(?:is|was|were|been|has|have|performed|obtained|done|ordered|made|taken|requested|repeated) )*"
@@ -19,21 +27,51 @@ _CONNECTED = r"(?:(?:is|was|were|been|has|have|performed|obtained|done|ordered|m
 _ASSESSMENTS = re.compile(
     r"\b(?:assessment|evaluation|detection|exclusion|characterization|interrogation|sensitivity|surveillance|screening"
     r"|workup|work up|search|investigation)(?: \w+){0,2}? (?:of|for)\b"
-    r"|\b(?:limited|nondiagnostic|inadequate|insufficient|insensitive|suboptimal|degraded|poor) for\b"
+    r"|\b(?:limited|nondiagnostic|inadequate|insufficient|suboptimal|degraded|poor) for\b"
+    r"|\b(?:insensitive|blind) (?:to|for)\b"
+    r"|\bnot (?:\w+ly )?(?:optimal|adequate|sufficient|suitable|ideal|sensitive) for\b"
     rf"|\b(?:{_HARDLY}|ability to|inability to) {_ADVERBS}(?:assess|evaluate|detect|determine|see|identify|diagnose)\b"
-    rf"|\bto {_ADVERBS}{_EXAMINE}\b(?: for\b)?"
+    rf"|\b(?:to|help|please) {_ADVERBS}{_EXAMINE}\b(?: for\b)?"
+    rf"|(?:^|[:;.,] ){_EXAMINE}\b(?: for\b)?"
+    rf"|\b(?:for|in|when) {_ADVERBS}{_EXAMINING}\b(?: for\b)?"
 )
 """What was assessed is not asserted, unless it is definite: "evaluation of THE nodule"."""
 _HISTORIES = re.compile(
     rf"\b(?:study|exam|examination|radiograph|film|ct|mri|image|imaging|ray|xray|scan|series|biopsy) {_CONNECTED}for\b"
-    r"|\b(?:treated|treatment|therapy|admitted|referred|presenting|presented|antibiotic) (?:with|for)\b"
+    r"|\b(?:treated|treatment|therapy|admitted|referred|presenting|presented|antibiotic)(?: \w+){0,2}? (?:with|for)\b"
+    r"|\b(?:compare|compared|comparison|prior|previous|earlier|old)\b[^.;]*? , (?:which|that) "
+    r"(?:\w+ly )?(?:show|showed|shown|demonstrate|demonstrated|reveal|revealed|have|had|depict|depicted)\b"
     r"|\bcorrelat(?:e|ed|ion)(?: \w+ly)? (?:for|with)\b"
 )
+_HEADINGS = re.compile(
+    r"^(?:indications?|(?:clinical )?(?:history|information|indication|question|data|diagnosis)|technique|procedure"
+    r"|reason for (?:the )?(?:exam|examination|study|visit|request)|chief complaint|symptoms?) :"
+)
+_EARLIER_STUDIES = re.compile(
+    r"\b(?:prior|previous|earlier|old|outside|last|yesterday)\W{0,2}(?: [\w']+){0,3}? "
+    r"(?:study|exam|examination|radiograph|film|ct|mri|image|imaging|ray|xray|scan)(?: (?!is|are)[\w/]+){0,5}? "
+    r"(?:showed|shown|demonstrated|revealed|reported|documented|described)\b(?! by| on| in| as)"
+)
+"""What an earlier examination showed, unless a change relates it to the current one."""
 _PAST = re.compile(r"\b(?:history|complaint|complain|symptom) of\b")
 _CONDITIONS = re.compile(r"\b(?:if|whether)\b(?! any| present)")
 _DOUBTS = re.compile(rf"\b(?:{_HARDLY}|not) (?:be )?{_ADVERBS}(?:exclude|rule out)\b")
-_UNASSESSED = re.compile(rf"\b{_HARDLY} (?:be )?{_ADVERBS}(?:assess|evaluate|determine|diagnose)(?:d|ed)?\b")
+_UNASSESSED = re.compile(
+    rf"\b{_HARDLY} (?:be )?{_ADVERBS}(?:assess|evaluate|determine|diagnose|judge|gauge)(?:d|ed)?\b"
+    r"|\bnot (?:\w+ly )?(?:be |been )?(?:\w+ly )?(?:assessed|assessable|evaluated|evaluable)\b"
+    r"|\b(?:could|may|might|would|can) (?:easily )?(?:go|remain|escape) (?:unnoticed|undetected|detection)\b"
+    rf"|\b(?:could|may|might|would|can) (?:easily |well )?be {_ADVERBS}"
+    rf"(?:overlooked|missed|hidden|masked|obscured|underestimated|undetected|inapparent|occult"
+    rf"|(?:difficult|hard|impossible) to {_ADVERBS}{_PERCEIVE})\b"
+)
 """The subject before such a phrase was not assessed."""
+_UNSEEN = re.compile(rf"\b(?:cannot|can not|could not) (?:be )?{_ADVERBS}{_PERCEIVE}\b(?! from\b)")
+"""The subject before such a phrase was not seen, even a definite one: "the nodule of the CT cannot be identified"."""
+_SUSPECTED = re.compile(r"\b(?:suggested|suspected|questioned|postulated)(?= [.,;]|$| (?:on|in|at|by)\b)")
+"""The subject before such a participle is possible: "trace effusions suggested"; advice is excluded."""
+_ADVISED = frozenset(
+    {"ct", "mri", "imaging", "film", "radiograph", "view", "study", "examination", "evaluation", "correlation"}
+)
 _INVERTED = frozenset({"is", "are", "is there", "does", "do", "could", "can", "has", "any"})
 _AFTER_PAUSE = frozenset({"the", "a", "an", "there", "no", "with", "which", "heart"})
 _DEFINITE = frozenset({"the", "this", "these", "those", "known"})
@@ -62,8 +100,15 @@ def read_scope(tokens: Sequence[Token]) -> Scope:
     """
     text, owners = _join(tokens)
     uncertain = {i for span in _spans(_DOUBTS, text, owners, tokens) for i in span} | set(_questioned(tokens))
+    for match in _SUSPECTED.finditer(text):
+        span = _span_before(tokens, owners[match.start()], 0)
+        if not any(_ADVISED.intersection(tokens[i].words) for i in span):
+            uncertain.update(span)
     historical = {i for span in _spans(_PAST, text, owners, tokens) for i in span}
     unasserted = {i for span in _spans(_HISTORIES, text, owners, tokens) for i in span}
+    unasserted.update(range(len(tokens)) if _HEADINGS.match(text) else ())
+    if not any("change" in token.meanings for token in tokens):
+        unasserted.update(i for span in _spans(_EARLIER_STUDIES, text, owners, tokens) for i in span)
     unasserted.update(i for span in _spans(_CONDITIONS, text, owners, tokens, ends_at_comma=True) for i in span)
     unasserted.update(i for span in _spans(_ASSESSMENTS, text, owners, tokens) for i in _indefinite(tokens, span))
     last = 0
@@ -71,6 +116,10 @@ def read_scope(tokens: Sequence[Token]) -> Scope:
         trigger = owners[match.start()]
         unasserted.update(_indefinite(tokens, _span_before(tokens, trigger, last)))
         last = trigger
+    for match in _UNSEEN.finditer(text):
+        span = _span_before(tokens, owners[match.start()], 0)
+        if not any("part" in tokens[i].meanings for i in span):  # "the tip of the tube cannot be seen"
+            unasserted.update(span)
     return Scope(frozenset(unasserted - uncertain), frozenset(historical), frozenset(uncertain))
 
 
@@ -140,7 +189,7 @@ def _questioned(tokens: Sequence[Token]) -> Iterator[int]:
     begin = comma = 0  # where the clause begins, and its part after the last comma
     for i, token in enumerate(tokens):
         if token.words == ("?",):
-            if begin == i:
+            if begin == i or _precedes(tokens, i):
                 ends = (j for j in range(i + 1, len(tokens)) if tokens[j].ends_clause or tokens[j].joins)
                 yield from range(i + 1, next(ends, len(tokens)))
             else:
@@ -151,3 +200,9 @@ def _questioned(tokens: Sequence[Token]) -> Iterator[int]:
             token.words == ("(",) and tokens[i + 1 : i + 2] and tokens[i + 1].words == ("?",)
         ):
             begin = i + 1
+
+
+def _precedes(tokens: Sequence[Token], i: int) -> bool:
+    """Return whether a question mark is written before what is asked: "opacity, ?pneumonia"."""
+    is_attached = tokens[i + 1 : i + 2] and tokens[i + 1].begin == tokens[i].end
+    return bool(is_attached) and (i == 0 or tokens[i - 1].end < tokens[i].begin)

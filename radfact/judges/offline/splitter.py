@@ -19,7 +19,7 @@ from radfact.judges.offline.tokens import MAX_CHARACTERS
 from radfact.judges.protocol import RemovedText, SplitSentence, flatten_split
 from radfact.languages import Language
 
-VERSION = "5"
+VERSION = "6"
 
 _NOTE = "Split by rules, not by the language model of the paper: scores are not comparable with published ones."
 

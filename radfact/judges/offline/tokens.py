@@ -11,6 +11,11 @@ _MEASURE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*(?:x|by|×|-|to)\s*(\d+(?:\.\d+)?))
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _STOPS = frozenset({";", ".", "(", ")", "?"})
 
+_MOVED = frozenset({"pulled", "withdrawn"})
+_TO_A_DEPTH = frozenset({"back", "by", "to", "into", "slightly", "approximately", "about", "partially"})
+_PARTLY = frozenset({"partially", "partly", "slightly"})
+"""Words beside a verb of removal that only moves a device: "pulled BACK", "PARTIALLY withdrawn"."""
+
 MAX_CHARACTERS = 5_000
 """Maximum length of a sentence that is split and read. The longest of the 22,820 sentences of IU-Xray has 273."""
 CERTAIN, CONCLUDED, PROBABLE, POSSIBLE = range(4)
@@ -86,4 +91,21 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
         is_plural = end - last != len(words[i + length - 1]) and text[end - 1] in "saeSAE"
         tokens.append(Token(tuple(words[i : i + length]), meanings, begin, end, is_plural))
         i += length
+    _close_contrast(tokens)
+    for before, token, following in zip([None, *tokens], tokens, tokens[1:], strict=False):
+        if token.words[-1] in _MOVED and (
+            (before is not None and before.words[0] in _PARTLY)
+            or following.words[0] in _TO_A_DEPTH
+            or "measure" in following.meanings
+        ):
+            token.meanings = {"filler": token.meanings.get("filler", "")}
     return tokens
+
+
+def _close_contrast(tokens: list[Token]) -> None:
+    """Let the comma after "In contrast to the clear left lung," end the clause, so that the rest has its own places."""
+    words = [token.words[0] for token in tokens[:3]]
+    if words[:1] == ["unlike"] or words == ["in", "contrast", "to"] or words == ["in", "contrast", "with"]:
+        comma = next((token for token in tokens if token.words == (",",)), None)
+        if comma is not None:
+            comma.words, comma.ends_clause, comma.joins = (".",), True, False
