@@ -71,7 +71,11 @@ def gathered_weights(model: ParallelModel) -> Iterator[None]:
     """
     from torch.distributed.fsdp import FSDPModule
 
-    sharded = {name: part for name, part in model.training.named_modules() if isinstance(part, FSDPModule)}
+    root: Any = model.training
+    if isinstance(root, FSDPModule):
+        # Else, the first part that computes here would become FSDP2's root, unless the whole model has computed before.
+        root._get_fsdp_state()._lazy_init()
+    sharded = {name: part for name, part in root.named_modules() if isinstance(part, FSDPModule)}
     with model.context.collective_section():
         for part in sharded.values():
             part.set_reshard_after_forward(False, recurse=False)

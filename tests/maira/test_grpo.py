@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from maira.generate.transformers_engine import TransformersEngine
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.task_examples import make_example
+from maira.train.checkpointing import resume_fields
 from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.data.packing import EncodedSample, StepTotals, collate
 from maira.train.loss import MairaLossModel
@@ -244,14 +246,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
-    runs = [
-        Command(tmp_path / str(size), size, **values(checkpoint, phantoms, tmp_path / f"out{size}", passes=16))
-        for size in (1, 2)
-    ]
-    for run in runs:
+    for name, size in (("auto", 1), ("ddp", 2), ("fsdp", 2)):
+        config = values(checkpoint, phantoms, tmp_path / f"{name}-out", passes=16, parallel=name)
+        run = Command(tmp_path / name, size, **config)
         assert set(run.end()) == {0}, run.said
-    for one, two in zip(rows(tmp_path / "out1"), rows(tmp_path / "out2"), strict=True):
-        assert {**two, "epoch": 0} == pytest.approx({**one, "epoch": 0}, rel=1e-3, abs=1e-5)
+    for name in ("ddp", "fsdp"):
+        for one, two in zip(rows(tmp_path / "auto-out"), rows(tmp_path / f"{name}-out"), strict=True):
+            assert {**two, "epoch": 0} == pytest.approx({**one, "epoch": 0}, rel=1e-3, abs=1e-5)
 
 
 def test_a_constant_reward_has_no_gradient(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
@@ -323,6 +324,8 @@ def test_a_validation_logs_what_is_not_rewarded(checkpoint: Path, phantoms: Path
         ({}, {"tasks": {"grounded": 1, "phrase": 1}}, "tasks: phrase grounding has no report"),
         ({}, {"patch_loss": 1.0, "trained": ["encoder"]}, "patch_loss: is not part of grpo"),
         ({}, {"lora": {"dropout": 0.1}}, "lora.dropout: expected 0"),
+        ({"engine": "vllm"}, {"lora": {"quantize": "nf4"}}, "lora.quantize: vLLM cannot load"),
+        ({"engine_args": {"seed": 1}}, {}, "engine_args: only available with engine=vllm"),
         ({}, {"model": {"vision_config": {}, "text_config": {}}}, "model: expected the folder"),
         ({"reward": {"scores": {}}}, {}, "at least 1 item"),
         ({"reward": {"scores": {"findings": math.nan}}}, {}, "finite"),
@@ -333,3 +336,16 @@ def test_an_inconsistent_config_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         config_of(checkpoint, tmp_path / "none.jsonl", tmp_path, grpo, **changes)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_vllm_that_is_missing_is_named_before_the_model_is_read(phantoms: Path, tmp_path: Path) -> None:
+    config = config_of(tmp_path, phantoms, tmp_path / "run", {"engine": "vllm"})
+    with raises("grpo.engine: missing-requirement"):
+        train(config, quiet())
+
+
+def test_the_engine_may_change_when_a_run_resumes(checkpoint: Path, tmp_path: Path) -> None:
+    arguments = checkpoint, tmp_path / "none.jsonl", tmp_path
+    changed = config_of(*arguments, {"engine": "vllm", "engine_args": {"gpu_memory_utilization": 0.3}})
+    assert resume_fields(changed) == resume_fields(config_of(*arguments))
