@@ -17,6 +17,10 @@ set -euo pipefail
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export RAY_ADDRESS="${nodes[0]}:${RAY_PORT:-6379}"
+# Other users of the nodes can reach Ray's ports and would run code as you, so the cluster requires a token (Ray 2.52 and
+# later; older releases have none).
+RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
 resources=(--num-cpus "$SLURM_CPUS_PER_TASK" --num-gpus "${SLURM_GPUS_ON_NODE:-0}" --disable-usage-stats)
 
 srun --overlap --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" \

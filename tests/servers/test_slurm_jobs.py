@@ -1,4 +1,4 @@
-"""The Slurm job that starts a server: a judge for one run."""
+"""The Slurm jobs that start servers, a judge for one run and a Ray cluster, and their counterpart in Kubernetes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import smollm2
+import yaml
 from ports import free_port
-from real_servers import FEW_SHOTS, HERE, PAIRS, missing
+from real_servers import FEW_SHOTS, HERE, PAIRS, VLLM_ENVIRONMENT, missing
 from slurm import DEPLOY, slurm_environment
+
+_PARSE = """
+import json, sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+for line in sys.argv[1:]:
+    parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(line.split())
+    validate_parsed_serve_args(parsed)
+    print(json.dumps([parsed.model_tag, parsed.served_model_name, parsed.tensor_parallel_size, parsed.port]))
+"""
 
 
 def _run(script: str, arguments: list[object], environment: dict[str, str], folder: Path) -> str:
@@ -35,3 +48,36 @@ def test_a_judge_is_served_for_one_run(tmp_path: Path) -> None:
     _run("judge.sh", [model, *arguments, "--out", tmp_path / "results"], environment, tmp_path)
     run = json.loads((tmp_path / "results" / "run.json").read_text())
     assert run["calls"] > 0 == run["usage"]["judge"]["failures"]
+
+
+def test_vllm_knows_the_options_of_the_70b_judge(vllm_python: Path, tmp_path: Path) -> None:
+    server = tmp_path / "vllm"
+    server.write_text('#!/bin/sh\nshift\necho "$@" >>options\nexit 1\n')
+    server.chmod(0o755)
+    environment = slurm_environment(tmp_path, 1, VLLM=str(server), PORT="8000", SLURM_GPUS_ON_NODE="4")
+    job = ["bash", DEPLOY / "slurm" / "judge.sh", "/data/Meta-Llama-3-70B-Instruct", "score", PAIRS]
+    # The job ends with its server.
+    assert subprocess.run(job, env=environment, cwd=tmp_path, check=False, timeout=60).returncode == 1
+    (container,) = [
+        container
+        for item in yaml.safe_load_all((DEPLOY / "kubernetes" / "judge.yaml").read_text())
+        for container in item["spec"].get("template", {}).get("spec", {}).get("containers", [])
+    ]
+    pod = [*container["command"], *container["args"]][2:]
+    command = [vllm_python, "-c", _PARSE, (tmp_path / "options").read_text(), " ".join(pod)]
+    printed = subprocess.check_output(command, env=environment | VLLM_ENVIRONMENT, text=True)
+    parsed = [json.loads(line) for line in printed.splitlines()]
+    assert parsed == [["/data/Meta-Llama-3-70B-Instruct", ["judge"], 4, 8000]] * 2
+
+
+def test_a_ray_cluster_of_two_nodes_scores_and_requires_its_token(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
+    environment = slurm_environment(tmp_path, 2, nodes=2, RAY_PORT=str(free_port()))
+    commands = f"""
+        if RAY_AUTH_TOKEN=another ray status; then exit 9; fi
+        radfact score {PAIRS} --judge offline --engine ray --workers 2 --out results
+        ray status
+    """
+    printed = _run("ray.sh", ["bash", "-ec", commands], environment, tmp_path)
+    assert "/2.0 CPU" in printed
+    assert (tmp_path / "results" / "scores.json").exists()
