@@ -309,9 +309,10 @@ class Server:
         return numbers[place - 1]
 
     def _label(self, number: int) -> dict[str, str | bool]:
-        """Return the label of a study's arm, without one if there is one arm, and whether it is a training case."""
-        labels = self.store.campaign.settings.labels if self.store.campaign else {}
-        draft = self.set.drafts[number - 1]
+        """Return in a campaign whether a study is a training case, and with several arms the label of its arm."""
+        if self.store.campaign is None:
+            return {}
+        labels, draft = self.store.campaign.settings.labels, self.set.drafts[number - 1]
         return {**({"label": labels[draft.arm]} if labels else {}), "is_training": draft.is_training}
 
     def _is_blinded(self) -> bool:
