@@ -13,7 +13,7 @@ import typer
 from radfact.cli.command import with_options
 from radfact.cli.options import INPUT, OUTPUT, PriceOption
 from radfact.cli.tables import new_console, say
-from radfact.errors import ErrorCode, ExitCode, Failure, InputError, describe_choice
+from radfact.errors import ErrorCode, ExitCode, Failure, InputError
 from radfact.io.outputs import Output
 from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, RemovedText, SplitSentence
@@ -61,7 +61,7 @@ def split(
     is_pairs = file.suffix.lower() == ".csv"
     expected = ".json" if is_pairs else ".jsonl"
     if out.suffix.lower() != expected:
-        message = f"expected a {expected} file for the sentences of {file.name}, found {describe_choice(out.suffix)}"
+        message = f"expected a {expected} file for the sentences of {file.name}, found '{out.name}'"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="out")
     rows = _read_rows(file)
     judge, token_price = judge.or_environment(), parse_price(price)

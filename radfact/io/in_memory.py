@@ -45,8 +45,8 @@ def as_pairs(
     for item in items:
         if not isinstance(item, Pair):
             raise InputError(
-                "expected pairs, objects {example_id, prediction, target}, or a list of candidates and the list of "
-                f"their references, found {describe(item)}"
+                "expected pairs or objects {example_id, prediction, target}; only RadFact.score takes a list of "
+                f"candidates and the list of their references; found {describe(item)}"
             )
         if item.sample_id in seen:
             raise InputError(f"duplicate id '{item.sample_id}'", code=ErrorCode.DUPLICATE, field="sample_id")
