@@ -342,6 +342,12 @@ def test_statements_that_radiologists_take_as_equal(premise: str, hypothesis: st
     assert entails(hypothesis, premise) is back
 
 
+def test_curvatures_of_the_spine_to_different_sides_differ() -> None:
+    assert entails("Mild dextroscoliosis.", "Mild scoliosis.")
+    assert not entails("Mild dextroscoliosis.", "Mild levoscoliosis.")
+    assert not entails("Levocurvature of the spine.", "Dextrocurvature of the spine.")
+
+
 def test_intact_bones_may_be_degenerated() -> None:
     query = EntailmentQuery(("Degenerative changes of the thoracic spine.",), "The osseous structures are intact.")
     assert JUDGE.judge_one(query).relation == "neutral"
