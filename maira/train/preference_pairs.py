@@ -59,7 +59,7 @@ def make_preferences(
         files: drafts, at least two files.
         studies: studies with their reports, by `sample_id`.
         reward: reward of a draft.
-        margin: smallest difference of the rewards of a pair.
+        margin: smallest difference of the rewards of a pair; equal rewards make no pair.
         preset: wording of the prompts.
         drop: inputs that the prompts lack.
 
@@ -96,7 +96,8 @@ def make_preferences(
         if len(scored) < 2:
             pairs.skipped["unscored"] += 1
             continue
-        best, worst = max(scored, key=lambda item: item[0]), min(scored, key=lambda item: item[0])
+        # Of equal rewards the first and the last, so that a study without a pair has two drafts to compare.
+        best, worst = max(scored, key=lambda item: item[0]), min(scored[::-1], key=lambda item: item[0])
         try:
             chosen, rejected = (_example(study, task, draft.report, preset, drop) for _, draft in (best, worst))
         except InputError:
@@ -104,7 +105,7 @@ def make_preferences(
             continue
         if chosen.target == rejected.target:
             pairs.skipped["the same reports"] += 1
-        elif best[0] - worst[0] < margin:
+        elif best[0] - worst[0] < margin or best[0] == worst[0]:
             pairs.skipped["a difference below the margin"] += 1
         else:
             pairs.chosen[best[1].file] += 1

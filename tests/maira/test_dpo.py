@@ -493,6 +493,8 @@ def test_a_margin_and_the_penalties_of_grpo_decide(
     draft_files: Callable[..., list[Path]], phantoms: Path, tmp_path: Path
 ) -> None:
     files, out = draft_files([1], [2]), tmp_path / "pairs.jsonl"
+    equal = run_preferences(files, phantoms, out, "--margin", "0", "--scores", "reward_metrics:Constant=1")
+    assert "1 (a difference below the margin)" in str(equal.exception)
     result = run_preferences(files, phantoms, out, "--margin", "0.5")
     assert result.exit_code == 1
     assert "1 (a difference below the margin)" in str(result.exception)
