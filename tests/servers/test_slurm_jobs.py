@@ -64,7 +64,7 @@ def test_vllm_knows_the_options_of_the_70b_judge(vllm_python: Path, tmp_path: Pa
         for container in item["spec"].get("template", {}).get("spec", {}).get("containers", [])
     ]
     pod = [*container["command"], *container["args"]][2:]
-    command = [vllm_python, "-c", _PARSE, (tmp_path / "options").read_text(), " ".join(pod)]
+    command = [str(vllm_python), "-c", _PARSE, (tmp_path / "options").read_text(), " ".join(pod)]
     printed = subprocess.check_output(command, env=environment | VLLM_ENVIRONMENT, text=True)
     parsed = [json.loads(line) for line in printed.splitlines()]
     assert parsed == [["/data/Meta-Llama-3-70B-Instruct", ["judge"], 4, 8000]] * 2
