@@ -32,7 +32,15 @@ from maira.train.data.batches import (
     unreadable_sample_error,
 )
 from maira.train.data.dataset import StudyDataset
-from maira.train.data.packing import TASKS, EncodedSample, PackedBatch, PolicyTargets, StepTotals, pack
+from maira.train.data.packing import (
+    TASKS,
+    EncodedSample,
+    PackedBatch,
+    PolicyTargets,
+    StepTotals,
+    pack,
+    prompt_table,
+)
 from maira.train.data.schedule import DataSchedule
 from maira.train.data.sources import UnreadableSample, check_images
 from maira.train.generation import evaluation_mode, generation_engine, keep_task_report, study_on_disk
@@ -105,21 +113,6 @@ class PromptDataset:
     def blank(self) -> EncodedSample:
         """Return an empty image without a response."""
         return replace(self.answers.blank(), policy=_targets(0, 0.0, [], []))
-
-
-def prompt_table(table: npt.NDArray[Any], config: GrpoConfig, window: int) -> npt.NDArray[Any]:
-    """Return a table of samples with the limits of the responses as lengths of the answers.
-
-    Args:
-        table: (samples,) of `SAMPLE_LENGTHS`.
-        config: options of the sampling.
-        window: number of tokens of the context window.
-    """
-    limits = np.array([config.max_new_tokens or NEW_TOKENS[task] for task in TASKS])
-    limited = np.array(table)
-    # A prompt that fills the window is refused as a sample that does.
-    limited["answer"] = np.clip(window - table["prompt"].astype(np.int64), 1, limits[table["task"]])
-    return limited
 
 
 def policy_loss(config: GrpoConfig, model: Any, processor: MairaProcessor) -> PolicyLoss:

@@ -23,9 +23,8 @@ from maira.train.cost.memory import Memory, ParallelSetup, RowShape, build_shape
 from maira.train.cost.sampling import SamplingCost, SamplingSetup, estimate_sampling
 from maira.train.cost.workload import Workload, measure_workload
 from maira.train.data.batches import LENGTH_MULTIPLE
-from maira.train.data.packing import pack
+from maira.train.data.packing import pack, prompt_table
 from maira.train.parallel import DistributedContext, sharding
-from maira.train.rollouts import prompt_table
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
 

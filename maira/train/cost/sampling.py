@@ -22,7 +22,7 @@ from maira.model.modeling import MairaForConditionalGeneration
 from maira.train.config.run_config import TrainConfig
 from maira.train.cost.flops import make_rates
 from maira.train.cost.memory import NF4, Memory, is_quantized
-from maira.train.rollouts import prompt_table
+from maira.train.data.packing import prompt_table
 
 _CACHE_MOVES = 3
 """Times that a step moves the keys and values of all tokens: it reads them, and a dynamic cache copies them."""

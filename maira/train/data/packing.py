@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from maira.model.prompts import Task
+from maira.model.prompts import NEW_TOKENS, Task
+from maira.train.config.run_config import GrpoConfig
 from radfact.errors import InputError
 
 SAMPLE_LENGTHS = np.dtype(
@@ -207,6 +208,21 @@ class PackedBatch:
             name: _to_device(value, device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
         return replace(self, **moved, policy=None if self.policy is None else self.policy.to(device))
+
+
+def prompt_table(table: npt.NDArray[Any], config: GrpoConfig, window: int) -> npt.NDArray[Any]:
+    """Return a table of samples with the limits of the responses as lengths of the answers.
+
+    Args:
+        table: (samples,) of `SAMPLE_LENGTHS`.
+        config: options of the sampling.
+        window: number of tokens of the context window.
+    """
+    limits = np.array([config.max_new_tokens or NEW_TOKENS[task] for task in TASKS])
+    limited = np.array(table)
+    # A prompt that fills the window is refused as a sample that does.
+    limited["answer"] = np.clip(window - table["prompt"].astype(np.int64), 1, limits[table["task"]])
+    return limited
 
 
 def pack(lengths: Sequence[int], budget: int, world_size: int = 1) -> list[list[int]]:
