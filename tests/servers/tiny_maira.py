@@ -11,7 +11,7 @@ import torch
 
 from data.phantoms import write_phantoms
 from data.study import Study
-from maira.generate.engine import GenerationRequest, report_request
+from maira.generate.engine import GenerationRequest, Sampling, report_request
 from maira.grounding.boxes import box_completions
 from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
@@ -26,7 +26,7 @@ LONG = "long"
 BROKEN = "broken"
 
 
-def write_checkpoint(folder: Path) -> None:
+def write_checkpoint(folder: Path) -> Any:
     """A model of two blocks in each half, whose random weights make answers of objects and boxes likely."""
     tokenizer = train_tokenizer(TEXTS, 300)
     ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "vocab_size": len(tokenizer)}
@@ -52,11 +52,22 @@ def write_checkpoint(folder: Path) -> None:
             head[tokenizer.convert_tokens_to_ids(token)] *= 2
     model.save_pretrained(folder)
     MairaProcessor(MairaImageProcessor(size=32), tokenizer, image_seq_length=16).save_pretrained(folder)
+    return model
 
 
 def write_studies(folder: Path) -> None:
     """Phantoms with one, two and three images, at 64 pixels."""
     list(write_phantoms(folder, 12, seed=7, size=64, split="test"))
+
+
+def reports(studies: list[Study], temperature: float | None = None) -> dict[str, GenerationRequest]:
+    """Requests for the reports of studies by names, sampled with a seed for each if there is a temperature."""
+    asked = {}
+    for seed, (study, task) in enumerate(itertools.product(studies, ("findings", "grounded"))):
+        sampling = None if temperature is None else Sampling(temperature, 2**63 + seed)
+        request = report_request(make_example(study, task), NEW_TOKENS)
+        asked[f"{task} {study.sample_id}"] = replace(request, sampling=sampling)
+    return asked
 
 
 def requests(studies: list[Study], broken: Path) -> dict[str, GenerationRequest]:

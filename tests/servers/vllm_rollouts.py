@@ -1,0 +1,82 @@
+"""Runs in vLLM's environment: responses of the engine of a training process, as the weights of its model change.
+
+Arguments: the checkpoint, the checkpoints that the weights change to, the manifest, the JSON file to write.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision_operators  # noqa: F401
+
+from data.manifest import read_manifest
+from maira.model.grammar import Vocabulary
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.train.config.run_config import TrainConfig
+from maira.train.loss import MairaLossModel
+from maira.train.parallel import DistributedContext, ParallelModel
+from maira.train.rollout_engine import RolloutEngine, check_engine
+from radfact.errors import InputError
+
+
+def generate(engine: Any, requests: dict[str, Any]) -> dict[str, list[int]]:
+    """Tokens of the responses by the names of their requests; a reason in place of those that failed."""
+    names = list(requests)
+    responses = engine.generate(list(requests.values()))
+    return {names[index]: getattr(response, "ids", response) for index, response in responses}
+
+
+def refusal(config: TrainConfig, context: DistributedContext, **arguments: Any) -> str:
+    """The error of a run with these engine arguments."""
+    assert config.grpo is not None
+    grpo = config.grpo.model_copy(update={"engine_args": arguments})
+    try:
+        check_engine(config.model_copy(update={"grpo": grpo}), context)
+    except InputError as error:
+        return str(error)
+    return "none"
+
+
+if __name__ == "__main__":
+    import tiny_maira
+
+    first, *others, manifest, out = map(Path, sys.argv[1:])
+    studies = read_manifest(manifest)
+    model: Any = MairaForConditionalGeneration.from_pretrained(first, dtype=torch.float32)
+    processor = MairaProcessor.from_pretrained(first)
+    config = TrainConfig.model_validate(
+        {
+            "model": first,
+            "train": manifest,
+            "tasks": {"grounded": 1},
+            "out": out.parent / "unused",
+            "passes": 128,
+            "precision": "no",
+            "grpo": {"engine": "vllm", "engine_args": {"enforce_eager": True}},
+        }
+    )
+    wrapped = MairaLossModel(model, 0, 0.0)
+    context = DistributedContext(0, 1, torch.device("cpu"))
+    vocabulary = Vocabulary.from_tokenizer(processor.tokenizer, [model.generation_config.eos_token_id])
+    engine = RolloutEngine(config, ParallelModel(wrapped, wrapped, context), processor, vocabulary)
+    greedy, sampled = tiny_maira.reports(studies), tiny_maira.reports(studies, temperature=1.0)
+    few = dict(reversed(list(sampled.items())[::5]))
+    arguments = {"tensor_parallel_size": 2, "max_model_len": 99, "nonsense": 1}
+    found: dict[str, Any] = {
+        "refused": {name: refusal(config, context, **{name: value}) for name, value in arguments.items()},
+        "device": refusal(config, DistributedContext(0, 1, torch.device("cuda", 1))),
+    }
+    for checkpoint in (first, *others):
+        model.load_state_dict(MairaForConditionalGeneration.from_pretrained(checkpoint).state_dict())
+        with engine.current() as current:
+            found[checkpoint.name] = {"greedy": generate(current, greedy), "sampled": generate(current, sampled)}
+            found[checkpoint.name]["few"] = generate(current, few)
+    folder = engine._folder
+    engine.close()
+    found["removed"] = not folder.exists()
+    out.write_text(json.dumps(found))
