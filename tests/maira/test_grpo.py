@@ -199,7 +199,7 @@ def test_advantages_are_relative_to_the_group() -> None:
 
 
 def test_only_longer_reports_are_penalized() -> None:
-    assert [excess_length(words, 10) for words in (0, 10, 15, 100)] == [0, 0, 0.5, 1]
+    assert [excess_length(words, 8) for words in (0, 8, 12, 14, 16, 80)] == [0, 0, 0, 0.5, 1, 1]
     assert excess_length(3, 0) == 1
 
 

@@ -202,8 +202,8 @@ class RewardConfig(Record):
     Attributes:
         scores: weights of scores, named as in `radfact evaluate --metrics`; scores that are better when lower are
             subtracted.
-        length_penalty: maximum penalty. A report with at most as many words as its reference has none; the penalty
-            grows linearly and reaches the maximum at twice the words of the reference.
+        length_penalty: maximum penalty. A report with at most 1.5 times as many words as its reference has none; the
+            penalty grows linearly and reaches the maximum at twice the words of the reference.
         format_penalty: penalty for a report that the token limit cut off, or that has another irregularity of form.
         options: of `radfact.metrics.resources.MetricResources`: `judge`, `model`, `base_url`, `cache`, ...
     """
