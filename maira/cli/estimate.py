@@ -30,7 +30,7 @@ _MEMORY_LABELS = {
 }
 _SAMPLING_LABELS = {
     "weights": "weights",
-    "gradients": "buckets of gradients of DDP",
+    "gradients": "gradient buckets of DDP",
     "states": "optimizer states",
     "gathered": "gathered by FSDP2: all weights",
     "copies": "bfloat16 copies of trained weights",
@@ -81,7 +81,7 @@ def estimate(
     console.print(_parameter_table(result))
     console.print(_memory_table("peak memory of a GPU", vars(result.memory), _MEMORY_LABELS))
     if result.sampling:
-        title = f"while {result.sampling.batch} responses are sampled"
+        title = f"peak memory while sampling {result.sampling.batch_size} responses"
         console.print(_memory_table(title, vars(result.sampling.memory), _SAMPLING_LABELS))
     for line in _verdict(result):
         print_line(console, line)
@@ -161,10 +161,10 @@ def _step_times(result: Estimate) -> dict[str, str]:
         return {}
     return {
         "  training": _format_duration(result.training_seconds),
-        "  generation: images and prompts": _format_duration(sampling.prompt_seconds),
+        "  generation: images and prefill": _format_duration(sampling.prompt_seconds),
         "  generation: decoding": _format_duration(sampling.decoding_seconds),
-        "  generation's share": f"{sampling.seconds / result.step_seconds:.0%}",
-        "responses per GPU": f"{sampling.responses:,}, at most {sampling.batch:,} at a time",
+        "  generation share": f"{sampling.seconds / result.step_seconds:.0%}",
+        "responses per step and GPU": f"{sampling.responses:,}, at most {sampling.batch_size:,} per batch",
     }
 
 

@@ -1,4 +1,4 @@
-"""`maira preferences`: pairs of drafts to train on with `dpo`."""
+"""`maira preferences`: preference pairs of drafts, for training with `dpo`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from radfact.options import only, parse_key_values
 def preferences(
     drafts: Annotated[
         list[Path],
-        typer.Argument(help="Two or more files of drafts of the same studies (.jsonl): of systems, or of samples."),
+        typer.Argument(help="Two or more files of drafts of the same studies (.jsonl), from several models or seeds."),
     ],
     manifest: Manifest,
-    out: Annotated[Path, typer.Option(help="Output file of pairs (.jsonl)."), Output("file")],
+    out: Annotated[Path, typer.Option(help="Output file of preference pairs (.jsonl)."), Output("file")],
     generation: Annotated[GenerationOptions, only("preset", "drop")],
     scores: Annotated[
         str,
@@ -35,12 +35,12 @@ def preferences(
             metavar="NAME=WEIGHT,...",
         ),
     ] = "findings=0.5,spatial_f1=0.5",
-    margin: Annotated[float, typer.Option(help="Smallest difference of the rewards of a pair.", min=0)] = 0.1,
+    margin: Annotated[float, typer.Option(help="Minimum difference between the two rewards of a pair.", min=0)] = 0.1,
     length_penalty: Annotated[
-        float, typer.Option(help="Penalty of a report with twice the words of its reference or more.", min=0)
+        float, typer.Option(help="Maximum length penalty, from twice the words of the reference on.", min=0)
     ] = 0.1,
     format_penalty: Annotated[
-        float, typer.Option(help="Penalty of a report that was cut off, or has another irregularity.", min=0)
+        float, typer.Option(help="Penalty for a report that was cut off or has another irregularity.", min=0)
     ] = 0.1,
     reward_option: Annotated[
         list[str] | None,
@@ -51,10 +51,10 @@ def preferences(
         ),
     ] = None,
 ) -> None:
-    """Pair the best and the worst draft of each study by their rewards, to train on with dpo (maira train).
+    """Pair the drafts of each study with the highest and the lowest reward, for DPO training with maira train.
 
-    The reward is that of grpo. The files may be drafts of different models, or samples of one model: maira generate
-    --temperature 1 --seed N.
+    The reward is that of GRPO. The drafts come from different models, or from one model with different seeds: maira
+    generate --temperature 1 --seed N.
     """
     from maira.train.config.run_config import RewardConfig
     from maira.train.preference_pairs import make_preferences
@@ -81,17 +81,17 @@ def preferences(
     )
     skipped = ", ".join(f"{count} ({reason})" for reason, count in pairs.skipped.items())
     if not pairs.rows:
-        raise RunError(f"no study has a pair: {skipped}", code=ErrorCode.NOTHING_SCORED)
+        raise RunError(f"expected at least one pair, found none; skipped: {skipped}", code=ErrorCode.NOTHING_SCORED)
     write_jsonl(out, pairs.rows)
-    chosen = ", ".join(f"{pairs.chosen[file]} of {file}" for file in drafts)
+    chosen = ", ".join(f"{pairs.chosen[file]} from {file}" for file in drafts)
     console = Console()
-    print_line(console, f"{len(pairs.rows)} pairs of {len(studies)} studies: {out} (chosen: {chosen})")
+    print_line(console, f"{len(pairs.rows)} pairs from {len(studies)} studies: {out} (chosen: {chosen})")
     if skipped:
-        print_line(console, f"without a pair: {skipped}")
+        print_line(console, f"skipped: {skipped}")
 
 
 def _weights(text: str) -> dict[str, float]:
-    """Return the weights of scores.
+    """Parse the weights of scores.
 
     Raises:
         InputError: the text is not NAME=WEIGHT,...

@@ -160,7 +160,7 @@ def start(
         if settings and settings.has_one_reader_per_report(len(readers)):
             print_line(
                 console,
-                "Each report has one reader, so there is no agreement and nothing to decide; "
+                "Each report has one reader, so there are no agreement statistics and no disagreements to decide; "
                 "use more readers than arms, or arms_per_reader: all",
             )
         secret = store.token() if token is None else token

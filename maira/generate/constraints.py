@@ -161,12 +161,12 @@ class Sampler(LogitsProcessor):
 
 
 def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> Tensor:
-    """Sample a token of each row by inverting the cumulative distribution; the engines share this.
+    """Sample one token per row by inverting the cumulative distribution; used by both engines.
 
     Args:
-        scores: (rows, vocabulary), scores of the next tokens; -inf for those that may not be sampled.
-        temperatures: of the rows.
-        uniforms: a random number of each row, at least 0 and below 1.
+        scores: (rows, vocabulary), logits of the next tokens; -inf for forbidden ones.
+        temperatures: sampling temperature of each row.
+        uniforms: random number of each row, in [0, 1).
 
     Returns:
         (rows,) token ids.

@@ -132,7 +132,7 @@ def generate_drafts(
 
 
 def _sampling(options: GenerationOptions, sample_id: str) -> Sampling | None:
-    """Return the sampling of a study's draft, which does not depend on the other studies."""
+    """Return the temperature and seed of a study's draft, which do not depend on the other studies."""
     if options.temperature is None:
         return None
     digest = hashlib.sha256(f"{options.seed or 0} {sample_id}".encode()).digest()

@@ -46,7 +46,7 @@ class GenerationRequest:
         example: prompt and images; the prompt of a box completion ends within a report.
         form: constraint on the response.
         max_new_tokens: limit of the response.
-        sampling: draw each token at random; None for the most likely token.
+        sampling: temperature and seed; None for greedy decoding.
     """
 
     example: Example

@@ -52,9 +52,9 @@ class GenerationOptions(Options):
     ] = None
     temperature: Annotated[
         PositiveFloat | None,
-        Option("Sample every token at this temperature. Default: take the most likely token.", metavar="T"),
+        Option("Sampling temperature. Default: greedy decoding.", metavar="T"),
     ] = None
-    seed: Annotated[NonNegativeInt | None, Option("Random seed of --temperature. Default: 0.")] = None
+    seed: Annotated[NonNegativeInt | None, Option("Random seed for sampling with --temperature. Default: 0.")] = None
 
     @model_validator(mode="after")
     def _check_seed(self) -> Self:

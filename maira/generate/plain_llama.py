@@ -103,14 +103,14 @@ def write_weights(
     Args:
         folder: folder of the model.
         shapes: shapes of all weights by their names in Llama.
-        read: returns weights by their names.
+        read: yields names and weights for a list of names.
         dtype: type of the weights in the folder.
     """
     meta = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
     shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
     for file, members in shards.filename_to_tensors.items():
         tensors = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in read(members)}
-        (folder / file).unlink(missing_ok=True)  # a reader may still have the old file in memory
+        (folder / file).unlink(missing_ok=True)  # vLLM may still have the old file mapped
         save_file(tensors, folder / file, metadata={"format": "pt"})
     if shards.is_sharded:
         write_json(folder / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
@@ -119,7 +119,7 @@ def write_weights(
 def write_settings(
     folder: Path, text_config: PretrainedConfig, tokenizer: Any, vocabulary: Vocabulary, dtype: torch.dtype
 ) -> None:
-    """Write everything but the weights of a plain Llama folder.
+    """Write configuration, tokenizer and generation config of a plain Llama folder.
 
     Args:
         folder: folder of the model.

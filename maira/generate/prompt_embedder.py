@@ -58,14 +58,14 @@ class PromptEmbedder:
         *,
         autocast: bool = False,
     ) -> PromptEmbedder:
-        """Make an embedder of a model in memory, which it computes with on its device.
+        """Create an embedder that uses a model in memory, on the device of the model.
 
         Args:
             model: the model, in evaluation mode.
             processor: its processor.
             image_check: as for the class.
             dtype: type of the embeddings.
-            autocast: compute in bfloat16 with weights of another type.
+            autocast: compute in bfloat16 with torch.autocast.
         """
         embedder = cls.__new__(cls)
         embedder._image_check, embedder.processor, embedder._model = image_check, processor, model
@@ -103,7 +103,7 @@ class PromptEmbedder:
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        """Context of a computation; entered for each, since its thread may not be that of the others."""
+        """Context of a forward pass; entered for each one, since inference mode and autocast are per thread."""
         with torch.inference_mode(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             yield
 

@@ -313,7 +313,7 @@ def largest_batch_size(free: int, length: int, config: Any, itemsize: int) -> in
 
 
 def batch_bytes(length: int, config: Any, itemsize: int) -> tuple[int, int]:
-    """Return the memory that each row of a batch takes, and that which any batch takes in addition, in bytes.
+    """Return the memory per row of a batch and the memory per batch, in bytes.
 
     A row takes the keys and values of all its tokens (those of one layer twice while it grows), the embeddings of its
     prompt, and up to four float32 copies of its logits. Independent of the rows, a chunk of `_PREFILL_TOKENS` passes

@@ -39,10 +39,10 @@ half precision, so that 59 prompts wait for the 24 or so that an 80 GB GPU proce
 
 _TYPES = {"half": "float16", "float": "float32", **{name: name for name in ("float16", "bfloat16", "float32")}}
 _FIELD = "engine_args"
-TRAINING_MEMORY_SHARE = 0.5
-"""Default share of a GPU that vLLM takes in addition to a model in training."""
-_OWN_ARGUMENTS = frozenset({"load_format", "enable_sleep_mode", "max_model_len", "distributed_executor_backend"})
-"""Engine arguments that an engine of a run sets itself, or whose defaults the run counts on."""
+COLOCATED_MEMORY_UTILIZATION = 0.5
+"""Default `gpu_memory_utilization` of an engine on the GPU of a training process."""
+_RESERVED_ARGUMENTS = frozenset({"load_format", "enable_sleep_mode", "max_model_len", "distributed_executor_backend"})
+"""Engine arguments that cannot be changed for an engine in a training process."""
 _LAUNCHER_PREFIXES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class VLLMEngine:
         dtype: torch.dtype = getattr(torch, arguments["dtype"])
         folder = export_plain_llama(checkpoint, dtype, options.language_model)
         embedder = PromptEmbedder(checkpoint, options.image_check)
-        self._start(checkpoint_name(checkpoint), options, folder, embedder, arguments, _FIELD)
+        self._initialize(checkpoint_name(checkpoint), options, folder, embedder, arguments, _FIELD)
         try:
             # vLLM has started first: it measures the free memory of the GPU, and may fork its processes.
             with _sharing_gpu():
@@ -84,13 +84,13 @@ class VLLMEngine:
     def from_folder(
         cls, folder: Path, embedder: PromptEmbedder, options: EngineOptions, dtype: torch.dtype, *, field: str
     ) -> VLLMEngine:
-        """Make an engine that sleeps until `load_weights` loads the weights that its folder then holds.
+        """Create an engine in a training process, asleep until `load_weights` loads the weights of its folder.
 
-        On a GPU, its memory is free while it sleeps. It runs in one process on the GPU of `options.device`, as part of
-        a run that may have started several processes.
+        vLLM's sleep mode frees its GPU memory. The engine uses only the GPU of `options.device`, also if the training
+        runs in several processes.
 
         Args:
-            folder: plain Llama folder, still without weights.
+            folder: plain Llama folder; its weights may be missing until `load_weights`.
             embedder: embeds the prompts.
             options: options of the engine.
             dtype: default type of the language model.
@@ -99,19 +99,19 @@ class VLLMEngine:
         Raises:
             InputError, RunError: as for the class.
         """
-        check_own_gpu_arguments(options, field=field)
+        check_colocated_arguments(options, field=field)
         from vllm.platforms import current_platform
 
         options = options.model_copy(
-            update={"engine_args": {"gpu_memory_utilization": TRAINING_MEMORY_SHARE, **options.engine_args}}
+            update={"engine_args": {"gpu_memory_utilization": COLOCATED_MEMORY_UTILIZATION, **options.engine_args}}
         )
         arguments = _arguments(options, str(dtype).removeprefix("torch."), field)
-        sleeps = current_platform.is_sleep_mode_available()
-        arguments |= {"load_format": "dummy", "enable_sleep_mode": sleeps}
+        has_sleep_mode = current_platform.is_sleep_mode_available()
+        arguments |= {"load_format": "dummy", "enable_sleep_mode": has_sleep_mode}
         engine = cls.__new__(cls)
-        with _without_launcher(options.device):
-            engine._start("model", options, folder, embedder, arguments, field)
-        engine._sleeps = sleeps
+        with _single_process_environment(options.device):
+            engine._initialize("model", options, folder, embedder, arguments, field)
+        engine._has_sleep_mode = has_sleep_mode
         try:
             engine._call_workers("update_config", {"load_config": {"load_format": "auto"}})
             engine.sleep()
@@ -120,7 +120,7 @@ class VLLMEngine:
             raise
         return engine
 
-    def _start(
+    def _initialize(
         self,
         name: str,
         options: EngineOptions,
@@ -134,7 +134,7 @@ class VLLMEngine:
         self._embedder = embedder
         self._tokenizer = embedder.processor.tokenizer
         self._request_count = 0
-        self._sleeps = False
+        self._has_sleep_mode = False
         self._clock = _SharedClock()
         self._loop = asyncio.new_event_loop()
         # In its own thread: the caller's may run an event loop already, as in notebooks.
@@ -149,21 +149,21 @@ class VLLMEngine:
         self._longest: int = self._engine.model_config.max_model_len
 
     def load_weights(self) -> None:
-        """Wake the engine up with the weights that its folder now holds, and forget what others have computed.
+        """Wake up the engine, load the weights of its folder, and clear the prefix cache.
 
         Raises:
             RunError: vLLM cannot load the weights, or died.
         """
-        if self._sleeps:
+        if self._has_sleep_mode:
             self._run(self._engine.wake_up(["weights"]))
         self._call_workers("reload_weights")
-        if self._sleeps:
+        if self._has_sleep_mode:
             self._run(self._engine.wake_up(["kv_cache"]))
         self._run(self._engine.reset_prefix_cache())
 
     def sleep(self) -> None:
-        """Free the memory of weights and caches until `load_weights`, where the platform can."""
-        if self._sleeps:
+        """Free the memory of weights and caches until `load_weights`, if the platform has sleep mode."""
+        if self._has_sleep_mode:
             self._run(self._engine.sleep(level=2))
 
     def _call_workers(self, method: str, *arguments: Any) -> None:
@@ -262,7 +262,7 @@ class VLLMEngine:
 
         sampling = None if request.sampling is None else [request.sampling.temperature, request.sampling.seed]
         return SamplingParams(
-            temperature=0,  # the processor draws sampled tokens itself
+            temperature=0,  # the logits processor samples
             max_tokens=request.max_new_tokens,
             stop_token_ids=sorted(self._ends_of(request)),
             # The processor marks tokens by their score: those that the limit decided, and the end of a broken response.
@@ -303,13 +303,13 @@ def _sharing_gpu() -> Iterator[None]:
 
 
 @contextmanager
-def _without_launcher(device: str | None) -> Iterator[None]:
-    """Hide the other GPUs and the variables of a launcher, which would make vLLM a part of the launched processes.
+def _single_process_environment(device: str | None) -> Iterator[None]:
+    """Hide the other GPUs and the launcher's environment variables, so that vLLM does not join the process group.
 
     Args:
         device: device of this process, such as cuda:1.
     """
-    # A process that trains has threads, which a fork would not copy.
+    # The training process has threads, so forking is not safe.
     own = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     if (gpu := torch.device(device or "cpu")).type != "cpu":
         own[_VISIBLE] = _visible_gpu(gpu.index or 0)
@@ -324,13 +324,13 @@ def _without_launcher(device: str | None) -> Iterator[None]:
 
 
 def _visible_gpu(index: int) -> str:
-    """Return the name of this process's GPU of an index for CUDA_VISIBLE_DEVICES."""
+    """Return the entry of CUDA_VISIBLE_DEVICES for a GPU index of this process."""
     visible = os.environ.get(_VISIBLE)
     return visible.split(",")[index].strip() if visible else str(index)
 
 
-def check_own_gpu_arguments(options: EngineOptions, *, field: str) -> None:
-    """Check what can be checked before the start of an engine in a process of a run (`VLLMEngine.from_folder`).
+def check_colocated_arguments(options: EngineOptions, *, field: str) -> None:
+    """Check the options of an engine in a training process (`VLLMEngine.from_folder`) before it starts.
 
     Args:
         options: options of the engine.
@@ -343,9 +343,9 @@ def check_own_gpu_arguments(options: EngineOptions, *, field: str) -> None:
     require_vllm("vllm", field=engine_field)
     _platform_device(torch.device(options.device or "cpu").type, field=engine_field)
     for name in options.engine_args:
-        if name.endswith("parallel_size") or name in _OWN_ARGUMENTS:
+        if name.endswith("parallel_size") or name in _RESERVED_ARGUMENTS:
             raise InputError(
-                "cannot be chosen: each process of a run has an engine of its own, on its GPU, for its weights",
+                "cannot be set in training, where each process runs its own engine on its own GPU; remove it",
                 code=ErrorCode.CONFLICTING_OPTIONS,
                 field=f"{field}.{name}",
             )
@@ -353,14 +353,14 @@ def check_own_gpu_arguments(options: EngineOptions, *, field: str) -> None:
 
 
 def _platform_device(device: str | None, *, field: str) -> str:
-    """Return the kind of device that vLLM runs on.
+    """Return the device type that vLLM is installed for.
 
     Args:
-        device: expected kind; None for any.
+        device: expected device type; None for any.
         field: field of the error.
 
     Raises:
-        InputError: vLLM runs on another kind of device.
+        InputError: vLLM is installed for another device type.
     """
     # vLLM's second model runner has another interface for logits processors.
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
@@ -393,13 +393,13 @@ async def _call(function: Callable[[], T]) -> T:
     return function()
 
 
-def _arguments(options: EngineOptions, dtype: str, place: str) -> dict[str, Any]:
+def _arguments(options: EngineOptions, dtype: str, prefix: str) -> dict[str, Any]:
     """Return all engine arguments.
 
     Args:
         options: options with the user's arguments.
         dtype: default type.
-        place: field of the arguments in errors.
+        prefix: field of the arguments in errors.
 
     Raises:
         InputError: vLLM has no such argument, or this engine sets it.
@@ -413,7 +413,7 @@ def _arguments(options: EngineOptions, dtype: str, place: str) -> dict[str, Any]
     }
     known = engine_arguments()
     for name in options.engine_args:
-        field = f"{place}.{name}"
+        field = f"{prefix}.{name}"
         if name in fixed or name in ("model", "tokenizer"):
             raise InputError("cannot be chosen: this engine sets it", code=ErrorCode.CONFLICTING_OPTIONS, field=field)
         if name not in known:
@@ -426,7 +426,7 @@ def _arguments(options: EngineOptions, dtype: str, place: str) -> dict[str, Any]
         raise InputError(
             f"expected auto or one of {', '.join(_TYPES)}, found '{name}'",
             code=ErrorCode.INVALID_OPTION,
-            field=f"{place}.dtype",
+            field=f"{prefix}.dtype",
         )
     return arguments | {"dtype": dtype if name == "auto" else _TYPES[name]}
 

@@ -1,4 +1,4 @@
-"""vLLM's logits processor for responses of MAIRA-2: grammar, repetition guard, sampling, and no image placeholder.
+"""vLLM's logits processor for MAIRA-2: grammar, repetition guard, sampling, and suppressed image placeholder.
 
 vLLM creates the processor in the process that runs the model. It takes its data from the model's folder and from the
 parameters of a request, and can send back nothing but the score of a token.
@@ -26,10 +26,10 @@ from maira.model.tokens import IMAGE
 FORM = "maira_form"
 """Extra argument of the sampling parameters with the form of the response; None for an unconstrained one."""
 SAMPLING = "maira_sampling"
-"""Extra argument of the sampling parameters with the fields of `Sampling`; None for the most likely tokens.
+"""Extra argument of the sampling parameters with the fields of `Sampling`; None for greedy decoding.
 
-Tokens are drawn here, with the random numbers of the transformers engine, and vLLM takes the only one that is left. Its
-own sampling would change the scores below.
+The processor samples with the random numbers of the transformers engine and sets all other logits to -inf. vLLM's own
+sampling would change the scores below.
 """
 CUT = 1e9
 """Score of a token that was chosen because the limit forbids a more likely one; larger than any logit of a model."""
@@ -53,7 +53,7 @@ class _Sequence:
         self._uniforms: list[float] = []
 
     def uniform(self) -> float:
-        """Return the random number of the next token, the same until it is there: vLLM may discard a token."""
+        """Return the random number of the next token; the same one if vLLM discards the token and repeats the step."""
         assert self._rng is not None
         missing = len(self.ids) + 1 - len(self._uniforms)
         self._uniforms += self._rng.random(max(missing, 0)).tolist()
@@ -122,7 +122,7 @@ class MairaLogitsProcessor(LogitsProcessor):
         return logits
 
     def _constrain(self, logits: Tensor) -> list[int]:
-        """Apply the grammar in place; return the rows whose limit forbids a more likely token."""
+        """Apply the grammar in place, and return the rows where the token limit forbids a more likely token."""
         guided, states, left = [], [], []
         for index, sequence in self._sequences.items():
             if sequence.state is not None:
@@ -137,12 +137,12 @@ class MairaLogitsProcessor(LogitsProcessor):
 
     def _sample(self, logits: Tensor) -> None:
         """Set the logits of all tokens but the sampled ones to -inf, in place."""
-        sampled = {index: one for index, one in self._sequences.items() if one.sampling is not None}
+        sampled = {index: seq for index, seq in self._sequences.items() if seq.sampling is not None}
         if not sampled:
             return
         rows = list(sampled)
-        temperatures = [one.sampling.temperature for one in sampled.values() if one.sampling is not None]
-        drawn = draw_tokens(logits[rows], temperatures, [one.uniform() for one in sampled.values()])
+        temperatures = [seq.sampling.temperature for seq in sampled.values() if seq.sampling is not None]
+        drawn = draw_tokens(logits[rows], temperatures, [seq.uniform() for seq in sampled.values()])
         chosen = logits[rows, drawn]
         logits[rows] = -torch.inf
         logits[rows, drawn] = chosen

@@ -309,7 +309,7 @@ class Server:
         return numbers[place - 1]
 
     def _label(self, number: int) -> dict[str, str | bool]:
-        """Return in a campaign whether a study is a training case, and with several arms the label of its arm."""
+        """Return the campaign fields of a study: whether it is a training case, and with several arms the label."""
         if self.store.campaign is None:
             return {}
         labels, draft = self.store.campaign.settings.labels, self.set.drafts[number - 1]

@@ -21,7 +21,7 @@ REFERENCE_ARM = "reference"
 """Value of an arm whose drafts are the reference reports of the manifest."""
 
 OutcomeName = Literal["corrections", "uncorrected", "implications", "significant", "active_seconds", "active_ratio"]
-"""Outcomes of a reading, see `maira.review.reader_study.OUTCOMES`."""
+"""Name of an outcome in `maira.review.reader_study.OUTCOMES`."""
 
 _CHANGEABLE = {"manifest", "arms", "readers", "instructions"}
 """Settings that may change during a campaign; those of arms only in the paths of their files."""
@@ -32,7 +32,7 @@ class Analysis(Record):
 
     Attributes:
         baseline: arm that the others are compared with.
-        outcome: outcome of the margin.
+        outcome: outcome that the margin applies to.
         margin: non-inferiority margin, in the unit of the outcome.
         significance_level: significance level.
     """
@@ -95,7 +95,7 @@ class CampaignConfig(Record):
         return {"all": 1.0, "split": 0.0}.get(self.assignment, self.overlap or 0.0)
 
     def has_one_reader_per_report(self, readers: int) -> bool:
-        """Return whether each of the reports that all readers share has one reader, who reads it in one arm.
+        """Return whether no report is read by two readers, although readers share studies.
 
         Args:
             readers: number of readers.

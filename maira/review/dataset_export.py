@@ -30,7 +30,7 @@ def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[s
 
     Every correction is an error: one with significant implications is `significant`, any other `insignificant`. Cells
     of readers who did not finish a study are empty. Studies that nobody finished or without a reference are omitted, as
-    are arms that are the reference: every metric finds them perfect.
+    are arms that are the reference, which every metric scores as perfect.
 
     Args:
         store: the review.

@@ -1,4 +1,4 @@
-"""Direct preference optimization (DPO) on packed rows, with log-probabilities of the reference model computed once.
+"""Direct preference optimization (DPO) on packed rows, with precomputed reference log-probabilities.
 
 docs/post-training.md explains why TRL's trainer is not used.
 
@@ -34,14 +34,14 @@ from maira.train.parallel import ParallelModel
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
 
-REFERENCE_FILE = "reference.json"
+REFERENCE_FILE = "reference_log_probs.json"
 """File in the folder of a run with the log-probabilities of the reference model."""
 _STATISTICS = ("pairs", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "nll_loss")
-"""Sums over the pairs of a row, by the names that TRL gives their means."""
+"""Sums over the pairs of a row, with the names that TRL uses for their means."""
 
 
-class PreferenceLoss(nn.Module):
-    """The loss of pairs of answers, summed over pairs.
+class DpoLoss(nn.Module):
+    """DPO loss, summed over preference pairs.
 
     Args:
         config: options of the objective.
@@ -52,7 +52,7 @@ class PreferenceLoss(nn.Module):
         self._config = config
 
     def forward(self, hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:
-        """Compute the loss of a row of pairs.
+        """Compute the loss of a row of preference pairs.
 
         Args:
             hidden: (1, tokens, width), output of the language model's last layer.
@@ -60,10 +60,10 @@ class PreferenceLoss(nn.Module):
             batch: the row.
 
         Raises:
-            ValueError: the answers of the row are no pairs.
+            ValueError: the row has no preference pairs.
         """
-        if batch.reference is None:
-            raise ValueError("expected a row of pairs of answers")
+        if batch.reference_log_probs is None:
+            raise ValueError("expected a row of preference pairs with reference log-probabilities")
         # (answer tokens,)
         losses = token_losses(hidden, head, batch)
         zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
@@ -71,7 +71,7 @@ class PreferenceLoss(nn.Module):
         log_probs = zeros.index_add(0, batch.answer_samples, -losses)
         tokens = zeros.index_add(0, batch.answer_samples, torch.ones_like(losses))
         # (pairs,)
-        chosen, rejected = (self._config.beta * (log_probs - batch.reference)).view(-1, 2).unbind(1)
+        chosen, rejected = (self._config.beta * (log_probs - batch.reference_log_probs)).view(-1, 2).unbind(1)
         margins = chosen - rejected
         nll = -(log_probs / tokens)[::2]
         pair_losses = -F.logsigmoid(margins) + self._config.nll_weight * nll
@@ -85,18 +85,18 @@ class PreferenceLoss(nn.Module):
         )
 
 
-class PreferenceOptimization:
-    """The pairs of each step, with log-probabilities of their answers by the initial weights.
+class DpoObjective:
+    """DPO objective: yields the preference pairs of each step with their log-probabilities under the initial weights.
 
-    These are computed before the first step and saved to the folder of the run, so that the reference model needs no
-    memory during the training, and a resumed run has the same ones.
+    The reference log-probabilities are computed before the first step and saved to the folder of the run, so that the
+    reference model needs no memory during training, and a resumed run uses the same values.
 
     Args:
         config: run config.
-        dataset: pairs.
+        dataset: preference pairs.
         schedule: order of the pairs.
         model: model in training.
-        fingerprint: of the initial weights; None in processes other than the main one.
+        fingerprint: fingerprint of the initial weights; None in processes other than the main one.
         log: receives messages.
     """
 
@@ -121,12 +121,12 @@ class PreferenceOptimization:
             first_step: from 0.
 
         Raises:
-            InputError: a sample cannot be read, or the run resumes without the log-probabilities of its beginning.
+            InputError: a sample cannot be read, or the run resumes without its reference log-probabilities.
         """
-        self._dataset.reference = self._load(first_step)
-        if self._dataset.reference is None:
-            self._dataset.reference = self._compute()
-            self._save(self._dataset.reference)
+        self._dataset.reference_log_probs = self._load(first_step)
+        if self._dataset.reference_log_probs is None:
+            self._dataset.reference_log_probs = self._compute()
+            self._save(self._dataset.reference_log_probs)
         rank, size = self._context.rank, self._context.size
         workers = self._config.workers
         with closing(
@@ -140,7 +140,7 @@ class PreferenceOptimization:
                     skipped=[sample._replace(answer_tokens=1) for sample in step.skipped],
                 )
 
-    def finish_gradient(
+    def after_backward(
         self, loss: float, metrics: Mapping[str, float], statistics: Sequence[float], log_probs: Sequence[Tensor]
     ) -> dict[str, float]:
         """Return the means over the pairs of a step. See `maira.train.loop.Objective`."""
@@ -150,7 +150,7 @@ class PreferenceOptimization:
         return {"loss": loss, **means}
 
     def _load(self, first_step: int) -> npt.NDArray[np.float64] | None:
-        """Return the log-probabilities that an earlier start of this run has saved, the same in all processes."""
+        """Return the reference log-probabilities saved by an earlier start of this run, in all processes."""
         file = self._config.out / REFERENCE_FILE
         values: npt.NDArray[np.float64] | None = None
         if self._context.is_main and file.exists():
@@ -160,7 +160,7 @@ class PreferenceOptimization:
         values = self._context.gather(values)[0]
         if values is None and first_step:
             raise InputError(
-                f"expected the log-probabilities of step 0 of this run, which resumes at step {first_step}; restore "
+                f"expected the reference log-probabilities of this run, which resumes at step {first_step}; restore "
                 "the file, or set another `out`",
                 code=ErrorCode.MISMATCH,
                 file=file,
@@ -180,14 +180,14 @@ class PreferenceOptimization:
         return digest.hexdigest()[:16]
 
     def _compute(self) -> npt.NDArray[np.float64]:
-        """Compute the log-probabilities of all answers: (pairs, 2); all processes call this."""
+        """Compute the reference log-probabilities, (pairs, 2); called by all processes."""
         self._log.info(f"computing the reference log-probabilities of {len(self._dataset.table)} pairs")
         values = np.zeros((len(self._dataset.table), 2))
         rows = _reference_rows(self._schedule.lengths, self._config.token_budget)
         own = rows[self._context.rank :: self._context.size]
-        # Processes exchange tensors in every row, so all have the same number.
+        # Processes exchange tensors in every row, so each needs the same number of rows.
         own += rows[:1] * (-(-len(rows) // self._context.size) - len(own))
-        counted = len(rows[self._context.rank :: self._context.size])
+        own_count = len(rows[self._context.rank :: self._context.size])
         encode = partial(_encode_pairs, self._dataset, self._config.faults.unreadable == "skip")
         with (
             evaluation_mode(self._model.wrapped),
@@ -200,7 +200,7 @@ class PreferenceOptimization:
                 batch = collate_row(samples, StepTotals(1, 1), self._dataset)
                 with self._context.collective_section():
                     losses = self._model(batch.to(self._context.device))
-                if number < counted:
+                if number < own_count:
                     values[row] = math.nan
                     readable = [index for index, pair in zip(row, pairs, strict=True) if pair.samples]
                     values[readable] = -losses.per_sample.view(-1, 2).double().cpu().numpy()
@@ -210,12 +210,12 @@ class PreferenceOptimization:
 
 
 def _encode_pairs(dataset: PreferenceDataset, skips: bool, row: Sequence[int]) -> list[EncodedRow]:
-    """Encode the pairs of a row, each by itself, so that it is known which ones are unreadable."""
+    """Encode each pair of a row separately, to know which pairs are unreadable."""
     return [encode_row(dataset, skips, "training", [index]) for index in row]
 
 
 def _reference_rows(lengths: npt.NDArray[np.int64], budget: int) -> list[list[int]]:
-    """Return rows of up to a number of tokens, with pairs of about the same length."""
+    """Pack pairs of similar length into rows of at most `budget` tokens; return the indices per row."""
     rows: list[list[int]] = []
     load = budget
     for index in np.argsort(-lengths, kind="stable").tolist():

@@ -74,7 +74,7 @@ class StepResult(NamedTuple):
 
 
 class Objective(Protocol):
-    """What a run optimizes instead of the cross-entropy of the data: its rows, and its metrics.
+    """Training objective other than the cross-entropy on the data; yields the rows and computes the metrics.
 
     Attributes:
         statistics: names of `Losses.statistics`.
@@ -93,15 +93,15 @@ class Objective(Protocol):
             RunError: the rows cannot be made.
         """
 
-    def finish_gradient(
+    def after_backward(
         self, loss: float, metrics: Mapping[str, float], statistics: Sequence[float], log_probs: Sequence[Tensor]
     ) -> dict[str, float]:
-        """Return the metrics of a step, `loss` first, once its gradient is computed.
+        """Return the metrics of a step, `loss` first, after the backward pass.
 
         Args:
             loss: of the step, over all processes.
-            metrics: of its samples (`StepBatches`).
-            statistics: their sums over all processes.
+            metrics: metrics of its samples (`StepBatches`).
+            statistics: sums of `Losses.statistics` over all processes.
             log_probs: `Losses.log_probs` of each row of this process that has them.
         """
 
@@ -124,7 +124,7 @@ class Trainer:
         anomalies: detector of anomalies.
         origin: fingerprints of model and data, as in `TrainingSetup`.
         validator: validates during the run; None without validation data.
-        objective: what is optimized; None for the cross-entropy of the data.
+        objective: training objective; None for the cross-entropy on the data.
         step: optimizer steps done.
     """
 
@@ -354,7 +354,7 @@ class Trainer:
         Args:
             batches: rows of this process.
             waited: seconds that this process has waited for them.
-            metrics: of their samples.
+            metrics: metrics of their samples.
         """
         totals, weight = batches[0].totals, self.model.training.patch_weight
         log_probs: list[Tensor] = []
@@ -377,7 +377,7 @@ class Trainer:
         loss = terms["answer"] + weight * terms["patches"]
         losses_by_name = {"loss": loss} | (terms if weight else {})
         if self.objective is not None:
-            losses_by_name = self.objective.finish_gradient(loss, metrics, statistics, log_probs)
+            losses_by_name = self.objective.after_backward(loss, metrics, statistics, log_probs)
         sample_ids = [sample_id for batch in batches for sample_id in batch.sample_ids]
         return StepResult(losses_by_name, norm, norm_value, sample_ids)
 
@@ -441,7 +441,7 @@ class TrainingSetup:
         origin: `model`, a fingerprint of the checkpoint to start from (None: a fresh model), and others; empty in
             processes other than the main one.
         make_validator: makes the validator from the logger and the number of steps; None without validation data.
-        make_objective: makes what is optimized from model, schedule and logger; None for the cross-entropy of the data.
+        make_objective: makes the objective from model, schedule and logger; None for the cross-entropy on the data.
     """
 
     training: PackedLossModel

@@ -99,7 +99,7 @@ def plain_name(name: str) -> str:
 
 
 def is_adapter(name: str) -> bool:
-    """Return whether a weight is one of an adapter or a trained row, which `merged` adds to those of the model."""
+    """Return whether a weight belongs to an adapter or a trained row, which `merged` adds to the base weights."""
     return bool(_LOW_RANK.fullmatch(name) or _ROWS.fullmatch(name))
 
 

@@ -1,4 +1,4 @@
-"""Training losses: cross-entropy or another objective of the answers, and an auxiliary loss of a trained encoder.
+"""Training losses: cross-entropy or another loss of the answers, and an auxiliary loss of a trained encoder.
 
 Source: MAIRA-2, appendix B.2 (cross-entropy).
 """
@@ -20,12 +20,13 @@ class Losses(NamedTuple):
     """Losses of one packed row as sums, so that those of a step add up however it was packed.
 
     Attributes:
-        answer: () cross-entropy summed over answer tokens, or the sum of another objective.
+        answer: () cross-entropy summed over answer tokens, or the loss of the objective.
         patches: () auxiliary loss, summed over samples; 0 without.
         per_sample: (samples,) cross-entropy, summed over each sample's answer, without a gradient.
         tokens: (samples,) answer tokens of each sample.
         log_probs: (answer tokens,) of the policy, without a gradient; None without a policy.
-        statistics: sums of the objective, named by `maira.train.loop.Objective.statistics`; None for cross-entropy.
+        statistics: sums for the metrics of the objective (`maira.train.loop.Objective.statistics`); None for the
+            cross-entropy.
     """
 
     answer: Tensor
@@ -99,7 +100,7 @@ class MairaLossModel(PackedLossModel):
         kinds: number of kinds of findings that the auxiliary loss predicts.
         patch_weight: weight of the auxiliary loss; 0 for none.
         kernel: name of the attention kernel (`attention.select_kernel`).
-        policy: loss of rows of sampled answers or of pairs of answers; other rows have the cross-entropy.
+        policy: loss of rows of sampled answers or preference pairs; None if all rows use the cross-entropy.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class MairaLossModel(PackedLossModel):
             use_cache=False,
             **attention.packed_kwargs(self.kernel, batch),
         ).last_hidden_state
-        is_supervised = batch.policy is None and batch.reference is None
+        is_supervised = batch.policy is None and batch.reference_log_probs is None
         losses_of = answer_losses if is_supervised or self.policy is None else self.policy
         losses: Losses = losses_of(hidden, self.model.language_model.lm_head, batch)
         return losses._replace(patches=self._patch_loss(patches, batch))

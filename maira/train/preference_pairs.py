@@ -1,4 +1,4 @@
-"""Pairs of a chosen and a rejected draft of each study, by the difference of their rewards."""
+"""Make preference pairs from the drafts of each study by their rewards."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from radfact.records import Report
 
 @dataclass(frozen=True, slots=True)
 class PreferencePairs:
-    """Pairs of drafts.
+    """Preference pairs of drafts.
 
     Attributes:
-        rows: objects with `sample_id`, `prompt`, `chosen`, `rejected`, `images`, `chosen_reward` and `rejected_reward`.
+        rows: lines of `preferences.jsonl`, with `sample_id`, `prompt`, `chosen`, `rejected`, `images`, `chosen_reward`
+            and `rejected_reward`.
         skipped: number of studies without a pair, by reason.
-        chosen: number of chosen drafts of each file.
+        chosen: number of chosen drafts by file.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -59,9 +60,9 @@ def make_preferences(
         files: drafts, at least two files.
         studies: studies with their reports, by `sample_id`.
         reward: reward of a draft.
-        margin: smallest difference of the rewards of a pair; equal rewards make no pair.
+        margin: minimum difference between the two rewards of a pair; equal rewards make no pair.
         preset: wording of the prompts.
-        drop: inputs that the prompts lack.
+        drop: inputs to omit from the prompts.
 
     Raises:
         InputError: a file is invalid, or a draft has no study.
@@ -79,7 +80,7 @@ def make_preferences(
         if len(own) < 2:
             pairs.skipped["fewer than two drafts"] += 1
         elif len(tasks) > 1:
-            pairs.skipped["a narrative and a grounded report"] += 1
+            pairs.skipped["drafts of different tasks"] += 1
         elif not _reference(study, task := tasks.pop()):
             pairs.skipped["no reference report"] += 1
         else:
@@ -94,19 +95,19 @@ def make_preferences(
         totals = [next(rewards).total for _ in own]
         scored = [(total, draft) for total, draft in zip(totals, own, strict=True) if total is not None]
         if len(scored) < 2:
-            pairs.skipped["unscored"] += 1
+            pairs.skipped["fewer than two scored drafts"] += 1
             continue
-        # Of equal rewards the first and the last, so that a study without a pair has two drafts to compare.
+        # Among equal rewards, take the first and the last draft, so that `best` and `worst` differ.
         best, worst = max(scored, key=lambda item: item[0]), min(scored[::-1], key=lambda item: item[0])
         try:
             chosen, rejected = (_example(study, task, draft.report, preset, drop) for _, draft in (best, worst))
         except InputError:
-            pairs.skipped["a report that the model's format cannot express"] += 1
+            pairs.skipped["a draft that the model's format cannot represent"] += 1
             continue
         if chosen.target == rejected.target:
-            pairs.skipped["the same reports"] += 1
+            pairs.skipped["identical reports"] += 1
         elif best[0] - worst[0] < margin or best[0] == worst[0]:
-            pairs.skipped["a difference below the margin"] += 1
+            pairs.skipped["reward difference below the margin"] += 1
         else:
             pairs.chosen[best[1].file] += 1
             pairs.rows.append(
@@ -142,7 +143,7 @@ def _reference(study: Study, task: Task) -> Report:
 
 
 def _example(study: Study, task: Task, report: Report, preset: Preset, drop: Sequence[Input]) -> Example:
-    """Return the prompt of a study with a report as its target.
+    """Make the prompt of a study with a report as its target.
 
     Raises:
         InputError: the report cannot be written in the model's format.

@@ -36,8 +36,8 @@ class SourceRecord(Record):
     Attributes:
         sha256: of the manifest or file; None if it is not known, as for shards.
         studies: studies, or conversations of a judge, with at least one sample.
-        samples: number of samples by task, with preferences of pairs.
-        preferences_sha256: of the file of preferences; None without.
+        samples: number of samples by task; with preferences, number of pairs.
+        preferences_sha256: SHA-256 of the file of preferences; None without preferences.
     """
 
     sha256: str | None = None

@@ -1,4 +1,4 @@
-"""Training of a MAIRA-2 model to write reports, by those of the data, by rewards of its own, or by preferences.
+"""Training of a MAIRA-2 model to write reports: supervised, with rewards (GRPO), or with preference pairs (DPO).
 
 Source: MAIRA-2, appendix B.2.
 """
@@ -20,7 +20,7 @@ from maira.train.data.dataset import StudyDataset, data_fingerprints, iterate_te
 from maira.train.data.packing import SampleDataset
 from maira.train.data.preferences import open_preferences
 from maira.train.data.schedule import DataSchedule
-from maira.train.dpo import PreferenceLoss, PreferenceOptimization
+from maira.train.dpo import DpoLoss, DpoObjective
 from maira.train.export import write_checkpoint
 from maira.train.logging import MetricsLogger
 from maira.train.loop import Objective, TrainingSetup, attention_kernel, main_process_first, run_training
@@ -74,10 +74,10 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
     kinds = 0
     if config.dpo:
         pairs = dataset = open_preferences(config, processor, window)
-        policy = PreferenceLoss(config.dpo)
+        policy = DpoLoss(config.dpo)
 
         def make_objective(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> Objective:
-            return PreferenceOptimization(config, pairs, schedule, model, origin.get("model"), log)
+            return DpoObjective(config, pairs, schedule, model, origin.get("model"), log)
 
     else:
         answers = dataset = _open_answers(config, model, processor, context, console)
@@ -112,7 +112,7 @@ def _open_answers(
     context: DistributedContext,
     console: Console,
 ) -> StudyDataset:
-    """Open the samples of the studies, and print which of their inputs are not used."""
+    """Open the samples of the studies, and print which inputs are not used."""
     vision = model.config.vision_config
     grid = vision.image_size // vision.patch_size if config.patch_loss else None
     dataset = main_process_first(

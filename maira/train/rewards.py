@@ -33,8 +33,8 @@ class ReportReward:
 
     Args:
         config: options of the reward.
-        scores_field: name of the scores in errors.
-        options_field: name of the options in errors.
+        scores_field: field of the scores in errors.
+        options_field: field of the options in errors.
 
     Raises:
         InputError: a score is unknown or has no sample-level values, or a model or weights that it needs are missing.
@@ -85,10 +85,10 @@ class ReportReward:
 
 
 def excess_length(words: int, reference_words: int) -> float:
-    """Return how much too long a report is: 0 up to 1.5 times the words of its reference, 1 from twice as many on.
+    """Return the excess length of a report: 0 up to 1.5 times the words of its reference, then linear to 1 at twice.
 
-    Wordings of the same findings differ in length. If each further word cost something, the model would learn to prefer
-    the shortest wording, which is a much clearer signal than the scores.
+    Wordings of the same findings differ in length. If every extra word had a cost, the model would learn to prefer the
+    shortest wording, since the length is a much clearer signal than the scores.
 
     Args:
         words: number of words of the report.

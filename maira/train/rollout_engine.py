@@ -1,7 +1,7 @@
-"""vLLM in a training process: it samples with the current weights of the model in training.
+"""vLLM engine in a training process (colocated), which samples with the current weights of the model.
 
-The weights pass through files, which vLLM reads on every platform. It can also copy them between two processes of a
-GPU, which no test could run without one.
+The weights are passed in files, which vLLM reads on every platform. vLLM can also copy them between two processes of a
+GPU, but that cannot be tested without one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from maira.generate.options import EngineOptions
 from maira.generate.plain_llama import write_settings, write_weights
 from maira.generate.prompt_embedder import PromptEmbedder
-from maira.generate.vllm_engine import VLLMEngine, check_own_gpu_arguments
+from maira.generate.vllm_engine import VLLMEngine, check_colocated_arguments
 from maira.model.grammar import Vocabulary
 from maira.model.processor import MairaProcessor
 from maira.train import lora
@@ -31,7 +31,7 @@ _FIELD = "grpo.engine_args"
 
 
 class RolloutEngine:
-    """A vLLM engine of this process, on its device; the processes of a machine share the files of the weights.
+    """A vLLM engine on the device of this process; the processes of a machine share the files of the weights.
 
     Encoder, adapter and token embeddings are those of the model in training.
 
@@ -63,8 +63,8 @@ class RolloutEngine:
         self._engine = VLLMEngine.from_folder(self._folder, embedder, options, dtype, field=_FIELD)
 
     @contextmanager
-    def current(self) -> Iterator[VLLMEngine]:
-        """Context with the engine with the current weights; all processes enter it, and generate independently.
+    def sync_weights(self) -> Iterator[VLLMEngine]:
+        """Load the current weights, and yield the engine; all processes enter this context, and generate independently.
 
         Raises:
             RunError: vLLM cannot load the weights.
@@ -80,13 +80,13 @@ class RolloutEngine:
         self._engine.sleep()
 
     def close(self) -> None:
-        """End vLLM and remove the files of the weights."""
+        """Shut down vLLM and remove the files of the weights."""
         self._engine.close()
         if self._temporary is not None:
             self._temporary.cleanup()
 
     def _open_folder(self) -> None:
-        """Find the folder of the weights, which the first process of each machine makes and writes."""
+        """Agree on the folder of the weights, which the first process of each machine creates and writes."""
         hosts = self._context.gather(socket.gethostname())
         writer = hosts.index(hosts[self._context.rank])
         self._is_writer = writer == self._context.rank
@@ -99,8 +99,8 @@ def write_language_model(model: Any, options: MairaLoraOptions | None, folder: P
     """Write the weights of the language model of a model in training as those of a plain Llama folder.
 
     Args:
-        model: MAIRA-2 with all its weights on this process.
-        options: low-rank adapters, which are merged; None without.
+        model: MAIRA-2 with all its weights in this process.
+        options: options of the low-rank adapters, which are merged; None without adapters.
         folder: folder to write to.
         dtype: type of the weights in the folder.
     """
@@ -133,7 +133,7 @@ def engine_options(config: TrainConfig, context: DistributedContext) -> EngineOp
 
 
 def check_engine(config: TrainConfig, context: DistributedContext) -> None:
-    """Check what can be checked before the model is read.
+    """Check the engine and its arguments before the model is read.
 
     Args:
         config: run config with grpo.
@@ -142,4 +142,4 @@ def check_engine(config: TrainConfig, context: DistributedContext) -> None:
     Raises:
         InputError: vLLM is not installed or runs on another device, or an argument cannot be used.
     """
-    check_own_gpu_arguments(engine_options(config, context), field=_FIELD)
+    check_colocated_arguments(engine_options(config, context), field=_FIELD)

@@ -178,9 +178,9 @@ class RolloutSampler:
             InputError: a sample cannot be read, or vLLM refuses an argument.
             RunError: a metric of the reward fails, or vLLM.
         """
-        with self._engines() as current_engine:
+        with self._engine_context() as open_engine:
             for step in range(first_step, self._schedule.steps, self._grpo.num_iterations):
-                batches = self._draw(step, current_engine)
+                batches = self._draw(step, open_engine)
                 self._rows = batches.rows
                 yield batches
                 for following in range(step + 1, min(step + self._grpo.num_iterations, self._schedule.steps)):
@@ -188,17 +188,17 @@ class RolloutSampler:
                 self._rows = []
 
     @contextmanager
-    def _engines(self) -> Iterator[Callable[[], AbstractContextManager[Engine]]]:
-        """Context with a function that makes the context of an engine with the current weights."""
+    def _engine_context(self) -> Iterator[Callable[[], AbstractContextManager[Engine]]]:
+        """Yield a function that returns a context manager of an engine with the current weights."""
         if self._grpo.engine == "transformers":
             yield lambda: generation_engine(self._model, self._processor, self._config.faults.image_check)
             return
         from maira.train.rollout_engine import RolloutEngine
 
         with closing(RolloutEngine(self._config, self._model, self._processor, self._grammar.vocabulary)) as engine:
-            yield engine.current
+            yield engine.sync_weights
 
-    def finish_gradient(
+    def after_backward(
         self,
         loss: float,
         metrics: Mapping[str, float],
@@ -221,7 +221,7 @@ class RolloutSampler:
             rows.append(replace(batch, policy=replace(targets, log_probs=own.cpu())))
         self._rows = rows
 
-    def _draw(self, step: int, current_engine: Callable[[], AbstractContextManager[Engine]]) -> StepBatches:
+    def _draw(self, step: int, open_engine: Callable[[], AbstractContextManager[Engine]]) -> StepBatches:
         """Sample responses to the prompts of a step, in all processes together."""
         started = time.perf_counter()
         prompts = [int(row) for row in self._schedule.step_samples(step)]
@@ -241,7 +241,7 @@ class RolloutSampler:
                     for number in range(self._grpo.num_generations)
                 ]
             self._context.wait()  # processes that have failed report it here
-            with evaluation_mode(self._model.training), current_engine() as engine:
+            with evaluation_mode(self._model.training), open_engine() as engine:
                 responses = dict(engine.generate([request.request for request in requests]))
         sampled_at = time.perf_counter()
         own = self._score(requests, [responses[index] for index in range(len(requests))])

@@ -31,7 +31,7 @@ from maira.model.task_examples import make_example
 from maira.train.config.run_config import DpoConfig, TrainConfig
 from maira.train.data.dataset import data_fingerprints
 from maira.train.data.packing import EncodedSample, PackedBatch, Preference, StepTotals, collate
-from maira.train.dpo import _STATISTICS, REFERENCE_FILE, PreferenceLoss
+from maira.train.dpo import _STATISTICS, REFERENCE_FILE, DpoLoss
 from maira.train.loss import Losses, MairaLossModel
 from maira.train.monitoring import NAMES
 from maira.train.record import RECORD_FILE
@@ -105,7 +105,7 @@ def pairs(processor: MairaProcessor, studies: Any) -> list[EncodedSample]:
 
 
 def loss_model(model: MairaForConditionalGeneration) -> MairaLossModel:
-    return MairaLossModel(model, 0, 0.0, policy=PreferenceLoss(DpoConfig(beta=BETA, nll_weight=NLL_WEIGHT)))
+    return MairaLossModel(model, 0, 0.0, policy=DpoLoss(DpoConfig(beta=BETA, nll_weight=NLL_WEIGHT)))
 
 
 def row_of(pairs: list[EncodedSample]) -> PackedBatch:
@@ -129,12 +129,12 @@ def test_loss_and_gradient_are_those_of_the_formula(
     total, rewards, nll = torch.zeros(()), [], 0.0
     for pair in pairs:
         assert pair.preference is not None
-        assert pair.preference.log_probs is not None
+        assert pair.preference.reference_log_probs is not None
         chosen, rejected = (
             log_prob(model, ids, pair.prompt_tokens, pair.images)
             for ids in (pair.input_ids, pair.preference.rejected_ids)
         )
-        references = pair.preference.log_probs
+        references = pair.preference.reference_log_probs
         margin = BETA * ((chosen - references[0]) - (rejected - references[1]))
         mean = -chosen / (len(pair.input_ids) - pair.prompt_tokens)
         total = total - torch.log(1 / (1 + torch.exp(-margin))) + NLL_WEIGHT * mean
@@ -173,7 +173,7 @@ def test_a_step_raises_the_chosen_answer_over_the_rejected_one(
     first, second = (answer.input_ids for answer in pairs[0].answers)
     chosen, rejected = (second, first) if is_swapped else (first, second)
     pair = replace(pairs[0], input_ids=chosen, preference=Preference(rejected, None))
-    training = MairaLossModel(model, 0, 0.0, policy=PreferenceLoss(DpoConfig()))
+    training = MairaLossModel(model, 0, 0.0, policy=DpoLoss(DpoConfig()))
     with torch.no_grad():
         log_probs = (-training(row_of([pair])).per_sample).tolist()
     pair = replace(pair, preference=Preference(rejected, (log_probs[0], log_probs[1])))
@@ -397,11 +397,14 @@ def test_a_prompt_tells_the_task(checkpoint: Path, phantoms: Path, preferences: 
     ("changes", "message"),
     [
         ({"grpo": {}}, "dpo: expected either grpo or dpo"),
-        ({"dpo": None}, "dpo: expected its options with the preferences"),
+        ({"dpo": None}, "dpo: expected options, since a source"),
         ({"train": "manifest.jsonl"}, "train: expected `preferences` in each source"),
-        ({"validation": {"sources": [{"manifest": "m", "preferences": "p"}]}}, "validation.sources: preferences"),
-        ({"tasks": {"grounded": 1, "phrase": 1}}, "tasks: phrase grounding has no report"),
-        ({"patch_loss": 1.0, "trained": ["encoder"]}, "patch_loss: is not part of dpo"),
+        (
+            {"validation": {"sources": [{"manifest": "m", "preferences": "p"}]}},
+            "validation.sources: preferences are only available",
+        ),
+        ({"tasks": {"grounded": 1, "phrase": 1}}, "tasks: phrase grounding is not available with dpo"),
+        ({"patch_loss": 1.0, "trained": ["encoder"]}, "patch_loss: not available with dpo"),
         ({"lora": {"dropout": 0.1}}, "lora.dropout: expected 0"),
         ({"model": {"vision_config": {}, "text_config": {}}}, "model: expected the folder"),
         ({"dpo": {"beta": 0}}, "greater than 0"),
@@ -483,8 +486,8 @@ def test_the_best_and_the_worst_draft_are_paired(
     ]
     for row in rows:
         assert row["chosen_reward"] > row["rejected_reward"]
-    assert "2 pairs of 14 studies" in result.output.replace("\n", "")
-    assert "1 (the same reports)" in result.output
+    assert "2 pairs from 14 studies" in result.output.replace("\n", "")
+    assert "1 (identical reports)" in result.output
     assert "11 (fewer than two drafts)" in result.output
     train(config_of(checkpoint, phantoms, out, tmp_path / "run", global_batch=2, passes=2), quiet())
 
@@ -494,10 +497,10 @@ def test_a_margin_and_the_penalties_of_grpo_decide(
 ) -> None:
     files, out = draft_files([1], [2]), tmp_path / "pairs.jsonl"
     equal = run_preferences(files, phantoms, out, "--margin", "0", "--scores", "reward_metrics:Constant=1")
-    assert "1 (a difference below the margin)" in str(equal.exception)
+    assert "1 (reward difference below the margin)" in str(equal.exception)
     result = run_preferences(files, phantoms, out, "--margin", "0.5")
     assert result.exit_code == 1
-    assert "1 (a difference below the margin)" in str(result.exception)
+    assert "1 (reward difference below the margin)" in str(result.exception)
     assert not out.exists()
     (row,) = read_rows(files[0])
     write_jsonl(files[0], [{**row, "irregularities": [{"index": None, "kind": "cut_off"}]}])

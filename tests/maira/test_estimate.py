@@ -259,7 +259,7 @@ def test_sampling_by_sharded_processes() -> None:
     config = _post_training(lora={}, grpo={"num_iterations": 2})
     training = Memory(int(1.7e9), 0, int(0.2e9), 0, 0, 0, 0, 0, 0)
     cost = _sampling_cost(config, SamplingSetup(8, "fsdp", 77 * GIB, **H100), training)
-    assert (cost.responses, cost.batch, cost.decoding_steps) == (16, 16, 150)
+    assert (cost.responses, cost.batch_size, cost.decoding_steps) == (16, 16, 150)
     assert cost.memory.cache == 16 * (4360 + 450) * 2**19
     model = build_shapes(MairaConfig(), config)
     assert cost.memory.gathered == 2 * sum(p.numel() for p in model.parameters())
@@ -280,13 +280,13 @@ def test_sampling_beside_all_states_of_full_training_and_weights_in_4_bits() -> 
     cost = _sampling_cost(full, setup, states)
     trained = sum(p.numel() for p in build_shapes(MairaConfig(), full).parameters() if p.requires_grad)
     assert (cost.memory.copies, cost.memory.gradients) == (2 * trained, 0)
-    assert 1 < cost.batch < cost.responses == 128
+    assert 1 < cost.batch_size < cost.responses == 128
     assert 100 * GIB < cost.memory.total <= 138 * GIB
     ddp = _sampling_cost(full, replace(setup, processes=2, sharding="ddp"), states)
     assert ddp.memory.gradients == 4 * trained
-    assert ddp.batch < cost.batch
+    assert ddp.batch_size < cost.batch_size
     small = _sampling_cost(quantized, setup, Memory(int(4.8e9), 0, int(1.3e9), 0, 0, 0, 0, 0, 0))
-    assert small.batch > cost.batch
+    assert small.batch_size > cost.batch_size
     rates = make_sampling_rates(build_shapes(MairaConfig(), quantized), quantized)
     assert rates.quantized == pytest.approx(6.476e9, rel=1e-3)
     assert rates.weights == pytest.approx(2 * (0.160e9 + 4096 * 32207), rel=1e-2)
@@ -381,7 +381,7 @@ def test_a_run_needs_the_larger_of_the_memory_of_training_and_sampling(
 def test_the_command_prints_the_share_of_generation(post_training_file: Path) -> None:
     ran = CliRunner().invoke(app, ["estimate", str(post_training_file)])
     assert ran.exit_code == 0, ran.output
-    for expected in ("generation's share", "keys and values", "8, at most 8 at a time", "a lower bound"):
+    for expected in ("generation share", "keys and values", "8, at most 8 per batch", "a lower bound"):
         assert expected in ran.stdout
 
 

@@ -24,7 +24,7 @@ from maira.train import attention
 from maira.train.blocks import prepare_blocks
 from maira.train.config.run_config import DpoConfig, GrpoConfig, TrainConfig
 from maira.train.data.packing import PolicyTargets, StepTotals
-from maira.train.dpo import PreferenceLoss, PreferenceOptimization
+from maira.train.dpo import DpoLoss, DpoObjective
 from maira.train.loop import Trainer
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
@@ -130,8 +130,8 @@ def test_a_step_reads_its_losses_and_norm_only(
         policy = PolicyLoss(grammar, config.text_config.vocab_size, config.image_token_index, GrpoConfig())
         statistics = RolloutSampler.statistics
     elif objective == "dpo":
-        rows = [replace(row, reference=torch.zeros(2)) for row in rows]
-        policy, statistics = PreferenceLoss(DpoConfig()), PreferenceOptimization.statistics
+        rows = [replace(row, reference_log_probs=torch.zeros(2)) for row in rows]
+        policy, statistics = DpoLoss(DpoConfig()), DpoObjective.statistics
     kinds, weight = (KINDS, 0.5) if policy is None else (0, 0.0)
     moved = [value for row in rows for part in (row, row.policy) if part for value in vars(part).values()]
     moved = [value for value in moved if isinstance(value, Tensor)]
@@ -151,7 +151,7 @@ def test_a_step_reads_its_losses_and_norm_only(
         trainer = make_trainer(training, recipe, device)
         if statistics:
             finish: Any = lambda loss, *_: {"loss": loss}  # noqa: E731
-            trainer.objective = SimpleNamespace(statistics=statistics, finish_gradient=finish)
+            trainer.objective = SimpleNamespace(statistics=statistics, after_backward=finish)
         with Recorder(device) as recorder:
             result = trainer._compute_gradient(rows, 0.0)
             # At the end of the step.

@@ -26,7 +26,7 @@ class Engine:
 def start(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(vllm_engine, "start_engine", lambda *_, **__: engine)
     monkeypatch.setattr(vllm_engine, "version", lambda _: "9.9")
-    return asyncio.run(vllm_engine._start("folder", {}))
+    return asyncio.run(vllm_engine._start("folder", {}, "engine_args"))
 
 
 def test_an_engine_without_grammar_support_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

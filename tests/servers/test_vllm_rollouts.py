@@ -1,4 +1,4 @@
-"""vLLM within training: it follows the weights, samples what transformers samples, and trains to the same values."""
+"""vLLM in training: it uses the current weights, and samples and trains as the transformers engine does."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def followed(folder: Path) -> dict[str, Any]:
+def responses(folder: Path) -> dict[str, Any]:
     """The responses of one engine with the weights of each checkpoint in turn (`vllm_rollouts.py`)."""
     out = folder / "responses.json"
     checkpoints = [folder / name for name in CHECKPOINTS]
     done = in_vllm("vllm_rollouts.py", *checkpoints, folder / "studies" / "manifest.jsonl", out)
     assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+    content: dict[str, Any] = json.loads(out.read_text())
+    return content
 
 
 @pytest.mark.parametrize("temperature", [None, 1.0])
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_responses_are_those_of_transformers_with_the_current_weights(
-    folder: Path, followed: dict[str, Any], name: str, temperature: float | None
+    folder: Path, responses: dict[str, Any], name: str, temperature: float | None
 ) -> None:
     requests = tiny_maira.reports(read_manifest(folder / "studies" / "manifest.jsonl"), temperature)
     names = list(requests)
@@ -68,42 +68,42 @@ def test_responses_are_those_of_transformers_with_the_current_weights(
     expected = {
         names[index]: list(getattr(response, "ids", ())) for index, response in engine.generate([*requests.values()])
     }
-    assert followed[name]["greedy" if temperature is None else "sampled"] == expected
+    assert responses[name]["greedy" if temperature is None else "sampled"] == expected
     assert len({tuple(ids) for ids in expected.values()}) > len(expected) / 2
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_a_sampled_response_depends_on_its_seed_and_not_on_its_batch(followed: dict[str, Any], name: str) -> None:
-    few, sampled = followed[name]["few"], followed[name]["sampled"]
+def test_a_sampled_response_depends_on_its_seed_and_not_on_its_batch(responses: dict[str, Any], name: str) -> None:
+    few, sampled = responses[name]["few"], responses[name]["sampled"]
     assert len(few) > 3
     assert few == {request: sampled[request] for request in few}
-    assert sampled != followed[name]["greedy"]
+    assert sampled != responses[name]["greedy"]
 
 
-def test_other_weights_answer_otherwise(followed: dict[str, Any]) -> None:
-    # Else, an engine with old weights, or with a cache of theirs, would pass.
-    assert len({json.dumps(followed[name]["greedy"]) for name in CHECKPOINTS}) == len(CHECKPOINTS)
+def test_other_weights_give_other_responses(responses: dict[str, Any]) -> None:
+    # Otherwise, an engine with old weights or an old prefix cache would pass.
+    assert len({json.dumps(responses[name]["greedy"]) for name in CHECKPOINTS}) == len(CHECKPOINTS)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tensor_parallel_size", "each process of a run has an engine of its own"),
-        ("max_model_len", "each process of a run has an engine of its own"),
+        ("tensor_parallel_size", "each process runs its own engine"),
+        ("max_model_len", "each process runs its own engine"),
         ("nonsense", "vLLM has no such engine argument"),
     ],
 )
-def test_arguments_that_a_run_cannot_use_are_refused(followed: dict[str, Any], name: str, message: str) -> None:
-    assert followed["refused"][name].startswith(f"grpo.engine_args.{name}: ")
-    assert message in followed["refused"][name]
+def test_arguments_that_a_run_cannot_use_are_refused(responses: dict[str, Any], name: str, message: str) -> None:
+    assert responses["refused"][name].startswith(f"grpo.engine_args.{name}: ")
+    assert message in responses["refused"][name]
 
 
-def test_a_device_that_vllm_does_not_run_on_is_refused(followed: dict[str, Any]) -> None:
-    assert followed["device"].startswith("grpo.engine: expected cpu, for which vLLM is installed, found cuda")
+def test_a_device_that_vllm_does_not_run_on_is_refused(responses: dict[str, Any]) -> None:
+    assert responses["device"].startswith("grpo.engine: expected cpu, for which vLLM is installed, found cuda")
 
 
-def test_the_files_of_the_weights_are_removed(followed: dict[str, Any]) -> None:
-    assert followed["removed"]
+def test_the_files_of_the_weights_are_removed(responses: dict[str, Any]) -> None:
+    assert responses["removed"]
 
 
 def test_a_run_of_two_processes_equals_one_with_transformers(folder: Path, tmp_path: Path) -> None:

@@ -62,12 +62,12 @@ def write_studies(folder: Path) -> None:
 
 def reports(studies: list[Study], temperature: float | None = None) -> dict[str, GenerationRequest]:
     """Requests for the reports of studies by names, sampled with a seed for each if there is a temperature."""
-    asked = {}
+    requests = {}
     for seed, (study, task) in enumerate(itertools.product(studies, ("findings", "grounded"))):
         sampling = None if temperature is None else Sampling(temperature, 2**63 + seed)
         request = report_request(make_example(study, task), NEW_TOKENS)
-        asked[f"{task} {study.sample_id}"] = replace(request, sampling=sampling)
-    return asked
+        requests[f"{task} {study.sample_id}"] = replace(request, sampling=sampling)
+    return requests
 
 
 def requests(studies: list[Study], broken: Path) -> dict[str, GenerationRequest]:

@@ -67,16 +67,16 @@ if __name__ == "__main__":
     greedy, sampled = tiny_maira.reports(studies), tiny_maira.reports(studies, temperature=1.0)
     few = dict(reversed(list(sampled.items())[::5]))
     arguments = {"tensor_parallel_size": 2, "max_model_len": 99, "nonsense": 1}
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "refused": {name: refusal(config, context, **{name: value}) for name, value in arguments.items()},
         "device": refusal(config, DistributedContext(0, 1, torch.device("cuda", 1))),
     }
     for checkpoint in (first, *others):
         model.load_state_dict(MairaForConditionalGeneration.from_pretrained(checkpoint).state_dict())
-        with engine.current() as current:
-            found[checkpoint.name] = {"greedy": generate(current, greedy), "sampled": generate(current, sampled)}
-            found[checkpoint.name]["few"] = generate(current, few)
+        with engine.sync_weights() as vllm:
+            results[checkpoint.name] = {"greedy": generate(vllm, greedy), "sampled": generate(vllm, sampled)}
+            results[checkpoint.name]["few"] = generate(vllm, few)
     folder = engine._folder
     engine.close()
-    found["removed"] = not folder.exists()
-    out.write_text(json.dumps(found))
+    results["removed"] = not folder.exists()
+    out.write_text(json.dumps(results))

@@ -92,7 +92,7 @@ class DataSource(Record):
     Attributes:
         manifest: `manifest.jsonl`; a relative path is relative to the working directory.
         shards: instead, the folder or URL of shards (`maira pack`).
-        preferences: pairs of a chosen and a rejected report of these studies (`preferences.jsonl`), for `dpo`.
+        preferences: preference pairs of these studies (`preferences.jsonl`), for `dpo`.
         split: only the studies of this split; None for all.
         tasks: factors of the configuration's shares; a task that is not named is omitted. None: all factors are 1.
     """
@@ -111,7 +111,7 @@ class DataSource(Record):
 
     @model_serializer(mode="wrap")
     def _dump(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit missing preferences, so that runs of earlier versions have the same configuration and resume."""
+        """Omit `preferences` if it is None, so that runs of earlier versions keep their configuration and resume."""
         values: dict[str, Any] = handler(self)
         return values if self.preferences is not None else {k: v for k, v in values.items() if k != "preferences"}
 
@@ -230,8 +230,8 @@ class GrpoConfig(Record):
         temperature: of the sampling.
         max_new_tokens: limit of a response; None for that of the task.
         reward: of a response.
-        engine: engine that samples the responses.
-        engine_args: arguments of the engine vllm, such as `gpu_memory_utilization`.
+        engine: inference engine that samples the responses.
+        engine_args: vLLM engine arguments, such as `gpu_memory_utilization`; only with engine "vllm".
     """
 
     num_generations: Annotated[int, Field(ge=2)] = 8
@@ -403,8 +403,8 @@ class TrainConfig(BaseTrainConfig):
         preset: wording of the prompts.
         patch_loss: weight of an auxiliary loss that predicts for every patch of a trained encoder which labeled
             findings cover it; 0 for none. Its head is not part of the checkpoint.
-        grpo: train by rewards of sampled reports instead of the reports of the data.
-        dpo: train by preferences between two reports instead of the reports of the data.
+        grpo: train with rewards of sampled reports instead of the reports of the data (GRPO).
+        dpo: train with preference pairs instead of the reports of the data (DPO).
     """
 
     model: Path | FromScratch
@@ -435,12 +435,12 @@ class TrainConfig(BaseTrainConfig):
     @model_validator(mode="after")
     def _check_preferences(self) -> TrainConfig:
         if any(source.preferences is not None for source in self.validation.sources):
-            raise ValueError("validation.sources: preferences are used in training only; remove them")
+            raise ValueError("validation.sources: preferences are only available in `train`; remove them")
         has_preferences = [source.preferences is not None for source in self.train if self.shares(source)]
         if self.dpo is None and any(has_preferences):
-            raise ValueError("dpo: expected its options with the preferences of a source, such as dpo={}")
+            raise ValueError("dpo: expected options, since a source of `train` has preferences; set dpo={}")
         if self.dpo is not None and not all(has_preferences):
-            raise ValueError("train: expected `preferences` in each source with dpo")
+            raise ValueError("train: expected `preferences` in each source, since `dpo` is set")
         return self
 
     @model_validator(mode="after")
@@ -449,15 +449,17 @@ class TrainConfig(BaseTrainConfig):
             return self
         name = "grpo" if self.grpo is not None else "dpo"
         if self.grpo is not None and self.dpo is not None:
-            raise ValueError("dpo: expected either grpo or dpo; remove one of them")
+            raise ValueError("dpo: expected either grpo or dpo, found both; remove one of them")
         if not isinstance(self.model, Path):
             raise ValueError("model: expected the folder of a trained checkpoint, found the options of a new model")
         if any("phrase" in self.shares(source) for source in self.train):
-            raise ValueError(f"tasks: phrase grounding has no report for {name}; set tasks={{grounded: 1}}")
+            raise ValueError(f"tasks: phrase grounding is not available with {name}; set tasks={{grounded: 1}}")
         if self.patch_loss:
-            raise ValueError(f"patch_loss: is not part of {name}; remove it")
+            raise ValueError(f"patch_loss: not available with {name}; remove it")
         if self.lora is not None and self.lora.dropout:
-            raise ValueError(f"lora.dropout: expected 0 with {name}, which compares with probabilities without dropout")
+            raise ValueError(
+                f"lora.dropout: expected 0 with {name}, whose old or reference probabilities have no dropout"
+            )
         return self
 
     @model_validator(mode="after")
@@ -466,7 +468,7 @@ class TrainConfig(BaseTrainConfig):
         if grpo is None:
             return self
         if grpo.engine == "vllm" and self.lora is not None and self.lora.quantize is not None:
-            raise ValueError("lora.quantize: vLLM cannot load weights in 4 bits; set grpo.engine=transformers")
+            raise ValueError("lora.quantize: not available with grpo.engine=vllm; set grpo.engine=transformers")
         if self.global_batch % grpo.num_generations:
             raise ValueError(
                 f"global_batch: expected a multiple of grpo.num_generations, which is {grpo.num_generations}, found "
@@ -485,7 +487,7 @@ class TrainConfig(BaseTrainConfig):
 
     @property
     def is_post_training(self) -> bool:
-        """Whether a trained model is trained further by rewards or preferences."""
+        """Whether a trained model is trained further with rewards or preferences."""
         return self.grpo is not None or self.dpo is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Memory, peak rate and bandwidth of common accelerators, from the data sheets of NVIDIA and AMD."""
+"""Memory, peak rate and memory bandwidth of common accelerators, from the data sheets of NVIDIA and AMD."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Accelerator:
         memory: approximate memory that is available to programs, in GiB.
         peak: floating-point operations per second of dense bfloat16 matrix products with float32 sums. For a card of
             two devices (MI250), that of one device; for the V100, which has no bfloat16, that of float16.
-        bandwidth: bytes per second that its memory reads or writes; for a card of two devices, that of one.
+        bandwidth: memory bandwidth, bytes per second; for a card of two devices, that of one device.
     """
 
     name: str

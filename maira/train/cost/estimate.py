@@ -98,8 +98,8 @@ class Estimate:
         sharding: how the GPUs share the work ("none", "ddp" or "fsdp").
         parameters: number of all and of trained parameters, by component.
         memory: memory of one GPU.
-        sampling: cost of sampling responses on one GPU; None for the answers of the data.
-        fits: whether the peak and `RESERVED` fit on the GPU.
+        sampling: cost of sampling responses on one GPU; None without `grpo`.
+        fits: whether the peak memory and `RESERVED` fit on the GPU.
         remedies: changes that need less memory, if it does not fit.
         packing: how samples are packed into rows.
         workload: samples of an epoch.
@@ -130,7 +130,7 @@ class Estimate:
 
     @property
     def training_seconds(self) -> float:
-        """Seconds per step for the passes over packed rows."""
+        """Seconds per step for the forward and backward passes over packed rows."""
         return self.flops.total / (self.gpus * self.accelerator.peak * self.mfu)
 
     @property
@@ -180,8 +180,8 @@ class Estimate:
 
 def _generation_json(sampling: SamplingCost, step_seconds: float) -> dict[str, Any]:
     return {
-        "responses_per_draw_and_gpu": sampling.responses,
-        "batch": sampling.batch,
+        "responses_per_gpu": sampling.responses,
+        "batch_size": sampling.batch_size,
         "decoding_steps": sampling.decoding_steps,
         "prompt_seconds_per_step": sampling.prompt_seconds,
         "decoding_seconds_per_step": sampling.decoding_seconds,
@@ -196,7 +196,8 @@ def read_mfu(file: Path) -> MeasuredMfu:
     Skips the first line, which includes startup, unless it is the only one.
 
     Raises:
-        InputError: the file cannot be read, has no MFU or one that is not between 0 and 1, or is of a run with `grpo`.
+        InputError: the file cannot be read, has no MFU or one that is not between 0 and 1, or belongs to a run with
+            `grpo`.
     """
     values = []
     for line, row in read_jsonl(file):
@@ -204,7 +205,7 @@ def read_mfu(file: Path) -> MeasuredMfu:
             continue
         if "generation_seconds" in row:
             raise InputError(
-                "expected the metrics of a supervised run, found one with grpo, whose MFU includes the time of "
+                "expected the metrics of a run without grpo, found one with grpo, whose MFU includes the time of "
                 "generation",
                 file=file,
                 line=line,
@@ -247,7 +248,7 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | Measured
     accelerator = accelerators[gpu]
     if config.grpo is not None and config.grpo.engine == "vllm":
         raise InputError(
-            "the memory and time of vLLM cannot be computed; estimate with grpo.engine=transformers",
+            "the memory and time of vLLM cannot be estimated; set grpo.engine=transformers",
             code=ErrorCode.INVALID_OPTION,
             field="grpo.engine",
         )
@@ -265,15 +266,15 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | Measured
         else max(1, round((config.epochs or 0) * per_epoch))
     )
     answers = config.global_batch * _answers_per_sample(config)
-    share = mfu.value if isinstance(mfu, MeasuredMfu) else mfu
-    run = _estimate_gpu(config, model_config, workload, accelerator, gpus, share)
+    mfu_value = mfu.value if isinstance(mfu, MeasuredMfu) else mfu
+    run = _estimate_gpu(config, model_config, workload, accelerator, gpus, mfu_value)
     limit = accelerator.memory * GIB - RESERVED
     remedies = [] if run.peak <= limit else list(_remedies(config, model_config, workload, accelerator, gpus))
     return Estimate(
         model=model,
         accelerator=accelerator,
         gpus=gpus,
-        mfu=share,
+        mfu=mfu_value,
         is_mfu_measured=isinstance(mfu, MeasuredMfu),
         assumptions=_assumptions(config, accelerator, gpus, workload, mfu),
         sharding=run.sharding,
@@ -315,18 +316,18 @@ def _assumptions(
     }
     if config.dpo is not None:
         assumptions["pairs"] = (
-            "one per study, of two answers as long as its report; the time excludes the forward pass over all pairs "
+            "one per study, with two reports as long as its own; the time excludes the reference log-probabilities "
             "before the first step"
         )
     if config.grpo is None:
         return assumptions
     return assumptions | {
-        "training": "all responses are trained; those of a group whose rewards are all the same need no time",
+        "training": "on all responses; groups whose rewards are all equal take no time in a run",
         "responses": "as long as the report of their study; memory is that of responses at the token limit",
-        "generation": "a lower bound: prompts at the MFU, padded to the longest of their batch; decoding at the data "
-        f"sheet's {accelerator.bandwidth / 1e12:g} TB/s per GPU, for weights once and for keys and values three times "
-        "per step (the dynamic cache copies them), or at the MFU if that takes longer; without launching kernels, the "
-        "grammar, gathering weights and the reward",
+        "generation": "a lower bound: prefill at the MFU, padded to the longest prompt of a batch; each decoding step "
+        "reads the weights once and moves keys and values three times (the dynamic cache copies them) at the data "
+        f"sheet's {accelerator.bandwidth / 1e12:g} TB/s per GPU, or computes at the MFU if that takes longer; excludes "
+        "kernel launches, the grammar, gathering weights and the reward",
     }
 
 
@@ -358,7 +359,7 @@ def _fresh_config(parts: FromScratch) -> MairaConfig:
 
 
 def _answers_per_sample(config: TrainConfig) -> int:
-    """Return the number of answers of a sample, each with its prompt: two with preferences."""
+    """Return the number of answers per sample, each with its prompt: two with `dpo`."""
     return 1 if config.dpo is None else 2
 
 
@@ -397,7 +398,7 @@ class _GpuEstimate:
 
     @property
     def peak(self) -> int:
-        """Bytes of the part of a step that needs more."""
+        """Peak memory of training and sampling, in bytes."""
         return max(self.memory.total, self.sampling.memory.total if self.sampling else 0)
 
 

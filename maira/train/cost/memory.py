@@ -164,12 +164,12 @@ def estimate_memory(
 
 
 def is_quantized(name: str, parameter: Tensor, config: TrainConfig) -> bool:
-    """Return whether a weight is held in 4 bits.
+    """Return whether a weight is stored in 4 bits.
 
     Args:
-        name: of the weight in the model.
+        name: name of the weight in the model.
         parameter: the weight.
-        config: of the training.
+        config: run config.
     """
     if config.lora is None or config.lora.quantize is None:
         return False

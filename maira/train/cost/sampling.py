@@ -2,8 +2,8 @@
 
 The requests of a step are batched as `TransformersEngine` does with a model in training: the longest prompts first, as
 many as fit into the memory that training leaves, prompts padded to the longest of the batch, and decoded until the
-longest response of the batch ends. Reading prompts is limited by operations. A decoding step takes the time of its
-operations, or of moving weights, keys and values between memory and processor, whichever is longer.
+longest response of the batch ends. Prefill is compute-bound. A decoding step takes the time of its operations or of its
+memory traffic (weights, keys and values), whichever is longer.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from maira.train.cost.memory import NF4, Memory, is_quantized
 from maira.train.data.packing import prompt_table
 
 _CACHE_MOVES = 3
-"""Times that a step moves the keys and values of all tokens: it reads them, and a dynamic cache copies them."""
+"""Times that a decoding step moves the keys and values of all tokens: reads them, and copies the dynamic cache."""
 _FUSED_ROWS = 4
-"""Rows for which bitsandbytes multiplies with 4-bit weights directly; for more, it may first write them in 16 bits."""
+"""Maximum rows that bitsandbytes multiplies with 4-bit weights directly; for more rows, it may dequantize first."""
 _DRAWS = 20
-"""Number of draws of prompts that are averaged."""
+"""Number of random batches of prompts that are averaged."""
 
 
 @dataclass(frozen=True)
 class SamplingRates:
-    """Operations and bytes of generation.
+    """Operations and memory traffic of generation.
 
     Attributes:
         encoder_image: operations of the encoder for an image.
@@ -74,12 +74,12 @@ class SamplingRates:
             rows: number of responses.
             length: tokens of the longest prompt.
             tokens: tokens of the longest response.
-            operations: of matrix products per second.
-            bandwidth: of the memory, bytes per second.
+            operations: matrix product operations per second.
+            bandwidth: memory bandwidth, bytes per second.
         """
         context = length + np.arange(tokens)
         needed = rows * (self.token + self.head + context * self.pair)
-        # Weights in 4 bits are written in 16 bits and read again.
+        # Dequantized weights are written in 16 bits and read again.
         weights = self.weights + self.quantized * (NF4 + (4 if rows > _FUSED_ROWS else 0))
         moved = weights + self.cache_moves * rows * context * self.keys_and_values
         return float(np.maximum(needed / operations, moved / bandwidth).sum())
@@ -93,7 +93,7 @@ class SamplingMemory:
         weights: weights, with FSDP the shard of this GPU.
         gradients: buckets of gradients, which DDP keeps.
         states: optimizer states, with FSDP the shard of this GPU.
-        gathered: whole weights, with FSDP.
+        gathered: all weights, gathered by FSDP.
         copies: bfloat16 copies of trained float32 weights, which autocast keeps.
         cache: keys and values of a batch whose responses reach the limit.
         temporary: embeddings, logits, and the tensors of a chunk of the prompts.
@@ -115,19 +115,19 @@ class SamplingMemory:
 
 @dataclass(frozen=True)
 class SamplingCost:
-    """Cost of sampling, on the GPU that takes longest.
+    """Cost of sampling on the slowest GPU.
 
     Attributes:
-        responses: responses of a draw on one GPU.
-        batch: largest number of responses at a time.
-        decoding_steps: decoding steps of a batch on average.
+        responses: responses per step on one GPU.
+        batch_size: maximum number of responses that are generated together.
+        decoding_steps: mean number of decoding steps per batch.
         prompt_seconds: seconds per optimizer step for images and prompts.
         decoding_seconds: seconds per optimizer step for decoding.
         memory: memory of the GPU.
     """
 
     responses: int
-    batch: int
+    batch_size: int
     decoding_steps: float
     prompt_seconds: float
     decoding_seconds: float
@@ -146,9 +146,9 @@ class SamplingSetup:
     Attributes:
         processes: number of GPUs.
         sharding: "none", "ddp" or "fsdp" (`maira.train.parallel.sharding`).
-        memory: bytes of a GPU that programs can use.
-        operations: of matrix products per second, on one GPU.
-        bandwidth: of the memory of a GPU, bytes per second.
+        memory: available memory of a GPU, bytes.
+        operations: matrix product operations per second on one GPU.
+        bandwidth: memory bandwidth of a GPU, bytes per second.
     """
 
     processes: int
@@ -159,11 +159,11 @@ class SamplingSetup:
 
 
 def make_sampling_rates(model: MairaForConditionalGeneration, config: TrainConfig) -> SamplingRates:
-    """Return the operations and bytes of generation with a model in training.
+    """Return the operations and memory traffic of generation with a model in training.
 
     Args:
         model: with adapters, on any device.
-        config: of the training.
+        config: run config.
     """
     text, itemsize = model.config.text_config, _itemsize(config)
     forward = make_rates(model.config, config.model_copy(update={"trained": (), "lora": None}))
@@ -202,17 +202,17 @@ def estimate_sampling(
 ) -> SamplingCost:
     """Estimate the cost of sampling the responses of a step.
 
-    A response has the length of the report of its study.
+    Each response is assumed to be as long as the report of its study.
 
     Args:
         model: with adapters and with `requires_grad` set, on any device.
-        config: of the training.
+        config: run config.
         lengths: (samples,) of dtype `maira.train.data.packing.SAMPLE_LENGTHS`.
         training: memory of training.
         setup: the GPUs.
     """
     if config.grpo is None:
-        raise ValueError("expected a configuration with grpo")
+        raise ValueError("expected a run config with grpo")
     sampler = _Sampler(model, config, training, setup)
     limits = prompt_table(lengths, config.grpo, context_window(model.config.text_config))["answer"]
     rng, copies = np.random.default_rng(0), config.grpo.num_generations
@@ -232,7 +232,7 @@ def estimate_sampling(
     prompt_seconds, decoding_seconds = np.mean(seconds, axis=0) / config.grpo.num_iterations
     return SamplingCost(
         responses=-(-config.samples_per_draw // setup.processes) * copies,
-        batch=max(batch.rows for batch in all_batches),
+        batch_size=max(batch.rows for batch in all_batches),
         decoding_steps=float(np.mean([batch.tokens for batch in all_batches])),
         prompt_seconds=float(prompt_seconds),
         decoding_seconds=float(decoding_seconds),
@@ -244,7 +244,7 @@ def estimate_sampling(
 
 @dataclass(frozen=True)
 class Responses:
-    """Responses of a draw on one GPU, (responses,) each.
+    """Responses of a step on one GPU, (responses,) each.
 
     Attributes:
         tasks: indices of `maira.train.data.packing.TASKS`.
@@ -316,8 +316,8 @@ class _Sampler:
         )
 
     def batch_size(self, longest: int) -> int:
-        """Return how many prompts and responses of at most `longest` tokens in all are generated together."""
-        # The copies of autocast are not there yet.
+        """Return how many sequences of at most `longest` tokens, prompt and response, are generated together."""
+        # Autocast has not copied the weights yet.
         free = self._setup.memory - (self._states.total - self._states.copies)
         rows = largest_batch_size(free, longest, self._text_config, self._planned_itemsize)
         while rows > 1 and self.memory(rows, longest).total > self._setup.memory:
@@ -328,7 +328,7 @@ class _Sampler:
         """Return the peak memory of a batch.
 
         Args:
-            rows: responses at a time.
+            rows: number of responses that are generated together.
             longest: tokens of the longest prompt and its response at the limit.
         """
         row, chunk = batch_bytes(longest, self._text_config, self._itemsize)
@@ -340,8 +340,8 @@ class _Sampler:
 
         Args:
             batches: all of the GPU.
-            images: images of all prompts, each of which passes the adapter.
-            distinct: images without those of the same prompt, each of which passes the encoder.
+            images: images of all responses, each of which passes the adapter.
+            distinct: images of distinct prompts, each of which passes the encoder.
         """
         operations = distinct * self._rates.encoder_image + images * self._rates.adapter_image
         operations += sum(self._rates.prompt_operations(batch.rows, batch.length) for batch in batches)

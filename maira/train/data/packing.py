@@ -85,16 +85,16 @@ def _to_device(value: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Preference:
-    """The rejected answer to a prompt.
+    """The rejected answer of a preference pair.
 
     Attributes:
         rejected_ids: tokens of the prompt and the rejected answer.
-        log_probs: log-probabilities of the chosen and the rejected answer by the reference model; None before they are
-            computed.
+        reference_log_probs: log-probabilities of the chosen and the rejected answer under the reference model; None
+            before they are computed.
     """
 
     rejected_ids: list[int]
-    log_probs: tuple[float, float] | None
+    reference_log_probs: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class EncodedSample:
         coverage: (patches, kinds), share of each patch of the frontal that each labeled kind covers; None without the
             auxiliary loss.
         policy: of a sampled answer; None for an answer of the data.
-        preference: of a pair of answers, whose chosen answer is the sample's; None for one answer.
+        preference: rejected answer of a preference pair, whose chosen answer is `input_ids`; None for other samples.
     """
 
     sample_id: str
@@ -124,7 +124,7 @@ class EncodedSample:
 
     @property
     def answers(self) -> list[EncodedSample]:
-        """The sample, and the same prompt with the rejected answer if there is one."""
+        """The sample and, for a preference pair, a copy with the rejected answer."""
         if self.preference is None:
             return [self]
         return [self, replace(self, input_ids=self.preference.rejected_ids)]
@@ -181,8 +181,8 @@ class PackedBatch:
         sample_ids, tasks: of each sample, without padding.
         totals: of the optimizer step that the row belongs to.
         policy: of sampled answers; None for answers of the data.
-        reference: (samples,) float32, log-probability of each sample's answer by the reference model. Samples are
-            chosen and rejected answers of pairs in turn. None for other rows.
+        reference_log_probs: (samples,) float32, log-probability of each answer under the reference model, for rows of
+            preference pairs, where chosen and rejected answers alternate; None for other rows.
     """
 
     input_ids: Tensor
@@ -200,7 +200,7 @@ class PackedBatch:
     tasks: tuple[Task | JudgeTask, ...]
     totals: StepTotals
     policy: PolicyTargets | None = None
-    reference: Tensor | None = None
+    reference_log_probs: Tensor | None = None
 
     def to(self, device: torch.device) -> PackedBatch:
         """Return the batch with its tensors on a device."""
@@ -292,7 +292,7 @@ def _pack_tightly(order: Sequence[int], lengths: Sequence[int], budget: int, row
 
 
 def collate(samples: Sequence[EncodedSample], totals: StepTotals, pad_id: int, multiple: int = 1) -> PackedBatch:
-    """Concatenate samples to the tensors of one row; pairs of answers become two samples each.
+    """Concatenate samples to the tensors of one row; a preference pair becomes two samples.
 
     Args:
         samples: the samples.
@@ -319,7 +319,11 @@ def collate(samples: Sequence[EncodedSample], totals: StepTotals, pad_id: int, m
     images = np.array([len(sample.images) for sample in encoded])
     coverages = [sample.coverage for sample in encoded if sample.coverage is not None]
     policies = [sample.policy for sample in encoded if sample.policy is not None]
-    references = [p.log_probs for sample in samples if (p := sample.preference) is not None and p.log_probs is not None]
+    references = [
+        p.reference_log_probs
+        for sample in samples
+        if (p := sample.preference) is not None and p.reference_log_probs is not None
+    ]
     return PackedBatch(
         input_ids=torch.from_numpy(ids)[None],
         position_ids=torch.from_numpy(positions)[None],
@@ -336,5 +340,5 @@ def collate(samples: Sequence[EncodedSample], totals: StepTotals, pad_id: int, m
         tasks=tuple(sample.task for sample in encoded),
         totals=totals,
         policy=PolicyTargets.cat(policies) if policies else None,
-        reference=torch.tensor(references).flatten() if references else None,
+        reference_log_probs=torch.tensor(references).flatten() if references else None,
     )

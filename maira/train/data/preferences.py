@@ -1,4 +1,4 @@
-"""Pairs of a chosen and a rejected report of studies, as samples of two answers."""
+"""Preference pairs (a chosen and a rejected report of a study), encoded as one sample with two answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from radfact.io.jsonl import read_jsonl
 from radfact.records import Record, Text, validate_model
 
 PAIR_LENGTHS = np.dtype([*SAMPLE_LENGTHS.descr, ("digest", "<u8")])
-"""One pair: images, prompt and answer tokens of both answers together, and a hash of the two."""
+"""One pair: total images, prompt tokens and answer tokens of both answers, and a hash of the answers."""
 
 
 class PreferenceRow(Record):
@@ -33,7 +33,7 @@ class PreferenceRow(Record):
     Attributes:
         sample_id: sample of the study.
         chosen, rejected: reports in the model's format, with boxes in the model's crop.
-        prompt: prompt that both answer; None for that of the study.
+        prompt: prompt of both reports; None for the prompt made from the manifest.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -52,18 +52,18 @@ class _Answers(NamedTuple):
 
 
 class PreferenceDataset(StudyDataset):
-    """Pairs of answers by their row in the table.
+    """Preference pairs, indexed by their row in the table.
 
     Args:
-        sources: opened sources of the configuration.
-        table: of `PAIR_LENGTHS`.
-        answers: of each row of the table.
-        processor: of the model.
-        config: its preset and dropped inputs.
+        sources: opened sources of the run config.
+        table: (pairs,) of dtype `PAIR_LENGTHS`.
+        answers: chosen and rejected answer of each row of the table.
+        processor: processor of the model.
+        config: run config, for its preset and dropped inputs.
 
     Attributes:
-        reference: (pairs, 2), log-probabilities of the chosen and the rejected answers by the reference model, NaN for
-            pairs that could not be read; None before they are computed.
+        reference_log_probs: (pairs, 2), log-probabilities of the chosen and rejected answers under the reference model,
+            NaN for pairs that could not be read; None before they are computed.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class PreferenceDataset(StudyDataset):
     ) -> None:
         super().__init__(sources, Table(table, [], [], {}), processor, config, None)
         self._answers = answers
-        self.reference: npt.NDArray[np.float64] | None = None
+        self.reference_log_probs: npt.NDArray[np.float64] | None = None
 
     def encode(self, row: int) -> EncodedSample:
         """Return a pair. See `StudyDataset.encode`."""
         task = TASKS[int(self.table[row]["task"])]
         log_probs = None
-        if self.reference is not None:
-            if np.isnan(self.reference[row]).any():
+        if self.reference_log_probs is not None:
+            if np.isnan(self.reference_log_probs[row]).any():
                 raise UnreadableSample(
                     "could not be read when the run began", code=ErrorCode.FILE_UNREADABLE, file=self.location(row)
                 )
-            log_probs = (float(self.reference[row, 0]), float(self.reference[row, 1]))
+            log_probs = (float(self.reference_log_probs[row, 0]), float(self.reference_log_probs[row, 1]))
         study, radiographs = self.read(row)
         height, width = radiographs[0].shape
         example = study_example(without_references(study), task, 0, self.config, (width, height))
@@ -105,16 +105,16 @@ class PreferenceDataset(StudyDataset):
 
 
 def open_preferences(config: TrainConfig, processor: MairaProcessor, window: int) -> PreferenceDataset:
-    """Open the pairs of a run config.
+    """Open the preference pairs of a run config.
 
     Args:
-        config: its training data, shares, preset and dropped inputs.
-        processor: of the model.
-        window: tokens of the context window.
+        config: run config.
+        processor: processor of the model.
+        window: size of the context window, tokens.
 
     Raises:
-        InputError: a file cannot be read, a pair is of an unknown study, its answers are the same, too long or not in
-            the model's format, or there is no pair.
+        InputError: a file cannot be read or has no pairs, or a pair has an unknown study, or reports that are
+            identical, too long, or not in the model's format.
     """
     sources = [open_source(source) for source in config.train]
     rows: list[tuple[int, ...]] = []
@@ -122,7 +122,7 @@ def open_preferences(config: TrainConfig, processor: MairaProcessor, window: int
     for index, (source, opened) in enumerate(zip(config.train, sources, strict=True)):
         if not config.shares(source) or source.preferences is None:
             continue
-        for number, task, images, prompt, pair in _Reader(config, source, opened, processor, window).read():
+        for number, task, images, prompt, pair in _PairReader(config, source, opened, processor, window).read():
             chosen, rejected = pair
             digest = hashlib.blake2b(np.array([len(chosen), *chosen, *rejected], "<u4").tobytes(), digest_size=8)
             counts = (2 * images, 2 * prompt, len(chosen) + len(rejected))
@@ -132,7 +132,7 @@ def open_preferences(config: TrainConfig, processor: MairaProcessor, window: int
 
 
 class _Pair(NamedTuple):
-    """A pair of a source: number of its study, task, images and tokens of its prompt, and its answers."""
+    """A pair: index of its study in the source, task, images and tokens of its prompt, and its answers."""
 
     number: int
     task: Task
@@ -141,8 +141,8 @@ class _Pair(NamedTuple):
     answers: _Answers
 
 
-class _Reader:
-    """Reads the pairs of a source."""
+class _PairReader:
+    """Reads the preference pairs of a source."""
 
     def __init__(
         self, config: TrainConfig, source: DataSource, studies: StudySource, processor: MairaProcessor, window: int
@@ -171,16 +171,16 @@ class _Reader:
                 )
             yield self._pair(line, row, header)
 
-    def _headers(self, wanted: set[str]) -> dict[str, StudyHeader]:
-        """Return the studies with these names."""
+    def _headers(self, sample_ids: set[str]) -> dict[str, StudyHeader]:
+        """Return the headers of the studies by `sample_id`."""
         errors: list[InputError] = []
         headers = {
             header.study.sample_id: header
             for header in self._studies.scan(0, self._studies.count, self._source.split, errors)
-            if header.study.sample_id in wanted
+            if header.study.sample_id in sample_ids
         }
-        if errors and wanted - headers.keys():
-            raise errors[0]  # most likely of the study that is missing
+        if errors and sample_ids - headers.keys():
+            raise errors[0]  # most likely the reason why the study is missing
         return headers
 
     def _pair(self, line: int, row: PreferenceRow, header: StudyHeader) -> _Pair:
@@ -194,18 +194,18 @@ class _Reader:
         prompt = len(self._processor.encode_prompt(example.prompt, len(example.images)))
         answers = _Answers(self._encode(line, "chosen", row, task), self._encode(line, "rejected", row, task))
         if answers.chosen == answers.rejected:
-            raise self._error(line, "rejected", "expected another report than the chosen one, found the same")
+            raise self._error(line, "rejected", "expected a report that differs from the chosen one, found the same")
         for field, ids in answers._asdict().items():
             if prompt + len(ids) > self._window:
-                message = f"expected at most {self._window} tokens with the prompt, found {prompt + len(ids)}"
+                message = f"expected at most {self._window} tokens including the prompt, found {prompt + len(ids)}"
                 raise self._error(line, field, message)
         return _Pair(header.number, task, len(example.images), prompt, answers)
 
     def _task(self, line: int, row: PreferenceRow, examples: Mapping[Task, Example]) -> Task:
-        """Return the task whose prompt a row has, or the only task of the source."""
+        """Return the task that the prompt of a row belongs to, or the only task of the source."""
         if row.prompt is None:
             if len(examples) > 1:
-                message = f"expected a prompt, which tells whether the task is {' or '.join(examples)}, found none"
+                message = f"expected a prompt, since the source has the tasks {' and '.join(examples)}, found none"
                 raise self._error(line, "prompt", message, ErrorCode.MISSING_FIELD)
             return next(iter(examples))
         for task, example in examples.items():
@@ -214,13 +214,17 @@ class _Reader:
         raise self._error(
             line,
             "prompt",
-            f"expected the prompt that the manifest gives for the task {' or '.join(examples)} with this preset and "
-            "drop, found another; remove the field to use that of the manifest",
+            f"expected the prompt of the study in the manifest for the task {' or '.join(examples)}, with the `preset` "
+            "and `drop` of the run, found another; remove the field if the source has one task",
             ErrorCode.MISMATCH,
         )
 
     def _encode(self, line: int, field: str, row: PreferenceRow, task: Task) -> list[int]:
-        """Return the tokens of a report, which must be one that the model can be trained to write."""
+        """Return the tokens of a report.
+
+        Raises:
+            InputError: the report is not in the model's format.
+        """
         report: str = getattr(row, field)
         if task == "grounded":
             parsed = parse_report(report)
@@ -229,7 +233,7 @@ class _Reader:
             is_valid = not FORMAT_TOKEN.search(report) and WORD.search(report) is not None
         if not is_valid:
             form = "sentences as <obj>text<box><x10><y20><x30><y40></box></obj>" if task == "grounded" else "plain text"
-            message = f"expected a report in the model's format for the task {task} ({form}), found another"
+            message = f"expected a report in the model's format for the task {task} ({form}), found another format"
             raise self._error(line, field, message, ErrorCode.INVALID_FORMAT)
         return self._processor.encode_target(build_target(report))
 

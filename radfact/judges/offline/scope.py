@@ -69,7 +69,7 @@ _UNSEEN = re.compile(rf"\b(?:cannot|can not|could not) (?:be )?{_ADVERBS}{_PERCE
 """The subject before such a phrase was not seen, even a definite one: "the nodule of the CT cannot be identified"."""
 _SUSPECTED = re.compile(r"\b(?:suggested|suspected|questioned|postulated)(?= [.,;]|$| (?:on|in|at|by)\b)")
 """The subject before such a participle is possible: "trace effusions suggested"; advice is excluded."""
-_ADVISED = frozenset(
+_EXAMINATION_WORDS = frozenset(
     {"ct", "mri", "imaging", "film", "radiograph", "view", "study", "examination", "evaluation", "correlation"}
 )
 _INVERTED = frozenset({"is", "are", "is there", "does", "do", "could", "can", "has", "any"})
@@ -102,7 +102,7 @@ def read_scope(tokens: Sequence[Token]) -> Scope:
     uncertain = {i for span in _spans(_DOUBTS, text, owners, tokens) for i in span} | set(_questioned(tokens))
     for match in _SUSPECTED.finditer(text):
         span = _span_before(tokens, owners[match.start()], 0)
-        if not any(_ADVISED.intersection(tokens[i].words) for i in span):
+        if not any(_EXAMINATION_WORDS.intersection(tokens[i].words) for i in span):
             uncertain.update(span)
     historical = {i for span in _spans(_PAST, text, owners, tokens) for i in span}
     unasserted = {i for span in _spans(_HISTORIES, text, owners, tokens) for i in span}

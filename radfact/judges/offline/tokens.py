@@ -11,10 +11,10 @@ _MEASURE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*(?:x|by|×|-|to)\s*(\d+(?:\.\d+)?))
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _STOPS = frozenset({";", ".", "(", ")", "?"})
 
-_MOVED = frozenset({"pulled", "withdrawn"})
-_TO_A_DEPTH = frozenset({"back", "by", "to", "into", "slightly", "approximately", "about", "partially"})
-_PARTLY = frozenset({"partially", "partly", "slightly"})
-"""Words beside a verb of removal that only moves a device: "pulled BACK", "PARTIALLY withdrawn"."""
+_REMOVAL_VERBS = frozenset({"pulled", "withdrawn"})
+_MOVE_WORDS = frozenset({"back", "by", "to", "into", "slightly", "approximately", "about", "partially"})
+_PARTIAL_WORDS = frozenset({"partially", "partly", "slightly"})
+"""Words before a removal verb for a device that was only moved, as `_MOVE_WORDS` after it: "PARTIALLY withdrawn"."""
 
 MAX_CHARACTERS = 5_000
 """Maximum length of a sentence that is split and read. The longest of the 22,820 sentences of IU-Xray has 273."""
@@ -93,9 +93,9 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
         i += length
     _close_contrast(tokens)
     for before, token, following in zip([None, *tokens], tokens, tokens[1:], strict=False):
-        if token.words[-1] in _MOVED and (
-            (before is not None and before.words[0] in _PARTLY)
-            or following.words[0] in _TO_A_DEPTH
+        if token.words[-1] in _REMOVAL_VERBS and (
+            (before is not None and before.words[0] in _PARTIAL_WORDS)
+            or following.words[0] in _MOVE_WORDS
             or "measure" in following.meanings
         ):
             token.meanings = {"filler": token.meanings.get("filler", "")}
