@@ -1,4 +1,4 @@
-"""What post-training by scores changes: supervised training, GRPO with two rewards, and DPO, compared on phantoms.
+"""Compare ways of post-training on phantoms: supervised training, GRPO with two rewards, and DPO.
 
     python tests/benchmarks/bench_post_training.py --out runs/post-training
 
