@@ -141,6 +141,7 @@ def test_partial_clearing_leaves_the_finding(premise: str) -> None:
     [
         "The endotracheal tube has been pulled back 2 cm.",
         "The endotracheal tube was partially withdrawn.",
+        "The endotracheal tube was partially withdrawn",
         "The endotracheal tube was withdrawn to the level of the clavicles.",
     ],
 )

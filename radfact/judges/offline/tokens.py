@@ -92,11 +92,10 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
         tokens.append(Token(tuple(words[i : i + length]), meanings, begin, end, is_plural))
         i += length
     _close_contrast(tokens)
-    for before, token, following in zip([None, *tokens], tokens, tokens[1:], strict=False):
+    for before, token, following in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
         if token.words[-1] in _REMOVAL_VERBS and (
             (before is not None and before.words[0] in _PARTIAL_WORDS)
-            or following.words[0] in _MOVE_WORDS
-            or "measure" in following.meanings
+            or (following is not None and (following.words[0] in _MOVE_WORDS or "measure" in following.meanings))
         ):
             token.meanings = {"filler": token.meanings.get("filler", "")}
     return tokens
