@@ -113,7 +113,8 @@ class VLLMEngine:
             engine._initialize("model", options, folder, embedder, arguments, field)
         engine._has_sleep_mode = has_sleep_mode
         try:
-            engine._call_workers("update_config", {"load_config": {"load_format": "auto"}})
+            changes = {"load_config": {"load_format": "auto"}}
+            engine._load(engine._engine.collective_rpc("update_config", args=(changes,)))
             engine.sleep()
         except BaseException:
             engine.close()
@@ -155,20 +156,20 @@ class VLLMEngine:
             RunError: vLLM cannot load the weights, or died.
         """
         if self._has_sleep_mode:
-            self._run(self._engine.wake_up(["weights"]))
-        self._call_workers("reload_weights")
+            self._load(self._engine.wake_up(["weights"]))
+        self._load(self._engine.collective_rpc("reload_weights"))
         if self._has_sleep_mode:
-            self._run(self._engine.wake_up(["kv_cache"]))
-        self._run(self._engine.reset_prefix_cache())
+            self._load(self._engine.wake_up(["kv_cache"]))
+        self._load(self._engine.reset_prefix_cache())
 
     def sleep(self) -> None:
         """Free the memory of weights and caches until `load_weights`, if the platform has sleep mode."""
         if self._has_sleep_mode:
             self._run(self._engine.sleep(level=2))
 
-    def _call_workers(self, method: str, *arguments: Any) -> None:
+    def _load(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         try:
-            self._run(self._engine.collective_rpc(method, args=arguments))
+            self._run(coroutine)
         except Exception as error:
             raise RunError(f"vLLM cannot load the weights ({error}); {ENGINE_ERROR_HINT}") from None
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from maira.generate import vllm_engine
+from maira.generate.vllm_engine import VLLMEngine
 from radfact.errors import RunError
 
 
@@ -40,3 +42,38 @@ def test_an_engine_with_grammar_support_is_accepted(monkeypatch: pytest.MonkeyPa
     engine = Engine(second=False)
     assert start(engine, monkeypatch) is engine
     assert not engine.ended
+
+
+class SleepingEngine:
+    """Stands for vLLM's, which fails in one of its calls."""
+
+    def __init__(self, failing: str) -> None:
+        self.failing = failing
+
+    async def call(self, name: str) -> None:
+        if name == self.failing:
+            raise ValueError("CUDA out of memory")
+
+    def wake_up(self, tags: list[str]) -> Any:
+        return self.call(*tags)
+
+    def collective_rpc(self, method: str) -> Any:
+        return self.call(method)
+
+    def reset_prefix_cache(self) -> Any:
+        return self.call("prefix_cache")
+
+
+@pytest.mark.parametrize("failing", ["weights", "reload_weights", "kv_cache", "prefix_cache"])
+def test_an_engine_that_cannot_load_weights_ends_with_an_explanation(failing: str) -> None:
+    engine = VLLMEngine.__new__(VLLMEngine)
+    engine._engine, engine._has_sleep_mode, engine._loop = SleepingEngine(failing), True, asyncio.new_event_loop()
+    thread = Thread(target=engine._loop.run_forever)
+    thread.start()
+    try:
+        with pytest.raises(RunError, match=r"cannot load the weights \(CUDA out of memory\)"):
+            engine.load_weights()
+    finally:
+        engine._loop.call_soon_threadsafe(engine._loop.stop)
+        thread.join()
+        engine._loop.close()
