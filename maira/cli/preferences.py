@@ -16,6 +16,7 @@ from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.outputs import Output
 from radfact.options import only, parse_key_values
+from radfact.records import validate_model
 
 
 @with_options
@@ -63,12 +64,13 @@ def preferences(
 
     if len(drafts) < 2:
         raise InputError(f"expected at least two files of drafts, found {len(drafts)}", field="drafts")
-    config = RewardConfig(
-        scores=_weights(scores),
-        length_penalty=length_penalty,
-        format_penalty=format_penalty,
-        options={"judge": "offline", **parse_key_values(reward_option or (), "reward_option")},
-    )
+    values = {
+        "scores": _weights(scores),
+        "length_penalty": length_penalty,
+        "format_penalty": format_penalty,
+        "options": {"judge": "offline", **parse_key_values(reward_option or (), "reward_option")},
+    }
+    config = validate_model(RewardConfig, values)
     reward = ReportReward(config, scores_field="scores", options_field="reward_option")
     studies, _ = read_studies(manifest)
     pairs = make_preferences(

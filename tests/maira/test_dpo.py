@@ -517,6 +517,7 @@ def test_a_margin_and_the_penalties_of_grpo_decide(
         (["--scores", "findings=much"], "--scores"),
         (["--scores", "no_such_score=1"], "--scores"),
         (["--reward-option", "no_such_option=1"], "--reward-option"),
+        (["--length-penalty", "inf"], "--length-penalty"),
     ],
 )
 def test_wrong_options_are_refused(
