@@ -14,7 +14,7 @@ from maira.judge.dataset import ChatDataset, open_chat_dataset
 from maira.judge.run_config import JudgeTrainConfig, check_folder
 from maira.model.checkpoint import checkpoint_folder, fingerprint
 from maira.train import attention, lora
-from maira.train.components import weight_dtype
+from maira.train.components import check_context, weight_dtype
 from maira.train.data.packing import PackedBatch, StepTotals
 from maira.train.export import gather_weights
 from maira.train.logging import MetricsLogger
@@ -95,6 +95,7 @@ def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, 
         "reading conversations",
         lambda on_progress: open_chat_dataset(config, config.train, tokenizer, ends, on_progress),
     )
+    check_context(dataset.table, model.config, dataset.sample_id)
     _check_window(model.config, dataset)
     training = JudgeLossModel(model, attention_kernel(config, context))
     if config.lora:
