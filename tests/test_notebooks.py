@@ -13,7 +13,13 @@ from execute import FOLDER, METADATA, execute_notebook, read_notebook
 
 nbformat = pytest.importorskip("nbformat")
 
-NAMES = ["compare_metrics_and_judges", "score_your_reports", "train_on_phantoms", "what_radfact_sees"]
+NAMES = [
+    "compare_metrics_and_judges",
+    "post_train_on_phantoms",
+    "score_your_reports",
+    "train_on_phantoms",
+    "what_radfact_sees",
+]
 VARIES = "varies"
 """Tag of cells whose numbers depend on the processor, because rounding errors grow during training."""
 MAX_CPU_SECONDS = 2 * 120

@@ -36,11 +36,9 @@ SEEDS = (0, 1, 2)
 REWARD = ("--scores", "findings=0.5,spatial_f1=0.5")
 F1 = {f"{kind}_f1": (f"{kind}_precision", f"{kind}_recall") for kind in ("logical", "grounding", "spatial")}
 MEANS = ("findings", "rouge_l")
-STATISTICS = {
-    "words": "words per report",
-    "normal_sentence_share": "share of normal sentences",
-    "boxes_per_sentence": "boxes per sentence",
-}
+SHOWN = {"spatial_f1": "spatial F1", "logical_f1": "logical F1", "findings": "findings", "rouge_l": "ROUGE-L"}
+"""Scores of the printed table; `results.json` has all."""
+STATISTICS = ("words", "normal_sentence_share", "boxes_per_sentence")
 REPLICATES = 1000
 
 
@@ -268,20 +266,20 @@ def main() -> None:
 
 
 def print_table(table: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the scores of all arms as a Markdown table.
+    """Print a Markdown table of scores, with the intervals of their differences from the baseline.
 
     Args:
         table: as in `results.json`.
     """
-    scores = (*F1, *MEANS)
-    print("| arm |", *(f"{name} |" for name in (*scores, *STATISTICS.values(), "processor minutes")))
-    print("|---|", *("---|" for _ in range(len(scores) + len(STATISTICS) + 1)), sep="")
+    print("| arm |", " | ".join([*SHOWN.values(), "words per report", "processor minutes"]), "|")
+    print("|---" * (len(SHOWN) + 3), "|", sep="")
     for arm, row in table.items():
-        cells = [f"{row[name]['mean']:.3f} ({row[name]['difference']:+.3f}, " for name in scores]
-        spans = ["{:+.3f} to {:+.3f})".format(*row[name]["difference_interval"]) for name in scores]
-        form = [f"{row[name]:.2f}" for name in (*STATISTICS, "processor_minutes")]
-        label = ARMS[arm].label if arm in ARMS else "shipped checkpoint"
-        print("|", " | ".join([label, *map("".join, zip(cells, spans, strict=True)), *form]), "|")
+        cells = [ARMS[arm].label if arm in ARMS else "shipped checkpoint"]
+        for name in SHOWN:
+            low, high = row[name]["difference_interval"]
+            cells.append(f"{row[name]['mean']:.3f}" + ("" if arm == BASELINE else f" ({low:+.3f} to {high:+.3f})"))
+        minutes = f"{row['processor_minutes']:.1f}" if arm in ARMS else "-"
+        print("|", " | ".join([*cells, f"{row['words']:.1f}", minutes]), "|")
 
 
 if __name__ == "__main__":
