@@ -2,10 +2,10 @@
 
     python tests/benchmarks/bench_post_training.py --out runs/post-training
 
-All arms continue from the shipped checkpoint, on the same 2,000 phantom studies, and are compared on 200 studies that
-were used for nothing else. Options were chosen on 200 further studies (series 2). The numbers of steps are such that
-every arm takes about the same processor time, which is measured and part of the table. Runs that are done are kept, so
-the script can be stopped and started again; the time of a run that was stopped counts only its last part.
+All arms continue training the shipped checkpoint, draw from the same 2,000 phantom studies, and are compared on 200
+test studies. Options were chosen on 200 validation studies (series 2). The number of steps is set so that every arm
+takes similar processor time, which is measured and reported. Completed runs are not repeated, so an interrupted script
+can be restarted. The time of an interrupted run covers only its last part.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ REPLICATES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A way to train the checkpoint further.
+    """One arm of the comparison.
 
     Attributes:
-        label: in the table.
-        config: run config.
-        batch: samples, responses or preferences of a step.
+        label: name in the table.
+        config: file name of the run config.
+        batch: samples, responses or preference pairs per step.
         steps: optimizer steps.
-        options: overrides of the run config.
+        options: further overrides of the run config.
     """
 
     label: str
@@ -71,7 +71,7 @@ BASELINE = "supervised"
 
 
 class Recorder:
-    """Runs commands of maira once, and keeps the processor time of each in a file.
+    """Runs each `maira` command once and saves its processor time to a file.
 
     Args:
         out: folder of the benchmark.
@@ -83,11 +83,14 @@ class Recorder:
             (out / name).mkdir(parents=True, exist_ok=True)
 
     def run(self, name: str, *arguments: object) -> None:
-        """Run a command unless it is done.
+        """Run a command unless it has already completed.
 
         Args:
-            name: of the work.
-            arguments: of the command.
+            name: name of the log and of the file with the time.
+            arguments: arguments of `maira`.
+
+        Raises:
+            RuntimeError: the command fails.
         """
         seconds = self.out / "seconds" / f"{name}.json"
         if seconds.exists():
@@ -104,10 +107,10 @@ class Recorder:
         write_json(seconds, usage.ru_utime + usage.ru_stime)
 
     def minutes(self, arm: str) -> float:
-        """Return the processor time of all runs of an arm, without that of drafting the test studies.
+        """Return the processor minutes of all seeds of an arm, excluding generation on the test studies.
 
         Args:
-            arm: of `ARMS`.
+            arm: key of `ARMS`.
         """
         paths = [path for path in self.out.glob(f"seconds/{arm}-*.json") if not path.stem.endswith(".draft")]
         return sum(float(read_json(path)) for path in paths) / 60
@@ -133,12 +136,12 @@ def make_studies(recorder: Recorder) -> dict[str, Path]:
 
 
 def train(arm: str, seed: int, manifests: Mapping[str, Path], recorder: Recorder) -> Path:
-    """Train an arm with a seed, draft the test studies, and return the drafts.
+    """Train an arm with a seed, generate drafts of the test studies, and return their path.
 
     Args:
-        arm: of `ARMS`.
-        seed: of the run.
-        manifests: of the phantoms.
+        arm: key of `ARMS`.
+        seed: seed of the run.
+        manifests: manifests by name, from `make_studies`.
         recorder: runs the commands.
     """
     name, spec = f"{arm}-{seed}", ARMS[arm]
@@ -170,12 +173,12 @@ def train(arm: str, seed: int, manifests: Mapping[str, Path], recorder: Recorder
 
 
 def draft(checkpoint: Path, name: str, manifest: Path, recorder: Recorder) -> Path:
-    """Draft the test studies, and return the drafts.
+    """Generate drafts of the test studies, and return their path.
 
     Args:
-        checkpoint: of the model.
-        name: of the model.
-        manifest: of the test studies.
+        checkpoint: folder of the checkpoint.
+        name: name of the model.
+        manifest: manifest of the test studies.
         recorder: runs the command.
     """
     drafts = recorder.out / "drafts" / f"{name}.jsonl"
@@ -185,11 +188,11 @@ def draft(checkpoint: Path, name: str, manifest: Path, recorder: Recorder) -> Pa
 
 
 def score(drafts: Path, manifest: Path) -> tuple[dict[str, Sequence[float]], dict[str, float]]:
-    """Return the scores of each study, and the means of the form of the reports.
+    """Return the scores of each study, and the means of `STATISTICS`.
 
     Args:
-        drafts: of a model.
-        manifest: of the test studies.
+        drafts: drafts of a model.
+        manifest: manifest of the test studies.
     """
     metrics = ["radfact", *MEANS]
     result = evaluate(read_candidates_and_references(drafts, manifest), metrics, judge="offline", bootstrap=0)
@@ -200,10 +203,10 @@ def score(drafts: Path, manifest: Path) -> tuple[dict[str, Sequence[float]], dic
 
 
 def summarize(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return mean and interval of each score of each arm, and of its difference from the baseline.
+    """Return the mean and interval of each score of each arm, and of its difference from the baseline.
 
-    The score of an arm is the mean over its seeds. Intervals are 95 % bootstrap intervals over studies, the same draws
-    for all models; they do not contain the variation between seeds, whose scores are listed.
+    The score of an arm is the mean over its seeds. The 95% intervals are by bootstrap over studies, with the same draws
+    for all models. They do not include the variation between seeds, whose scores are listed.
 
     Args:
         scores: values of each study by score, by model (`ARM-SEED`, or the name of an arm with one model).
