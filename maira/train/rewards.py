@@ -87,8 +87,8 @@ class ReportReward:
 def excess_length(words: int, reference_words: int) -> float:
     """Return the excess length of a report: 0 up to 1.5 times the words of its reference, then linear to 1 at twice.
 
-    Wordings of the same findings differ in length. If every extra word had a cost, the model would learn to prefer the
-    shortest wording, since the length is a much clearer signal than the scores.
+    Reports of the same findings differ in length. A cost for every extra word would rank reports that the scores do not
+    distinguish, and the model may learn the shortest wording.
 
     Args:
         words: number of words of the report.
