@@ -48,7 +48,7 @@ def test_each_ablation_config_differs_from_its_base_by_one_component(folder: str
 
 def test_shipped_configs_are_valid_and_have_unique_folders() -> None:
     folders = [read_train_config(path).out for path in CONFIGS.rglob("*.yaml") if path.parent.name != "judges"]
-    assert len(folders) == 8 + 2 * len(ROWS)
+    assert len(folders) == 10 + 2 * len(ROWS)
     assert len(set(folders)) == len(folders)
 
 
