@@ -127,7 +127,7 @@ def make_studies(recorder: Recorder) -> dict[str, Path]:
     for name, split, count, series in (
         ("train", "train", 2000, 3),
         ("pairs", "train", 480, 3),
-        ("test", "test", 200, 12),
+        ("test", "test", 200, 13),
     ):
         manifests[name] = recorder.out / name / "manifest.jsonl"
         place = ("--split", split, "--out", recorder.out / name)
