@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import smollm2
 import yaml
 from ports import free_port
@@ -68,16 +67,3 @@ def test_vllm_knows_the_options_of_the_70b_judge(vllm_python: Path, tmp_path: Pa
     printed = subprocess.check_output(command, env=environment | VLLM_ENVIRONMENT, text=True)
     parsed = [json.loads(line) for line in printed.splitlines()]
     assert parsed == [["/data/Meta-Llama-3-70B-Instruct", ["judge"], 4, 8000]] * 2
-
-
-def test_a_ray_cluster_of_two_nodes_scores_and_requires_its_token(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
-    environment = slurm_environment(tmp_path, 2, nodes=2, RAY_PORT=str(free_port()))
-    commands = f"""
-        if RAY_AUTH_TOKEN=another ray status; then exit 9; fi
-        radfact score {PAIRS} --judge offline --engine ray --workers 2 --out results
-        ray status
-    """
-    printed = _run("ray.sh", ["bash", "-ec", commands], environment, tmp_path)
-    assert "/2.0 CPU" in printed
-    assert (tmp_path / "results" / "scores.json").exists()

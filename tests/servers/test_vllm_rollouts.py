@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -127,11 +128,14 @@ def test_a_run_of_two_processes_equals_one_with_transformers(folder: Path, tmp_p
     command = [str(VLLM_PYTHON), "-m", "torch.distributed.run", "--nproc-per-node", "2", str(HERE / "vllm_maira.py")]
     command += ["train", str(tmp_path / "config.yaml"), f"out={tmp_path / 'vllm'}", "parallel=fsdp"]
     command += ["grpo.engine=vllm", "grpo.engine_args={enforce_eager: true}"]
-    paths = {"PYTHONPATH": str(ROOT / "tests" / "maira"), "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        command, env=os.environ | VLLM_ENVIRONMENT | paths, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    # Sockets of vLLM are in this folder, and the path of a socket has at most 107 characters.
+    with TemporaryDirectory() as temporary:
+        paths = {"PYTHONPATH": str(ROOT / "tests" / "maira"), "TMPDIR": temporary}
+        done = subprocess.run(
+            command, env=os.environ | VLLM_ENVIRONMENT | paths, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert not list(Path(temporary).glob("maira-language-model-*"))
     train(TrainConfig.model_validate(config))
     ours, expected = (
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
@@ -141,4 +145,3 @@ def test_a_run_of_two_processes_equals_one_with_transformers(folder: Path, tmp_p
     for row, other in zip(ours, expected, strict=True):
         assert [row[name] for name in CLOSE] == pytest.approx([other[name] for name in CLOSE], rel=1e-3, abs=1e-6)
     assert expected[0]["reward"] != expected[1]["reward"]
-    assert not list(tmp_path.glob("maira-language-model-*"))
