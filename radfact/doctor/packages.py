@@ -105,9 +105,10 @@ def install_line(extra: str) -> str:
 def installed(name: str) -> str | None:
     """Return the version of a distribution; None if it is not installed or has no version."""
     try:
-        # A failed installation leaves a folder without a version.
+        # A failed installation leaves a folder without a version. The package importlib_metadata, once imported, reads
+        # the metadata also for importlib.metadata, and raises FileNotFoundError for such a folder.
         return metadata.version(name) or None
-    except (metadata.PackageNotFoundError, KeyError):
+    except (metadata.PackageNotFoundError, KeyError, FileNotFoundError):
         return None
 
 

@@ -84,7 +84,11 @@ def test_a_package_of_an_extra_outside_its_range_concerns_its_commands_alone(
     assert commands["radfact score"]["status"] == "ok"
 
 
-def test_an_empty_folder_of_a_distribution_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reader", ["importlib.metadata", "importlib_metadata"])
+def test_an_empty_folder_of_a_distribution_is_not_installed(
+    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(reader)
     (tmp_path / "rich-99.dist-info").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     assert packages.installed("rich") is None
