@@ -8,7 +8,6 @@ Source: Rafailov et al., "Direct Preference Optimization", 2023, section 4.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from maira.runtime.signals import TerminationSignal
 from maira.train.config.run_config import DpoConfig, TrainConfig
 from maira.train.data.batches import EncodedRow, StepBatches, collate_row, encode_row, iterate_steps
 from maira.train.data.packing import PackedBatch, StepTotals
@@ -31,11 +31,15 @@ from maira.train.generation import evaluation_mode
 from maira.train.logging import MetricsLogger
 from maira.train.loss import Losses, token_losses
 from maira.train.parallel import ParallelModel
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_json, write_json
 
 REFERENCE_FILE = "reference_log_probs.json"
 """File in the folder of a run with the log-probabilities of the reference model."""
+_ROWS_PER_SAVE = 200
+"""Rows of a process after which the log-probabilities of the reference model are saved."""
+_LogProbs = dict[int, tuple[float, ...]]
+"""Log-probabilities of the chosen and rejected report by the index of the pair, NaN for a pair that cannot be read."""
 _STATISTICS = ("pairs", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "nll_loss")
 """Sums over the pairs of a row, with the names that TRL uses for their means."""
 
@@ -89,7 +93,8 @@ class DpoObjective:
     """DPO objective: yields the preference pairs of each step with their log-probabilities under the initial weights.
 
     The reference log-probabilities are computed before the first step and saved to the folder of the run, so that the
-    reference model needs no memory during training, and a resumed run uses the same values.
+    reference model needs no memory during training, and a resumed run uses the same values. They are also saved while
+    they are computed, so that a run that was interrupted there computes only the missing ones.
 
     Args:
         config: run config.
@@ -114,19 +119,22 @@ class DpoObjective:
         self._config, self._dataset, self._schedule = config, dataset, schedule
         self._model, self._context, self._fingerprint, self._log = model, model.context, fingerprint, log
 
-    def iterate(self, first_step: int) -> Generator[StepBatches]:
+    def iterate(self, first_step: int, termination: TerminationSignal) -> Generator[StepBatches]:
         """Yield the steps of a run with the rows of this process.
 
         Args:
             first_step: from 0.
+            termination: ends the computation of the reference log-probabilities once any process has received it.
 
         Raises:
             InputError: a sample cannot be read, or the run resumes without its reference log-probabilities.
+            RunError: the run was terminated before its first step.
         """
-        self._dataset.reference_log_probs = self._load(first_step)
-        if self._dataset.reference_log_probs is None:
-            self._dataset.reference_log_probs = self._compute()
-            self._save(self._dataset.reference_log_probs)
+        log_probs = self._load(first_step)
+        if missing := len(self._dataset.table) - len(log_probs):
+            self._log.info(f"computing the reference log-probabilities of {missing} pairs")
+            self._compute(log_probs, termination)
+        self._dataset.reference_log_probs = np.array([log_probs[index] for index in range(len(log_probs))])
         rank, size = self._context.rank, self._context.size
         workers = self._config.workers
         with closing(
@@ -149,27 +157,34 @@ class DpoObjective:
         means = {name: value / max(1.0, pairs) for name, value in zip(_STATISTICS[1:], sums, strict=True)}
         return {"loss": loss, **means}
 
-    def _load(self, first_step: int) -> npt.NDArray[np.float64] | None:
+    def _load(self, first_step: int) -> _LogProbs:
         """Return the reference log-probabilities saved by an earlier start of this run, in all processes."""
         file = self._config.out / REFERENCE_FILE
-        values: npt.NDArray[np.float64] | None = None
+        log_probs: _LogProbs = {}
         if self._context.is_main and file.exists():
             content = read_json(file)
             if isinstance(content, dict) and content.get("key") == self._key:
-                values = np.array(content["log_probs"], np.float64).reshape(-1, 2)
-        values = self._context.gather(values)[0]
-        if values is None and first_step:
+                pairs = enumerate(content["log_probs"])
+                log_probs = {index: tuple(np.array(pair, float)) for index, pair in pairs if pair is not None}
+        log_probs = self._context.gather(log_probs)[0]
+        if first_step and len(log_probs) < len(self._dataset.table):
             raise InputError(
                 f"expected the reference log-probabilities of this run, which resumes at step {first_step}; restore "
                 "the file, or set another `out`",
                 code=ErrorCode.MISMATCH,
                 file=file,
             )
-        return values
+        return log_probs
 
-    def _save(self, values: npt.NDArray[np.float64]) -> None:
+    def _save(self, log_probs: _LogProbs, own: _LogProbs) -> None:
+        """Add the log-probabilities computed in each process, and save all; called by all processes."""
+        for computed in self._context.gather(own):
+            log_probs.update(computed)
+        own.clear()
         if self._context.is_main:
-            rows = [[None if math.isnan(value) else value for value in row] for row in values.tolist()]
+            # null for a pair that is not computed yet, [null, null] for one that cannot be read
+            pairs = [log_probs.get(index) for index in range(len(self._dataset.table))]
+            rows = [pair and [None if np.isnan(value) else float(value) for value in pair] for pair in pairs]
             write_json(self._config.out / REFERENCE_FILE, {"key": self._key, "log_probs": rows})
 
     @property
@@ -179,34 +194,45 @@ class DpoObjective:
         digest.update(self._dataset.table.tobytes())
         return digest.hexdigest()[:16]
 
-    def _compute(self) -> npt.NDArray[np.float64]:
-        """Compute the reference log-probabilities, (pairs, 2); called by all processes."""
-        self._log.info(f"computing the reference log-probabilities of {len(self._dataset.table)} pairs")
-        values = np.zeros((len(self._dataset.table), 2))
+    def _compute(self, log_probs: _LogProbs, termination: TerminationSignal) -> None:
+        """Compute and save the missing reference log-probabilities; called by all processes.
+
+        Raises:
+            RunError: a process received a termination signal.
+        """
+        pairs = len(self._dataset.table)
+        # The same rows as in a run without interruption, so that rounding is the same.
         rows = _reference_rows(self._schedule.lengths, self._config.token_budget)
+        rows = [row for row in rows if not log_probs.keys() >= set(row)]
         own = rows[self._context.rank :: self._context.size]
         # Processes exchange tensors in every row, so each needs the same number of rows.
         own += rows[:1] * (-(-len(rows) // self._context.size) - len(own))
-        own_count = len(rows[self._context.rank :: self._context.size])
+        computed: _LogProbs = {}
         encode = partial(_encode_pairs, self._dataset, self._config.faults.unreadable == "skip")
         with (
             evaluation_mode(self._model.wrapped),
             torch.no_grad(),
             closing(map_in_workers(encode, own, self._config.workers)) as encoded,
         ):
-            for number, (row, pairs) in enumerate(zip(own, encoded, strict=True)):
-                self._context.wait()  # processes that have failed report it here
-                samples = EncodedRow([sample for pair in pairs for sample in pair.samples], [])
+            for number, (row, encoded_pairs) in enumerate(zip(own, encoded, strict=True)):
+                # Processes that have failed report it here.
+                is_terminated = any(self._context.gather(termination.is_received))
+                if is_terminated or (number and number % _ROWS_PER_SAVE == 0):
+                    self._save(log_probs, computed)
+                    self._log.info(f"reference log-probabilities of {len(log_probs)} of {pairs} pairs computed")
+                if is_terminated:
+                    raise RunError(
+                        "terminated while the reference log-probabilities were computed; the same command resumes",
+                        code=ErrorCode.INTERRUPTED,
+                    )
+                samples = EncodedRow([sample for pair in encoded_pairs for sample in pair.samples], [])
                 batch = collate_row(samples, StepTotals(1, 1), self._dataset)
                 with self._context.collective_section():
                     losses = self._model(batch.to(self._context.device))
-                if number < own_count:
-                    values[row] = math.nan
-                    readable = [index for index, pair in zip(row, pairs, strict=True) if pair.samples]
-                    values[readable] = -losses.per_sample.view(-1, 2).double().cpu().numpy()
-        total = torch.from_numpy(values).to(self._context.device)
-        with self._context.collective_section():
-            return self._context.sum(total).cpu().numpy()
+                values = iter((-losses.per_sample.view(-1, 2)).tolist())
+                for index, pair in zip(row, encoded_pairs, strict=True):
+                    computed[index] = tuple(next(values)) if pair.samples else (np.nan, np.nan)
+        self._save(log_probs, computed)
 
 
 def _encode_pairs(dataset: PreferenceDataset, skips: bool, row: Sequence[int]) -> list[EncodedRow]:

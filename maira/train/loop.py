@@ -82,15 +82,16 @@ class Objective(Protocol):
 
     statistics: Sequence[str]
 
-    def iterate(self, first_step: int) -> Generator[StepBatches]:
+    def iterate(self, first_step: int, termination: TerminationSignal) -> Generator[StepBatches]:
         """Yield the steps of a run with the rows of this process.
 
         Args:
             first_step: from 0.
+            termination: ends work before the first step once any process has received it.
 
         Raises:
             InputError: a sample cannot be read.
-            RunError: the rows cannot be made.
+            RunError: the rows cannot be made, or the run was terminated before its first step.
         """
 
     def after_backward(
@@ -155,7 +156,7 @@ class Trainer:
             RunError: an anomaly ended the run, a process received a termination signal, or a process died.
         """
         config, context = self.config, self.context
-        with closing(self._iterate_steps()) as steps:
+        with closing(self._iterate_steps(termination)) as steps:
             self.model.wrapped.train()
             self._validate()
             while self.step < self.schedule.steps:
@@ -334,9 +335,9 @@ class Trainer:
                 except (InputError, OSError) as error:  # training continues without the plot
                     self.log.info(f"{PLOT_FILE} is not drawn: {error}")
 
-    def _iterate_steps(self) -> Generator[StepBatches]:
+    def _iterate_steps(self, termination: TerminationSignal) -> Generator[StepBatches]:
         if self.objective is not None:
-            return self.objective.iterate(self.step)
+            return self.objective.iterate(self.step, termination)
         return iterate_steps(
             self.dataset,
             self.schedule,

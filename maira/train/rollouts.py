@@ -23,6 +23,7 @@ from maira.model.grammar import Allow, Grammar, Vocabulary
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import Example, UnusedInputWarning, drop_inputs, make_example
+from maira.runtime.signals import TerminationSignal
 from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.data.batches import (
     EncodedRow,
@@ -168,16 +169,18 @@ class RolloutSampler:
         self._window = context_window(model.training.model.config.text_config)
         self._rows: list[PackedBatch] = []
 
-    def iterate(self, first_step: int) -> Generator[StepBatches]:
+    def iterate(self, first_step: int, termination: TerminationSignal) -> Generator[StepBatches]:
         """Yield the steps of a run with the rows of this process.
 
         Args:
             first_step: from 0, the first one with its responses.
+            termination: unused; there is no work before the first step.
 
         Raises:
             InputError: a sample cannot be read, or vLLM refuses an argument.
             RunError: a metric of the reward fails, or vLLM.
         """
+        del termination
         with self._engine_context() as open_engine:
             for step in range(first_step, self._schedule.steps, self._grpo.num_iterations):
                 batches = self._draw(step, open_engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -25,12 +26,17 @@ from typer.testing import CliRunner
 from data.manifest import read_manifest
 from data.study import Study
 from maira.cli.main import app
+from maira.model.config import read_config
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.task_examples import make_example
+from maira.train import dpo
 from maira.train.config.run_config import DpoConfig, TrainConfig
+from maira.train.cost.workload import measure_workload
+from maira.train.data.batches import EncodedRow, collate_row
 from maira.train.data.dataset import data_fingerprints
 from maira.train.data.packing import EncodedSample, PackedBatch, Preference, StepTotals, collate
+from maira.train.data.preferences import open_preferences
 from maira.train.dpo import _STATISTICS, REFERENCE_FILE, DpoLoss
 from maira.train.loss import Losses, MairaLossModel
 from maira.train.monitoring import NAMES
@@ -230,6 +236,20 @@ def test_the_reference_is_the_initial_model(
             assert log_probs == pytest.approx(expected, rel=1e-4)
 
 
+def test_an_estimate_reads_the_preferences(checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path) -> None:
+    config = config_of(checkpoint, phantoms, preferences, tmp_path)
+    processor = MairaProcessor.from_pretrained(checkpoint)
+    table = open_preferences(config, processor, 4096).table
+    workload = measure_workload(config, read_config(checkpoint))
+    assert workload.answers == len(workload.rows) == 12
+    assert "12 preference pairs" in workload.basis
+    # two answers per pair
+    assert (2 * workload.rows["images"] == table["images"]).all()
+    assert (2 * workload.tokens - (table["prompt"] + table["answer"])).tolist() == [
+        -(answer % 2) for answer in table["answer"].tolist()
+    ]
+
+
 def test_the_record_names_the_preferences(
     finished: Path, checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path
 ) -> None:
@@ -264,6 +284,41 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     train(config, quiet())
     assert metrics(tmp_path / "out") == metrics(finished)
     assert is_same(weights(tmp_path / "out"), weights(finished))
+
+
+@pytest.mark.parametrize("is_terminated", [False, True])
+def test_reference_log_probabilities_are_computed_once(
+    is_terminated: bool,
+    checkpoint: Path,
+    phantoms: Path,
+    preferences: Path,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An interrupted or terminated run keeps the rows that it has computed."""
+    config, rows = config_of(checkpoint, phantoms, preferences, tmp_path / "out"), list[int]()
+    reference = tmp_path / "out" / REFERENCE_FILE
+    monkeypatch.setattr(dpo, "_ROWS_PER_SAVE", 100 if is_terminated else 1)
+
+    def collate(row: EncodedRow, *arguments: Any) -> PackedBatch:
+        rows.append(len(row.samples))
+        if len(rows) == 3:
+            if not is_terminated:
+                raise Interrupted
+            signal.raise_signal(signal.SIGTERM)
+        return collate_row(row, *arguments)
+
+    monkeypatch.setattr(dpo, "collate_row", collate)
+    with pytest.raises(Interrupted) if not is_terminated else raises_code(ErrorCode.INTERRUPTED):
+        train(config, quiet())
+    kept = [pair for pair in json.loads(reference.read_text())["log_probs"] if pair is not None]
+    assert len(kept) == sum(rows[: 3 if is_terminated else 2])
+    repeated = sum(rows) - len(kept)
+    train(config, quiet())
+    assert sum(rows) - repeated == 12
+    assert reference.read_bytes() == (finished / REFERENCE_FILE).read_bytes()
+    assert metrics(tmp_path / "out") == metrics(finished)
 
 
 def test_changed_preferences_are_not_resumed(

@@ -412,6 +412,7 @@ def test_a_pair_of_preferences_takes_two_answers(post_training_file: Path) -> No
         2 * supervised.packing.filled * supervised.packing.rows, rel=0.2
     )
     assert "pairs" in pairs.assumptions
+    assert "one preference pair per study" in pairs.assumptions["samples"]
 
 
 def test_the_mfu_of_a_run_with_generation_is_refused(tmp_path: Path) -> None:

@@ -315,10 +315,7 @@ def _assumptions(
         "samples": workload.basis,
     }
     if config.dpo is not None:
-        assumptions["pairs"] = (
-            "one per study, with two reports as long as its own; the time excludes the reference log-probabilities "
-            "before the first step"
-        )
+        assumptions["pairs"] = "the time excludes the reference log-probabilities before the first step"
     if config.grpo is None:
         return assumptions
     return assumptions | {

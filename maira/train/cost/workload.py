@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from maira.model.config import MairaConfig
+from maira.model.config import MairaConfig, context_window
 from maira.model.prompts import Task
 from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
 from maira.model.tokens import IMAGE
@@ -96,6 +96,8 @@ class Workload:
 def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload:
     """Measure the workload of the data of a configuration; missing sources are replaced by their rows of table 1.
 
+    With `dpo`, a row is a preference pair if all files are there, else a study that stands for one pair.
+
     A missing source is identified by the name of a folder on its path, such as `padchest-gr`. If table 1 has no row of
     that name, the whole table replaces the data.
 
@@ -106,6 +108,8 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
     Raises:
         InputError: the data exist and cannot be read, or have no answers for the tasks.
     """
+    if (pairs := _read_pairs(config, model_config)) is not None:
+        return pairs
     opened = [(source, _open(source)) for source in config.train]
     missing = [(source, reason) for source, reason in opened if isinstance(reason, str)]
     if nameless := [f"{_path(source)} {reason}" for source, reason in missing if _row_of(source) is None]:
@@ -136,6 +140,8 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
     table, weight = np.concatenate(parts), np.array(weights)
     drawn = table[np.random.default_rng(0).choice(len(table), _ROWS, p=weight / weight.sum())]
     own = [f"{total_read:,} studies of the configured data, {method}"] if total_read else []
+    if config.dpo is not None:
+        basis.append("one preference pair per study, of two reports as long as its own")
     answers = round(weight.sum())
     return Workload(answers, drawn, "; ".join([*own, *basis, _on_average(answers, drawn)]))
 
@@ -200,6 +206,25 @@ def _open(source: DataSource) -> StudySource | str:
     return open_source(source) if index.is_file() else "does not exist"
 
 
+def _read_pairs(config: TrainConfig, model_config: MairaConfig) -> Workload | None:
+    """Return the preference pairs of a run; None without `dpo`, or if the model or a file of pairs does not exist."""
+    sources = [source for source in config.train if config.shares(source)]
+    if config.dpo is None or not _has_tokenizer(config):
+        return None
+    if any(isinstance(_open(source), str) or not Path(source.preferences or "").is_file() for source in sources):
+        return None
+    from maira.model.processor import MairaProcessor
+    from maira.train.data.preferences import open_preferences
+
+    processor = MairaProcessor.from_pretrained(config.model)
+    table = open_preferences(config, processor, context_window(model_config.text_config)).table
+    # A row is one of the two answers of a pair, of their mean length.
+    rows = table[list(SAMPLE_LENGTHS.names or ())].astype(SAMPLE_LENGTHS)
+    for name in ("images", "prompt", "answer"):
+        rows[name] //= 2
+    return Workload(len(rows), rows, f"{len(rows):,} preference pairs, tokenized; {_on_average(len(rows), rows)}")
+
+
 def _read_lengths(
     studies: StudySource,
     source: DataSource,
@@ -231,7 +256,7 @@ def _read_lengths(
 
 def _token_counter(config: TrainConfig) -> tuple[Callable[[str], int], str]:
     """Return a function that counts the tokens of a text (estimated without a tokenizer), and its description."""
-    if isinstance(config.model, Path) and (config.model / "config.json").is_file():
+    if _has_tokenizer(config):
         from maira.model.processor import MairaProcessor
 
         tokenizer = MairaProcessor.from_pretrained(config.model).tokenizer
@@ -239,3 +264,7 @@ def _token_counter(config: TrainConfig) -> tuple[Callable[[str], int], str]:
     return lambda text: ceil(
         len(text) / _CHARACTERS_PER_TOKEN
     ), f"{_CHARACTERS_PER_TOKEN:g} characters assumed per token"
+
+
+def _has_tokenizer(config: TrainConfig) -> bool:
+    return isinstance(config.model, Path) and (config.model / "config.json").is_file()
