@@ -156,11 +156,11 @@ class Sampler(LogitsProcessor):
         scores = scores.clone()
         scores[:, self._suppressed] = -torch.inf
         temperatures = [self._temperature] * len(scores)
-        drawn = draw_tokens(scores, temperatures, [rng.random() for rng in self._generators])
+        drawn, _ = draw_tokens(scores, temperatures, [rng.random() for rng in self._generators])
         return torch.full_like(scores, -torch.inf).scatter(-1, drawn[:, None], 0.0)
 
 
-def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> Tensor:
+def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Sample one token per row by inverting the cumulative distribution; used by both engines.
 
     Args:
@@ -169,14 +169,15 @@ def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequenc
         uniforms: random number of each row, in [0, 1).
 
     Returns:
-        (rows,) token ids.
+        (rows,) token ids, and (rows,) their log-probabilities.
     """
     divisors, numbers = torch.tensor([temperatures, uniforms], dtype=torch.float64, device=scores.device)[..., None]
     # In double precision, so that the sums of a large vocabulary keep its rare tokens.
-    sums = (scores.double() / divisors).softmax(-1).cumsum(-1)
+    log_probs = (scores.double() / divisors).log_softmax(-1)
+    sums = log_probs.exp().cumsum(-1)
     # The first token whose sum exceeds the number has a probability above 0.
-    drawn = torch.searchsorted(sums, numbers * sums[:, -1:], right=True)
-    return drawn.clamp(max=scores.shape[1] - 1)[:, 0]
+    drawn = torch.searchsorted(sums, numbers * sums[:, -1:], right=True).clamp(max=scores.shape[1] - 1)
+    return drawn[:, 0], log_probs.gather(-1, drawn)[:, 0]
 
 
 class FiniteCheck(LogitsProcessor):

@@ -64,12 +64,15 @@ class Response:
         cut_off: whether the token limit ended the text, instead of the model.
         seconds: share of the time of everything that ran together.
         ids: tokens of the response, with the one that ends it.
+        log_probs: log-probability of each token in the distribution that it was sampled from, NaN if unknown; only from
+            vLLM, and empty without sampling.
     """
 
     text: str
     cut_off: bool
     seconds: float
     ids: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

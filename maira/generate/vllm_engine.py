@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from importlib.metadata import version
+from math import nan
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -267,6 +268,7 @@ class VLLMEngine:
             max_tokens=request.max_new_tokens,
             stop_token_ids=sorted(self._ends_of(request)),
             # The processor marks tokens by their score: those that the limit decided, and the end of a broken response.
+            # The score of another sampled token is its log-probability.
             logprobs=0,
             detokenize=False,
             extra_args={FORM: None if self.options.free else request.form, SAMPLING: sampling},
@@ -286,9 +288,9 @@ class VLLMEngine:
         if any(score >= BROKEN for score in scores):
             return FailedRequest(NON_FINITE)
         cut_off = self._ends_of(request).isdisjoint(ids) or any(score >= CUT for score in scores)
-        return Response(
-            str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip(), cut_off, seconds, tuple(ids)
-        )
+        log_probs = [nan if score >= CUT else score for score in scores] if request.sampling is not None else []
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip()
+        return Response(text, cut_off, seconds, tuple(ids), tuple(log_probs))
 
 
 @contextmanager

@@ -28,8 +28,8 @@ FORM = "maira_form"
 SAMPLING = "maira_sampling"
 """Extra argument of the sampling parameters with the fields of `Sampling`; None for greedy decoding.
 
-The processor samples with the random numbers of the transformers engine and sets all other logits to -inf. vLLM's own
-sampling would change the scores below.
+The processor samples with the random numbers of the transformers engine. It sets the logit of a sampled token to its
+log-probability and all others to -inf. vLLM's own sampling would change the scores below.
 """
 CUT = 1e9
 """Score of a token that was chosen because the limit forbids a more likely one; larger than any logit of a model."""
@@ -136,13 +136,12 @@ class MairaLogitsProcessor(LogitsProcessor):
         return [index for index, is_cut in zip(guided, cut, strict=True) if is_cut]
 
     def _sample(self, logits: Tensor) -> None:
-        """Set the logits of all tokens but the sampled ones to -inf, in place."""
+        """Set the logits of sampled tokens to their log-probabilities and all others to -inf, in place."""
         sampled = {index: seq for index, seq in self._sequences.items() if seq.sampling is not None}
         if not sampled:
             return
         rows = list(sampled)
         temperatures = [seq.sampling.temperature for seq in sampled.values() if seq.sampling is not None]
-        drawn = draw_tokens(logits[rows], temperatures, [seq.uniform() for seq in sampled.values()])
-        chosen = logits[rows, drawn]
+        drawn, log_probs = draw_tokens(logits[rows], temperatures, [seq.uniform() for seq in sampled.values()])
         logits[rows] = -torch.inf
-        logits[rows, drawn] = chosen
+        logits[rows, drawn] = log_probs.to(logits.dtype)

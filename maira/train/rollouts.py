@@ -66,6 +66,7 @@ class SampledResponse(NamedTuple):
         ids: tokens of the response; empty if there is none.
         reward: its reward; None without a response.
         reason: why there is no response.
+        log_probs: of its tokens by the engine, where that is not the model in training.
     """
 
     prompt_index: int
@@ -73,6 +74,7 @@ class SampledResponse(NamedTuple):
     ids: tuple[int, ...]
     reward: SampleReward | None
     reason: str = ""
+    log_probs: tuple[float, ...] = ()
 
     @property
     def total(self) -> float:
@@ -113,7 +115,7 @@ class PromptDataset:
 
     def blank(self) -> EncodedSample:
         """Return an empty image without a response."""
-        return replace(self.answers.blank(), policy=_targets(0, 0.0, [], []))
+        return replace(self.answers.blank(), policy=_targets(0, 0.0, (), [], []))
 
 
 def policy_loss(config: GrpoConfig, model: Any, processor: MairaProcessor) -> PolicyLoss:
@@ -210,8 +212,10 @@ class RolloutSampler:
     ) -> dict[str, float]:
         """Return the metrics of a step; without a reward, its loss is not finite. See `maira.train.loop.Objective`."""
         self._record(log_probs)
-        tokens, *sums = statistics
-        means = {name: value / max(1.0, tokens) for name, value in zip(STATISTICS[1:], sums, strict=True)}
+        sums = dict(zip(STATISTICS, statistics, strict=True))
+        means = {name: sums[name] / max(1.0, sums["tokens"]) for name in ("clip_ratio", "kl", "entropy")}
+        if self._grpo.engine == "vllm":
+            means["sampling_logp_difference"] = sums["sampling_logp_difference"] / (sums["engine_tokens"] or math.nan)
         return {"loss": loss if math.isfinite(metrics["reward"]) else math.nan, **metrics, **means}
 
     def _record(self, log_probs: Sequence[torch.Tensor]) -> None:
@@ -291,7 +295,9 @@ class RolloutSampler:
         return [
             SampledResponse(request.prompt_index, request.row, (), None, response.reason)
             if isinstance(response, FailedRequest)
-            else SampledResponse(request.prompt_index, request.row, response.ids, next(rewards))
+            else SampledResponse(
+                request.prompt_index, request.row, response.ids, next(rewards), log_probs=response.log_probs
+            )
             for request, response in zip(requests, responses, strict=True)
         ]
 
@@ -334,7 +340,7 @@ class RolloutSampler:
             limit = self._grpo.max_new_tokens or NEW_TOKENS["grounded"]
             limit = min(limit, self._window - prompt.prompt_tokens)
             choices, banned = replay_grammar(self._grammar, response.ids, limit)
-        targets = _targets(len(response.ids), advantage, choices, banned)
+        targets = _targets(len(response.ids), advantage, response.log_probs, choices, banned)
         return replace(prompt, input_ids=[*prompt.input_ids, *response.ids], policy=targets)
 
 
@@ -417,10 +423,17 @@ def replay_grammar(grammar: Grammar, ids: Sequence[int], limit: int) -> tuple[li
     return choices, banned
 
 
-def _targets(count: int, advantage: float, choices: Sequence[int], banned: Sequence[tuple[int, int]]) -> PolicyTargets:
+def _targets(
+    count: int,
+    advantage: float,
+    engine_log_probs: Sequence[float],
+    choices: Sequence[int],
+    banned: Sequence[tuple[int, int]],
+) -> PolicyTargets:
     return PolicyTargets(
         advantages=torch.full((count,), advantage),
         log_probs=torch.full((count,), math.nan),
+        engine_log_probs=torch.tensor(engine_log_probs or [math.nan] * count, dtype=torch.float32),
         choices=torch.tensor(choices, dtype=torch.long),
         banned=torch.tensor(banned, dtype=torch.long).reshape(-1, 2),
     )

@@ -93,6 +93,7 @@ def policy_targets(count: int) -> PolicyTargets:
     return PolicyTargets(
         advantages=torch.ones(count),
         log_probs=torch.full((count,), torch.nan),
+        engine_log_probs=torch.full((count,), torch.nan),
         choices=torch.zeros(count, dtype=torch.long),
         banned=torch.tensor([[0, 5]]),
     )

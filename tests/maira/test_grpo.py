@@ -89,7 +89,7 @@ def samples(
         ids = responses[index].ids
         prompt = processor.encode_prompt(example.prompt, len(example.images))
         images = processor.image_processor(list(example.images))["pixel_values"][:, 0].numpy()
-        targets = _targets(len(ids), advantage, *replay_grammar(engine.grammar, ids, LIMIT))
+        targets = _targets(len(ids), advantage, (), *replay_grammar(engine.grammar, ids, LIMIT))
         encoded.append(EncodedSample(str(index), "grounded", [*prompt, *ids], len(prompt), images, policy=targets))
     return engine, encoded
 
@@ -107,8 +107,8 @@ def direct_log_probs(engine: TransformersEngine, sample: EncodedSample) -> torch
     return torch.stack(log_probs)
 
 
-def make_loss(engine: TransformersEngine) -> MairaLossModel:
-    config = GrpoConfig(temperature=TEMPERATURE, epsilon=0.1, epsilon_high=0.3)
+def make_loss(engine: TransformersEngine, **options: Any) -> MairaLossModel:
+    config = GrpoConfig(temperature=TEMPERATURE, epsilon=0.1, epsilon_high=0.3, **options)
     policy = policy_loss(config, engine.model, engine.processor)
     return MairaLossModel(engine.model, 0, 0.0, policy=policy)
 
@@ -140,8 +140,9 @@ def test_log_probabilities_of_packed_rows_are_those_of_the_sampled_distribution(
     assert expected.isfinite().all()
     assert expected.unique().numel() > LIMIT  # not all tokens are determined by the grammar
     torch.testing.assert_close(losses.log_probs, expected, atol=1e-4, rtol=1e-4)
-    tokens, clipped, kl, entropy = losses.statistics.tolist()
+    tokens, clipped, kl, entropy, *mismatch = losses.statistics.tolist()
     assert (tokens, clipped, kl) == (len(expected), 0, 0)
+    assert mismatch == [0, 0]
     assert entropy > 0
 
 
@@ -179,6 +180,25 @@ def test_the_gradient_is_that_of_the_clipped_objective(samples: Any, is_fresh: b
     assert ours.keys() == theirs.keys()
     for name, gradient in theirs.items():
         torch.testing.assert_close(ours[name], gradient, atol=1e-4, rtol=2e-3, msg=name)
+
+
+@pytest.mark.parametrize("cap", [None, 1.2])
+def test_importance_weights_correct_the_probabilities_of_the_engine(samples: Any, cap: float | None) -> None:
+    engine, encoded = samples
+    batch = collate(encoded, StepTotals(1, 1), 0, 64)
+    with torch.no_grad():
+        plain = make_loss(engine)(batch)
+        shift = torch.linspace(-0.5, 0.5, len(plain.log_probs))
+        batch.policy.engine_log_probs.copy_(plain.log_probs - shift)
+        # a token whose probability is unknown has the weight 1
+        batch.policy.engine_log_probs[0] = shift[0] = torch.nan
+        losses = make_loss(engine, importance_sampling_clip_max=cap)(batch)
+    weights = torch.ones_like(shift) if cap is None else shift.exp().clamp(max=cap).nan_to_num(1.0)
+    assert losses.answer.item() == pytest.approx(-(weights * batch.policy.advantages).sum().item(), rel=1e-5)
+    *_, count, difference = losses.statistics.tolist()
+    assert count == len(shift) - 1
+    assert difference == pytest.approx(shift[1:].abs().sum().item(), rel=1e-4)
+    assert losses.statistics[:4].tolist() == plain.statistics[:4].tolist()
 
 
 def responses_of(*rewards: float | None) -> list[SampledResponse]:

@@ -144,4 +144,5 @@ def test_a_run_of_two_processes_equals_one_with_transformers(folder: Path, tmp_p
     assert [row["step"] for row in ours] == [row["step"] for row in expected] == [1, 2]
     for row, other in zip(ours, expected, strict=True):
         assert [row[name] for name in CLOSE] == pytest.approx([other[name] for name in CLOSE], rel=1e-3, abs=1e-6)
+        assert 0 < row["sampling_logp_difference"] < 1e-4
     assert expected[0]["reward"] != expected[1]["reward"]

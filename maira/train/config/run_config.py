@@ -232,6 +232,9 @@ class GrpoConfig(Record):
         reward: of a response.
         engine: inference engine that samples the responses.
         engine_args: vLLM engine arguments, such as `gpu_memory_utilization`; only with engine "vllm".
+        importance_sampling_clip_max: upper bound of the importance weights, which correct for the difference between
+            the probabilities of vLLM and of the model in training (Yao et al., "Your Efficient RL Framework Secretly
+            Brings You Off-Policy RL Training", 2025); None for no correction.
     """
 
     num_generations: Annotated[int, Field(ge=2)] = 8
@@ -244,6 +247,7 @@ class GrpoConfig(Record):
     reward: RewardConfig = RewardConfig()
     engine: Literal["transformers", "vllm"] = "transformers"
     engine_args: dict[str, Any] = {}  # noqa: RUF012
+    importance_sampling_clip_max: PositiveFloat | None = 2.0
 
     @model_validator(mode="after")
     def _check_engine(self) -> GrpoConfig:

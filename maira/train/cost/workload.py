@@ -209,14 +209,14 @@ def _open(source: DataSource) -> StudySource | str:
 def _read_pairs(config: TrainConfig, model_config: MairaConfig) -> Workload | None:
     """Return the preference pairs of a run; None without `dpo`, or if the model or a file of pairs does not exist."""
     sources = [source for source in config.train if config.shares(source)]
-    if config.dpo is None or not _has_tokenizer(config):
+    if config.dpo is None or (model := _processor_folder(config)) is None:
         return None
     if any(isinstance(_open(source), str) or not Path(source.preferences or "").is_file() for source in sources):
         return None
     from maira.model.processor import MairaProcessor
     from maira.train.data.preferences import open_preferences
 
-    processor = MairaProcessor.from_pretrained(config.model)
+    processor = MairaProcessor.from_pretrained(model)
     table = open_preferences(config, processor, context_window(model_config.text_config)).table
     # A row is one of the two answers of a pair, of their mean length.
     rows = table[list(SAMPLE_LENGTHS.names or ())].astype(SAMPLE_LENGTHS)
@@ -256,15 +256,17 @@ def _read_lengths(
 
 def _token_counter(config: TrainConfig) -> tuple[Callable[[str], int], str]:
     """Return a function that counts the tokens of a text (estimated without a tokenizer), and its description."""
-    if _has_tokenizer(config):
+    if (model := _processor_folder(config)) is not None:
         from maira.model.processor import MairaProcessor
 
-        tokenizer = MairaProcessor.from_pretrained(config.model).tokenizer
+        tokenizer = MairaProcessor.from_pretrained(model).tokenizer
         return lambda text: len(tokenizer(text)["input_ids"]), "tokenized"
     return lambda text: ceil(
         len(text) / _CHARACTERS_PER_TOKEN
     ), f"{_CHARACTERS_PER_TOKEN:g} characters assumed per token"
 
 
-def _has_tokenizer(config: TrainConfig) -> bool:
-    return isinstance(config.model, Path) and (config.model / "config.json").is_file()
+def _processor_folder(config: TrainConfig) -> Path | None:
+    """Return the checkpoint to start from, which has a tokenizer; None if it does not exist."""
+    model = config.model
+    return model if isinstance(model, Path) and (model / "config.json").is_file() else None

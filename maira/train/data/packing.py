@@ -52,12 +52,15 @@ class PolicyTargets:
         advantages: (answer tokens,) float32, of the response that each token belongs to.
         log_probs: (answer tokens,) float32, log-probability of each token when it was sampled; NaN where that is the
             one of the current weights.
+        engine_log_probs: (answer tokens,) float32, log-probability of each token by the engine that sampled it; NaN
+            where the engine is the model in training, or if it is unknown.
         choices: (answer tokens,), row of `Grammar.allowed` of the tokens that were allowed.
         banned: (n, 2), pairs of answer-token index and token id: tokens forbidden in addition to `choices`.
     """
 
     advantages: Tensor
     log_probs: Tensor
+    engine_log_probs: Tensor
     choices: Tensor
     banned: Tensor
 
@@ -69,6 +72,7 @@ class PolicyTargets:
         return cls(
             torch.cat([part.advantages for part in parts]),
             torch.cat([part.log_probs for part in parts]),
+            torch.cat([part.engine_log_probs for part in parts]),
             torch.cat([part.choices for part in parts]),
             torch.cat([part.banned + offset for part, offset in zip(parts, offsets, strict=True)]),
         )
