@@ -102,11 +102,26 @@ def test_what_is_stated_beside_it_is_read(premise: str, hypothesis: str) -> None
         ("In contrast to the clear left lung, the right lung shows consolidation.", "right consolidation",
          "left consolidation"),
         ("Moderate effusion on the left compared to the right.", "left effusion", "right effusion"),
+        ("Small L effusion.", "left effusion", "right effusion"),
+        ("R-sided chest tube.", "right chest tube", "left chest tube"),
+        ("Lt. basilar opacity is present.", "left basilar opacity", "right basilar opacity"),
+        ("R IJ line tip in the SVC.", "right jugular catheter", "left jugular catheter"),
     ],
 )  # fmt: skip
 def test_the_side_of_a_finding(premise: str, side: str, other: str) -> None:
     assert entails(premise, f"There is {side}.")
     assert not entails(premise, f"There is {other}.")
+
+
+@pytest.mark.parametrize("premise", ["Pleural effusions, R > L.", "Effusions (L<R).", "R and L effusions."])
+def test_compared_sides_both_have_the_finding(premise: str) -> None:
+    assert entails(premise, "There is a right effusion.")
+    assert entails(premise, "There is a left effusion.")
+
+
+@pytest.mark.parametrize("premise", ["Effusion after 2 L of fluid.", "Effusion; L spine fixation.", "R/O effusion."])
+def test_a_letter_that_is_no_side(premise: str) -> None:
+    assert all(side is None for fact in parse_sentence(premise).facts for side, _ in fact.places)
 
 
 def test_a_comparison_of_sides_is_no_change_over_time() -> None:
@@ -124,6 +139,9 @@ def test_a_comparison_of_sides_is_no_change_over_time() -> None:
         ("A left port is now present instead of the PICC.", "PICC", "port"),
         ("A PICC now takes the place of the dialysis catheter.", "dialysis catheter", "PICC"),
         ("The chest tube has been withdrawn and the effusion has not returned.", "pleural effusion", None),
+        ("The consolidation has given way to atelectasis.", "consolidation", "atelectasis"),
+        ("The pulmonary edema has subsided.", "pulmonary edema", None),
+        ("The left effusion has dissipated.", "pleural effusion", None),
     ],
 )
 def test_what_cleared_or_was_exchanged_is_gone(premise: str, gone: str, present: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Mark exchanged devices as absent: "the catheter was replaced by a port" mentions only the port."""
+"""Mark exchanged devices and findings as absent: "the catheter was replaced by a port", "edema gave way to scars"."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 _VERBS = frozenset({"exchanged", "replaced", "swapped", "substituted", "converted", "upgraded"})
 _NOUNS = frozenset({"exchange", "replacement", "conversion", "substitution", "upgrade"})
+_GIVING = frozenset({"gave", "given", "giving"})
 _NEW = frozenset({"for", "by", "with", "to"})
 """Words before the new device."""
 
 
 def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], is_artificial: Callable[[str], bool]) -> None:
-    """Mark exchanged devices as absent, unless the new device is of the same kind.
+    """Mark as absent what "gave way to" another state, and exchanged devices unless the new one is of the same kind.
 
     Args:
         mentions: mentions of a sentence, sorted by position.
@@ -26,6 +27,9 @@ def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], is_arti
     """
     devices = [mention for mention in mentions if is_artificial(mention.concept) and mention.present]
     for i, token in enumerate(tokens):
+        if token.words[-1] == "way" and i and tokens[i - 1].words[-1] in _GIVING:
+            for mention in [mention for mention in mentions if mention.anchor < i and mention.present][-1:]:
+                mention.present = False
         if token.words[-1] not in _VERBS | _NOUNS | {"instead", "place"} or "finding" in token.meanings:
             continue
         before = [mention for mention in devices if mention.anchor < i]

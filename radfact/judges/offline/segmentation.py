@@ -67,7 +67,7 @@ def _is_abbreviation(before: str, mark: str, after: str) -> bool:
     word = before.rsplit(None, 1)[-1].strip("(\"'") if before.strip() else ""
     if word.lower() in _BEFORE_A_NUMBER:
         return after[:1].isdigit()  # "No." ends a sentence unless a number follows.
-    if word.lower() in ("a.m", "p.m"):
+    if word.lower() in ("a.m", "p.m", "lt", "rt"):
         return not after[:1].isupper()
     return word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper() and after[:1].isupper())
 

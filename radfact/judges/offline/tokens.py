@@ -9,6 +9,15 @@ from radfact.judges.offline.ontology import Ontology, lemmatize
 
 _MEASURE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*(?:x|by|×|-|to)\s*(\d+(?:\.\d+)?))*[\s-]*(mm|cm)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_SIDE_LETTER = re.compile(
+    # "L effusion", "R-sided": not "2 L of oxygen", "L spine", "r/o"
+    r"(?<!\d )(?<![\w./])[LR](?=[ -](?!spine|vertebra|(?:of|per|is|was|are|and|or|with|marker)\b)[A-Za-z]{2,})"
+    r"|(?<=\b[Tt]he )[LR]\b(?!-)|(?<=\bon )[LR]\b(?!-)"
+    r"|\b[LR](?= ?[<>])|(?:(?<=[<>])|(?<=[<>] ))[LR]\b"
+    r"|\b[LR](?= and [LR]\b)|(?<=\b[LR] and )[LR]\b"
+)
+"""An abbreviated side; the lexicon has "lt" and "rt"."""
+_SIDES = frozenset({"left", "right", "lt", "rt"})
 _STOPS = frozenset({";", ".", "(", ")", "?"})
 
 _REMOVAL_VERBS = frozenset({"pulled", "withdrawn"})
@@ -66,7 +75,7 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
         text: a phrase.
         ontology: has the lexicon.
     """
-    lemmas = lemmatize(text)
+    lemmas = _spell_out_sides(lemmatize(text), text)
     words = [word for word, _, _ in lemmas]
     measures = {match.start(): match for match in _MEASURE.finditer(text)} if _NUMBER.search(text) else {}
     tokens: list[Token] = []
@@ -99,6 +108,21 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
         ):
             token.meanings = {"filler": token.meanings.get("filler", "")}
     return tokens
+
+
+def _spell_out_sides(lemmas: list[tuple[str, int, int]], text: str) -> list[tuple[str, int, int]]:
+    """Return the lemmas of a text with the words for "L", "Rt." and "R > L"."""
+    letters = {match.start() for match in _SIDE_LETTER.finditer(text)}
+    written: list[tuple[str, int, int]] = []
+    for word, begin, end in lemmas:
+        before = written[-1] if written else ("", 0, 0)
+        if word == "." and before[0] in ("lt", "rt") and text[end : end + 2].strip().islower():
+            continue
+        name = ("left" if word == "l" else "right") if begin in letters else word
+        if name in _SIDES and before[0] in _SIDES and text[before[2] : begin].strip() in ("<", ">"):
+            written += [("greater" if ">" in text[before[2] : begin] else "less", begin, begin), ("than", begin, begin)]
+        written.append((name, begin, end))
+    return written
 
 
 def _close_contrast(tokens: list[Token]) -> None:
