@@ -173,16 +173,23 @@ class ChatClient:
         self.usage_counter.planned += len(requests)
         results: dict[int, T | Failure] = {}
         pending = iter(range(len(requests)))
+        # Until a response is valid, there are no more calls than it takes to stop the run.
+        may_all_start = asyncio.Event()
+        first_calls = self.max_invalid if self.max_invalid and not self._has_valid else self.concurrency
 
-        async def work() -> None:
+        async def work(number: int) -> None:
+            if number >= first_calls:
+                await may_all_start.wait()
             while not self._stop_reason() and (index := next(pending, None)) is not None:
-                result = await self._complete(requests[index])
-                results[index] = result
+                results[index] = await self._complete(requests[index])
                 self.usage_counter.done += 1
+                if self._has_valid:
+                    may_all_start.set()
+            may_all_start.set()
 
         try:
             while len(results) < len(requests):
-                await _run_all(work() for _ in range(min(self.concurrency, len(requests) - len(results))))
+                await _run_all(map(work, range(min(self.concurrency, len(requests) - len(results)))))
                 # Only after the calls in flight have ended: one response shows that others are possible.
                 if reason := self._stop_reason():
                     self._failed.clear()

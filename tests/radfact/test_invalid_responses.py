@@ -53,8 +53,9 @@ def requests(count: int) -> list[Any]:
     return [numeric(str(i)) for i in range(count)]
 
 
-def test_a_run_stops_after_ten_invalid_responses() -> None:
-    chat = client(SORRY)
+@pytest.mark.parametrize("concurrency", [1, 64])
+def test_a_run_stops_after_ten_invalid_responses(concurrency: int) -> None:
+    chat = client(SORRY, concurrency=concurrency)
     with pytest.raises(RunError) as caught:
         chat.complete_all(requests(500))
     assert calls(chat) == 10 * 3
@@ -71,18 +72,34 @@ def test_one_valid_response_continues_the_run() -> None:
 
 
 def test_a_valid_response_of_a_parallel_call_continues_the_run() -> None:
-    class Together(MockChatModel):
-        """Answers no call before 16 are in flight."""
+    class OneLate(MockChatModel):
+        """Answers the tenth call after ten others."""
 
         async def complete(self, *conversation: Any) -> CachedResponse:
-            await barrier.wait()
-            return await super().complete(*conversation)
+            response = await super().complete(*conversation)
+            while response.text == "7" and chat._invalid < 10:
+                await asyncio.sleep(0.01)
+            return response
 
-    barrier = asyncio.Barrier(16)
-    backend = Together(lambda message: "7" if message == "15" else SORRY)
+    backend = OneLate(lambda message: "7" if message == "9" else SORRY)
     chat = ChatClient(backend, {"model": "mock:m"}, concurrency=16)
     unrepaired = [replace(request, repairs=0) for request in requests(32)]
-    assert chat.complete_all(unrepaired)[15] == 7
+    assert chat.complete_all(unrepaired)[9] == 7
+
+
+def test_all_calls_start_after_a_valid_response() -> None:
+    class Together(MockChatModel):
+        """Answers no call after the tenth before 16 are in flight."""
+
+        async def complete(self, *conversation: Any) -> CachedResponse:
+            response = await super().complete(*conversation)
+            if len(self.calls) > 10:
+                await barrier.wait()
+            return response
+
+    barrier = asyncio.Barrier(16)
+    chat = ChatClient(Together("7"), {"model": "mock:m"}, concurrency=16)
+    assert chat.complete_all(requests(10 + 32)) == [7] * 42
 
 
 def test_fewer_invalid_responses_are_failures() -> None:
