@@ -123,7 +123,7 @@ def test_what_does_not_fit_whoever_splits_is_refused_on_a_cluster_too(
 
 
 class WordsJudge:
-    """A judge of one's own, whose sentences are words."""
+    """A custom judge, whose sentences are words."""
 
     name = "words"
 
