@@ -27,11 +27,12 @@ from data.study import IMAGE_COLUMNS
 from maira.review.changes import Change, Snapshot, UnfinishedError, change_adapter
 from maira.review.coordinator import CampaignFile, Coordinator
 from maira.review.counterparts import find_counterparts
+from maira.review.database import is_locked_error
 from maira.review.export import corrected_drafts, corrections_csv
 from maira.review.images import Pyramid, describe_images, load_pyramid, thumbnail
 from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
 from maira.review.security import COORDINATOR, HEALTH_PATH, Guard
-from maira.review.store import ConflictError, SavingBlockedError, Store, is_locked_error
+from maira.review.store import ConflictError, SavingBlockedError, Store
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarize
 from maira.review.times import EventBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from maira.review.changes import ReviewedSentence, State, as_box
-from maira.review.store import Draft
+from maira.review.database import Draft
 from radfact.records import Report, Sentence
 
 _END_MARKS = (".", "!", "?", ":")

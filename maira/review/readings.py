@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from maira.review.agreement import worst_severity
 from maira.review.changes import State
-from maira.review.store import Draft, Store
+from maira.review.database import Draft
+from maira.review.store import Store
 from maira.review.times import IDLE_AFTER, StudyTime, study_times
 
 

@@ -2,133 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from maira.review import database
 from maira.review.campaign import Action, Campaign, CampaignConfig, Configure, action_adapter, name_key
 from maira.review.changes import (
     Assess,
     Change,
-    Corners,
     History,
     Name,
     Snapshot,
-    State,
     change_adapter,
-    initial_state,
 )
+from maira.review.database import Draft
 from maira.review.protocol import ERROR_TYPES
 from maira.review.times import EVENTS_TABLE, ChangeTimes, EventBatch, StoredEvent
-from radfact.errors import ErrorCode, InputError, RunError, list_some
-from radfact.io.jsonl import dumps, naming_file
-from radfact.records import Sentence, as_input_error, parse_sentences
-
-# "maRv" distinguishes a review from other SQLite files.
-_APPLICATION = 0x6D615276
-_LAYOUT = 2
-
-_DRAFT_COLUMNS = """(
-    number INTEGER PRIMARY KEY,
-    sample_id TEXT NOT NULL,
-    arm TEXT NOT NULL,
-    is_training INTEGER NOT NULL,
-    digest TEXT NOT NULL,
-    draft TEXT NOT NULL,
-    UNIQUE (sample_id, arm)
-) STRICT"""
-
-# Actions of the coordinator of a campaign.
-_ACTIONS = """
-CREATE TABLE actions (number INTEGER PRIMARY KEY AUTOINCREMENT, made TEXT NOT NULL, action TEXT NOT NULL) STRICT;
-CREATE TRIGGER actions_stay BEFORE UPDATE ON actions BEGIN SELECT RAISE(ABORT, 'actions is append-only'); END;
-CREATE TRIGGER actions_remain BEFORE DELETE ON actions BEGIN SELECT RAISE(ABORT, 'actions is append-only'); END;
-"""
-
-_TABLES = f"""
-CREATE TABLE drafts {_DRAFT_COLUMNS};
-CREATE TABLE readers (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
-CREATE TABLE error_types (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
-CREATE TABLE changes (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    reader TEXT NOT NULL REFERENCES readers (name),
-    study INTEGER NOT NULL REFERENCES drafts (number),
-    sample_id TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    made TEXT NOT NULL,
-    change TEXT NOT NULL,
-    UNIQUE (reader, study, version)
-) STRICT;
-CREATE TRIGGER changes_stay BEFORE UPDATE ON changes BEGIN SELECT RAISE(ABORT, 'changes is append-only'); END;
-CREATE TRIGGER changes_remain BEFORE DELETE ON changes BEGIN SELECT RAISE(ABORT, 'changes is append-only'); END;
-{_ACTIONS}"""
-
-# Layout 1 has one arm, no training cases, and other names for readers.
-_UPGRADE = f"""
-CREATE TABLE new_drafts {_DRAFT_COLUMNS};
-INSERT INTO new_drafts SELECT number, sample_id, '', 0, digest, draft FROM drafts;
-DROP TABLE drafts;
-ALTER TABLE new_drafts RENAME TO drafts;
-ALTER TABLE reviewers RENAME TO readers;
-ALTER TABLE changes RENAME COLUMN reviewer TO reader;
-{_ACTIONS}PRAGMA user_version = 2;
-"""
+from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.jsonl import dumps
+from radfact.records import as_input_error
 
 _name = TypeAdapter(Name)
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A draft to review.
-
-    Attributes:
-        sample_id: id of the sample.
-        sentences: sentences of the report; those of a narrative have no boxes.
-        is_narrative: whether the report was one text.
-        record: further fields for corrected drafts: `model`.
-        arm: name of the arm that the draft belongs to; "" in a review with one arm.
-        is_training: whether the draft is a training case, which is not part of statistics.
-    """
-
-    sample_id: str
-    sentences: tuple[Sentence, ...]
-    is_narrative: bool
-    record: dict[str, Any]
-    arm: str = ""
-    is_training: bool = False
-
-    @property
-    def name(self) -> str:
-        """The sample id, followed by the arm if the review has several."""
-        return _study_name(self.sample_id, self.arm)
-
-    def state(self) -> State:
-        """Return the initial state of its review."""
-        return initial_state([(sentence.text, _corners(sentence)) for sentence in self.sentences])
-
-    def as_json(self) -> str:
-        """Return the draft as stored in the database."""
-        report = [sentence.model_dump(mode="json", exclude_none=True) for sentence in self.sentences]
-        return dumps({"report": report, "is_narrative": self.is_narrative, "record": self.record})
-
-    @property
-    def digest(self) -> str:
-        """Hash of the sample id and the report."""
-        report = [sentence.model_dump(mode="json", exclude_none=True) for sentence in self.sentences]
-        return hashlib.sha256(dumps([self.sample_id, self.is_narrative, report]).encode()).hexdigest()
 
 
 class ConflictError(Exception):
@@ -164,12 +66,12 @@ class Store:
             if drafts is None:
                 message = "no such review; start one with maira review DRAFTS --manifest FILE"
                 raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
-            _create(path, drafts)
-        layout, rows = _read_drafts(path, "" if drafts is None else "; choose another --db")
+            database.create(path, drafts)
+        layout, rows = database.read_drafts(path, "" if drafts is None else "; choose another --db")
         if drafts is not None:
-            _check_same_drafts(rows, drafts if settings is None else drafts[: len(rows)], path)
-            _prepare_writing(path)
-        self.drafts = [_parse_draft(row, path) for row in rows] if drafts is None else list(drafts[: len(rows)])
+            database.check_same_drafts(rows, drafts if settings is None else drafts[: len(rows)], path)
+            database.prepare_writing(path)
+        self.drafts = [database.parse_draft(row, path) for row in rows] if drafts is None else list(drafts[: len(rows)])
         self._initial = [Snapshot(draft.state()) for draft in self.drafts]
         self.campaign: Campaign | None = None
         self._last_action = 0
@@ -177,9 +79,13 @@ class Store:
         self._histories: dict[tuple[str, int], History] = {}
         self._change_times: dict[tuple[str, int], ChangeTimes] = {}
         self._last_change = 0
-        with _sqlite_errors(path):
+        with database.sqlite_errors(path):
             # Without drafts, the file stays as it is.
-            self._connection = _connect(path) if drafts is not None or layout == _LAYOUT else _upgraded_copy(path)
+            self._connection = (
+                database.connect(path)
+                if drafts is not None or layout == database.LAYOUT
+                else database.upgraded_copy(path)
+            )
             try:
                 self._load_changes()
                 if drafts is not None and settings is not None:
@@ -279,7 +185,7 @@ class Store:
         Raises:
             InputError: they differ.
         """
-        _check_same_drafts(_read_drafts(self.path, "")[1], drafts[: len(self.drafts)], self.path)
+        database.check_same_drafts(database.read_drafts(self.path, "")[1], drafts[: len(self.drafts)], self.path)
 
     def set_up(self, settings: CampaignConfig, drafts: Sequence[Draft]) -> None:
         """Begin or resume a campaign; readers and drafts that are new are added and assigned.
@@ -308,7 +214,7 @@ class Store:
                     for name in settings.readers:
                         if self._find_reader(name) is None:
                             self._add_name("readers", name)
-                    _insert_drafts(self._connection, drafts[known:])
+                    database.insert_drafts(self._connection, drafts[known:])
                     self.drafts += drafts[known:]
                     self._initial += [Snapshot(draft.state()) for draft in drafts[known:]]
                     self._assign()
@@ -421,7 +327,7 @@ class Store:
             fields = dumps(change.model_dump(mode="json", exclude_unset=True))
             self._connection.execute(
                 "INSERT INTO changes (id, reader, study, sample_id, version, made, change) VALUES (?,?,?,?,?,?,?)",
-                (change_id, owner, number, sample_id, version, _now(), fields),
+                (change_id, owner, number, sample_id, version, database.timestamp(), fields),
             )
         return self.review(reader, number)
 
@@ -456,11 +362,11 @@ class Store:
         for event in batch.events:
             reader = self._check_reader_and_study(reader, event.number)
         rows = [
-            (session, event.sequence, reader, event.number, event.kind, event.clock, batch.sent, _now())
+            (session, event.sequence, reader, event.number, event.kind, event.clock, batch.sent, database.timestamp())
             for event in batch.events
         ]
         with self._lock, self._exclusive_transaction():
-            for statement in _statements(EVENTS_TABLE):
+            for statement in database.statements(EVENTS_TABLE):
                 self._connection.execute(statement)
             others = "SELECT 1 FROM reading_events WHERE session = ? AND reader != ?"
             if self._connection.execute(others, (session, reader)).fetchone():
@@ -505,18 +411,18 @@ class Store:
 
     def _insert_action(self, action: Action) -> None:
         fields = dumps(action.model_dump(mode="json"))
-        self._connection.execute("INSERT INTO actions (made, action) VALUES (?,?)", (_now(), fields))
+        self._connection.execute("INSERT INTO actions (made, action) VALUES (?,?)", (database.timestamp(), fields))
 
     @contextmanager
     def _exclusive_transaction(self) -> Iterator[None]:
         """Run a transaction with an exclusive lock; it is on disk at the end."""
         try:
-            with _transaction(self._connection):
+            with database.transaction(self._connection):
                 yield
         except sqlite3.Error as error:
             is_moved = error.sqlite_errorcode == sqlite3.SQLITE_READONLY_DBMOVED
             reason = "removed or replaced since it was opened" if is_moved else error
-            if is_locked_error(error):
+            if database.is_locked_error(error):
                 reason = "locked by another program"
             raise RunError(f"{self.path}: cannot be written: {reason}", code=ErrorCode.WRITE_FAILED) from error
 
@@ -598,211 +504,6 @@ class Store:
             raise as_input_error(error, field="name") from None
 
     def _add_name(self, table: str, name: str) -> None:
-        self._connection.execute(f"INSERT OR IGNORE INTO {table} (name, made) VALUES (?,?)", (name, _now()))
-
-
-def is_locked_error(error: BaseException | None) -> bool:
-    """Return whether another program holds the lock of the database."""
-    # Extended codes repeat the primary code in their lowest byte.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10, isolation_level=None, check_same_thread=False
-    )
-    try:
-        # Removing the journal commits a change, so that must be on disk as well.
-        connection.execute("PRAGMA synchronous = EXTRA")
-        connection.execute("PRAGMA foreign_keys = ON")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _create(path: Path, drafts: Sequence[Draft]) -> None:
-    """Create a database of drafts atomically, readable by its owner only."""
-    with naming_file(path, *path.parents):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with naming_file(path, temporary):
-            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        connection = _connect(temporary)
-        try:
-            with _transaction(connection):
-                for statement in _statements(_TABLES):
-                    connection.execute(statement)
-                _insert_drafts(connection, drafts)
-                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {_LAYOUT}")
-        finally:
-            connection.close()
-        temporary.replace(path)
-    except sqlite3.Error as error:
-        raise RunError(f"{path}: cannot be written: {error}", code=ErrorCode.WRITE_FAILED) from None
-    finally:
-        with suppress(OSError):  # the original error matters more
-            temporary.unlink()
-
-
-def _insert_drafts(connection: sqlite3.Connection, drafts: Sequence[Draft]) -> None:
-    connection.executemany(
-        "INSERT INTO drafts (sample_id, arm, is_training, digest, draft) VALUES (?,?,?,?,?)",
-        [(draft.sample_id, draft.arm, int(draft.is_training), draft.digest, draft.as_json()) for draft in drafts],
-    )
-
-
-class _DraftRow(NamedTuple):
-    """A draft in the database."""
-
-    sample_id: str
-    arm: str
-    is_training: int
-    digest: str
-    draft: str
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Sample and arm."""
-        return self.sample_id, self.arm
-
-
-def _prepare_writing(path: Path) -> None:
-    # The journal of a change is written to the same folder.
-    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        message = "the file or its folder cannot be written"
-        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path)
-    with _sqlite_errors(path), closing(_connect(path)) as connection:
-        # A write-ahead log would hold changes in another file for long, and continue if the database is removed.
-        connection.execute("PRAGMA journal_mode = DELETE")
-        _upgrade(connection)
-
-
-def _upgraded_copy(path: Path) -> sqlite3.Connection:
-    """Return a copy in memory of a file of an older layout, in the current one."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    try:
-        with closing(_connect(path)) as original:
-            original.backup(connection)
-        _upgrade(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _upgrade(connection: sqlite3.Connection) -> None:
-    """Change a database of layout 1 to the current one; nothing changes if that fails."""
-    # References to a table that is replaced would forbid it; the setting has no effect within a transaction.
-    connection.execute("PRAGMA foreign_keys = OFF")
-    with _transaction(connection):
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 1:
-            for statement in _statements(_UPGRADE):
-                connection.execute(statement)
-    connection.execute("PRAGMA foreign_keys = ON")
-
-
-@contextmanager
-def _sqlite_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise InputError(f"cannot be used: {error}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
-
-
-def _read_drafts(path: Path, hint: str) -> tuple[int, list[_DraftRow]]:
-    """Read the layout and the drafts of a review without changing the file.
-
-    Args:
-        path: the file.
-        hint: end of the message for a file that is not a review.
-
-    Raises:
-        InputError: the file is not a review, has another layout, or cannot be opened.
-    """
-    if path.is_dir():
-        message = "expected the database of a review, found a folder"
-        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
-    try:
-        with closing(_connect(path)) as connection:
-            application, layout = (
-                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-            )
-            if application != _APPLICATION:
-                message = f"expected the database of a review, found another database{hint}"
-                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
-            if layout not in (1, _LAYOUT):
-                message = f"expected layout {_LAYOUT} or 1, found {layout}{hint}"
-                raise InputError(message, code=ErrorCode.UNSUPPORTED_VERSION, file=path)
-            arm = "arm, is_training" if layout == _LAYOUT else "'', 0"
-            rows = connection.execute(f"SELECT sample_id, {arm}, digest, draft FROM drafts ORDER BY number").fetchall()
-    except sqlite3.Error as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-            message = f"expected the database of a review, found another file{hint}"
-            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path) from None
-        reason = error if os.access(path, os.R_OK) else "permission denied"
-        raise InputError(f"cannot be opened: {reason}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
-    return layout, [_DraftRow(*row) for row in rows]
-
-
-def _parse_draft(row: _DraftRow, path: Path) -> Draft:
-    draft = json.loads(row.draft)
-    sentences = tuple(parse_sentences(draft["report"], file=path))
-    return Draft(row.sample_id, sentences, draft["is_narrative"], draft["record"], row.arm, bool(row.is_training))
-
-
-def _check_same_drafts(rows: Sequence[_DraftRow], drafts: Sequence[Draft], path: Path) -> None:
-    before = {row.key: row.digest for row in rows}
-    now = {(draft.sample_id, draft.arm): draft.digest for draft in drafts}
-    differences = {
-        "changed": [key for key in before if key in now and now[key] != before[key]],
-        "missing": [key for key in before if key not in now],
-        "added": [key for key in now if key not in before],
-    }
-    parts = [
-        f"{len(keys)} {name} ({list_some([_study_name(*key) for key in keys])})"
-        for name, keys in differences.items()
-        if keys
-    ]
-    # Changes refer to the number of the study.
-    if not parts and list(before) != list(now):
-        parts = ["another order"]
-    if parts:
-        message = f"a review of other drafts: {', '.join(parts)}; give the original drafts, or another --db"
-        raise InputError(message, code=ErrorCode.MISMATCH, file=path)
-
-
-def _study_name(sample_id: str, arm: str) -> str:
-    return f"{sample_id} of arm {arm}" if arm else sample_id
-
-
-def _corners(sentence: Sentence) -> list[Corners]:
-    return [box.as_tuple() for box in sentence.boxes or ()]
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Split a script into statements, since `executescript` commits the transaction."""
-    statement = ""
-    for line in script.splitlines():
-        statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._connection.execute(
+            f"INSERT OR IGNORE INTO {table} (name, made) VALUES (?,?)", (name, database.timestamp())
+        )

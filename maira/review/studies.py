@@ -14,7 +14,7 @@ from data.archive import Radiograph
 from data.manifest import Failure, iter_manifest, manifest_folder
 from data.study import IMAGE_COLUMNS, Study
 from maira.review.campaign import REFERENCE_ARM, CampaignConfig
-from maira.review.store import Draft
+from maira.review.database import Draft
 from radfact.errors import ErrorCode, InputError, list_some
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts

@@ -16,8 +16,9 @@ from review_files import BOX, CORNERS, REPORT, change, finish, new_store, write_
 from typer.testing import CliRunner
 
 from maira.cli.main import app
+from maira.review.database import Draft
 from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guard, unguard, write_export
-from maira.review.store import Draft, Store
+from maira.review.store import Store
 from maira.review.studies import read_review_drafts
 from maira.review.summary import summarize
 from radfact.io.jsonl import dumps, read_jsonl, write_jsonl

@@ -16,7 +16,8 @@ from review_files import CORNERS, REPORT, change, finish, new_store
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.review.store import Draft, Store
+from maira.review.database import Draft
+from maira.review.store import Store
 from maira.review.summary import summarize
 from maira.review.times import NOT_RECORDED
 from radfact.records import parse_sentences
