@@ -119,7 +119,33 @@ def test_candidates_depend_on_seed_and_report_only() -> None:
         ("f", "Comparison shows this opacity to have decreased.", set()),
         ("c", "Consolidation in the right middle lobe.", {"Consolidation in the right upper lobe."}),
         ("c", "Scarring in the left lingula.", set()),
+        ("c", "Opacity in the lower lobe of a large lung.", {"Opacity in the upper lobe of a large lung."}),
+        ("c", "There is a lower lobe opacity.", {"There is an upper lobe opacity."}),
+        ("c", "Small left basal effusion.", {"Small right basal effusion."}),
+        ("c", "Costophrenic blunting persists in both lower lobes.", set()),
+        ("c", "Opacity at the base of the mediastinum.", set()),
+        ("c", "Density in the lower mediastinum due to hiatal hernia and opacity.", set()),
+        ("c", "Basilar atelectasis in the lingula.", set()),
+        ("c", "Biapical pleural-peripheral scarring.", set()),
+        ("c", "Rotated apical lordotic projection with scarring.", set()),
+        ("c", "Cholecystectomy clips in the right upper quadrant.", set()),
+        ("d", "Mild to moderate cardiomegaly.", {"Severe cardiomegaly."}),
+        ("d", "There is a moderate sized hiatal hernia.", {"There is a small sized hiatal hernia."}),
+        ("d", "There is a small 5 mm nodule in the lung.", set()),
+        ("d", "Low lung volumes without large pleural effusion.", set()),
+        ("d", "Air in loops of small and large bowel with scoliosis.", set()),
+        ("e", "Small calcified granuloma.", {f"Small calcified granuloma, {UNCHANGED}."}),
+        ("e", "There is mild eventration.", {f"There is mild eventration, {UNCHANGED}."}),
+        ("e", "Mediastinal contours are stable and normal.", set()),
+        ("f", "Note is made of an unchanged hiatal hernia.", {"Note is made of a hiatal hernia."}),
+        ("f", "Once again noted is the right effusion.", {"There is right effusion."}),
+        ("f", "Stable cardiomegaly and mediastinal contour.", set()),
+        ("f", "Improved aeration of the left base since the prior exam.", set()),
+        ("f", "Stable lucency in the right clavicle dating back to 2010.", set()),
+        ("f", "Bone density is decreased.", set()),
         ("a", "No pneumothorax.", {f"{text}" for text in FINDINGS["pneumothorax"]}),
+        ("a", "No large pleural effusion.", set()),
+        ("a", "The lungs are hypoinflated without focal consolidation.", set()),
     ],
 )
 def test_errors_by_category(letter: CategoryLetter, sentence: str, candidates: set[str]) -> None:
@@ -137,6 +163,8 @@ def test_errors_by_category(letter: CategoryLetter, sentence: str, candidates: s
     ("letter", "report"),
     [
         ("b", "Lungs are clear. No effusion."),
+        ("b", "Both lungs are expanded. The mediastinum is stable. Heart size is at the upper limits of normal."),
+        ("b", "There are low lung volumes. Lung volumes are low."),
         ("c", "No left effusion. Bilateral opacities."),
         ("c", "There is a right pleural effusion greater than left."),
         ("c", "Diffuse right-sided opacity with consolidation in the right lung."),
@@ -179,6 +207,27 @@ def test_findings_that_another_sentence_denies_are_not_added() -> None:
         made = RuleInjector(seed=seed).inject("x", "No pneumothorax. The pleura shows no pneumothorax.", "a", 3)
         assert made is not None
         assert "apical pneumothorax" not in made.candidate
+
+
+def test_a_finding_on_the_other_side_does_not_replace_a_normal_lung() -> None:
+    report = "Left lung is clear. Small right effusion."
+    candidates = [RuleInjector(seed=seed).inject("x", report, "a", 3) for seed in range(20)]
+    changes = [change for candidate in candidates if candidate for change in candidate.changes]
+    replacements = {change.modified for change in changes if change.original == "Left lung is clear"}
+    assert replacements
+    assert all("right" not in (text or "").lower() for text in replacements)
+
+
+def test_a_borderline_heart_is_not_denied() -> None:
+    report = "The heart is borderline enlarged. Lungs are clear."
+    candidates = [RuleInjector(seed=seed).inject("x", report, "b", 1) for seed in range(20)]
+    assert {candidate.changes[0].modified for candidate in candidates if candidate} == {None}
+
+
+def test_a_finding_that_another_sentence_states_is_not_denied() -> None:
+    report = "A nodule is present in the left lower lobe. Another nodule is present in the right upper lobe."
+    candidates = [RuleInjector(seed=seed).inject("x", report, "b", 1) for seed in range(20)]
+    assert {candidate.changes[0].modified for candidate in candidates if candidate} == {None}
 
 
 def test_mixed_errors_change_a_sentence_once() -> None:

@@ -19,7 +19,10 @@ _WITHOUT_COMPARISON: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, by in (
         (rf"^{_SINCE}\s*,\s*", ""),
         (rf",? {_SINCE}$", ""),
-        (r"^(?:once )?again (?:seen|noted|identified|demonstrated|visualized|observed) (is|are) ", r"There \1 "),
+        (
+            r"^(?:once )?again (?:seen|noted|identified|demonstrated|visualized|observed) (is|are) (?:the )?",
+            r"There \1 ",
+        ),
         (rf"\b(is|are) {_ADVERB}(?:{_CHANGED})(?: {_SINCE})?$", r"\1 present"),
         (rf"\b(?:appears|remains) {_ADVERB}(?:{_CHANGED})(?: {_SINCE})?$", "is present"),
         (rf"\b(?:appear|remain) {_ADVERB}(?:{_CHANGED})(?: {_SINCE})?$", "are present"),
@@ -35,14 +38,25 @@ _BROKEN = re.compile(
     r"|since|to|than|as|more|less|(?:gross|relative|essential|slight|mild|marked|significant|fair)ly|position|appearance|likewise)$"
     r"|^(?:seen|noted|identified|is|are|and|appearance|position)\b|\b(?:with|and|or) (?:appearance|position)\b"
     r"|\b(?:and|but|with) (?:is|are) present$|\b(?:has|have) (?:\w+ly )?in\b|(?-i:, The\b)"
-    r"|\b(?:prior|previous) (?:exam|stud|radiograph|film)",
+    r"|\b(?:prior|previous) (?:exam|stud|radiograph|film)|\bcompared\b|\bdating back\b"
+    r"|, (?:appearance|position)\b",
     re.IGNORECASE,
 )
-"""Endings, beginnings and junctions of ungrammatical phrases."""
+"""Endings, beginnings and junctions of ungrammatical phrases, and comparisons that remain."""
 _STATE = re.compile(
-    r"\b(?:increased|decreased|improved|progressive)\s+(?!from|since|compared|in\b)[a-z]", re.IGNORECASE
+    r"\b(?:increased|decreased|improved|progressive)\s+(?!from|since|compared|in\b)[a-z]"
+    rf"|\b(?:is|are|appears?) {_ADVERB}(?:increased|decreased)$",
+    re.IGNORECASE,
 )
 _COMPARED = re.compile(r"\b(?:interval|since|compar\w+|prior|previous\w*|now|again)\b", re.IGNORECASE)
+_MENTION = re.compile(
+    rf"{_COMPARED.pattern}|\b(?:{_CHANGED}|remains?|persists?|develop\w+|similar|worse)\b", re.IGNORECASE
+)
+
+
+def mentions_comparison(sentence: str) -> bool:
+    """Return whether a sentence contains a word for a change, a stable state or an earlier examination."""
+    return _MENTION.search(sentence) is not None
 
 
 def remove_comparison(sentence: str) -> str | None:

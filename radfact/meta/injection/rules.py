@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from radfact.judges.offline.judge import UNREAD_SHARE
 from radfact.judges.offline.ontology_file import default_ontology
 from radfact.judges.offline.splitter import split_narrative
 from radfact.meta.datasets.reports import SiteReport
-from radfact.meta.injection.comparisons import remove_comparison
+from radfact.meta.injection.comparisons import mentions_comparison, remove_comparison
 from radfact.meta.injection.records import InjectedError, InjectedReport
 from radfact.meta.injection.sentences import ReportSentences, parse_facts
 from radfact.meta.options import RULES
@@ -52,6 +53,7 @@ _ZONES = {
     "base": "apex", "perihilar": "peripheral", "peripheral": "perihilar", "middle": "upper",
 }  # fmt: skip
 _DEGREES = {
+    "moderate sized": "small sized", "moderate-sized": "small-sized", "moderate size": "small size",
     "tiny": "large", "trace": "large", "minimal": "severe", "minimally": "severely", "small": "large",
     "mild": "severe", "mildly": "severely", "slight": "marked", "slightly": "markedly", "moderate": "minimal",
     "moderately": "minimally", "large": "small", "severe": "mild", "severely": "mildly", "marked": "slight",
@@ -61,16 +63,34 @@ _UNCHANGED, _INCREASED = "unchanged from the prior examination", "increased sinc
 _NOT_INCREASED = re.compile(
     r"\b(?:normal|clear|intact|unremarkable|midline|patent|well|low|lower|decreased)\b", re.IGNORECASE
 )
-_STATIC = ("device", "postoperative_change", "surgical_clips", "sternotomy", "normal_lung_volumes")
+_STATIC = (
+    "device", "postoperative_change", "surgical_clips", "sternotomy", "normal_lung_volumes", "azygos_lobe",
+    "bone_island", "cervical_rib", "clavicle_deformity", "dextrocardia", "eventration", "fat_pad", "granuloma",
+    "nipple_shadow", "pectus_deformity", "right_aortic_arch", "situs_inversus", "skin_fold",
+)  # fmt: skip
 """Concepts of the ontology that cannot increase."""
+_STATES = ("aeration",)
+"""Concepts of the ontology that describe a structure and are no finding without a change."""
+_NOT_DENIED = ("air", "borderline_heart_size", "bowel_gas", "fat_pad")
+"""Concepts of the ontology whose absence is abnormal or unclear."""
 _IMPOSSIBLE = re.compile(
     r"\bleft\b.*\b(?:middle lobe|minor fissure|horizontal fissure|azygos|cholecystectomy|gallbladder|liver)\b"
-    r"|\b(?:middle lobe|azygos fissure)\b.*\bleft\b|\bright\b.*\b(?:lingula\w*|gastric bubble|spleen|stomach)\b"
-    r"|\blingula\w*\b.*\bright\b|\b(?:left|right) (?:lower|upper) (?:mediastinum|heart)\b",
+    r"|\b(?:middle lobe|azygos fissure)\b.*\bleft\b|\bright\b.*\b(?:lingula\w*|gastric bubble|splen\w+|stomach)\b"
+    r"|\blingula\w*\b.*\bright\b|\b(?:cholecystectomy|gallbladder)\b.*\blower quadrant\b"
+    r"|\b(?:left|right) (?:lower|upper) (?:mediastinum|heart)\b"
+    r"|\b(?:apex|apical)\b.*\b(?:costophrenic|lingula\w*|hiatal)\b|\bupper\b.*\bhiatal\b"
+    r"|\b(?:costophrenic|lingula\w*|hiatal)\b.*\b(?:apex|apical)\b|\bhiatal\b.*\bupper\b",
     re.IGNORECASE,
 )
 """Structures combined with a side or zone where they do not exist."""
 
+
+_TERM = re.compile(
+    r"(?:small|large) (?:and (?:small|large) )?(?:bowel|colon|intestin|airway|vessel)|apical lordotic"
+    r"|(?:apex|base) of (?:the |an? )?(?!left|right|lung|both|each)",
+    re.IGNORECASE,
+)
+"""Terms in which a degree or zone names an organ, a projection, or a part of another structure than the lung."""
 
 MAX_ERRORS = 5
 """Errors of a report in ReXamine-Global."""
@@ -206,7 +226,6 @@ def _false_findings(document: ReportSentences, generator: random.Random) -> Iter
     """State a denied finding, or add one that the report does not mention."""
     if not document.sentences:
         return
-    ontology = default_ontology()
     facts = [fact for sentence in document.sentences for fact in parse_facts(sentence)]
     used: set[int] = set()
     for finding, texts in generator.sample(list(FINDINGS.items()), len(FINDINGS)):
@@ -216,13 +235,13 @@ def _false_findings(document: ReportSentences, generator: random.Random) -> Iter
         denials = [
             index
             for index, sentence in enumerate(document.sentences)
-            if any(not fact.present and ontology.is_denied_by(fact.concept, finding) for fact in parse_facts(sentence))
+            if any(_is_denial_of(fact, finding, text) for fact in parse_facts(sentence))
         ]
         if not denials:
             index = generator.randrange(len(document.sentences))
             yield Edit("a", "finding added", index, text, is_addition=True)
         elif len(denials) == 1 and denials[0] not in used:
-            rest = _without_denial(document.sentences[denials[0]], finding)
+            rest = _without_denial(document.sentences[denials[0]], finding, text)
             if rest is not None:
                 used.add(denials[0])
                 yield Edit("a", "negation flip", denials[0], f"{rest} {text}".strip())
@@ -233,13 +252,35 @@ def _are_related(concept: str, finding: str) -> bool:
     return ontology.is_a(concept, finding) or ontology.is_a(finding, concept)
 
 
-def _without_denial(sentence: str, finding: str) -> str | None:
-    """Return a sentence without the denial of a finding; None if it cannot be separated."""
-    ontology = default_ontology()
+def _is_denial_of(fact: Fact, finding: str, text: str) -> bool:
+    """Return whether a fact denies a finding as stated in `text`.
+
+    "No large effusion" does not deny a small effusion, and "left lung clear" does not deny a nodule on the right.
+    """
+    if fact.present or not default_ontology().is_denied_by(fact.concept, finding):
+        return False
+    stated = parse_facts(text)
+    levels = {level for other in stated for level in other.severity}
+    sides = [{side for other in facts for side, _ in other.places if side} for facts in ([fact], stated)]
+    return all(not a or not b or not a.isdisjoint(b) for a, b in ((fact.severity, levels), sides))
+
+
+def _split(sentence: str) -> list[str]:
+    """Return the statements of a sentence; the whole sentence if they omit one of its findings."""
+    singles = split_narrative(f"{sentence}.")
+    before, after = (
+        Counter(fact.concept for text in texts for fact in parse_facts(text) if fact.present)
+        for texts in ([sentence], singles)
+    )
+    return singles if before <= after else [f"{sentence}."]
+
+
+def _without_denial(sentence: str, finding: str, text: str) -> str | None:
+    """Return a sentence without the denial of a finding as stated in `text`; None if it cannot be separated."""
     rest = []
-    for single in split_narrative(f"{sentence}."):
+    for single in _split(sentence):
         facts = parse_facts(single)
-        denials = [fact for fact in facts if not fact.present and ontology.is_denied_by(fact.concept, finding)]
+        denials = [fact for fact in facts if _is_denial_of(fact, finding, text)]
         if denials and len(denials) < len(facts):
             return None
         if not denials:
@@ -248,31 +289,49 @@ def _without_denial(sentence: str, finding: str) -> str | None:
 
 
 def _omissions(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
-    """Deny a finding, or remove its statement."""
+    """Deny a finding, or remove its statement; statements that a structure is normal or stable are no findings."""
+    is_a = default_ontology().is_a
     for index, sentence in enumerate(document.sentences):
-        singles = split_narrative(f"{sentence}.")
-        stated = [text for text in singles if parse_facts(text) and all(fact.present for fact in parse_facts(text))]
+        singles = _split(sentence)
+        stated = [text for text in singles if parse_facts(text) and all(map(_is_finding, parse_facts(text)))]
         if not stated or len(document.sentences) < 2:
             continue
         chosen = generator.choice(stated)
-        rest = " ".join(text for text in singles if text is not chosen)
-        concepts = {fact.concept for fact in parse_facts(chosen)}
+        remaining = [text for text in singles if text is not chosen]
+        if not {fact for text in remaining for fact in parse_facts(text)} <= set(parse_facts(sentence)):
+            continue
+        rest = " ".join(remaining)
+        facts = parse_facts(chosen)
+        concepts = {fact.concept for fact in facts}
         if any(_are_related(fact.concept, c) for c in concepts for fact in parse_facts(rest) if fact.present):
             continue
-        words = parse_facts(chosen)[0].concept.split("_")
+        others = [fact for other in document.sentences if other != sentence for fact in parse_facts(other)]
+        repeated = [(a, b) for a in facts for b in others if b.present and is_a(b.concept, a.concept)]
+        if any(not a.places or not b.places or set(a.places) & set(b.places) for a, b in repeated):
+            continue
+        words = facts[0].concept.split("_")
         denial = f"No {' '.join(_CAPITALIZED.get(word, word) for word in words)}."
         read = parse_facts(denial)
         is_denied = len(concepts) == 1 and len(read) == 1 and not read[0].present and {read[0].concept} == concepts
-        if is_denied and generator.random() < 0.5:
+        if is_denied and not repeated and concepts.isdisjoint(_NOT_DENIED) and generator.random() < 0.5:
             yield Edit("b", "negation flip", index, f"{rest} {denial}".strip())
         else:
             yield Edit("b", "finding removed", index, rest or None)
 
 
+def _is_finding(fact: Fact) -> bool:
+    """Return whether a fact states an abnormal finding or a device, not only the state of a normal structure."""
+    finding = default_ontology().findings.get(fact.concept)
+    return fact.present and finding is not None and not finding.normal and fact.concept not in _STATES
+
+
 def _swaps(
     words: Mapping[str, str], category: CategoryLetter, operation: Operation, changed: str, *, alone: bool = False
 ) -> EditGenerator:
-    """Return a generator of edits that replace one word and thereby change one property of the facts.
+    """Return a generator of edits that replace one word and thereby change one property of the stated findings.
+
+    A range, such as "mild to moderate", is replaced as a whole. The severity of measured findings does not change,
+    since "large nodule of 5 mm" makes no sense.
 
     Args:
         words: word -> replacement.
@@ -282,16 +341,20 @@ def _swaps(
         alone: whether to skip sentences that repeat the word or contain its replacement, since "right greater than
             left" or "in the right lung, at the right base" makes no sense with one word replaced.
     """
-    pattern = re.compile(rf"\b({'|'.join(words)})\b", re.IGNORECASE)
+    options = "|".join(words)
+    single = re.compile(rf"\b(?:{options})\b", re.IGNORECASE)
+    pattern = re.compile(rf"(?<![\w-])({options})(?:[ -]to[ -](?:{options}))?\b", re.IGNORECASE)
 
     def generate(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
         del generator
         for index, sentence in enumerate(document.sentences):
             if not any(fact.present for fact in parse_facts(sentence)):
                 continue
-            present = [word.lower() for word in pattern.findall(sentence)]
+            present = [word.lower() for word in single.findall(sentence)]
             for match in pattern.finditer(sentence):
-                word, replacement = match[0].lower(), words[match[0].lower()]
+                word, replacement = match[1].lower(), words[match[1].lower()]
+                if _TERM.match(sentence, match.start()):
+                    continue
                 if alone and (present.count(word) > 1 or replacement in present):
                     continue
                 if match[0][:1].isupper():
@@ -299,11 +362,22 @@ def _swaps(
                 text = _fix_articles(sentence[: match.start()] + replacement + sentence[match.end() :])
                 if changed == "places" and _IMPOSSIBLE.search(text) and not _IMPOSSIBLE.search(sentence):
                     continue
-                if _differ_only_in(changed, parse_facts(sentence), parse_facts(text)):
+                before, after = parse_facts(sentence), parse_facts(text)
+                if not _differ_only_in(changed, before, after) or any(map(_is_misplaced, before, after)):
+                    continue
+                changes = [fact for fact, other in zip(before, after, strict=True) if fact != other]
+                if all(fact.present and not (changed == "severity" and fact.measures) for fact in changes):
                     yield Edit(category, operation, index, f"{text}.")
                     break
 
     return generate
+
+
+def _is_misplaced(before: Fact, after: Fact) -> bool:
+    """Return whether the zone changes of a finding that occurs in one zone only, such as costophrenic blunting."""
+    finding = default_ontology().findings.get(before.concept)
+    zones = [{zone for _, zone in fact.places} for fact in (before, after)]
+    return finding is not None and finding.usual_zone is not None and zones[0] != zones[1]
 
 
 def _locations(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
@@ -314,7 +388,7 @@ def _locations(document: ReportSentences, generator: random.Random) -> Iterator[
 def _added_comparisons(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
     for index, sentence in enumerate(document.sentences):
         before = parse_facts(sentence)
-        if not before or any(fact.change for fact in before):
+        if not before or any(fact.change for fact in before) or mentions_comparison(sentence):
             continue
         increases = generator.random() < 0.5 and _can_increase(sentence, before)
         text = f"{sentence}, {_INCREASED if increases else _UNCHANGED}"
@@ -340,8 +414,18 @@ def _removed_comparisons(document: ReportSentences, generator: random.Random) ->
             continue
         text = _fix_articles(text)
         after = parse_facts(text)
-        if not any(fact.change for fact in after) and _differ_only_in("change", before, after):
+        if any(fact.change for fact in after) or not _differ_only_in("change", before, after):
+            continue
+        if not _names_bare_structure(text) and all(fact.concept not in _STATES for fact in before if fact.change):
             yield Edit("f", "comparison removed", index, f"{text[:1].upper()}{text[1:]}.")
+
+
+def _names_bare_structure(sentence: str) -> bool:
+    """Return whether a sentence names a structure without its state, as in "cardiomegaly and mediastinal contour"."""
+    return any(
+        not parse_facts(text) and any(fact.change for fact in parse_facts(f"{text.rstrip('.')}, unchanged"))
+        for text in split_narrative(f"{sentence}.")
+    )
 
 
 _PROPERTIES = ("concept", "present", "places", "severity", "change", "details", "measures", "doubt")
@@ -358,8 +442,8 @@ def _differ_only_in(name: str, before: Sequence[Fact], after: Sequence[Fact]) ->
 
 def _fix_articles(text: str) -> str:
     """Choose "a" or "an" by the next word."""
-    text = re.sub(r"\b([Aa])n (?=[bcdfgjklmnpqrstvwxz])", r"\1 ", text)
-    return re.sub(r"\b([Aa]) (?=[aeio])", r"\1n ", text)
+    text = re.sub(r"\b([Aa])n (?=[bcdfghjklmnpqrstvwxz])", r"\1 ", text)
+    return re.sub(r"\b([Aa]) (?=[aei]|o(?!ne\b|nce\b)|up|un(?!i))", r"\1n ", text)
 
 
 _GENERATORS: Mapping[CategoryLetter, EditGenerator] = {
