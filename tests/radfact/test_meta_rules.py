@@ -129,6 +129,8 @@ def test_candidates_depend_on_seed_and_report_only() -> None:
         ("c", "Biapical pleural-peripheral scarring.", set()),
         ("c", "Rotated apical lordotic projection with scarring.", set()),
         ("c", "Cholecystectomy clips in the right upper quadrant.", set()),
+        ("d", "Minimal right effusion.", {"Marked right effusion."}),
+        ("d", "Interstitial opacities are mildly prominent.", {"Interstitial opacities are markedly prominent."}),
         ("d", "Mild to moderate cardiomegaly.", {"Severe cardiomegaly."}),
         ("d", "There is a moderate sized hiatal hernia.", {"There is a small sized hiatal hernia."}),
         ("d", "There is a small 5 mm nodule in the lung.", set()),
@@ -164,6 +166,7 @@ def test_errors_by_category(letter: CategoryLetter, sentence: str, candidates: s
     [
         ("b", "Lungs are clear. No effusion."),
         ("b", "Both lungs are expanded. The mediastinum is stable. Heart size is at the upper limits of normal."),
+        ("b", "There is stable cardiomegaly and mediastinal contour. Lungs are clear."),
         ("b", "There are low lung volumes. Lung volumes are low."),
         ("c", "No left effusion. Bilateral opacities."),
         ("c", "There is a right pleural effusion greater than left."),

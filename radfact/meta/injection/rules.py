@@ -54,8 +54,8 @@ _ZONES = {
 }  # fmt: skip
 _DEGREES = {
     "moderate sized": "small sized", "moderate-sized": "small-sized", "moderate size": "small size",
-    "tiny": "large", "trace": "large", "minimal": "severe", "minimally": "severely", "small": "large",
-    "mild": "severe", "mildly": "severely", "slight": "marked", "slightly": "markedly", "moderate": "minimal",
+    "tiny": "large", "trace": "large", "minimal": "marked", "minimally": "markedly", "small": "large",
+    "mild": "severe", "mildly": "markedly", "slight": "marked", "slightly": "markedly", "moderate": "minimal",
     "moderately": "minimally", "large": "small", "severe": "mild", "severely": "mildly", "marked": "slight",
     "markedly": "slightly", "massive": "small",
 }  # fmt: skip
@@ -301,6 +301,8 @@ def _omissions(document: ReportSentences, generator: random.Random) -> Iterator[
         if not {fact for text in remaining for fact in parse_facts(text)} <= set(parse_facts(sentence)):
             continue
         rest = " ".join(remaining)
+        if _names_bare_structure(rest.rstrip(".")):
+            continue
         facts = parse_facts(chosen)
         concepts = {fact.concept for fact in facts}
         if any(_are_related(fact.concept, c) for c in concepts for fact in parse_facts(rest) if fact.present):
