@@ -1,4 +1,4 @@
-"""Real servers with a real, small language model: started once, each in a process of its own, ended by its id."""
+"""Servers of a small language model, each a process that runs for the whole session."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from real_servers import (
     VLLM_ENVIRONMENT,
     VLLM_PYTHON,
     Server,
-    missing,
     process_group,
+    require_vllm,
+    skip_missing,
     wait_until_healthy,
 )
 
@@ -29,10 +30,10 @@ def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         model = smollm2.gguf_file()
         import xllamacpp  # noqa: F401
     except (FileNotFoundError, ImportError) as error:
-        missing(str(error))
+        skip_missing(str(error))
     log = tmp_path_factory.mktemp("llama_cpp") / "log"
     command = [sys.executable, str(HERE / "llama_cpp.py"), str(model)]
-    with process_group(command, log, {}, says=True) as process:
+    with process_group(command, log, {}, read_stdout=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         wait_until_healthy(process, address, log)
@@ -41,11 +42,10 @@ def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
-    """The interpreter of the environment that vLLM lives in, with the model's folder beside it."""
-    if not VLLM_PYTHON.is_file() or not (VLLM_PYTHON.parents[1] / "installed").is_file():
-        missing("vLLM's build for the CPU is not installed: make .venv/vllm/installed")
+    """Python of the environment with vLLM; the model folder exists, too."""
+    require_vllm()
     if not (MODEL_FOLDER / "installed").is_file():
-        missing("the model's folder is not there: make .venv/smollm2/installed")
+        skip_missing("no model folder: make .venv/smollm2/installed")
     return VLLM_PYTHON
 
 

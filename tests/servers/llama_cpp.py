@@ -1,6 +1,6 @@
-"""llama.cpp's HTTP server with one model, as a process: prints its address, and ends with its standard input.
+"""Run llama.cpp's HTTP server, and print its address; closing standard input ends it.
 
-With a port it runs until it is terminated. It takes options of `vllm serve` and ignores those that it does not have.
+With `--port` it runs until it is terminated. Other options of `vllm serve` are ignored.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 
 import xllamacpp
 
-ANSWERS_AT_ONCE = 4
-TOKENS = 4096  # of one conversation, prompt and answer
+CONCURRENCY = 4
+CONTEXT_WINDOW = 4096  # tokens of a prompt and its response
 MODEL = "smollm2"
 
 
@@ -28,8 +28,8 @@ def main() -> None:
     parameters.model.path, parameters.model_alias = options.model, {options.served_model_name}
     parameters.hostnames, parameters.port = ["127.0.0.1"], options.port
     parameters.api_keys = [key for key in [os.environ.get("VLLM_API_KEY")] if key]
-    parameters.n_ctx, parameters.n_parallel = ANSWERS_AT_ONCE * TOKENS, ANSWERS_AT_ONCE
-    # Two threads on cores that others use can be many times slower than one.
+    parameters.n_ctx, parameters.n_parallel = CONCURRENCY * CONTEXT_WINDOW, CONCURRENCY
+    # On busy cores, two threads can be many times slower than one.
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(parameters)
     print(server.listening_address, flush=True)

@@ -1,4 +1,4 @@
-"""What the tests with real servers share: where the parts are, and how processes are started, awaited and ended."""
+"""Paths, environments and processes that the tests with real servers share."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 FEW_SHOTS = HERE / "few_shots.json"
 PAIRS = HERE / "pairs.json"
-SPLIT_SHOTS = HERE / "split_shots.json"
-RADFACT = (str(Path(sys.executable).with_name("radfact")),)
-VLLM_PYTHON = ROOT / ".venv" / "vllm" / "bin" / "python"
+SPLITTER_FEW_SHOTS = HERE / "splitter_few_shots.json"
+RADFACT = Path(sys.executable).with_name("radfact")
+VLLM = ROOT / ".venv" / "vllm"
+VLLM_PYTHON = VLLM / "bin" / "python"
 MODEL_FOLDER = ROOT / ".venv" / "smollm2"
 START_SECONDS = 300
 
@@ -39,24 +40,24 @@ VLLM_ENVIRONMENT = {
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
-# float32: greedy answers are the same alone and in a batch, which bfloat16 does not give.
+# With float32, unlike bfloat16, a greedy response does not depend on its batch.
 VLLM_ENGINE = {"dtype": "float32", "enforce_eager": "true", "max_model_len": "4096", "max_num_seqs": "16"}
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server that speaks the OpenAI protocol."""
+    """A server with the OpenAI protocol."""
 
     base_url: str
     model: str
 
     @property
     def judge(self) -> str:
-        """The name by which `--judge` asks it."""
+        """Value of `--judge`."""
         return f"openai:{self.model}"
 
     def post(self, route: str, body: dict[str, Any]) -> Any:
-        """The decoded reply to `body`."""
+        """Return the decoded reply to a request."""
         request = urllib.request.Request(
             f"{self.base_url}{route}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
@@ -64,13 +65,11 @@ class Server:
             return json.load(reply)
 
 
-def radfact(
-    *arguments: object, command: Sequence[str] = RADFACT, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """What became of the command with these arguments."""
+def run(command: Sequence[object], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command with additional environment variables, and capture its output."""
     return subprocess.run(
-        [*command, *map(str, arguments)],
-        env=os.environ | dict(environment or {}),
+        [str(part) for part in command],
+        env=os.environ | dict(environment),
         capture_output=True,
         text=True,
         timeout=START_SECONDS,
@@ -78,8 +77,34 @@ def radfact(
     )
 
 
-def missing(reason: str) -> None:
-    """Skip; in CI everything is there, so that a missing part is a fault."""
+def run_radfact(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run `radfact`."""
+    return run([RADFACT, *arguments], {})
+
+
+def run_vllm_radfact(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `radfact` in the environment with vLLM."""
+    return run([VLLM_PYTHON.with_name("radfact"), *arguments], VLLM_ENVIRONMENT | environment)
+
+
+def run_vllm_script(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a script of this folder in the environment with vLLM."""
+    return run([VLLM_PYTHON, HERE / script, *arguments], VLLM_ENVIRONMENT | {"VLLM_LOGGING_LEVEL": "ERROR"})
+
+
+def judge_arguments(values: Mapping[str, str]) -> list[str]:
+    """Return values as `--judge-arg` options."""
+    return [part for name, value in values.items() for part in ("--judge-arg", f"{name}={value}")]
+
+
+def require_vllm(*, vision: bool = False) -> None:
+    """Skip the test if vLLM, or torchvision for its environment, is not installed."""
+    if not (VLLM / "installed").is_file() or (vision and not (VLLM / "vision").is_dir()):
+        skip_missing("vLLM for the CPU is not installed: make .venv/vllm/installed")
+
+
+def skip_missing(reason: str) -> None:
+    """Skip the test; fail in CI, where everything is installed."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -87,16 +112,16 @@ def missing(reason: str) -> None:
 
 @contextlib.contextmanager
 def process_group(
-    command: list[str], log: Path, environment: dict[str, str], *, says: bool = False
+    command: list[str], log: Path, environment: dict[str, str], *, read_stdout: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process with children of its own, all of them ended with the block; `says`: its standard output is read."""
+    """Start a process for the block, and end it with its children; output that is not read goes to the log."""
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
             env=os.environ | environment,
             stdin=subprocess.PIPE,
-            # A pipe that nobody reads stops its writer when it is full.
-            stdout=subprocess.PIPE if says else output,
+            # A full pipe blocks the process, so it must be read.
+            stdout=subprocess.PIPE if read_stdout else output,
             stderr=output,
             text=True,
             start_new_session=True,
@@ -120,4 +145,4 @@ def wait_until_healthy(process: subprocess.Popen[str], address: str, log: Path) 
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
             break
-    pytest.fail(f"the server did not come up: {log.read_text()[-2000:]}")
+    pytest.fail(f"the server did not start: {log.read_text()[-2000:]}")

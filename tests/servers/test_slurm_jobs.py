@@ -1,4 +1,4 @@
-"""The Slurm jobs that start servers, a judge for one run and a Ray cluster, and their counterpart in Kubernetes."""
+"""The Slurm job that serves a judge for one run, and its counterpart in Kubernetes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import smollm2
 import yaml
 from ports import free_port
-from real_servers import FEW_SHOTS, HERE, PAIRS, VLLM_ENVIRONMENT, missing
+from real_servers import FEW_SHOTS, HERE, PAIRS, VLLM_ENVIRONMENT, skip_missing
 from slurm import DEPLOY, slurm_environment
 
 _PARSE = """
@@ -27,9 +27,9 @@ for line in sys.argv[1:]:
 
 def _run(script: str, arguments: list[object], environment: dict[str, str], folder: Path) -> str:
     job = ["bash", str(DEPLOY / "slurm" / script), *map(str, arguments)]
-    done = subprocess.run(job, env=environment, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run(job, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def test_a_judge_is_served_for_one_run(tmp_path: Path) -> None:
@@ -37,8 +37,8 @@ def test_a_judge_is_served_for_one_run(tmp_path: Path) -> None:
         model = smollm2.gguf_file()
         import xllamacpp  # noqa: F401
     except (FileNotFoundError, ImportError) as error:
-        missing(str(error))
-    # llama.cpp takes the place of vLLM: it reads the address from the same options and the key from the environment.
+        skip_missing(str(error))
+    # llama.cpp replaces vLLM: it reads its port from the same option, and the key from the environment.
     server = tmp_path / "vllm"
     server.write_text(f'#!/bin/sh\nshift\nexec "{sys.executable}" "{HERE / "llama_cpp.py"}" "$@"\n')
     server.chmod(0o755)
@@ -49,7 +49,7 @@ def test_a_judge_is_served_for_one_run(tmp_path: Path) -> None:
     assert run["calls"] > 0 == run["usage"]["judge"]["failures"]
 
 
-def test_vllm_knows_the_options_of_the_70b_judge(vllm_python: Path, tmp_path: Path) -> None:
+def test_vllm_accepts_the_options_of_the_70b_judge(vllm_python: Path, tmp_path: Path) -> None:
     server = tmp_path / "vllm"
     server.write_text('#!/bin/sh\nshift\necho "$@" >>options\nexit 1\n')
     server.chmod(0o755)
@@ -64,6 +64,6 @@ def test_vllm_knows_the_options_of_the_70b_judge(vllm_python: Path, tmp_path: Pa
     ]
     pod = [*container["command"], *container["args"]][2:]
     command = [str(vllm_python), "-c", _PARSE, (tmp_path / "options").read_text(), " ".join(pod)]
-    printed = subprocess.check_output(command, env=environment | VLLM_ENVIRONMENT, text=True)
-    parsed = [json.loads(line) for line in printed.splitlines()]
+    output = subprocess.check_output(command, env=environment | VLLM_ENVIRONMENT, text=True)
+    parsed = [json.loads(line) for line in output.splitlines()]
     assert parsed == [["/data/Meta-Llama-3-70B-Instruct", ["judge"], 4, 8000]] * 2
