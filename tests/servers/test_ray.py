@@ -156,7 +156,7 @@ def test_queries_with_the_same_premises_stay_together() -> None:
     chunks_of: dict[tuple[str, ...], set[EntailmentQuery]] = {}
     for query, chunk in zip(queries, chunks, strict=True):
         chunks_of.setdefault(query.premises, set()).add(chunk)
-    assert all(len(chunks) == 1 for chunks in chunks_of.values())
+    assert {len(group) for group in chunks_of.values()} == {1}
     assert len(set(chunks)) > 2
 
 

@@ -1,4 +1,4 @@
-"""A small random MAIRA-2 that vLLM can run, and questions to it, the same for every engine."""
+"""A small random MAIRA-2 that vLLM can run, and requests to it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ BROKEN = "broken"
 
 
 def write_checkpoint(folder: Path) -> Any:
-    """A model of two blocks in each half, whose random weights make answers of objects and boxes likely."""
+    """Write and return a random model with two layers per part, whose reports often have objects and boxes."""
     tokenizer = train_tokenizer(TEXTS, 300)
     ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "vocab_size": len(tokenizer)}
     vision = {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    # vLLM's attention on the CPU takes heads of 32 and more.
+    # vLLM's attention on the CPU supports head sizes of at least 32.
     text = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
     config = MairaConfig(
@@ -56,12 +56,12 @@ def write_checkpoint(folder: Path) -> Any:
 
 
 def write_studies(folder: Path) -> None:
-    """Phantoms with one, two and three images, at 64 pixels."""
+    """Write 12 phantom studies with one to three images of 64 pixels."""
     list(write_phantoms(folder, 12, seed=7, size=64, split="test"))
 
 
-def reports(studies: list[Study], temperature: float | None = None) -> dict[str, GenerationRequest]:
-    """Requests for the reports of studies by names, sampled with a seed for each if there is a temperature."""
+def report_requests(studies: list[Study], temperature: float | None = None) -> dict[str, GenerationRequest]:
+    """Return requests for reports by name; with a temperature, each has its own seed."""
     requests = {}
     for seed, (study, task) in enumerate(itertools.product(studies, ("findings", "grounded"))):
         sampling = None if temperature is None else Sampling(temperature, 2**63 + seed)
@@ -70,25 +70,23 @@ def reports(studies: list[Study], temperature: float | None = None) -> dict[str,
     return requests
 
 
-def requests(studies: list[Study], broken: Path) -> dict[str, GenerationRequest]:
-    """Questions of every form by a name of their own.
+def all_requests(studies: list[Study], broken: Path) -> dict[str, GenerationRequest]:
+    """Return requests of every form by name, in addition one for `BROKEN` and one for `LONG`.
 
     Args:
-        studies: of `write_studies`.
-        broken: a file that is no image.
+        studies: studies of `write_studies`.
+        broken: file that is not an image.
     """
-    asked: dict[str, GenerationRequest] = {}
-    for study, task in itertools.product(studies, ("findings", "grounded")):
-        asked[f"{task} {study.sample_id}"] = report_request(make_example(study, task), NEW_TOKENS)
+    requests = report_requests(studies)
     for study in studies:
         for number, sentence in enumerate(study.grounded_findings or ()):
             example = make_example(study, "phrase", phrase=sentence)
-            asked[f"phrase {study.sample_id} {number}"] = report_request(example, NEW_TOKENS)
+            requests[f"phrase {study.sample_id} {number}"] = report_request(example, NEW_TOKENS)
         for completion in box_completions(study):
             name = f"boxes {study.sample_id} {completion.index}"
-            asked[name] = GenerationRequest(completion.example, "boxes", NEW_TOKENS)
+            requests[name] = GenerationRequest(completion.example, "boxes", NEW_TOKENS)
     first = report_request(make_example(studies[0], "findings"), NEW_TOKENS)
-    asked[BROKEN] = replace(first, example=replace(first.example, images=(broken, *first.example.images[1:])))
-    wordy = studies[0].model_copy(update={"indication": "Cough. " * 900})
-    asked[LONG] = report_request(make_example(wordy, "findings"), NEW_TOKENS)
-    return asked
+    requests[BROKEN] = replace(first, example=replace(first.example, images=(broken, *first.example.images[1:])))
+    verbose = studies[0].model_copy(update={"indication": "Cough. " * 900})
+    requests[LONG] = report_request(make_example(verbose, "findings"), NEW_TOKENS)
+    return requests

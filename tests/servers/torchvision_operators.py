@@ -1,9 +1,8 @@
-"""To be imported first in vLLM's environment of the tests, where it makes timm and a torchvision known.
+"""Make timm and torchvision importable in the environment with vLLM for the CPU; import this module first.
 
-There is no torchvision for the torch of vLLM's CPU build: the registry's does not load its compiled operators there,
-and its Python part registers something for two of them that must then exist by name. Nothing of the model calls them:
-timm asks torchvision for the names of ways to resize. It lies in a folder of its own (see the Makefile), which the
-processes that vLLM starts for itself do not see. Who installs vLLM for a GPU has a torchvision that fits.
+No torchvision release has operators for the torch of vLLM for the CPU, but its Python code needs the names of two of
+them. The model calls none: timm only imports torchvision. Both are in a separate folder (see the Makefile), which
+vLLM's own processes do not import from. vLLM for GPUs has a matching torchvision.
 """
 
 from __future__ import annotations

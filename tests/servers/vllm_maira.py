@@ -1,4 +1,4 @@
-"""The command `maira` in vLLM's environment of the tests."""
+"""The command `maira` in the environment with vLLM."""
 
 from __future__ import annotations
 

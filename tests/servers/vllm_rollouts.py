@@ -1,6 +1,6 @@
-"""Runs in vLLM's environment: responses of the engine of a training process, as the weights of its model change.
+"""Generate responses with the vLLM engine of a training process and the weights of several checkpoints.
 
-Arguments: the checkpoint, the checkpoints that the weights change to, the manifest, the JSON file to write.
+Runs in the environment with vLLM. Arguments: the checkpoints, the manifest, the JSON file to write.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from radfact.errors import InputError
 
 
 def generate(engine: Any, requests: dict[str, Any]) -> dict[str, list[int]]:
-    """Tokens of the responses by the names of their requests; a reason in place of those that failed."""
+    """Return the tokens of each response by the name of its request, or the failure."""
     names = list(requests)
     responses = engine.generate(list(requests.values()))
     return {names[index]: getattr(response, "ids", response) for index, response in responses}
 
 
 def refusal(config: TrainConfig, context: DistributedContext, **arguments: Any) -> str:
-    """The error of a run with these engine arguments."""
+    """Return the error of a run with these engine arguments, or "none"."""
     assert config.grpo is not None
     grpo = config.grpo.model_copy(update={"engine_args": arguments})
     try:
@@ -64,8 +64,8 @@ if __name__ == "__main__":
     context = DistributedContext(0, 1, torch.device("cpu"))
     vocabulary = Vocabulary.from_tokenizer(processor.tokenizer, [model.generation_config.eos_token_id])
     engine = RolloutEngine(config, ParallelModel(wrapped, wrapped, context), processor, vocabulary)
-    greedy, sampled = tiny_maira.reports(studies), tiny_maira.reports(studies, temperature=1.0)
-    few = dict(reversed(list(sampled.items())[::5]))
+    greedy, sampled = tiny_maira.report_requests(studies), tiny_maira.report_requests(studies, temperature=1.0)
+    subset = dict(reversed(list(sampled.items())[::5]))
     arguments = {"tensor_parallel_size": 2, "max_model_len": 99, "nonsense": 1}
     results: dict[str, Any] = {
         "refused": {name: refusal(config, context, **{name: value}) for name, value in arguments.items()},
@@ -75,7 +75,7 @@ if __name__ == "__main__":
         model.load_state_dict(MairaForConditionalGeneration.from_pretrained(checkpoint).state_dict())
         with engine.sync_weights() as vllm:
             results[checkpoint.name] = {"greedy": generate(vllm, greedy), "sampled": generate(vllm, sampled)}
-            results[checkpoint.name]["few"] = generate(vllm, few)
+            results[checkpoint.name]["subset"] = generate(vllm, subset)
     folder = engine._folder
     engine.close()
     results["removed"] = not folder.exists()
