@@ -1,20 +1,20 @@
-"""How the metric `findings` agrees with people and with known numbers of errors, and how fast it is.
+"""Agreement of the metric `findings` with radiologists and with known numbers of errors, and its speed.
 
     python tests/benchmarks/bench_findings.py rankings SHARED/radjudge/rankings.json
     python tests/benchmarks/bench_findings.py codes SHARED/openi --half held-out
     python tests/benchmarks/bench_findings.py errors SHARED/openi --half held-out
     python tests/benchmarks/bench_findings.py speed SHARED/openi
 
-`rankings`: the order in which radiologists put candidates (RadJudge): fraction of the comparisons that a score gets
+`rankings`: radiologists' rankings of candidates (RadJudge): fraction of the comparisons that a score gets
 right; equal candidates must differ by less than 0.01. All cases were seen in development.
 
 `codes`: each reference of IU-Xray gets four other reports of the archive as candidates, those with the most similar
 text by ROUGE-L, by words and by pairs of words, and a random one. The number of errors of a candidate is the distance
 between the manual MeSH codes of both reports: the smallest number of codes to add, remove or change, where a code with
-another place or qualifier counts as half a change. People assigned the codes, and no rule of ours plays a part.
+another place or qualifier counts as half a change. The codes were assigned by people, not by this project's rules.
 
-`errors`: no to five errors are put into each report by rule (`radfact meta inject`), and half of the reports are
-reworded. The rules check each error with the ontology that the metric reads with, which favors it.
+`errors`: zero to five errors are injected into each report by rules (`radfact meta inject`), and half of the reports
+are reworded. The rules check each error with the ontology that the metric reads with, which favors it.
 
 For `codes` and `errors`, Kendall's tau-b of each score with the number of errors is printed, and its difference from
 that of `findings`, with intervals of a bootstrap of references. `--half` selects the half of the archive
@@ -34,7 +34,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from iu_reports import HALVES, half
+from iu_reports import HALVES, archive_half
 from read_reports import read_reports
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import kendalltau
@@ -83,11 +83,11 @@ def code_distance(candidate: Sequence[str], reference: Sequence[str]) -> float:
     return float(costs[rows, columns].sum())
 
 
-def code_cases(root: Path, part: str | None, count: int, seed: int) -> Iterator[Case]:
+def code_cases(root: Path, half: str | None, count: int, seed: int) -> Iterator[Case]:
     """Yield references with four candidates each."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    reports = [report for report in read_reports(root) if part in (None, half(report.key))]
+    reports = [report for report in read_reports(root) if half in (None, archive_half(report.key))]
     rng = random.Random(seed)
     texts = {report.key: " ".join(report.sections) for report in reports}
     words = {key: Counter(text.lower().split()) for key, text in texts.items()}
@@ -114,9 +114,9 @@ def _overlap(first: Counter, second: Counter) -> float:
     return 2 * (first & second).total() / max(first.total() + second.total(), 1)
 
 
-def error_cases(root: Path, part: str | None, count: int, seed: int) -> Iterator[Case]:
-    """Yield reports with no to five errors; half of them reworded."""
-    reports = [report for report in read_reports(root) if part in (None, half(report.key))]
+def error_cases(root: Path, half: str | None, count: int, seed: int) -> Iterator[Case]:
+    """Yield reports with zero to five errors; half of them are reworded."""
+    reports = [report for report in read_reports(root) if half in (None, archive_half(report.key))]
     rng = random.Random(seed)
     injector, styler = RuleInjector(seed=seed), RuleStyler()
     for report in rng.sample(reports, count):
@@ -129,24 +129,24 @@ def error_cases(root: Path, part: str | None, count: int, seed: int) -> Iterator
             yield Pair(report.key, candidate, reference, report.key), float(len(injected.changes))
 
 
-def show_agreement(cases: Sequence[Case], significance: Path | None, seed: int, replicates: int = 1000) -> None:
-    """Print tau of each score, and how much that of the first is higher."""
+def print_agreement(cases: Sequence[Case], significance: Path | None, seed: int, replicates: int = 1000) -> None:
+    """Print tau of each score, and its difference from tau of the first score."""
     pairs = [pair for pair, _ in cases]
     numbers = np.array([number for _, number in cases])
     columns = score(pairs, significance)
     scored = np.all([np.isfinite(columns[name]) for name in SCORES], axis=0)
     print(f"{len(pairs)} pairs, {scored.sum()} with all scores; {numbers.mean():.2f} errors per pair")
     clusters: dict[str | None, list[int]] = {}
-    for place in np.flatnonzero(scored):
-        clusters.setdefault(pairs[place].cluster, []).append(int(place))
+    for index in np.flatnonzero(scored):
+        clusters.setdefault(pairs[index].cluster, []).append(int(index))
     groups = [np.array(group) for group in clusters.values()]
     rng = np.random.default_rng(seed)
     draws = [
         np.concatenate([groups[i] for i in rng.integers(len(groups), size=len(groups))]) for _ in range(replicates)
     ]
 
-    def tau(name: str, places: np.ndarray) -> float:
-        return float(-kendalltau(columns[name][places], numbers[places]).statistic)
+    def tau(name: str, indices: np.ndarray) -> float:
+        return float(-kendalltau(columns[name][indices], numbers[indices]).statistic)
 
     replicated = {name: np.array([tau(name, draw) for draw in draws]) for name in SCORES}
     for name in SCORES:
@@ -158,8 +158,8 @@ def show_agreement(cases: Sequence[Case], significance: Path | None, seed: int, 
         print(line)
 
 
-def show_rankings(path: Path, significance: Path | None) -> None:
-    """Print the fraction of right comparisons of each score."""
+def print_rankings(path: Path, significance: Path | None) -> None:
+    """Print the number of correct comparisons of each score."""
     comparisons, pairs = [], []
     for category in json.loads(path.read_text(encoding="utf-8")):
         for case in category["tests"]:
@@ -171,18 +171,18 @@ def show_rankings(path: Path, significance: Path | None) -> None:
                 first, sign, second = ranking.split()
                 comparisons.append((f"{case['id']}_{first}", sign, f"{case['id']}_{second}"))
     columns = score(pairs, significance)
-    places = {pair.sample_id: place for place, pair in enumerate(pairs)}
+    indices = {pair.sample_id: index for index, pair in enumerate(pairs)}
     for name in SCORES:
         scale = 100 if name.startswith("bleu") else 1
-        differences = [(columns[name][places[a]] - columns[name][places[b]]) / scale for a, _, b in comparisons]
-        right = [
+        differences = [(columns[name][indices[a]] - columns[name][indices[b]]) / scale for a, _, b in comparisons]
+        correct = [
             difference > 1e-9 if sign == ">" else abs(difference) < 0.01
             for difference, (_, sign, _) in zip(differences, comparisons, strict=True)
         ]
-        print(f"{name:12} {sum(right)} of {len(right)}")
+        print(f"{name:12} {sum(correct)} of {len(correct)}")
 
 
-def show_speed(root: Path, count: int) -> None:
+def print_speed(root: Path, count: int) -> None:
     """Print pairs per minute."""
     texts = list(dict.fromkeys(" ".join(report.sections) for report in read_reports(root)))
     pairs = [Pair(str(i), texts[2 * i], texts[2 * i + 1]) for i in range(min(count, len(texts) // 2))]
@@ -196,20 +196,21 @@ def show_speed(root: Path, count: int) -> None:
 def main() -> None:
     """Print one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rankings", "codes", "errors", "speed"))
+    parser.add_argument("measurement", choices=("rankings", "codes", "errors", "speed"))
     parser.add_argument("data", type=Path, help="folder of IU-Xray, or the file of rankings")
     parser.add_argument("--half", choices=HALVES)
     parser.add_argument("--count", type=int, default=300, help="references")
-    parser.add_argument("--significance", type=Path, help="another table of significance")
+    parser.add_argument("--significance", type=Path, help="table of significance to use instead of the default")
     parser.add_argument("--seed", type=int, default=42)
-    given = parser.parse_args()
-    if given.what == "rankings":
-        show_rankings(given.data, given.significance)
-    elif given.what == "speed":
-        show_speed(given.data, given.count)
+    arguments = parser.parse_args()
+    if arguments.measurement == "rankings":
+        print_rankings(arguments.data, arguments.significance)
+    elif arguments.measurement == "speed":
+        print_speed(arguments.data, arguments.count)
     else:
-        cases = (code_cases if given.what == "codes" else error_cases)(given.data, given.half, given.count, given.seed)
-        show_agreement(list(cases), given.significance, given.seed)
+        make_cases = code_cases if arguments.measurement == "codes" else error_cases
+        cases = make_cases(arguments.data, arguments.half, arguments.count, arguments.seed)
+        print_agreement(list(cases), arguments.significance, arguments.seed)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""What the client of language models costs: calls per second and CPU time a call, against a server that only waits.
+"""Cost of the client of language models: calls per second and CPU time per call, with a server that only waits.
 
-Run as `python tests/benchmarks/bench_llm_client.py`. Every question has the size of the paper's judge's, 136 messages
-and about 28 kB, and every answer is committed to disk before it counts. The server is another process, so that its CPU
-time is not the client's.
+Run as `python tests/benchmarks/bench_llm_client.py`. Every request is as long as one of the paper's judge, 136 messages
+and about 28 kB, and every response is cached on disk. The server is a separate process, so its CPU time is not counted.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "radfact"))
 
 from delay_server import delay_server
-from llm_load import PARAMETERS, Cost, judge_asks, judge_prefix, measure
+from llm_load import PARAMETERS, Cost, judge_prefix, judge_requests, measure
 
 from radfact.llm import ChatClient, ResponseCache, load_chat_client
 from radfact.llm.langchain import LangChainBackend
@@ -26,38 +25,38 @@ LANGCHAIN_CALLS = 200
 
 
 def main() -> None:
-    """Print one line a concurrency, then what both routes cost in the same run."""
+    """Print one line per concurrency, then compare with LangChain."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=0.3, help="that the server takes for an answer")
-    parser.add_argument("--calls", type=int, default=1000, help="at each concurrency from 16 on")
-    given = parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=0.3, help="delay of a response")
+    parser.add_argument("--calls", type=int, default=1000, help="calls at each concurrency above 1")
+    arguments = parser.parse_args()
     prefix = judge_prefix()
-    print(f"{len(prefix.messages) + 1} messages, prefix of {len(prefix.json):,} bytes, {given.seconds:g} s an answer")
-    print(f"{'route':10} {'in flight':>9} {'calls':>6} {'calls/s':>8} {'of bound':>8} {'CPU ms/call':>11}")
-    with delay_server(given.seconds) as base_url:
+    print(f"{len(prefix.messages) + 1} messages, prefix of {len(prefix.json):,} bytes, delay {arguments.seconds:g} s")
+    print(f"{'client':10} {'in flight':>9} {'calls':>6} {'calls/s':>8} {'of bound':>8} {'CPU ms/call':>11}")
+    with delay_server(arguments.seconds) as base_url:
         for concurrency in CONCURRENCIES:
-            calls = given.calls if concurrency > 1 else max(given.calls // 50, 10)
-            cost = _aiohttp(base_url, calls, concurrency)
-            _row("aiohttp", concurrency, cost, given.seconds)
+            calls = arguments.calls if concurrency > 1 else max(arguments.calls // 50, 10)
+            cost = _measure_aiohttp(base_url, calls, concurrency)
+            _print_row("aiohttp", concurrency, cost, arguments.seconds)
     with delay_server(0.0) as base_url:
-        plain = _aiohttp(base_url, given.calls, 64)
-        _row("aiohttp", 64, plain, 0.0)
-        chain = _langchain(base_url, LANGCHAIN_CALLS, 64)
-        _row("LangChain", 64, chain, 0.0)
-    print(f"LangChain takes {chain.cpu_ms / plain.cpu_ms:.1f} times the CPU time of aiohttp")
+        aiohttp = _measure_aiohttp(base_url, arguments.calls, 64)
+        _print_row("aiohttp", 64, aiohttp, 0.0)
+        langchain = _measure_langchain(base_url, LANGCHAIN_CALLS, 64)
+        _print_row("LangChain", 64, langchain, 0.0)
+    print(f"LangChain takes {langchain.cpu_ms / aiohttp.cpu_ms:.1f} times the CPU time of aiohttp")
 
 
-def _aiohttp(base_url: str, calls: int, concurrency: int) -> Cost:
+def _measure_aiohttp(base_url: str, calls: int, concurrency: int) -> Cost:
     with (
         tempfile.TemporaryDirectory() as folder,
         load_chat_client(
             "openai:m", base_url=base_url, parameters=PARAMETERS, concurrency=concurrency, cache=Path(folder)
         ) as client,
     ):
-        return measure(client, judge_asks(calls))
+        return measure(client, judge_requests(calls))
 
 
-def _langchain(base_url: str, calls: int, concurrency: int) -> Cost:
+def _measure_langchain(base_url: str, calls: int, concurrency: int) -> Cost:
     from langchain_openai import ChatOpenAI
 
     os.environ.setdefault("OPENAI_API_KEY", "none")
@@ -66,13 +65,13 @@ def _langchain(base_url: str, calls: int, concurrency: int) -> Cost:
         tempfile.TemporaryDirectory() as folder,
         ChatClient(backend, {"model": "m"}, concurrency=concurrency, cache=ResponseCache(folder)) as client,
     ):
-        return measure(client, judge_asks(calls))
+        return measure(client, judge_requests(calls))
 
 
-def _row(route: str, concurrency: int, cost: Cost, seconds: float) -> None:
+def _print_row(client: str, concurrency: int, cost: Cost, seconds: float) -> None:
     bound = f"{cost.wall / (cost.calls * seconds / concurrency):8.2f}" if seconds else f"{'-':>8}"
     print(
-        f"{route:10} {concurrency:9} {cost.calls:6} {cost.calls / cost.wall:8.1f} {bound} {cost.cpu_ms:11.2f}",
+        f"{client:10} {concurrency:9} {cost.calls:6} {cost.calls / cost.wall:8.1f} {bound} {cost.cpu_ms:11.2f}",
         flush=True,
     )
 

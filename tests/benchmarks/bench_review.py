@@ -1,4 +1,4 @@
-"""How long the review takes to show the next study: milliseconds to the whole image at screen resolution.
+"""Time until the review shows the next study: milliseconds to the whole image at screen resolution.
 
     python tests/benchmarks/bench_review.py --studies 2000
     python tests/benchmarks/bench_review.py --trees ../main . --rounds 3
@@ -6,7 +6,7 @@
 The images are of 2,500 x 3,000 pixels and 12 bits, as uncompressed DICOM or PNG of 16 bits, with their model's input of
 518 pixels; every study has its own files (hard links to a few images). Each tree of source code has its own server and
 a browser of 1,920 x 1,080 pixels; with several trees, rounds alternate between them. Paging: `pause` waits two seconds
-on each study, `at once` goes on as soon as the image is shown, `burst` goes through six studies, 150 ms on each, and
+on each study, `at once` continues as soon as the image is shown, `burst` shows six studies, 150 ms on each, and
 waits for the last one. No image is cached at the start of a round; the operating system may have cached the files.
 """
 
@@ -62,16 +62,16 @@ async (keys) => {
 """
 
 
-def write_set(folder: Path, studies: int, suffix: str) -> None:
+def write_studies(folder: Path, studies: int, suffix: str) -> None:
     """Write drafts and a manifest of studies with three originals each."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
     from dicom_files import write_dicom
 
-    draws = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     y, x = np.mgrid[: SIZE[0], : SIZE[1]]
     for number in range(IMAGES):
         smooth = (np.sin(x / (200 + 10 * number)) * np.cos(y / 400) + 1) * 1500
-        pixels = (smooth + draws.normal(0, 20, SIZE)).clip(0, 4095).astype(np.uint16)
+        pixels = (smooth + rng.normal(0, 20, SIZE)).clip(0, 4095).astype(np.uint16)
         if suffix == "dcm":
             write_dicom(folder / f"{number}.dcm", pixels, stored=12)
         else:
@@ -81,8 +81,8 @@ def write_set(folder: Path, studies: int, suffix: str) -> None:
     for number in range(studies):
         study: dict[str, Path] = {}
         originals = {}
-        for place, kind in enumerate(("frontal", "lateral", "prior_frontal")):
-            source = (number * 3 + place) % IMAGES
+        for index, kind in enumerate(("frontal", "lateral", "prior_frontal")):
+            source = (number * 3 + index) % IMAGES
             original = folder / f"{number}-{kind}.{suffix}"
             study[kind] = folder / f"{number}-{kind}-small.png"
             os.link(folder / f"{source}.{suffix}", original)
@@ -97,8 +97,8 @@ def write_set(folder: Path, studies: int, suffix: str) -> None:
 
 
 @contextmanager
-def served(tree: Path, folder: Path) -> Iterator[str]:
-    """Serve the set by the code of a tree, and yield the link."""
+def start_review(tree: Path, folder: Path) -> Iterator[str]:
+    """Start the review server of a source tree, and yield its link."""
     with tempfile.TemporaryDirectory() as scratch:
         arguments = [str(folder / "drafts.jsonl"), "--manifest", str(folder / "manifest.jsonl"), "--no-browser"]
         process = subprocess.Popen(
@@ -118,8 +118,8 @@ def served(tree: Path, folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def opened(browser: Browser, link: str, number: int) -> Iterator[Page]:
-    """Open a study in a context of its own, with nothing cached."""
+def open_study(browser: Browser, link: str, number: int) -> Iterator[Page]:
+    """Open a study in a new browser context without a cache."""
     context = browser.new_context(viewport={"width": 1920, "height": 1080})
     page = context.new_page()
     page.goto(link)
@@ -143,8 +143,8 @@ def measure(page: Page, mode: str, count: int) -> list[float]:
     return times
 
 
-def show(name: str, values: Sequence[float], base: Sequence[float]) -> None:
-    """Print a row: median, 95th percentile, maximum, and the ratio of the medians to those of the first tree."""
+def print_row(name: str, values: Sequence[float], base: Sequence[float]) -> None:
+    """Print median, 95th percentile and maximum, and the ratio of the median to that of the first tree."""
     ordered = sorted(values)
     high = ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]
     ratio = statistics.median(values) / statistics.median(base)
@@ -165,8 +165,8 @@ def main() -> None:
     times: dict[tuple[Path, str], list[float]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        write_set(folder, arguments.studies, arguments.format)
-        links = {tree: stack.enter_context(served(tree, folder)) for tree in arguments.trees}
+        write_studies(folder, arguments.studies, arguments.format)
+        links = {tree: stack.enter_context(start_review(tree, folder)) for tree in arguments.trees}
         chromium = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = stack.enter_context(sync_playwright()).chromium.launch(
             executable_path=chromium, args=["--headless=new", "--no-sandbox", "--disable-gpu"]
@@ -176,14 +176,14 @@ def main() -> None:
             for mode in ("pause", "at once", "burst"):
                 count = arguments.count if mode != "burst" else max(1, arguments.count // 4)
                 for tree, link in links.items():
-                    with opened(browser, link, first) as page:
+                    with open_study(browser, link, first) as page:
                         times.setdefault((tree, mode), []).extend(measure(page, mode, count))
                 first += count * (BURST if mode == "burst" else 1) + 5
         browser.close()
     print(f"{arguments.studies} studies, {arguments.format}, load average {os.getloadavg()[0]:.1f} at the end")
     print(f"{'milliseconds to the first full view':40}  median     p95     max   ratio")
     for (tree, mode), values in sorted(times.items(), key=lambda item: item[0][1]):
-        show(f"{mode}: {tree}", values, times[arguments.trees[0], mode])
+        print_row(f"{mode}: {tree}", values, times[arguments.trees[0], mode])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How often the intervals of `maira review summary` contain the truth: coverage on simulated reader studies.
+"""Coverage of the intervals of `maira review summary` on simulated reader studies.
 
     python tests/benchmarks/bench_review_intervals.py 2x20 3x20 --simulations 100
 
@@ -48,7 +48,7 @@ def simulate(design: Design, reader_arm_sd: float, generator: np.random.Generato
     Args:
         design: numbers of readers and studies.
         reader_arm_sd: standard deviation of the effect of reader x arm.
-        generator: of random numbers.
+        generator: random number generator.
     """
     shape = (design.readers, design.studies, len(ARMS))
     values = (
@@ -59,7 +59,7 @@ def simulate(design: Design, reader_arm_sd: float, generator: np.random.Generato
         + generator.normal(0, reader_arm_sd, (design.readers, 1, len(ARMS)))
         + generator.normal(0, 0.5, shape)
     )
-    readers, studies, arms = (places.ravel().tolist() for places in np.indices(shape))
+    readers, studies, arms = (indices.ravel().tolist() for indices in np.indices(shape))
     return OutcomeValues(
         values.ravel().tolist(),
         [ARMS[arm] for arm in arms],

@@ -1,4 +1,4 @@
-"""Metrics on real reports, offline: which change with style, how they rank errors, which errors they detect.
+"""Evaluate metrics on real reports without a model: sensitivity to style, ranking of errors, detection of errors.
 
     python tests/benchmarks/bench_rexamine.py FOLDER --out OUT
 
@@ -38,20 +38,22 @@ from radfact.pipeline import MetricRunner
 METRICS = ("rouge_l", "bleu_1", "bleu_2", "bleu_4", "logical_f1", "logical_recall")
 NOTES = (
     "A demonstration without hospitals and experts: pseudo-sites are findings sections of one archive (IU-Xray), "
-    "sorted by how many sentences they have and how long these are; counts of errors are those that rules put in.",
+    "grouped by the number and the length of their sentences; error counts are the numbers of injected errors.",
     "RadFact is judged by the offline judge here, which reads sentences by the ontology that also checks the errors "
     "and the standard style: its scores are favored, and do not carry over to RadFact with a language model.",
 )
 
 
 def main() -> None:
-    """Print tables 2 and C, and where the page is."""
+    """Print tables 2 and C, the detection table, and the paths of the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, help="folder with the reports and the table of views")
-    parser.add_argument("--out", type=Path, default=Path("rexamine"), help="an empty folder, so that nothing is reused")
+    parser.add_argument("--out", type=Path, default=Path("rexamine"), help="empty folder, so that nothing is reused")
     parser.add_argument("--per-site", type=int, default=40)
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--weights", type=Path, action="append", default=[], help="adds METEOR, BERTScore, ...")
+    parser.add_argument(
+        "--weights", type=Path, action="append", default=[], help="folder of weights; adds METEOR, BERTScore, ..."
+    )
     args = parser.parse_args()
     started = time.perf_counter()
     names = [*METRICS, *(("meteor", "bertscore", "chexbert", "radgraph") if args.weights else ())]
@@ -66,14 +68,14 @@ def main() -> None:
         seed=args.seed,
         notes=NOTES,
     )
-    show(table_2(result.tests))
-    show(table_c(result.rankings))
-    show(detection(args.out, runner, args.seed))
+    print_table(table_2(result.tests))
+    print_table(table_c(result.rankings))
+    print_table(detection(args.out, runner, args.seed))
     print(f"{time.perf_counter() - started:.0f} s; {args.out / 'rexamine.html'}, {args.out / 'detection.html'}")
 
 
-def show(table: Table) -> None:
-    """Print a table for a spreadsheet."""
+def print_table(table: Table) -> None:
+    """Print a table as tab-separated values."""
     print("\t".join(table.headings))
     for row in table.rows:
         print("\t".join(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
@@ -96,17 +98,17 @@ def detection(out: Path, runner: MetricRunner, seed: int) -> Table:
 
 
 def read_findings(root: Path) -> dict[str, str]:
-    """Findings sections of at least two sentences by study."""
+    """Return the findings sections with at least two sentences, by study."""
     studies = read_iu_xray(root).studies
     findings = {study.study_id: study.findings for study in studies if study.findings}
     return {key: text for key, text in findings.items() if len(list(segment_sentences(text))) > 1}
 
 
 def pseudo_sites(findings: dict[str, str]) -> Sequence[SiteReport]:
-    """Six sites: thirds by words a sentence, and in each, halves by the number of sentences."""
+    """Return six sites: thirds by mean sentence length, each in halves by the number of sentences."""
     keys = sorted(findings)
     sentences = {key: list(segment_sentences(findings[key])) for key in keys}
-    length = {key: sum(len(one.split()) for one in sentences[key]) / len(sentences[key]) for key in keys}
+    length = {key: sum(len(sentence.split()) for sentence in sentences[key]) / len(sentences[key]) for key in keys}
     sites = []
     by_length = sorted(keys, key=lambda key: (length[key], key))
     for third, name in zip(np.array_split(by_length, 3), ("terse", "middle", "wordy"), strict=True):

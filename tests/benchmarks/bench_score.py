@@ -1,10 +1,10 @@
-"""How long scoring takes and how much memory, from files to a results folder: seconds of every step and the peak.
+"""Time of every step of scoring, from files to a results folder, and peak memory.
 
     python tests/benchmarks/bench_score.py --studies 15000
 
-Reports are made of findings, sides, zones, degrees and sizes drawn at random, with two to six boxes each; candidates
-keep most of their reference. The judge is the offline one unless `--verbatim` asks for one that costs nothing, which
-leaves reading, figures, bootstrap and writing to be measured.
+Reports combine random findings, sides, zones, degrees and sizes, and have two to six boxes each; candidates keep most
+sentences of their reference. The judge is the offline one, or with `--verbatim` one that takes almost no time, so that
+reading, scores, bootstrap and writing remain.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ NORMAL = [
 ]
 
 
-def box(draw: random.Random) -> dict[str, float]:
-    (x0, x1), (y0, y1) = (sorted((round(draw.random(), 3), round(draw.random(), 3))) for _ in range(2))
+def random_box(rng: random.Random) -> dict[str, float]:
+    (x0, x1), (y0, y1) = (sorted((round(rng.random(), 3), round(rng.random(), 3))) for _ in range(2))
     return {"x_min": x0, "y_min": y0, "x_max": x1, "y_max": y1}
 
 
-def size(draw: random.Random) -> str:
-    """Some of many, so that most sentences are read for the first time, as in real reports."""
-    return f"measuring {draw.randint(3, 60)} x {draw.randint(3, 60)} mm"
+def random_size(rng: random.Random) -> str:
+    """Return one of many sizes, so that most sentences differ, as in real reports."""
+    return f"measuring {rng.randint(3, 60)} x {rng.randint(3, 60)} mm"
 
 
-def report(draw: random.Random) -> list[dict[str, Any]]:
-    """Four to seven sentences, with two to six boxes in all."""
+def random_report(rng: random.Random) -> list[dict[str, Any]]:
+    """Return four to seven sentences with two to six boxes in total."""
     located = [
         {
-            "text": f"{draw.choice(DEGREES)} {draw.choice(FINDINGS)} in the {draw.choice(PLACES)}, {size(draw)}.",
-            "boxes": [box(draw) for _ in range(draw.randint(1, 2))],
+            "text": f"{rng.choice(DEGREES)} {rng.choice(FINDINGS)} in the {rng.choice(PLACES)}, {random_size(rng)}.",
+            "boxes": [random_box(rng) for _ in range(rng.randint(1, 2))],
         }
-        for _ in range(draw.randint(2, 3))
+        for _ in range(rng.randint(2, 3))
     ]
-    return located + [{"text": text, "boxes": None} for text in draw.sample(NORMAL, draw.randint(2, 4))]
+    return located + [{"text": text, "boxes": None} for text in rng.sample(NORMAL, rng.randint(2, 4))]
 
 
 def write_studies(folder: Path, studies: int) -> tuple[Path, Path]:
-    """Drafts and a manifest."""
-    draw = random.Random(0)
+    """Write drafts and a manifest, and return their paths."""
+    rng = random.Random(0)
     drafts: list[dict[str, Any]] = []
     manifest: list[dict[str, Any]] = []
     for number in range(studies):
-        reference = report(draw)
-        candidate = [one for one in reference if draw.random() < 0.6] + report(draw)[:3]
+        reference = random_report(rng)
+        candidate = [sentence for sentence in reference if rng.random() < 0.6] + random_report(rng)[:3]
         manifest.append({"sample_id": f"study-{number}", "grounded_findings": reference})
         drafts.append({"sample_id": f"study-{number}", "report": candidate})
     paths = folder / "drafts.jsonl", folder / "manifest.jsonl"
@@ -80,13 +80,13 @@ def write_studies(folder: Path, studies: int) -> tuple[Path, Path]:
 
 
 def verbatim(premises: Sequence[str], hypothesis: str) -> tuple[bool, list[int]]:
-    """Entailed is what is said in the same words."""
+    """Entail a hypothesis that is equal to a premise."""
     return (True, [premises.index(hypothesis)]) if hypothesis in premises else (False, [])
 
 
 @contextmanager
-def timed(step: str) -> Iterator[None]:
-    """Print the seconds of the block and the peak of memory so far."""
+def print_time(step: str) -> Iterator[None]:
+    """Print the seconds of the block and the peak memory so far."""
     started = time.perf_counter()
     yield
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (30 if sys.platform == "darwin" else 20))
@@ -94,25 +94,25 @@ def timed(step: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Print one line a step."""
+    """Print one line per step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=15_000)
-    parser.add_argument("--verbatim", action="store_true", help="a judge that costs nothing")
-    given = parser.parse_args()
+    parser.add_argument("--verbatim", action="store_true", help="judge that only compares texts")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        drafts, manifest = write_studies(folder, given.studies)
-        judge = verbatim if given.verbatim else load_judge("offline")
-        with timed("all"):
-            with timed("read"):
+        drafts, manifest = write_studies(folder, arguments.studies)
+        judge = verbatim if arguments.verbatim else load_judge("offline")
+        with print_time("all"):
+            with print_time("read"):
                 pairs = read_candidates_and_references(drafts, manifest)
-            with timed("score, with 500 replicates"):
+            with print_time("score, with 500 replicates"):
                 result = RadFact(judge).score(pairs)
-            with timed("write"):
+            with print_time("write"):
                 write_results(result, folder / "results")
             counts = result.counts
             del pairs, result
-            with timed("page"):
+            with print_time("page"):
                 write_page(folder / "results")
         print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
 

@@ -1,14 +1,14 @@
-"""IU-Xray as read, beside the paper's table 1: reports with findings, studies and samples, and how many have a lateral.
+"""Counts of IU-Xray compared with table 1 of the paper: reports with findings, studies, samples, lateral images.
 
     python tests/benchmarks/iu_xray.py FOLDER
 
 The folder needs the reports (`NLMCXR_reports.tgz`) and `indiana_projections.csv`; images are not opened and may be
-absent. It exits with 1 where the figures are not the expected ones.
+absent. It exits with 1 if the counts are not the expected ones.
 
-Table 1 has 3,198 studies and 3,306 samples, one less of each. Only study 1 has image names in its report that repeat
-the study's number (CXR1_1_IM-0001-4001, in the table of views 1_IM-0001-4001.dcm.png). Whoever joins the two by
-cutting "CXR" off loses its one frontal and its one lateral, and comes to the paper's figures; the last line counts so.
-That it happened so there is a guess: without any other study that has one frontal and a lateral they are the same.
+Table 1 has 3,198 studies and 3,306 samples, one less of each. Only the report of study 1 has image names that repeat
+the number of the study (CXR1_1_IM-0001-4001; 1_IM-0001-4001.dcm.png in the table of views). A join on the name without
+"CXR" loses its frontal and lateral image, and gives the counts of the paper, as in the last line. This is one possible
+explanation: excluding any other study with one frontal and a lateral image gives the same counts.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ EXPECTED = (3425, 3199, 3307, "92.1")
 
 
 def main() -> None:
-    """Print the figures of the whole archive and of that without the study whose names differ."""
+    """Print the counts of the archive, with and without the study whose names differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, help="folder with the reports and the table of views")
     root = parser.parse_args().root
-    began = time.perf_counter()
+    started = time.perf_counter()
     archive = read_iu_xray(root)
-    seconds = time.perf_counter() - began
-    print(f"{len(archive.studies):,} reports in {seconds:.1f} s, {len(archive.failures)} radiographs left out:")
+    seconds = time.perf_counter() - started
+    print(f"{len(archive.studies):,} reports in {seconds:.1f} s, {len(archive.failures)} radiographs excluded:")
     for failure in archive.failures:
         print(f"  {failure.source}: {failure.reason}")
-    found = figures(archive)
+    counts = count(archive)
     joined_by_name = [study for study in archive.studies if not repeats_number(study)]
     print(f"{'':32} {'findings':>9} {'studies':>8} {'samples':>8} {'% lateral':>9}")
     for name, row in (
-        ("as read", found),
+        ("as read", counts),
         ("table 1", ("", 3198, 3306, "92.1")),
-        ("as read, less names that differ", figures(Archive(archive.source, joined_by_name))),
+        ("as read, without study 1", count(Archive(archive.source, joined_by_name))),
     ):
         print(f"{name:32} {row[0]:>9} {row[1]:>8} {row[2]:>8} {row[3]:>9}")
-    sys.exit(0 if found == EXPECTED else 1)
+    sys.exit(0 if counts == EXPECTED else 1)
 
 
-def figures(archive: Archive) -> tuple[int, int, int, str]:
-    """Reports with findings, those of them with a frontal, samples, and the percentage of samples with a lateral."""
+def count(archive: Archive) -> tuple[int, int, int, str]:
+    """Return the reports with findings, studies, samples, and the percentage of samples with a lateral image."""
     samples = make_samples(archive, Rules()).studies
     with_findings = sum(study.findings is not None for study in archive.studies)
     with_lateral = sum(sample.lateral is not None for sample in samples)
@@ -57,7 +57,7 @@ def figures(archive: Archive) -> tuple[int, int, int, str]:
 
 
 def repeats_number(study: ArchiveStudy) -> bool:
-    """Whether images are named in the report as in no table: CXR1_1_IM-... beside CXR2_IM-..."""
+    """Return whether the image names of a report repeat the study number: CXR1_1_IM-... instead of CXR1_IM-..."""
     return any(not radiograph.key.startswith(f"{study.study_id}_IM-") for radiograph in study.radiographs)
 
 

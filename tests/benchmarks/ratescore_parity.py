@@ -1,4 +1,4 @@
-"""How RaTEScore differs from the package RaTEScore: sentences of IU-Xray, entities of labels, scores of entities.
+"""Compare RaTEScore with the package RaTEScore: sentences of IU-Xray, entities of labels, scores of entities.
 
     python tests/benchmarks/ratescore_parity.py FOLDER
 
@@ -49,11 +49,11 @@ def _plain(sentence: str) -> str:
 
 
 def count_equal_entities(number: int, seed: int) -> int:
-    """Count random label sequences with the same entities; the last token of a sentence is none, as a full stop is.
+    """Count random label sequences with equal entities; the last token, such as a full stop, belongs to none.
 
     Args:
-        number: of sequences.
-        seed: of the sequences.
+        number: number of sequences.
+        seed: seed of the sequences.
     """
     rng = random.Random(seed)
     labels = ["O"] * len(TYPES) + [f"{prefix}-{kind}" for prefix in "BI" for kind in TYPES]
@@ -62,8 +62,8 @@ def count_equal_entities(number: int, seed: int) -> int:
         sequence = [*rng.choices(labels, k=rng.randint(1, 9)), "O"]
         tokens = [f"t{index}" for index in range(len(sequence))]
         ours = [(" ".join(tokens[start:stop]), kind) for start, stop, kind in decode_spans(sequence)]
-        framed = ["O", *sequence, rng.choice(labels)]
-        equal += post_process(["[CLS]", *tokens, "[SEP]"], framed, WordTokenizer()) == ours
+        padded = ["O", *sequence, rng.choice(labels)]
+        equal += post_process(["[CLS]", *tokens, "[SEP]"], padded, WordTokenizer()) == ours
     return equal
 
 
@@ -71,8 +71,8 @@ def largest_difference(number: int, seed: int) -> float:
     """Return the largest difference of the scores of random pairs of entities.
 
     Args:
-        number: of pairs.
-        seed: of the entities.
+        number: number of pairs.
+        seed: seed of the entities.
     """
     rng = np.random.default_rng(seed)
     matrix = {tuple(key.upper().split("_")): value for key, value in DEFAULT_MATRIX_LONG.items()}

@@ -1,4 +1,4 @@
-"""What the offline judge reads in the reports of IU-Xray, compared with the archive's manual MeSH codes.
+"""Findings that the offline judge detects in the reports of IU-Xray, compared with the manual MeSH codes.
 
     python tests/benchmarks/read_reports.py FOLDER --half development --out disagreements.txt
     python tests/benchmarks/read_reports.py FOLDER --half held-out
@@ -10,15 +10,15 @@ one of its codes is among the major MeSH codes of the report ("Opacity/lung/base
 finding if it only has codes that leave the finding open, such as "Cardiomegaly/borderline" (`UNDECIDED`). The findings
 in `OTHER_FINDINGS` have their own row, outside of the micro average.
 
-The codes do not distinguish what a report states from what it holds possible ("scarring or atelectasis"), the judge
-does: the last line of scores also counts as read what is only possible.
+Unlike the judge, the codes do not distinguish stated from possible findings ("scarring or atelectasis"): the last line
+of scores also counts possible findings as detected.
 
 The side is tested where all codes of a finding name the same side, left or right (the lingula is on the left, the
 middle lobe on the right): how often "There is left X." is entailed with the labeled side, and with the other, first
-where the finding is read, then for all labels, where a finding that is not read counts as a side that is not.
+for detected findings, then for all labels, where the side of a finding that is not detected counts as not entailed.
 
 `--pairs` measures instead how many sentences of a report follow from the next report with the same codes, at most 60
-pairs for each set of codes, and how many queries one core answers per second.
+pairs for each set of codes, and the queries per second on one core.
 
 `--out` writes every disagreement with the report; use it only for the development half (`iu_reports.py`).
 """
@@ -35,7 +35,7 @@ from pathlib import Path
 from time import process_time
 from xml.etree import ElementTree
 
-from iu_reports import HALVES, half
+from iu_reports import HALVES, archive_half
 
 from radfact.io.jsonl import open_atomic
 from radfact.judges import EntailmentQuery, Verdict, split_narrative
@@ -73,7 +73,7 @@ OTHER_FINDINGS: dict[str, tuple[str, ...]] = {
     "degenerative change of the spine": ("Spine/degenerative", "Thoracic Vertebrae/degenerative", "Osteophyte",
                                          "Spondylosis", "Lumbar Vertebrae/degenerative"),
 }  # fmt: skip
-"""Codes of further findings, in a row of their own."""
+"""Codes of further findings, in a separate row."""
 _LESS_CERTAIN = ("Granulomatous Disease", "Calcinosis", "Lung", "Cavitation")
 UNDECIDED: dict[str, tuple[str, ...]] = {
     "cardiomegaly": ("Cardiomegaly/borderline", "Cardiac Shadow/enlarged"),
@@ -99,7 +99,7 @@ UNDECIDED: dict[str, tuple[str, ...]] = {
     "degenerative change of the spine": ("Spine", "Thoracic Vertebrae", "Lumbar Vertebrae", "Arthritis", "Kyphosis",
                                          "Hyperostosis, Diffuse Idiopathic Skeletal", "Deformity", "Sclerosis"),
 }  # fmt: skip
-"""Codes that leave a finding open if none of its own is given."""
+"""Codes that leave a finding open without a code of the finding itself."""
 MIDLINE = {"cardiomegaly", "pulmonary edema"}
 
 
@@ -139,12 +139,12 @@ def _is_code(code: str, names: Sequence[str]) -> bool:
 def _side(code: str) -> str | None:
     parts = code.split("/")
     sides = {"left": "left", "lingula": "left", "right": "right", "middle lobe": "right"}
-    found = {sides[part] for part in parts if part in sides}
-    return found.pop() if len(found) == 1 and "bilateral" not in parts else None
+    named = {sides[part] for part in parts if part in sides}
+    return named.pop() if len(named) == 1 and "bilateral" not in parts else None
 
 
 def read_reports(root: Path) -> Iterator[Report]:
-    """Yield the indexed reports that have a text.
+    """Yield the indexed reports with text.
 
     Args:
         root: folder with `NLMCXR_reports.tgz`.
@@ -166,17 +166,17 @@ def read_reports(root: Path) -> Iterator[Report]:
 
 
 def main() -> None:
-    """Print the scores of both readings, and write the disagreements."""
+    """Print the scores of segmented and of split reports, and write the disagreements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, help="folder with the reports")
     parser.add_argument("--half", choices=HALVES)
     parser.add_argument("--out", type=Path, help="file of the disagreements")
     parser.add_argument("--pairs", action="store_true", help="judge reports with the same codes")
-    given = parser.parse_args()
-    reports = [report for report in read_reports(given.root) if given.half in (None, half(report.key))]
+    arguments = parser.parse_args()
+    reports = [report for report in read_reports(arguments.root) if arguments.half in (None, archive_half(report.key))]
     judge = OfflineJudge()
     print(f"{len(reports):,} reports")
-    if given.pairs:
+    if arguments.pairs:
         _judge_pairs(judge, reports)
         return
     disagreements: list[str] = []
@@ -191,10 +191,10 @@ def main() -> None:
             for finding in (*FINDINGS, *OTHER_FINDINGS):
                 disagreements += _compare(judge, report, premises, finding, counts, name)
         _print(counts, name)
-    if given.out is not None:
-        with open_atomic(given.out) as handle:
+    if arguments.out is not None:
+        with open_atomic(arguments.out) as handle:
             handle.write("\n\n".join(disagreements) + "\n")
-        print(f"{len(disagreements):,} disagreements: {given.out}")
+        print(f"{len(disagreements):,} disagreements: {arguments.out}")
 
 
 def _judge_pairs(judge: OfflineJudge, reports: Sequence[Report]) -> None:
@@ -225,36 +225,36 @@ def _compare(
     premises: tuple[str, ...],
     finding: str,
     counts: Counter[tuple[str, str]],
-    reading: str,
+    segmentation: str,
 ) -> Iterator[str]:
     """Count one finding of one report, and yield its disagreements as text."""
     label = report.label(finding)
     if label is None:
         return
     verdict = judge.judge_one(EntailmentQuery(premises, f"There is {finding}."))
-    is_read = verdict.status == "entailment"
-    counts[finding, _cell(is_read, label)] += 1
-    found = []
-    if is_read != label:
-        found.append((f"{finding}: {'missed' if label else 'not labeled'}", verdict))
+    is_detected = verdict.status == "entailment"
+    counts[finding, _cell(is_detected, label)] += 1
+    disagreements = []
+    if is_detected != label:
+        disagreements.append((f"{finding}: {'missed' if label else 'not labeled'}", verdict))
     if finding in FINDINGS:
         possible = judge.judge_one(EntailmentQuery(premises, f"There is possible {finding}."))
-        counts["or possible", _cell(is_read or possible.status == "entailment", label)] += 1
+        counts["or possible", _cell(is_detected or possible.status == "entailment", label)] += 1
     side = report.side(finding) if finding in FINDINGS and finding not in MIDLINE else None
-    for asked in ("left", "right") if side is not None else ():
-        sided = judge.judge_one(EntailmentQuery(premises, f"There is {asked} {finding}."))
+    for name in ("left", "right") if side is not None else ():
+        sided = judge.judge_one(EntailmentQuery(premises, f"There is {name} {finding}."))
         is_entailed = sided.status == "entailment"
-        kind = "stated" if asked == side else "other"
-        for scope in ("all", "read") if is_read else ("all",):
+        kind = "stated" if name == side else "other"
+        for scope in ("all", "detected") if is_detected else ("all",):
             counts[scope, kind] += 1
             counts[scope, f"{kind} entailed"] += is_entailed
-        if is_read and is_entailed != (asked == side):
-            found.append((f"{finding}: {kind} side ({asked}) is {sided.status}", sided))
-    for title, verdict in found:
+        if is_detected and is_entailed != (name == side):
+            disagreements.append((f"{finding}: {kind} side ({name}) is {sided.status}", sided))
+    for title, verdict in disagreements:
         evidence = " | ".join(premises[index] for index in verdict.evidence)
         yield "\n".join(
             (
-                f"{report.key}, {reading}: {title}",
+                f"{report.key}, {segmentation}: {title}",
                 f"  codes: {', '.join(report.codes)}",
                 f"  evidence: {evidence}",
                 f"  reason: {verdict.why}",
@@ -263,9 +263,9 @@ def _compare(
         )
 
 
-def _cell(is_read: bool, label: bool) -> str:
-    """Return the cell of the table of confusion: tp, fp, fn or tn."""
-    return ("t" if is_read == label else "f") + ("p" if is_read else "n")
+def _cell(is_detected: bool, label: bool) -> str:
+    """Return the cell of the confusion matrix: tp, fp, fn or tn."""
+    return ("t" if is_detected == label else "f") + ("p" if is_detected else "n")
 
 
 def _print(counts: Counter[tuple[str, str]], name: str) -> None:
@@ -279,7 +279,7 @@ def _print(counts: Counter[tuple[str, str]], name: str) -> None:
         print(f"  {total:30} {_scores(micro)}")
     possible = Counter({kind: counts["or possible", kind] for kind in ("tp", "fp", "fn")})
     print(f"  {'micro, or possible':30} {_scores(possible)}")
-    for scope, text in (("read", "findings read"), ("all", "all labels")):
+    for scope, text in (("detected", "detected findings"), ("all", "all labels")):
         for kind in ("stated", "other"):
             share = counts[scope, f"{kind} entailed"] / max(1, counts[scope, kind])
             print(f"  {kind} side, {text}: {share:.3f} of {counts[scope, kind]}")

@@ -16,7 +16,7 @@ import random
 import time
 from pathlib import Path
 
-from bench_score import report
+from bench_score import random_report
 
 from radfact import Pair
 from radfact.metrics.registry import entries
@@ -26,18 +26,18 @@ from radfact.pipeline import MetricRunner, select_metrics
 WARM_UP = 5
 
 
-def narratives(count: int) -> list[Pair]:
-    """Return pairs of narratives."""
-    draw = random.Random(0)
+def random_pairs(count: int) -> list[Pair]:
+    """Return random pairs of narratives."""
+    rng = random.Random(0)
 
     def narrative() -> str:
-        return " ".join(sentence["text"] for sentence in report(draw))
+        return " ".join(sentence["text"] for sentence in random_report(rng))
 
     return [Pair(str(number), narrative(), narrative()) for number in range(count)]
 
 
 def milliseconds(name: str, pairs: list[Pair], weights: dict[str, Path]) -> tuple[float, str]:
-    """Return the time of one pair and a remark; NaN with the reason if the metric cannot be computed."""
+    """Return the time of one pair and a note; NaN with the reason if the metric cannot be computed."""
     needs_model = entries()[name].load().requirements.judge == "model"
     judge = {"judge": "mock:silent", "judge_args": {"responses": "none"}} if needs_model else {"judge": "offline"}
     resources = MetricResources(weights=weights, **judge)
@@ -48,7 +48,7 @@ def milliseconds(name: str, pairs: list[Pair], weights: dict[str, Path]) -> tupl
         started = time.process_time()
         metric.score(pairs[WARM_UP:])
         seconds = time.process_time() - started
-    except Exception as error:  # a benchmark goes on with the next metric
+    except Exception as error:  # continue with the next metric
         return float("nan"), " ".join(str(error).split())[:60]
     finally:
         resources.close()
@@ -59,14 +59,14 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=300)
-    parser.add_argument("--weights", type=Path, metavar="FOLDER", help="folder of folders of weights")
-    given = parser.parse_args()
-    weights = {} if given.weights is None else {folder.name: folder for folder in given.weights.iterdir()}
-    pairs = narratives(WARM_UP + given.pairs)
+    parser.add_argument("--weights", type=Path, metavar="FOLDER", help="folder with a folder of weights per name")
+    arguments = parser.parse_args()
+    weights = {} if arguments.weights is None else {folder.name: folder for folder in arguments.weights.iterdir()}
+    pairs = random_pairs(WARM_UP + arguments.pairs)
     print("| metric | ms per pair | note |\n|---|---|---|")
     for name in entries():
-        value, remark = milliseconds(name, pairs, weights)
-        print(f"| `{name}` | {'-' if value != value else f'{value:.2f}'} | {remark} |", flush=True)
+        value, note = milliseconds(name, pairs, weights)
+        print(f"| `{name}` | {'-' if value != value else f'{value:.2f}'} | {note} |", flush=True)
 
 
 if __name__ == "__main__":

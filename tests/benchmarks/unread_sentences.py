@@ -1,9 +1,9 @@
-"""How many sentences name no finding that the offline judge knows: of IU-Xray, and of reports in other languages.
+"""Number of sentences without a finding known to the offline judge, in IU-Xray and in other languages.
 
     python tests/benchmarks/unread_sentences.py FOLDER
 
 FOLDER holds `NLMCXR_reports.tgz` and `indiana_projections.csv`. All findings sections are split by the offline rules.
-The sentences in other languages are common ones, ten each, written for this.
+The ten sentences in each other language are common ones, written for this script.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from data.sources.iu_xray import read_iu_xray
 from radfact.judges import EntailmentQuery, split_narrative
 from radfact.judges.offline.judge import OfflineJudge, count_unread
 
-FOREIGN = {
+OTHER_LANGUAGES = {
     "German": (
         "Das Herz ist normal groß.",
         "Kein Pleuraerguss.",
@@ -57,23 +57,23 @@ FOREIGN = {
 
 
 def main() -> None:
-    """Print the shares, and the greatest one of a section."""
+    """Print the shares, and the number of sections with mostly unread sentences."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, help="folder with the reports and the table of views")
     root = parser.parse_args().root
     judge = OfflineJudge()
     sections = [split_narrative(study.findings) for study in read_iu_xray(root).studies if study.findings]
-    counts = [(unread(judge, sentences), len(sentences)) for sentences in sections if sentences]
-    found, total = (sum(column) for column in zip(*counts, strict=True))
-    half = sum(2 * part > whole for part, whole in counts)
-    print(f"IU-Xray: {found:,} of {total:,} sentences ({found / total:.1%}) in {len(counts):,} findings sections,")
-    print(f"  more than half of the sentences in {half} of the sections")
-    for language, sentences in FOREIGN.items():
-        print(f"{language}: {unread(judge, sentences)} of {len(sentences)} sentences")
+    counts = [(count_unread_sentences(judge, sentences), len(sentences)) for sentences in sections if sentences]
+    unread, total = (sum(column) for column in zip(*counts, strict=True))
+    sections_mostly_unread = sum(2 * count > length for count, length in counts)
+    print(f"IU-Xray: {unread:,} of {total:,} sentences ({unread / total:.1%}) in {len(counts):,} findings sections,")
+    print(f"  more than half of the sentences in {sections_mostly_unread} of the sections")
+    for language, sentences in OTHER_LANGUAGES.items():
+        print(f"{language}: {count_unread_sentences(judge, sentences)} of {len(sentences)} sentences")
 
 
-def unread(judge: OfflineJudge, sentences: Sequence[str]) -> int:
-    """How many of the sentences name no finding that the judge knows."""
+def count_unread_sentences(judge: OfflineJudge, sentences: Sequence[str]) -> int:
+    """Return the number of sentences without a finding known to the judge."""
     return count_unread(judge.judge_one(EntailmentQuery((), sentence)).why for sentence in sentences)
 
 

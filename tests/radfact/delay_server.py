@@ -1,7 +1,7 @@
-"""A chat server in a process of its own that answers every question after a fixed time.
+"""A chat server in a separate process that responds to every request after a fixed delay.
 
-Started as `python delay_server.py SECONDS`, it prints its port, and ends with its standard input. It parses nothing but
-lengths, so that one core serves more than a thousand questions a second and the client stays what is measured.
+`python delay_server.py SECONDS` prints its port; closing standard input ends it. It only parses lengths, so that it
+serves more than a thousand requests per second on one core and the client is the bottleneck.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class _Connection(asyncio.Protocol):
             self._left, data = int(length.partition(b":")[2]), rest
         self._left -= len(data)
         if not self._left:
-            asyncio.get_running_loop().call_later(self._delay, self._answer)
+            asyncio.get_running_loop().call_later(self._delay, self._respond)
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         if not self._transport.is_closing():
             self._transport.write(_REPLY)
 
 
 @contextmanager
 def delay_server(seconds: float) -> Iterator[str]:
-    """The base URL of a server that answers after `seconds`."""
+    """Start a server that responds after `seconds`, and yield its base URL."""
     command = [sys.executable, str(Path(__file__).resolve()), str(seconds)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

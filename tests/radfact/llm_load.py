@@ -1,4 +1,4 @@
-"""Requests of the size of the paper's judge's, and what it costs to have them answered."""
+"""Requests as long as those of the paper's judge, and their cost for the client."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def _request(number: int) -> str:
 
 
 def judge_prefix() -> PromptPrefix:
-    """A system message and 67 worked requests: 135 messages, about 28 kB as JSON."""
+    """Return a system message and 67 worked examples: 135 messages, about 28 kB as JSON."""
     turns = [turn for i in range(_SHOTS) for turn in (("user", _request(i)), ("assistant", ANSWER))]
     return PromptPrefix([("system", "Say whether the hypothesis follows from the reference."), *turns])
 
 
-def judge_asks(count: int) -> list[ChatRequest[str]]:
-    """Different requests after one prefix."""
+def judge_requests(count: int) -> list[ChatRequest[str]]:
+    """Return different requests with the same prefix."""
     prefix = judge_prefix()
     return [ChatRequest((("user", _request(1000 + i)),), str, prefix) for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of wall clock and of this process's CPU for a number of calls."""
+    """Wall-clock seconds and CPU seconds of this process for a number of calls."""
 
     calls: int
     wall: float
@@ -49,21 +49,21 @@ class Cost:
         return 1000 * self.cpu / self.calls
 
 
-def measure(client: ChatClient, asks: Sequence[ChatRequest[Any]]) -> Cost:
-    """Ask all, after one request more that opens connections and imports what is imported late."""
-    warm = ChatRequest((("user", "warm"),), str, asks[0].prefix)
-    client.complete_all([warm])
-    cost = measured(lambda: client.complete_all(asks), len(asks))
-    assert client.usage_counter.calls == len(asks) + 1
+def measure(client: ChatClient, requests: Sequence[ChatRequest[Any]]) -> Cost:
+    """Send all requests after a warm-up request, and return their cost."""
+    warm_up = ChatRequest((("user", "warm-up"),), str, requests[0].prefix)
+    client.complete_all([warm_up])
+    cost = measure_function(lambda: client.complete_all(requests), len(requests))
+    assert client.usage_counter.calls == len(requests) + 1
     return cost
 
 
-def measured(work: Callable[[], object], calls: int) -> Cost:
-    """The cost of `work`, which makes so many calls, without that of collecting other people's garbage."""
+def measure_function(function: Callable[[], object], calls: int) -> Cost:
+    """Return the cost of a function that makes a number of calls, without garbage collection."""
     gc.disable()
     try:
         wall, cpu = time.perf_counter(), time.process_time()
-        work()
+        function()
         return Cost(calls, time.perf_counter() - wall, time.process_time() - cpu)
     finally:
         gc.enable()
