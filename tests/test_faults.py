@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from chat_server import ChatServer
 from fault_inputs import write_inputs, write_reports
-from faults import ALLOWED, LOADED, Run, plan_runs, run_all
+from faults import ALLOWED, PRELOAD, Run, plan_runs, run_all
 
 QUICK = (
     "radfact score: a key with a line break",
@@ -36,20 +36,20 @@ STRIDE = 89
 """Every STRIDE-th run of the whole matrix is a slow test."""
 
 
-def _faults(runs: Sequence[Run], inputs: Path, loaded: Sequence[str]) -> list[str]:
-    return [str(outcome) for outcome in run_all(runs, inputs, loaded=loaded) if outcome.kind not in ALLOWED]
+def _faults(runs: Sequence[Run], inputs: Path, preload: Sequence[str]) -> list[str]:
+    return [str(outcome) for outcome in run_all(runs, inputs, preload=preload) if outcome.kind not in ALLOWED]
 
 
 def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
     write_reports(tmp_path)
     runs = {f"{run.command}: {run.case}": run for run in plan_runs(tmp_path)}
-    assert _faults([runs[name] for name in QUICK], tmp_path, LOADED[:2]) == []
+    assert _faults([runs[name] for name in QUICK], tmp_path, PRELOAD[:2]) == []
 
 
 @pytest.mark.slow
 def test_a_sample_of_the_matrix_ends_clearly(tmp_path: Path) -> None:
     write_inputs(tmp_path)
-    assert _faults([*plan_runs(tmp_path)][::STRIDE], tmp_path, LOADED) == []
+    assert _faults([*plan_runs(tmp_path)][::STRIDE], tmp_path, PRELOAD) == []
 
 
 def _start(*words: object) -> subprocess.Popen[str]:

@@ -84,7 +84,7 @@ LINES = (
     "maira review export review.sqlite --out out",
     "maira review summary review.sqlite --out out",
 )
-"""Command lines of every command, in the folder of the inputs."""
+"""Command lines of every command, to be run in the folder of the inputs."""
 NOT_UTF8 = os.fsdecode(b"\xe9.dcm")
 SPECIAL = {
     "a name that is not UTF-8": f"maira prepare dicom {NOT_UTF8} --out out",
@@ -94,8 +94,8 @@ SPECIAL = {
     "an unknown name": "RADFACT_WEIGHTS=out radfact weights fetch wordnt",
     "a server that is down": "radfact score pairs.json --judge openai:m --base-url http://127.0.0.1:9/v1 --out out",
 }
-"""Command lines that fail by themselves, by case."""
-INSIDE = {
+"""Command lines that fail with valid inputs, by case."""
+FOLDER_FILES = {
     "fetched": ("wordnet/.weights.json", "wordnet/lexnames"),
     "results": ("scores.json", "samples.jsonl"),
     "rated": ("scores.json", "samples.jsonl"),
@@ -224,11 +224,11 @@ def _write_models(folder: Path) -> None:
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
     Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(folder / "encoder")
     write_tiny_model(folder / "llama", SENTENCES)
-    recipe = values(Path("phantoms/manifest.jsonl"), Path("out"), passes=4, validation={"sources": []})
-    _json(folder / "train.yaml", recipe)  # JSON is YAML
+    train_config = values(Path("phantoms/manifest.jsonl"), Path("out"), passes=4, validation={"sources": []})
+    _json(folder / "train.yaml", train_config)  # JSON is YAML
     pairs = {"model": "checkpoint", "trained": ["adapter"], "tasks": {"grounded": 1}, "patch_loss": 0, "dpo": {}}
     sources = [{"manifest": "phantoms/manifest.jsonl", "preferences": "preferences.jsonl"}]
-    _json(folder / "dpo.yaml", {**recipe, **pairs, "train": sources, "global_batch": 2, "passes": 2})
+    _json(folder / "dpo.yaml", {**train_config, **pairs, "train": sources, "global_batch": 2, "passes": 2})
     _jsonl(folder / "metrics.jsonl", ({"step": step, "mfu": 0.3} for step in range(1, 4)))
     _json(folder / "ablation.yaml", {"base": "train.yaml", "drop": ["prior"], "out": "out/no_prior"})
     judge = {
@@ -240,8 +240,8 @@ def _write_models(folder: Path) -> None:
         "precision": "no",
     }
     _json(folder / "judge.yaml", judge)
-    turns = [{"role": "user", "content": SENTENCES[0]}, {"role": "assistant", "content": "yes"}]
-    _jsonl(folder / "samples.jsonl", ({"sample_id": f"s{n}", "split": "train", "messages": turns} for n in range(4)))
+    messages = [{"role": "user", "content": SENTENCES[0]}, {"role": "assistant", "content": "yes"}]
+    _jsonl(folder / "samples.jsonl", ({"sample_id": f"s{n}", "split": "train", "messages": messages} for n in range(4)))
 
 
 def _write_archives(folder: Path) -> None:
@@ -255,13 +255,13 @@ def _write_archives(folder: Path) -> None:
         write_rexgradient,
     )
 
-    picture = Image.linear_gradient("L").resize((60, 40))
+    gradient = Image.linear_gradient("L").resize((60, 40))
     mimic = folder / "mimic"
     write_tables(mimic, suffix=".csv")
     write_reports(mimic)
     write_images(mimic)
     for name, patient, study, *_ in IMAGES:
-        picture.save(mimic / "files" / f"p{patient[:2]}" / f"p{patient}" / f"s{study}" / f"{name}.jpg")
+        gradient.save(mimic / "files" / f"p{patient[:2]}" / f"p{patient}" / f"s{study}" / f"{name}.jpg")
     image = {"id": 1, "path": "files/p10/p10000032/s50414267/a1.jpg", "width": 60, "height": 40}
     box = {"image_id": 1, "category_id": 1, "label_text": "Opacity", "bbox": [4, 6, 8, 12], "split": "test"}
     categories = [{"id": 1, "name": "Pneumonia"}]
@@ -274,7 +274,7 @@ def _write_archives(folder: Path) -> None:
     _csv(padchest / "english.csv", ("StudyID", "findings", "impression"), [(n, "Clear lungs.", "") for n in "ab"])
     (padchest / "0").mkdir()
     for name in "ab":
-        picture.save(padchest / f"0/{name}.png")
+        gradient.save(padchest / f"0/{name}.png")
     xml = (
         '<eCitation><uId id="CXR1"/><AbstractText Label="FINDINGS">Clear lungs.</AbstractText>'
         '<parentImage id="CXR1_1_IM-0001-3001"><caption>PA</caption></parentImage></eCitation>'
@@ -285,14 +285,14 @@ def _write_archives(folder: Path) -> None:
     _csv(
         iu / "indiana_projections.csv", ("uid", "filename", "projection"), [("1", "1_IM-0001-3001.dcm.png", "Frontal")]
     )
-    picture.save(iu / "1_IM-0001-3001.dcm.png")
+    gradient.save(iu / "1_IM-0001-3001.dcm.png")
     write_chexpert_plus(folder / "chexpert-plus", chexpert_plus_row())
     write_rexgradient(folder / "rexgradient", rexgradient_study(), folder="")
     write_interpret_cxr(folder / "interpret-cxr")
     for path in [
         path for name in ("chexpert-plus", "rexgradient", "interpret-cxr") for path in (folder / name).rglob("*.png")
     ]:
-        picture.save(path)
+        gradient.save(path)
 
 
 def _write_tables(folder: Path) -> None:

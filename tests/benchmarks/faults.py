@@ -29,11 +29,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "benchmarks", "data", "maira", "radfact"))]
 
-from fault_inputs import INSIDE, LINES, SPECIAL, write_inputs  # noqa: E402 - after the path
+from fault_inputs import FOLDER_FILES, LINES, SPECIAL, write_inputs  # noqa: E402 - after the path
 
 TIMEOUT = 60.0
 """Seconds after which a run counts as a hang; a valid run takes less than ten."""
-LOADED = ["radfact.cli.main", "maira.cli.main", "transformers", "torch", "maira.generate.transformers_engine"]
+PRELOAD = ["radfact.cli.main", "maira.cli.main", "transformers", "torch", "maira.generate.transformers_engine"]
 """Modules to import once in the process from which the runs are forked, so that a run takes a tenth of a second."""
 ALLOWED = ("clear", "accepted", "listed")
 
@@ -131,20 +131,18 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 """Wrong values of options."""
 ACCEPTED: Mapping[str, str] = {
     r".*: --concurrency 1000000000": "the number of requests is the limit",
-    r"maira doctor: .*": "the report says what is damaged, which is no failure of the command",
+    r"maira doctor: .*": "the command succeeds and reports the damage",
     r"maira estimate: (1e999|a text for a number|duplicate row|unknown field) metrics.jsonl": "only its mfu is read",
-    r"maira prepare ms-cxr: .*(metadata|split).csv": "the phrases need no tables of MIMIC-CXR",
+    r"maira prepare ms-cxr: .*(metadata|split).csv": "phrases do not need the tables of MIMIC-CXR",
     r"maira prepare rexgradient: NaN .*": "NaN is a missing value in this file, as pandas writes it",
     r"maira prepare interpret-cxr: missing .*": "the folder may have some of the tables",
-    r"radfact weights list: .*": "the list says of all weights whether they are complete",
-    r"radfact metrics: --(judge|base-url) .*": "the list says of every metric what it lacks",
+    r"radfact weights list: .*": "the list shows whether each of the weights is complete",
+    r"radfact metrics: --(judge|base-url) .*": "the list shows the missing requirements of each metric",
     r"radfact (evaluate|meta \w+): --(judge|base-url|few-shots) .*": "the metric of this line needs no judge",
     r"radfact .*: unknown field .*(drafts|manifest|samples).jsonl": "other programs add fields",
     r"maira (preferences|train): unknown field (drafts2?|preferences).jsonl": "other programs add fields",
 }
-"""Runs that succeed although the input is damaged, by pattern of `COMMAND: CASE`, and why."""
-
-
+"""Reasons why runs succeed although the input is damaged, by pattern of `COMMAND: CASE`."""
 _REPORT_TEXT = ("left pleural effusion", "heart is enlarged", "no pneumothorax", "clear lungs")
 """Parts of the reports in the inputs, which no error may quote."""
 
@@ -207,8 +205,8 @@ def _command(line: str, commands: Iterable[str]) -> str:
 def _input_files(line: str, inputs: Path) -> Iterator[str]:
     for word in shlex.split(line):
         path = word.rpartition("=")[2]
-        if path in INSIDE:
-            yield from (f"{path}/{name}" for name in INSIDE[path])
+        if path in FOLDER_FILES:
+            yield from (f"{path}/{name}" for name in FOLDER_FILES[path])
         elif (inputs / path).is_file():
             yield path
 
@@ -304,7 +302,7 @@ def _classify(run: Run, code: int | None, error: str, changed: Sequence[str]) ->
 
 
 def run_all(
-    runs: Sequence[Run], inputs: Path, processes: int = 2, *, loaded: Sequence[str] = LOADED
+    runs: Sequence[Run], inputs: Path, processes: int = 2, *, preload: Sequence[str] = PRELOAD
 ) -> Iterator[Outcome]:
     """Yield the outcomes of runs in their order.
 
@@ -312,10 +310,10 @@ def run_all(
         runs: the runs.
         inputs: folder of valid inputs.
         processes: number of runs at a time.
-        loaded: modules to import once.
+        preload: modules to import once.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload([*loaded])
+    context.set_forkserver_preload([*preload])
     with ThreadPoolExecutor(processes) as pool:
         outcomes = pool.map(lambda run: run_command(run, inputs), runs)
         yield from (outcome for outcome in outcomes if outcome is not None)

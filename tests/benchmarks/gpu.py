@@ -18,7 +18,8 @@ The model with the shape of MAIRA-2 has random weights, created on the device; n
 3.11 or later with torch 2.11 or later, transformers 5.17 or later, torchvision, timm, accelerate, peft, pydantic,
 filelock, typer and rich, and a checkout of this repository; nothing has to be installed. Cases with optimizer states in
 8 bits need torchao, those with weights in 4 bits bitsandbytes, and the stage vllm needs vLLM; without these packages
-they are skipped. The first lines of a run name what is missing. To carry wheels to a machine without a package index:
+they are skipped. The first lines of a run name the missing packages. To use wheels on a machine without a package
+index:
 
     python -m pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64 \\
         --platform manylinux_2_24_x86_64 --platform manylinux2014_x86_64 -d wheels \\
@@ -91,7 +92,7 @@ CASE_NEEDS = {"method=8bit": "torchao", "method=qlora": "bitsandbytes", "engine=
 """Modules by the word of a case that needs them."""
 _POLL_SECONDS = 0.1
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "0", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Of processes that run cases, unless set; transformers' Trainer would use every visible GPU."""
+"""Default environment of processes that run cases; transformers' Trainer would use every visible GPU."""
 _OTHER_DEVICE = 3
 """Exit code of a process whose device is not that of earlier results."""
 
@@ -101,8 +102,8 @@ class Stage:
     """Cases of one kind that follow each other in a process.
 
     Attributes:
-        name: of the stage; a later block of cases may have the same one.
-        module: its function `measure(case, setup)` yields the measurements of a case.
+        name: name of the stage; a later block of cases may have the same one.
+        module: module whose function `measure(case, setup)` yields the measurements of a case.
         limit: seconds that a case may take.
         cases: words and `key=value` options of each case.
         tiny: the cases with --tiny.
@@ -225,14 +226,14 @@ def missing_for(case: str) -> str | None:
 
 @dataclass
 class CaseRunner:
-    """Runs cases in processes of their own and records those that end early.
+    """Runs cases in separate processes, and records those that end early.
 
     Attributes:
-        results: to add to.
-        stages: by name.
+        results: results to add to.
+        stages: stages by name.
         is_tiny: whether to use tiny models.
-        deadline: by `time.monotonic`.
-        command: of a process that runs `run_worker`; the arguments of `run_worker` follow.
+        deadline: time of `time.monotonic` at which the run stops.
+        command: command of a process that runs `run_worker`, to which its arguments are added.
     """
 
     results: Results
@@ -243,25 +244,25 @@ class CaseRunner:
 
     def run(self, tasks: Sequence[CaseKey]) -> list[CaseKey]:
         """Run cases until the deadline and return the others."""
-        left = []
+        pending = []
         for task in tasks:
             if reason := missing_for(task[1]):
                 self._record(task, SKIPPED, reason, 0.0)
             else:
-                left.append(task)
-        while left and time.monotonic() < self.deadline:
-            done = self._run_process(self._batch(left))
-            if done is None:
+                pending.append(task)
+        while pending and time.monotonic() < self.deadline:
+            count = self._run_process(self._batch(pending))
+            if count is None:
                 break
-            left = left[done:]
-        return left
+            pending = pending[count:]
+        return pending
 
     def _batch(self, tasks: Sequence[CaseKey]) -> list[CaseKey]:
         """Return the cases of the next process: those of a stage, or all tiny ones, which are faster than imports."""
         return list(takewhile(lambda task: self.is_tiny or task[0] == tasks[0][0], tasks))
 
     def _run_process(self, tasks: Sequence[CaseKey]) -> int | None:
-        """Return the number of cases that are done; None at the deadline, or if results of another device are there."""
+        """Return the number of finished cases; None at the deadline, or if there are results of another device."""
         progress = self.results.folder / ".progress"
         progress.unlink(missing_ok=True)
         modules = {task[0]: self.stages[task[0]].module for task in tasks}
@@ -287,7 +288,7 @@ class CaseRunner:
                         reason = f"time limit of {limit:g} s"
                     is_late = now >= self.deadline
             finally:
-                # Also processes that it has started, such as those that compile.
+                # This also ends processes that it has started, such as those that compile.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -297,7 +298,7 @@ class CaseRunner:
         if current < len(tasks) and (is_late or process.returncode == _OTHER_DEVICE):
             return None
         if current < len(tasks):
-            # Its own record of the failure, if it could still write one.
+            # The process may have recorded the failure itself.
             is_recorded = any((row["stage"], row["case"]) == tasks[current] for row in self.results.rows[known:])
             if not is_recorded:
                 reason = reason or f"the process ended with {_describe_code(process.returncode)}; see log.txt"
@@ -330,7 +331,7 @@ def run_worker(folder: Path, order: dict[str, Any]) -> int:
     """Run cases in this process and record their measurements; return the exit code.
 
     Args:
-        folder: of the results.
+        folder: folder of the results.
         order: `tasks`, `modules` by stage, and `tiny`.
     """
     import tempfile
@@ -414,7 +415,7 @@ def print_requirements() -> bool:
     for module in optional:
         print(f"missing: {module} ({OPTIONAL[module]}; its cases are skipped)")
     if required:
-        print(f"Carry wheels of {', '.join(required)} and of what they need, see --help.")
+        print(f"Copy wheels of {', '.join(required)} and of their dependencies here, see --help.")
     return not required
 
 
@@ -483,8 +484,8 @@ def main() -> int:
     if not arguments.page:
         stages = {stage.name: stage for stage in STAGES}
         runner = CaseRunner(results, stages, arguments.tiny, time.monotonic() + 60 * arguments.minutes)
-        if left := runner.run(select(arguments, results)):
-            print(f"{len(left)} cases are left for the next call, from '{' '.join(left[0])}' on")
+        if pending := runner.run(select(arguments, results)):
+            print(f"{len(pending)} cases are left for the next call, beginning with '{' '.join(pending[0])}'")
     draw_page(Results(arguments.out))
     return 0
 

@@ -1,13 +1,12 @@
-"""How fast radiographs become PNGs on one core, where the time goes, and whether memory stays flat.
+"""Time to convert radiographs to PNG on one core, by step, and whether memory stays constant.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/prepare_images.py --conversions 300
 
 The radiographs are two real ones of the package pydicom-data (RG1, 1955 x 1841 of 15 bits, and RG3, 1760 x 1760 of 10
 bits), uncompressed, enlarged to the size of a common digital detector (3056 x 2544), and as JPEG 2000; `--radiographs
-FOLDER` takes DICOM files of your own instead. Each is converted in turn by this project and by the script that one
-would write by hand: pydicom's pixels, scipy's cubic spline, Pillow's PNG. Times are the processor's, of the median
-round, so that other work on the machine counts little. The project's PNGs are compared with SimpleITK's B-splines in
-grey levels.
+FOLDER` takes other DICOM files instead. Each is converted by this project and by a hand-written script: pydicom's
+pixels, scipy's cubic spline, Pillow's PNG. Times are processor times of the median round, so other work on the machine
+has little effect. The gray levels of the project's PNGs are compared with SimpleITK's B-splines.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ STEPS = ("decode", "resize", "encode")
 
 
 class Clock:
-    """Seconds of the processor, by step."""
+    """Processor seconds by step."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STEPS, 0.0)
@@ -48,7 +47,7 @@ class Clock:
         self.seconds[name] += time.process_time() - start
 
 
-def by_project(source: Path, target: Path, clock: Clock) -> None:
+def convert_by_project(source: Path, target: Path, clock: Clock) -> None:
     with clock.step("decode"), open_binary(source) as content:
         frame = read_dicom(content, source)
     with clock.step("resize"):
@@ -57,7 +56,7 @@ def by_project(source: Path, target: Path, clock: Clock) -> None:
         write_png(levels, target)
 
 
-def by_hand(source: Path, target: Path, clock: Clock) -> None:
+def convert_by_hand(source: Path, target: Path, clock: Clock) -> None:
     from scipy.ndimage import zoom
 
     with clock.step("decode"):
@@ -73,8 +72,8 @@ def by_hand(source: Path, target: Path, clock: Clock) -> None:
         Image.fromarray(levels).save(target)
 
 
-def by_simpleitk(source: Path) -> np.ndarray:
-    """The levels of paper 004, B.4, by SimpleITK's own B-splines on one thread."""
+def simpleitk_levels(source: Path) -> np.ndarray:
+    """Return the gray levels by SimpleITK's B-splines on one thread. Source: MAIRA-2, appendix B.4."""
     with open_binary(source) as content:
         frame: Frame = read_dicom(content, source)
     pixels = frame.pixels.astype(np.float64) * (-1 if frame.is_inverted else 1)
@@ -83,16 +82,16 @@ def by_simpleitk(source: Path) -> np.ndarray:
     size = max(SIZE, round(width / unit)), max(SIZE, round(height / unit))
     spacing = width / size[0], height / size[1]
     image = SimpleITK.GetImageFromArray(pixels)
-    origin = [(one - 1) / 2 for one in spacing]
+    origin = [(distance - 1) / 2 for distance in spacing]
     resampled = SimpleITK.Resample(image, size, SimpleITK.Transform(), SimpleITK.sitkBSpline, origin, spacing)
     resized = SimpleITK.GetArrayFromImage(resampled)
     return np.rint((resized - resized.min()) * (255 / np.ptp(resized)))
 
 
 def write_radiographs(folder: Path) -> dict[str, list[Path]]:
-    """Real radiographs by the way they are stored."""
-    shipped = example_radiograph().parent
-    plain = [shipped / "RG1_UNCR.dcm", shipped / "RG3_UNCR.dcm"]
+    """Write enlarged radiographs, and return all radiographs by encoding."""
+    examples = example_radiograph().parent
+    plain = [examples / "RG1_UNCR.dcm", examples / "RG3_UNCR.dcm"]
     enlarged = []
     for path in plain:
         radiograph = pydicom.dcmread(path)
@@ -101,59 +100,62 @@ def write_radiographs(folder: Path) -> dict[str, list[Path]]:
         radiograph.PixelData = pixels.astype(np.uint16).tobytes()
         enlarged.append(folder / path.name)
         radiograph.save_as(enlarged[-1])
-    lossless = [shipped / "RG1_J2KR.dcm", shipped / "RG3_J2KR.dcm"]
+    lossless = [examples / "RG1_J2KR.dcm", examples / "RG3_J2KR.dcm"]
     return {"uncompressed": plain, "uncompressed, 3056 x 2544": enlarged, "JPEG 2000 lossless": lossless}
 
 
 def compare(radiographs: Sequence[Path], folder: Path, rounds: int) -> None:
-    """Print seconds of both ways, their ratio, and how far the results are from SimpleITK's."""
-    ways: dict[str, Callable[[Path, Path, Clock], None]] = {"project": by_project, "by hand": by_hand}
-    taken = {way: [Clock() for _ in range(rounds)] for way in ways}
-    for turn in range(rounds):
+    """Print the time of both methods, their ratio, and the differences from SimpleITK."""
+    methods: dict[str, Callable[[Path, Path, Clock], None]] = {
+        "project": convert_by_project,
+        "by hand": convert_by_hand,
+    }
+    clocks_by_method = {method: [Clock() for _ in range(rounds)] for method in methods}
+    for number in range(rounds):
         for radiograph in radiographs:
-            for way, convert in ways.items():
-                convert(radiograph, folder / f"{way}.png", taken[way][turn])
+            for method, convert in methods.items():
+                convert(radiograph, folder / f"{method}.png", clocks_by_method[method][number])
     total = {}
-    for way, clocks in taken.items():
-        total[way] = statistics.median(sum(clock.seconds.values()) for clock in clocks) / len(radiographs)
+    for method, clocks in clocks_by_method.items():
+        total[method] = statistics.median(sum(clock.seconds.values()) for clock in clocks) / len(radiographs)
         steps = {step: statistics.median(clock.seconds[step] for clock in clocks) / len(radiographs) for step in STEPS}
-        shown = ", ".join(f"{step} {1000 * seconds:.1f} ms" for step, seconds in steps.items())
-        print(f"  {way}: {1 / total[way]:.1f} images a second and core ({shown})")
+        details = ", ".join(f"{step} {1000 * seconds:.1f} ms" for step, seconds in steps.items())
+        print(f"  {method}: {1 / total[method]:.1f} images per second on one core ({details})")
     print(f"  {total['by hand'] / total['project']:.2f} times as fast")
     for radiograph in radiographs:
         dicom_to_png(radiograph, folder / "radiograph.png", SIZE)
         with Image.open(folder / "radiograph.png") as image:
-            apart = np.abs(np.asarray(image).astype(float) - by_simpleitk(radiograph))
+            difference = np.abs(np.asarray(image).astype(float) - simpleitk_levels(radiograph))
         print(
-            f"  {radiograph.name}: {(apart > 0).sum()} of {apart.size} pixels differ from SimpleITK's, by "
-            f"{apart.max():.0f}"
+            f"  {radiograph.name}: {(difference > 0).sum()} of {difference.size} pixels differ from SimpleITK's, by "
+            f"{difference.max():.0f}"
         )
 
 
-def resident() -> float:
-    """Memory of this process, MiB."""
+def resident_memory() -> float:
+    """Return the resident memory of this process in MiB."""
     import psutil
 
     return float(psutil.Process().memory_info().rss) / 2**20
 
 
-def watch_memory(radiographs: Sequence[Path], folder: Path, conversions: int) -> None:
-    marks = []
+def measure_memory(radiographs: Sequence[Path], folder: Path, conversions: int) -> None:
+    sizes = []
     start = time.perf_counter()
     for number in range(conversions):
         dicom_to_png(radiographs[number % len(radiographs)], folder / "radiograph.png", SIZE)
         if (number + 1) % max(1, conversions // 6) == 0:
-            marks.append(f"{resident():.0f}")
+            sizes.append(f"{resident_memory():.0f}")
     elapsed = time.perf_counter() - start
-    print(f"{conversions} conversions in turn: {conversions / elapsed:.1f} images a second by the wall clock")
-    print(f"memory along the way, MiB: {', '.join(marks)}")
+    print(f"{conversions} conversions: {conversions / elapsed:.1f} images per second (wall-clock time)")
+    print(f"memory during the conversions, MiB: {', '.join(sizes)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--radiographs", type=Path, help="a folder of DICOM files, instead of those of pydicom-data")
+    parser.add_argument("--radiographs", type=Path, help="folder of DICOM files instead of those of pydicom-data")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--conversions", type=int, default=300, help="after which memory is looked at")
+    parser.add_argument("--conversions", type=int, default=300, help="conversions of the memory measurement")
     options = parser.parse_args()
     SimpleITK.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -168,7 +170,7 @@ def main() -> None:
         for group, radiographs in groups.items():
             print(f"{group}, {len(radiographs)} radiographs")
             compare(radiographs, folder, options.rounds)
-        watch_memory(
+        measure_memory(
             [radiograph for radiographs in groups.values() for radiograph in radiographs], folder, options.conversions
         )
 

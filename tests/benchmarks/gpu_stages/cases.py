@@ -21,11 +21,11 @@ class Measurement:
     """One value of a case.
 
     Attributes:
-        name: what is measured.
-        value: a number or a text; None if it cannot be measured here, with the reason.
-        unit: of the number.
-        at_least, at_most: target of the number.
-        reason: why there is no value.
+        name: name of the measured quantity.
+        value: number or text; None with a reason if it cannot be measured here.
+        unit: unit of the number.
+        at_least, at_most: limits of the target.
+        reason: reason why there is no value.
     """
 
     name: str
@@ -70,8 +70,8 @@ class Results:
     """The results file of a folder.
 
     Attributes:
-        folder: with `results.jsonl`.
-        rows: of the file, in its order; a row that was cut off is ignored.
+        folder: folder with `results.jsonl`.
+        rows: rows of the file, in its order; a truncated row is ignored.
     """
 
     folder: Path
@@ -83,17 +83,17 @@ class Results:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self.folder / "results.jsonl"
 
     def add(self, task: CaseKey, outcome: str, measurements: Iterable[Measurement], **details: Any) -> None:
         """Append the measurements of a run of a case, all or none of them.
 
         Args:
-            task: the case.
-            outcome: of the run.
-            measurements: at least one.
-            **details: fields that they share, such as the device.
+            task: stage and case.
+            outcome: outcome of the run.
+            measurements: at least one measurement.
+            **details: shared fields, such as the device.
         """
         head = {"stage": task[0], "case": task[1], "outcome": outcome}
         rows = [head | measurement.row() | details for measurement in measurements]
@@ -120,13 +120,13 @@ class Results:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a case runs with.
+    """Environment of a case.
 
     Attributes:
-        device: to measure, a `torch.device`.
-        results: of earlier cases.
+        device: `torch.device` to measure.
+        results: results of earlier cases.
         is_tiny: whether to use tiny models.
-        folder: for temporary files.
+        folder: folder for temporary files.
     """
 
     device: Any

@@ -140,8 +140,8 @@ def _logits(setup: Setup) -> Iterator[Measurement]:
         logits = [_sample_logits(model, sample) for sample in samples]
         worst = max(relative_error(*pair) for pair in zip(logits, expected, strict=True))
         same = [
-            (ours[first:-1].argmax(-1) == theirs[first:-1].argmax(-1))
-            for ours, theirs, sample in zip(logits, expected, samples, strict=True)
+            (values[first:-1].argmax(-1) == references[first:-1].argmax(-1))
+            for values, references, sample in zip(logits, expected, samples, strict=True)
             for first in [sample.prompt_tokens - 1]
         ]
         yield Measurement(f"logits, {_name(dtype)}: largest error", worst, at_most=tolerance.logits)
@@ -164,40 +164,40 @@ def _losses(
 
 
 def _packed(setup: Setup) -> Iterator[Measurement]:
-    """Compare a packed row with its samples alone, on the CPU in float32."""
+    """Compare a packed row with single samples on the CPU in float32."""
     processor = MairaProcessor.from_pretrained(CHECKPOINT)
     samples = _samples(setup, processor)
     totals = StepTotals(sum(len(s.input_ids) - s.prompt_tokens for s in samples), len(samples))
     row = collate(samples, totals, pad_id=0, multiple=64)
     reference = _load(torch.device("cpu"), torch.float32)
-    alone = [
+    single = [
         _losses(reference, attention.SAMPLES, collate([sample], totals, pad_id=0), autocast=False) for sample in samples
     ]
-    expected = torch.cat([loss for loss, _ in alone])
-    gradient = torch.stack([part for _, part in alone]).sum(0)
+    expected = torch.cat([loss for loss, _ in single])
+    gradient = torch.stack([part for _, part in single]).sum(0)
     for dtype, tolerance in TOLERANCES.items():
         kernel = attention.select_kernel("auto", setup.device, dtype)
         model = _load(setup.device, torch.float32)
-        losses, ours = _losses(model, kernel, row, autocast=dtype == torch.bfloat16)
+        losses, row_gradient = _losses(model, kernel, row, autocast=dtype == torch.bfloat16)
         name = f"packed, {_name(dtype)}"
         yield Measurement(f"{name}: kernel", kernel.removeprefix("maira_"))
         worst = float(((losses - expected).abs() / expected).max())
         yield Measurement(f"{name}: largest error of a loss", worst, at_most=tolerance.loss)
-        error = relative_error(ours, gradient)
+        error = relative_error(row_gradient, gradient)
         yield Measurement(f"{name}: error of the gradient", error, at_most=tolerance.gradient)
 
 
 def _attention(setup: Setup) -> Iterator[Measurement]:
-    """Compare the kernels for packed rows with one sample after the other, at the size of the 7B model's heads."""
+    """Compare the kernels for packed rows with single samples, at the head size of the 7B model."""
     lengths = (40, 1, 25) if setup.is_tiny else (1600, 1, 2900, 4300, 700)
     starts = torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32)
     torch.manual_seed(0)
-    # (3, heads, tokens, width): queries, keys and values, rounded so that both sides get the same numbers
+    # (3, heads, tokens, width): queries, keys and values, rounded so that both dtypes get the same numbers
     states = torch.randn(3, HEADS, sum(lengths), WIDTH, device=setup.device).bfloat16().float()
     weights = torch.randn(sum(lengths), HEADS, WIDTH, device=setup.device)
     attention.register_kernels()
     module = torch.nn.Module().eval()
-    expected = _attend_alone(states, lengths, weights)
+    expected = _attend_single_samples(states, lengths, weights)
     batch: Any = type("Row", (), {"input_ids": torch.empty(1, sum(lengths), device=setup.device)})
     batch.starts, batch.longest = starts.to(setup.device), max(lengths)
     for dtype, tolerance in TOLERANCES.items():
@@ -214,12 +214,12 @@ def _attention(setup: Setup) -> Iterator[Measurement]:
         yield Measurement(f"{name}: error of gradients", error, at_most=tolerance.output_gradient)
 
 
-def _attend_alone(states: Tensor, lengths: Sequence[int], weights: Tensor) -> tuple[Tensor, Tensor]:
+def _attend_single_samples(states: Tensor, lengths: Sequence[int], weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return outputs (tokens, heads, width) and gradients of `states`, from float32 and explicit scores."""
     inputs = states.clone().requires_grad_()
     outputs = []
     for query, key, value in (part.unbind() for part in inputs.split(list(lengths), dim=2)):
-        # One head at a time, for memory.
+        # One head at a time to save memory.
         parts = []
         for q, k, v in zip(query, key, value, strict=True):
             scores = q @ k.T * WIDTH**-0.5
@@ -231,10 +231,10 @@ def _attend_alone(states: Tensor, lengths: Sequence[int], weights: Tensor) -> tu
     return output.detach(), inputs.grad  # type: ignore[return-value]
 
 
-def _texts(
+def _generate(
     model: MairaForConditionalGeneration, studies: Sequence[Study], setup: Setup, **options: Any
 ) -> list[dict[str, Any]]:
-    """Return greedy drafts, findings and grounded."""
+    """Return greedy drafts of findings and of grounded reports."""
     processor = MairaProcessor.from_pretrained(CHECKPOINT)
     limit = 24 if setup.is_tiny else None
     examples = [make_example(study, task) for study in studies for task in ("findings", "grounded")]
@@ -249,20 +249,23 @@ def _texts(
     return drafts
 
 
-def _equal(drafts: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> float:
-    return float(np.mean([ours["raw"] == theirs["raw"] for ours, theirs in zip(drafts, expected, strict=True)]))
+def _equal_share(drafts: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> float:
+    """Return the share of drafts with equal texts."""
+    return float(np.mean([draft["raw"] == other["raw"] for draft, other in zip(drafts, expected, strict=True)]))
 
 
 def _drafts(setup: Setup) -> Iterator[Measurement]:
     """Compare greedy drafts with those of the CPU."""
     studies = make_phantoms(setup.folder / "phantoms", TINY_STUDIES if setup.is_tiny else STUDIES)
-    expected = _texts(_load(torch.device("cpu"), torch.float32), studies, setup)
+    expected = _generate(_load(torch.device("cpu"), torch.float32), studies, setup)
     for dtype in TOLERANCES:
-        drafts = _texts(_load(setup.device, dtype), studies, setup)
+        drafts = _generate(_load(setup.device, dtype), studies, setup)
         target = 1.0 if dtype == torch.float32 else None
-        yield Measurement(f"drafts, {_name(dtype)}: equal texts", _equal(drafts, expected), at_least=target)
+        yield Measurement(f"drafts, {_name(dtype)}: equal texts", _equal_share(drafts, expected), at_least=target)
         kinds = {"cut_off"} if setup.is_tiny else set()
-        irregular = sum(mark["kind"] not in kinds for draft in drafts for mark in draft["irregularities"])
+        irregular = sum(
+            irregularity["kind"] not in kinds for draft in drafts for irregularity in draft["irregularities"]
+        )
         yield Measurement(f"drafts, {_name(dtype)}: irregularities", irregular, at_most=0)
 
 
@@ -270,11 +273,11 @@ def _caches(setup: Setup) -> Iterator[Measurement]:
     """Compare batches, caches and chunks of the prefill with one study at a time, on the device in float32."""
     studies = make_phantoms(setup.folder / "phantoms", TINY_STUDIES if setup.is_tiny else STUDIES)
     model = _load(setup.device, torch.float32)
-    expected = _texts(model, studies, setup, batch_size=1)
-    ways = {"batches": {"batch_size": 4}, "static cache": {"batch_size": 4, "cache": "static"}}
-    for name, options in ways.items():
-        drafts = _texts(model, studies, setup, **options)
-        yield Measurement(f"{name}: equal texts", _equal(drafts, expected), at_least=1.0)
+    expected = _generate(model, studies, setup, batch_size=1)
+    variants = {"batches": {"batch_size": 4}, "static cache": {"batch_size": 4, "cache": "static"}}
+    for name, options in variants.items():
+        drafts = _generate(model, studies, setup, **options)
+        yield Measurement(f"{name}: equal texts", _equal_share(drafts, expected), at_least=1.0)
     with patch.object(transformers_engine, "_PREFILL_TOKENS", 64):
-        drafts = _texts(model, studies, setup, batch_size=4)
-    yield Measurement("prefill in chunks: equal texts", _equal(drafts, expected), at_least=1.0)
+        drafts = _generate(model, studies, setup, batch_size=4)
+    yield Measurement("prefill in chunks: equal texts", _equal_share(drafts, expected), at_least=1.0)

@@ -1,6 +1,6 @@
 """Stage `kernels`: the kernels that training and generation run, and their share of the time.
 
-The model has two blocks of the 7B shape. Names tell which implementation torch and its libraries have selected.
+The model has two blocks of the 7B shape. Their names show the implementation that torch and its libraries select.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from maira.train import attention
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
 
-LISTED = 12
+MAX_KERNELS = 12
 FLASH = ("flash", "fmha", "cudnn_generated")
 """Parts of the names of fused attention kernels."""
 
@@ -69,9 +69,9 @@ def _generation(setup: Setup) -> Iterator[Measurement]:
         model.decode(prompt, attention_mask=mask[:, :length], past_key_values=caches[0], use_cache=True)
 
     def decode() -> None:
-        grown = torch.ones(rows, caches[0].get_seq_length() + 1, dtype=torch.long, device=setup.device)
-        grown[:, :length] = mask[:, :length]
-        model.decode(prompt[:, :1], attention_mask=grown, past_key_values=caches[0], use_cache=True)
+        full_mask = torch.ones(rows, caches[0].get_seq_length() + 1, dtype=torch.long, device=setup.device)
+        full_mask[:, :length] = mask[:, :length]
+        model.decode(prompt[:, :1], attention_mask=full_mask, past_key_values=caches[0], use_cache=True)
 
     yield from _profile("prefill", prefill, setup)
     yield from _profile("decoding step", decode, setup)
@@ -95,7 +95,7 @@ def _profile(name: str, work: Callable[[], Any], setup: Setup) -> Iterator[Measu
         if getattr(event, attribute) > 0 and (not is_gpu or str(event.device_type).endswith("CUDA"))
     }
     total = sum(times.values())
-    for kernel in sorted(times, key=lambda key: -times[key])[:LISTED]:
+    for kernel in sorted(times, key=lambda key: -times[key])[:MAX_KERNELS]:
         yield Measurement(f"{name}: {kernel[:120]}", times[kernel] / total, "of the time")
     fused = [kernel for kernel in times if any(part in kernel.lower() for part in FLASH)]
     missing = None if fused else "no kernel has the name of a fused attention"

@@ -31,16 +31,18 @@ def _versions(setup: Setup) -> Iterator[Measurement]:
     yield Measurement("CPU cores", os.cpu_count() or 0)
     yield Measurement("free disk space", shutil.disk_usage(setup.folder).free / GIB, "GiB")
     if setup.device.type == "cuda":
-        about = torch.cuda.get_device_properties(setup.device)
-        yield Measurement("device", about.name)
-        yield Measurement("memory", about.total_memory / GIB, "GiB")
-        yield Measurement("compute capability", f"{about.major}.{about.minor}")
-        yield Measurement("multiprocessors", about.multi_processor_count)
+        properties = torch.cuda.get_device_properties(setup.device)
+        yield Measurement("device", properties.name)
+        yield Measurement("memory", properties.total_memory / GIB, "GiB")
+        yield Measurement("compute capability", f"{properties.major}.{properties.minor}")
+        yield Measurement("multiprocessors", properties.multi_processor_count)
         yield Measurement("CUDA of torch", torch.version.cuda or "none")
         yield Measurement("cuDNN", str(torch.backends.cudnn.version()))
-        known = find_accelerator(about.name)
-        reason = None if known else "maira.train.cost.accelerators has no data sheet of this device"
-        yield Measurement("peak of the data sheet", known.peak / 1e12 if known else None, "TFLOP/s", reason=reason)
+        accelerator = find_accelerator(properties.name)
+        reason = None if accelerator else "maira.train.cost.accelerators has no data sheet of this device"
+        yield Measurement(
+            "peak of the data sheet", accelerator.peak / 1e12 if accelerator else None, "TFLOP/s", reason=reason
+        )
 
 
 def _rates(setup: Setup) -> Iterator[Measurement]:

@@ -1,4 +1,4 @@
-"""Models with random weights in the shape of MAIRA-2, and what stages need to time them."""
+"""Random models with the shape of MAIRA-2, and functions to measure their time and memory."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def make_config(setup: Setup, layers: int | None = None, image_token: int | None
     """Return the configuration of MAIRA-2, or of a tiny model.
 
     Args:
-        setup: of the case.
-        layers: of the language model; None for all.
-        image_token: of the tokenizer; None for that of MAIRA-2.
+        setup: setup of the case.
+        layers: layers of the language model; None for all.
+        image_token: id of the image token; None for that of MAIRA-2.
     """
     encoder, language_model = dict(RAD_DINO), dict(VICUNA_7B)
     if setup.is_tiny:
@@ -55,9 +55,9 @@ def random_model(
     """Make a model with random weights on its device.
 
     Args:
-        config: of the model.
-        device: of the model.
-        dtypes: type of the weights, or the types by the name of the module.
+        config: configuration of the model.
+        device: device of the model.
+        dtypes: dtype of the weights, or dtypes by name of the module.
     """
     torch.manual_seed(0)
     with torch.device("meta"):
@@ -102,7 +102,7 @@ def best_seconds(work: Callable[[], Any], device: torch.device, repeats: int = 1
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Free cached memory and forget the peak."""
+    """Free cached memory and reset the peak."""
     torch.compiler.reset()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -20,7 +20,7 @@ from maira.train.report_training import train
 from radfact.errors import ErrorCode, RunError
 
 BATCH_LIMITS_MIB, RUN_LIMITS_MIB = (2048, 1024, 512, 256, 128, 64), (256, 32)
-"""Memory in addition to what is allocated, until a batch or a run does not fit."""
+"""Limits of additional memory, tried in this order until a batch or a run does not fit."""
 STUDIES = 64
 
 
@@ -33,7 +33,7 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
 
 @contextmanager
 def _limited(mib: int) -> Iterator[None]:
-    """Limit the memory of this process to what it has allocated and some more."""
+    """Limit the additional memory of this process."""
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties().total_memory
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (mib << 20)) / total)
@@ -45,31 +45,31 @@ def _limited(mib: int) -> Iterator[None]:
 
 
 def _generation(setup: Setup) -> Iterator[Measurement]:
-    """A batch that does not fit is halved, and the responses stay the same."""
+    """Measure how a batch that does not fit is halved, and compare the responses."""
     studies = make_phantoms(setup.folder / "phantoms", STUDIES)
     requests = [report_request(make_example(study, "findings")) for study in studies]
-    alone = TransformersEngine(CHECKPOINT, EngineOptions(batch_size=1))
-    expected = dict(alone.generate(requests))
-    del alone
+    engine = TransformersEngine(CHECKPOINT, EngineOptions(batch_size=1))
+    expected = dict(engine.generate(requests))
+    del engine
     for mib in BATCH_LIMITS_MIB:
         engine = TransformersEngine(CHECKPOINT, EngineOptions(batch_size=STUDIES))
         with _limited(mib):
             responses = dict(engine.generate(requests))
         if engine._batch_share == 1.0:
             continue
-        answered = [index for index, response in responses.items() if isinstance(response, Response)]
-        texts = [(getattr(responses[i], "text", None), getattr(expected[i], "text", None)) for i in answered]
+        generated = [index for index, response in responses.items() if isinstance(response, Response)]
+        texts = [(getattr(responses[i], "text", None), getattr(expected[i], "text", None)) for i in generated]
         yield Measurement("additional memory", mib, "MiB")
         yield Measurement("batch size after halving", engine._batch_share * STUDIES, at_most=STUDIES / 2)
-        yield Measurement("answered requests", len(answered) / len(requests), at_least=1.0)
+        yield Measurement("requests with a response", len(generated) / len(requests), at_least=1.0)
         # In bfloat16 another batch may round differently.
-        yield Measurement("texts equal to those alone", sum(a == b for a, b in texts) / max(1, len(texts)))
+        yield Measurement("texts equal to those of batch size 1", sum(a == b for a, b in texts) / max(1, len(texts)))
         return
     raise ValueError(f"a batch of {STUDIES} fits even in {BATCH_LIMITS_MIB[-1]} MiB")
 
 
 def _training(setup: Setup) -> Iterator[Measurement]:
-    """A run that does not fit ends with an error that says so; with more memory the same command trains."""
+    """Train with too little memory, which must end with an error of memory, and then with enough."""
     make_phantoms(setup.folder / "phantoms", 16)
     config = TrainConfig.model_validate(
         {
@@ -82,17 +82,17 @@ def _training(setup: Setup) -> Iterator[Measurement]:
             "trackers": [],
         }
     )
-    error = "none: every limit was enough"
+    error = "none: the run fits in every limit"
     for mib in RUN_LIMITS_MIB:
         config = config.model_copy(update={"out": setup.folder / f"run-{mib}"})
         try:
             with _limited(mib):
                 train(config, Console(file=StringIO()))
         except (RunError, torch.OutOfMemoryError) as caught:
-            # The loop reports memory that runs out as an error with a code.
+            # The training loop reports exhausted memory as an error with a code.
             error = str(getattr(caught, "code", type(caught).__name__))
             break
     yield Measurement("error", error)
-    yield Measurement("is the error for memory", float(error == ErrorCode.OUT_OF_MEMORY), at_least=1.0)
+    yield Measurement("is an out-of-memory error", float(error == ErrorCode.OUT_OF_MEMORY), at_least=1.0)
     folder = train(config, Console(file=StringIO()))
     yield Measurement("checkpoint of the same run", float((folder / "config.json").exists()), at_least=1.0)

@@ -13,11 +13,11 @@ Rows = Sequence[dict[str, Any]]
 
 
 def write_gpu_page(results: Results, path: Path) -> None:
-    """Write the targets, what could not be measured, and the last run of each case.
+    """Write the targets, the measurements without a value, and the last run of each case.
 
     Args:
-        results: to show.
-        path: HTML file.
+        results: results to show.
+        path: path of the HTML file.
     """
     runs = list(results.last_runs().values())
     last = [row for rows in runs for row in rows]

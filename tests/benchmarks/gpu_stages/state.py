@@ -33,13 +33,13 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     if (free := shutil.disk_usage(setup.folder).free) < needed:
         raise SkipCase(f"expected {needed / GIB:.0f} GiB of free disk space, found {free / GIB:.0f} GiB")
     _step(trained, optimizer)
-    notices: list[str] = []
-    manager = CheckpointManager(setup.folder, 1, DistributedContext(0, 1, setup.device), notices.append)
+    messages: list[str] = []
+    manager = CheckpointManager(setup.folder, 1, DistributedContext(0, 1, setup.device), messages.append)
     started = synchronized_time(setup.device)
     manager.save(1, loss_model, optimizer, {})
     blocked = synchronized_time(setup.device) - started
     if not manager.finish():
-        raise ValueError(notices[-1])
+        raise ValueError(messages[-1])
     written = time.perf_counter() - started
     expected = _checksums(loss_model, optimizer)
     _step(trained, optimizer)

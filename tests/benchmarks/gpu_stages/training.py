@@ -1,9 +1,10 @@
 """Stage `train`: training tokens per second, MFU and memory of a random model with the shape of MAIRA-2.
 
 Both sides train the same model on the same synthetic samples: lengths of the paper's mix, 1 to 3 images each, random
-tokens and pixels. Ours packs them into rows and computes logits for answers only. The baseline pads batches to their
-longest sample and computes all logits, with transformers' Trainer and gradient checkpointing. Tokens of padding do not
-count. MFU counts the model's operations without recomputation (`maira.train.cost.flops`), relative to the data sheet.
+tokens and pixels. `maira train` packs them into rows and computes logits for answers only. The baseline pads batches
+to their longest sample and computes all logits, with transformers' Trainer and gradient checkpointing. Padding tokens
+do not count. MFU counts the model's operations without recomputation (`maira.train.cost.flops`), relative to the data
+sheet.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "lora": {"lora": {"rank": 64, "alpha": 128}},
     "qlora": {"lora": {"rank": 64, "alpha": 128, "quantize": "nf4"}},
 }
-"""Options of the run config by what is trained and how its states are held."""
+"""Options of the run config by training method."""
 MFU, SPEEDUP, MEMORY_ERROR = 0.45, 1.7, 0.1
 """Targets: MFU of full training, ratio of tokens per second to the baseline, relative error of the memory estimate."""
 
@@ -52,10 +53,10 @@ class Plan:
     """Samples of a case.
 
     Attributes:
-        samples: of an optimizer step.
-        steps: the first one warms up.
+        samples: samples per optimizer step.
+        steps: number of steps, including a first one for warm-up.
         baseline_batch_size: samples that the baseline pads together.
-        text_share: of the paper's text lengths.
+        text_share: text lengths relative to those of the paper.
     """
 
     samples: int = 32
@@ -72,9 +73,9 @@ class Run:
     """Result of training.
 
     Attributes:
-        seconds: of the steps after the first.
-        loss: of the last row or batch.
-        kernel: of attention; None for the baseline.
+        seconds: time of the steps after the first.
+        loss: loss of the last row or batch.
+        kernel: attention kernel; None for the baseline.
         filled: filled share of the rows; None for the baseline.
         estimate: peak memory by `maira.train.cost.memory`, bytes; None for the baseline.
     """
@@ -122,10 +123,10 @@ def _answer_tokens(sample: EncodedSample) -> int:
 
 
 def _mfu(rate: float, setup: Setup, *, has_target: bool) -> Measurement:
-    known = find_accelerator(torch.cuda.get_device_name()) if setup.device.type == "cuda" else None
-    if known is None:
+    accelerator = find_accelerator(torch.cuda.get_device_name()) if setup.device.type == "cuda" else None
+    if accelerator is None:
         return Measurement("MFU", None, reason="the peak rate of this device is not known")
-    return Measurement("MFU", rate / known.peak, at_least=MFU if has_target else None)
+    return Measurement("MFU", rate / accelerator.peak, at_least=MFU if has_target else None)
 
 
 def _speedup(rate: float, method: str, setup: Setup) -> Measurement:
@@ -153,8 +154,8 @@ def make_train_config(options: Mapping[str, str], setup: Setup, plan: Plan) -> T
 
     Args:
         options: options of the case.
-        setup: of the case.
-        plan: of the case.
+        setup: setup of the case.
+        plan: plan of the case.
     """
     values: dict[str, Any] = {"model": "none", "train": "none", "out": str(setup.folder), "epochs": 1}
     # Weights in bfloat16 need a computation in bfloat16, which is slow on a CPU.
@@ -171,9 +172,9 @@ def trainable_model(
     """Make a random model with the types of its weights, adapters and trained weights of a run config.
 
     Args:
-        config: of the model.
-        train_config: of the training.
-        device: of the model.
+        config: configuration of the model.
+        train_config: run config.
+        device: device of the model.
     """
     dtypes = {name: weight_dtype(train_config, part) for part, name in MODULES.items()}
     model = random_model(config, device, dtypes)
@@ -183,11 +184,11 @@ def trainable_model(
 
 
 def make_samples(config: MairaConfig, train_config: TrainConfig, plan: Plan) -> list[EncodedSample]:
-    """Make samples of the paper's mix of noise; the lengths of texts vary by a third around their mean.
+    """Make samples of noise with the paper's mix; the lengths of texts vary by a third around their mean.
 
     Args:
-        config: of the model.
-        train_config: of the training.
+        config: configuration of the model.
+        train_config: run config.
         plan: number of samples and length of texts.
     """
     rows = paper_workload(train_config, config, "the benchmark uses it").rows
@@ -209,8 +210,8 @@ def packed_steps(samples: list[EncodedSample], train_config: TrainConfig) -> Ite
     """Yield the rows of each step.
 
     Args:
-        samples: of all steps.
-        train_config: with the samples and the tokens of a row.
+        samples: samples of all steps.
+        train_config: run config with the batch size and the tokens of a row.
     """
     for begin in range(0, len(samples), train_config.global_batch):
         step = samples[begin : begin + train_config.global_batch]
@@ -225,9 +226,9 @@ def train_packed(
     """Train on packed rows as `maira train` does.
 
     Args:
-        model: to train.
-        samples: of all steps.
-        train_config: of the training.
+        model: model to train.
+        samples: samples of all steps.
+        train_config: run config.
     """
     device = model.device
     is_half = train_config.precision == "bf16"
@@ -265,7 +266,7 @@ def _estimate(config: Any, train_config: TrainConfig, steps: list[list[PackedBat
 
 
 class PaddedSamples(torch.utils.data.Dataset[dict[str, Any]]):
-    """Samples as a user's dataset has them."""
+    """Samples as tensors, like in a typical dataset."""
 
     def __init__(self, samples: list[EncodedSample]) -> None:
         self.samples = samples
@@ -311,7 +312,7 @@ class AllLogits(nn.Module):
         Args:
             labels: (batch, length), -100 at positions without a loss.
             num_items_in_batch: number of labels in the optimizer step.
-            **inputs: of the model.
+            **inputs: inputs of the model.
         """
         logits = self.model(**inputs, use_cache=False).logits
         loss = self.model.language_model.loss_function(
@@ -336,9 +337,9 @@ def train_padded(
     """Train with transformers' Trainer on padded batches: the baseline.
 
     Args:
-        model: to train.
-        samples: of all steps.
-        train_config: of the training.
+        model: model to train.
+        samples: samples of all steps.
+        train_config: run config.
         plan: size of the batches.
     """
     device = model.device
