@@ -53,14 +53,14 @@ def test_a_sample_of_the_matrix_ends_clearly(tmp_path: Path) -> None:
 
 
 def _start(*words: object) -> subprocess.Popen[str]:
-    """Start a command of a process group of its own."""
+    """Start a command in a new process group."""
     command = [sys.executable, "-m", *map(str, words)]
     return subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A shell ignores it in what it starts in the background, perhaps these tests.
+        # If a shell runs these tests in the background, they ignore SIGINT.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 

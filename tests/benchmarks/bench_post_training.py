@@ -123,15 +123,15 @@ def make_studies(recorder: Recorder) -> dict[str, Path]:
         recorder: runs the commands.
     """
     manifests = {}
-    # The studies of the preferences are the first of those to train on.
+    # The studies for preferences are the first training studies.
     for name, split, count, series in (
         ("train", "train", 2000, 3),
         ("pairs", "train", 480, 3),
         ("test", "test", 200, 13),
     ):
         manifests[name] = recorder.out / name / "manifest.jsonl"
-        place = ("--split", split, "--out", recorder.out / name)
-        recorder.run(name, "prepare", "phantom", "--count", count, "--seed", series, "--size", 224, *place)
+        target = ("--split", split, "--out", recorder.out / name)
+        recorder.run(name, "prepare", "phantom", "--count", count, "--seed", series, "--size", 224, *target)
     return manifests
 
 
@@ -150,8 +150,8 @@ def train(arm: str, seed: int, manifests: Mapping[str, Path], recorder: Recorder
     if arm == "dpo":
         pair = [recorder.out / "sampled" / f"{seed}-{number}.jsonl" for number in (0, 1)]
         for number, drafts in enumerate(pair):
-            place = ("--checkpoint", CHECKPOINT, "--manifest", manifests["pairs"], "--out", drafts)
-            recorder.run(f"{name}.sample{number}", "generate", *place, "--temperature", 1, "--seed", 2 * seed + number)
+            files = ("--checkpoint", CHECKPOINT, "--manifest", manifests["pairs"], "--out", drafts)
+            recorder.run(f"{name}.sample{number}", "generate", *files, "--temperature", 1, "--seed", 2 * seed + number)
         preferences = folder.with_suffix(".preferences.jsonl")
         options = ("--manifest", manifests["pairs"], "--out", preferences, *REWARD, "--margin", 0.1)
         recorder.run(f"{name}.preferences", "preferences", *pair, *options)
@@ -182,8 +182,8 @@ def draft(checkpoint: Path, name: str, manifest: Path, recorder: Recorder) -> Pa
         recorder: runs the command.
     """
     drafts = recorder.out / "drafts" / f"{name}.jsonl"
-    place = ("--checkpoint", checkpoint, "--manifest", manifest, "--out", drafts)
-    recorder.run(f"{name}.draft", "generate", *place)
+    files = ("--checkpoint", checkpoint, "--manifest", manifest, "--out", drafts)
+    recorder.run(f"{name}.draft", "generate", *files)
     return drafts
 
 
@@ -198,8 +198,8 @@ def score(drafts: Path, manifest: Path) -> tuple[dict[str, Sequence[float]], dic
     result = evaluate(read_candidates_and_references(drafts, manifest), metrics, judge="offline", bootstrap=0)
     names = [part for parts in F1.values() for part in parts]
     values = {name: result.values[name] for name in (*names, *MEANS)}
-    form = sentence_statistics([pair.candidate for pair in result.pairs])
-    return values, {name: float(np.mean(form[name])) for name in STATISTICS}
+    statistics = sentence_statistics([pair.candidate for pair in result.pairs])
+    return values, {name: float(np.mean(statistics[name])) for name in STATISTICS}
 
 
 def summarize(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -213,7 +213,7 @@ def summarize(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, 
     """
     columns = {f"{model}/{name}": column for model, values in scores.items() for name, column in values.items()}
     f1 = {f"{model}/{name}": (f"{model}/{p}", f"{model}/{r}") for model in scores for name, (p, r) in F1.items()}
-    own = bootstrap(columns, f1=f1, replicates=REPLICATES)
+    replicates = bootstrap(columns, f1=f1, replicates=REPLICATES)
     points = {name: float(np.nanmean(column)) for name, column in columns.items()}
     for name, (precision, recall) in f1.items():
         points[name] = 2 * points[precision] * points[recall] / (points[precision] + points[recall])
@@ -222,8 +222,8 @@ def summarize(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, 
         arms.setdefault(model.rpartition("-")[0] or model, []).append(model)
 
     def mean(arm: str, name: str) -> NDArray[np.float64]:
-        replicates: NDArray[np.float64] = np.mean([own[f"{model}/{name}"] for model in arms[arm]], axis=0)
-        return replicates
+        means: NDArray[np.float64] = np.mean([replicates[f"{model}/{name}"] for model in arms[arm]], axis=0)
+        return means
 
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for arm, models in arms.items():
@@ -261,9 +261,9 @@ def main() -> None:
     scored = {model: score(path, manifests["test"]) for model, path in models.items()}
     table: dict[str, dict[str, Any]] = summarize({model: values for model, (values, _) in scored.items()})
     for arm, row in table.items():
-        own = [form for model, (_, form) in scored.items() if (model.rpartition("-")[0] or model) == arm]
-        row |= {name: float(np.mean([form[name] for form in own])) for name in STATISTICS}
-        row["processor_minutes"] = recorder.minutes(arm) / len(own)
+        statistics = [form for model, (_, form) in scored.items() if (model.rpartition("-")[0] or model) == arm]
+        row |= {name: float(np.mean([form[name] for form in statistics])) for name in STATISTICS}
+        row["processor_minutes"] = recorder.minutes(arm) / len(statistics)
     write_json(arguments.out / "results.json", table)
     print_table(table)
 

@@ -1,6 +1,6 @@
 """Annotation tasks for Label Studio, and grounded studies from its exports by the rules of the protocol.
 
-The results are written as Label Studio 1.23.2 exports them (seen in an export of its own), in its documented format.
+The annotations have the documented format of Label Studio 1.23.2, checked with one of its exports.
 """
 
 from __future__ import annotations

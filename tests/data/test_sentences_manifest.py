@@ -1,4 +1,4 @@
-"""Narrative findings of a manifest become sentences, with the map of what became of each."""
+"""Splitting the findings of a manifest into sentences, with a map from narratives to sentences."""
 
 from __future__ import annotations
 

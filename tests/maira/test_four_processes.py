@@ -28,7 +28,7 @@ from maira.train.optimizers import make_optimizer
 from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize
 from radfact.errors import RunError
 
-pytestmark = pytest.mark.slow  # processes of their own
+pytestmark = pytest.mark.slow  # starts processes
 SIZE = 4
 FAULTY = 2
 PRECISIONS = ("bf16", "no")

@@ -14,7 +14,7 @@ from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.tokens import added_ids
 from maira.train.report_training import train
 
-pytestmark = pytest.mark.slow  # processes of their own
+pytestmark = pytest.mark.slow  # starts processes
 STEPS = 20
 
 

@@ -28,7 +28,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder with packages of the names of ours, and a module of their own."""
+    """A user's folder with packages that have the names of this project's packages."""
     for name in ("data", "encoders"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"OWNER = 'user: {name}'\n")

@@ -1,4 +1,4 @@
-"""Worker processes: order, errors, and that nothing is left waiting or running, whoever dies."""
+"""Worker processes: order of results, errors, and cleanup after a worker or the parent dies."""
 
 from __future__ import annotations
 

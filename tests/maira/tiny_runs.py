@@ -1,4 +1,4 @@
-"""Training runs of a tiny model: in this process, or as the command in processes of their own, which may be killed."""
+"""Training runs of a tiny model: in this process, or as the command in other processes, which may be killed."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def fields(response: GreenResponse, *, count: str = "Count") -> str:
 
 
 def nested(items: tuple[str, ...]) -> str:
-    """A list whose items have lists of their own."""
+    """Return a list whose items have nested lists."""
     return "".join(f"\n  - {item}\n      - reference: one\n      - candidate: other" for item in items)
 
 
@@ -181,13 +181,13 @@ FORMS: dict[str, Callable[[str], str]] = {
     "a bullet with the count over the others": lambda text: text.replace(
         ": 2. Cardiomegaly is missing;", ":\n- 2 errors\n- Cardiomegaly is missing\n-"
     ),
-    "findings with lists of their own": lambda text: text.replace(
+    "findings with nested lists": lambda text: text.replace(
         "3. No pneumothorax; Clear lungs; Intact bones", nested(EXAMPLE.findings)
     ),
     "findings by part of the body": lambda text: text.replace(
         "3. No pneumothorax; Clear lungs; Intact bones", "- Pleura: no pneumothorax\n- Lungs: clear\n- Bones: intact"
     ),
-    "errors with lists of their own": lambda text: text.replace(
+    "errors with nested lists": lambda text: text.replace(
         "2. Cardiomegaly is missing; The nodule is missing", nested(EXAMPLE.significant[1])
     ),
     "JSON": lambda _: JSON,

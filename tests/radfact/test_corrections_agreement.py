@@ -69,7 +69,7 @@ def test_severities() -> None:
 
 
 def test_a_random_rater_is_compared_with_all_others() -> None:
-    # Whoever is chosen of (2, 2, 4): twice 0 and 2, or twice 2.
+    # If 4 is chosen of (2, 2, 4), the errors are 2 and 2; otherwise 0 and 2.
     assert {rater_severity_errors([(2, 2, 4)], seed=seed).mean_absolute for seed in range(20)} == {1.0, 2.0}
     assert rater_severity_errors([(3,), (1, 2)]).n == 1
     with pytest.raises(ValueError, match="no severities"):

@@ -212,7 +212,7 @@ INVALID = {
     "no errors": (changed("errors", None), "errors"),
     "no matches": (changed("matched_findings", None), "matched_findings"),
     "no significance": (changed("reference_findings.0.clinical_significance", None), "clinical_significance"),
-    "a level of its own": (changed("reference_findings.0.clinical_significance", "severe"), "urgent"),
+    "an unknown level": (changed("reference_findings.0.clinical_significance", "severe"), "urgent"),
     "the layout of the prompt": (changed("errors.attribute_errors.0.severity", "significant|negligible"), "severity"),
     "an id twice": (changed("reference_findings.1.id", "R1"), "duplicate id"),
     "an unknown false finding": (changed("errors.false_findings", ["P2", "P7"]), "P7 is not an id of"),

@@ -17,7 +17,7 @@ from radfact.results.export import export
 from radfact.results.writer import write_results
 from radfact.scoring.radfact import SCORES
 
-# Origin: the keys that the published command writes, less the counters of its own client.
+# Source: the keys that the published command writes, without the counters of its client.
 PUBLISHED_NAMES = [
     "logical_precision",
     "logical_recall",

@@ -194,7 +194,7 @@ FORMS = {
         {"0": REWRITE, "1": entry("Multiple lung nodules.", "No error"), "2": DELETE, "None": INSERT}
     ),
     "lines that are null": json.dumps({"0": REWRITE, "1": None, "2": DELETE, "None": INSERT}),
-    "a category of its own": TEXT.replace('"Omission of finding"', '"Omission of finding", "Laterality"'),
+    "an unknown category": TEXT.replace('"Omission of finding"', '"Omission of finding", "Laterality"'),
     "one object a line": "\n".join(json.dumps({key: value}) for key, value in RESPONSE.items()),
     "a fence for each": "\n".join(f"```json\n{json.dumps({key: value})}\n```" for key, value in RESPONSE.items()),
     "said twice": f"{TEXT}\nTo repeat:\n{TEXT}",

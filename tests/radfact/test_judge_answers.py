@@ -131,7 +131,7 @@ def test_long_common_substrings_count_as_quotation(quoted: str, is_quoted: bool)
 sentences = (
     st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30)
     .map(
-        # Words such as "none" mean that there is no evidence, so a sentence needs something of its own.
+        # Words such as "none" mean that there is no evidence, so a sentence needs other words, too.
         lambda text: f"Finding {text} seen"
     )
     .filter(lambda text: strip_reasoning(text) == text)

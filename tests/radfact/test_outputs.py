@@ -178,7 +178,7 @@ def test_a_folder_is_replaced_only_when_the_new_one_is_complete(tmp_path: Path) 
 def test_a_full_disk_leaves_the_results_of_the_last_run(
     results: Path, run_radfact: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full at each file in turn, until all of them are written."""
+    """Each run writes one more file than the last one before the disk is full."""
     before, sync = contents(results), os.fsync
     Path("pairs.json").write_text(PAIRS.replace("Effusion.", "Pneumothorax.", 1))
     codes = []
