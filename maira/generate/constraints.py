@@ -174,9 +174,9 @@ def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequenc
     divisors, numbers = torch.tensor([temperatures, uniforms], dtype=torch.float64, device=scores.device)[..., None]
     # In double precision, so that the sums of a large vocabulary keep its rare tokens.
     log_probs = (scores.double() / divisors).log_softmax(-1)
-    sums = log_probs.exp().cumsum(-1)
+    cumulative = log_probs.exp().cumsum(-1)
     # The first token whose sum exceeds the number has a probability above 0.
-    drawn = torch.searchsorted(sums, numbers * sums[:, -1:], right=True).clamp(max=scores.shape[1] - 1)
+    drawn = torch.searchsorted(cumulative, numbers * cumulative[:, -1:], right=True).clamp(max=scores.shape[1] - 1)
     return drawn[:, 0], log_probs.gather(-1, drawn)[:, 0]
 
 

@@ -64,8 +64,8 @@ class Response:
         cut_off: whether the token limit ended the text, instead of the model.
         seconds: share of the time of everything that ran together.
         ids: tokens of the response, with the one that ends it.
-        log_probs: log-probability of each token in the distribution that it was sampled from, NaN if unknown; only from
-            vLLM, and empty without sampling.
+        log_probs: log-probability of each sampled token, NaN if unknown; empty for greedy decoding and for the
+            transformers engine.
     """
 
     text: str

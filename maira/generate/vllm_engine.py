@@ -268,7 +268,7 @@ class VLLMEngine:
             max_tokens=request.max_new_tokens,
             stop_token_ids=sorted(self._ends_of(request)),
             # The processor marks tokens by their score: those that the limit decided, and the end of a broken response.
-            # The score of another sampled token is its log-probability.
+            # For all other sampled tokens, the score is the log-probability.
             logprobs=0,
             detokenize=False,
             extra_args={FORM: None if self.options.free else request.form, SAMPLING: sampling},

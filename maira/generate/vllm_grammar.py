@@ -28,8 +28,8 @@ FORM = "maira_form"
 SAMPLING = "maira_sampling"
 """Extra argument of the sampling parameters with the fields of `Sampling`; None for greedy decoding.
 
-The processor samples with the random numbers of the transformers engine. It sets the logit of a sampled token to its
-log-probability and all others to -inf. vLLM's own sampling would change the scores below.
+The processor samples with the same random numbers as the transformers engine. It sets the logit of the sampled token to
+its log-probability and all others to -inf. Sampling by vLLM would change the marks `CUT` and `BROKEN`.
 """
 CUT = 1e9
 """Score of a token that was chosen because the limit forbids a more likely one; larger than any logit of a model."""

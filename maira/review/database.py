@@ -140,7 +140,7 @@ def connect(path: Path) -> sqlite3.Connection:
         f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10, isolation_level=None, check_same_thread=False
     )
     try:
-        # Removing the journal commits a change, so that must be on disk as well.
+        # Removing the journal commits a transaction, so the removal must be on disk as well.
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
@@ -242,7 +242,7 @@ def prepare_writing(path: Path) -> None:
         message = "the file or its folder cannot be written"
         raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path)
     with sqlite_errors(path), closing(connect(path)) as connection:
-        # A write-ahead log would hold changes in another file for long, and continue if the database is removed.
+        # With a write-ahead log, recent changes are in a second file, which outlives a removed database.
         connection.execute("PRAGMA journal_mode = DELETE")
         _upgrade(connection)
 
@@ -266,7 +266,7 @@ def upgraded_copy(path: Path) -> sqlite3.Connection:
 
 def _upgrade(connection: sqlite3.Connection) -> None:
     """Change a database of layout 1 to the current one; nothing changes if that fails."""
-    # References to a table that is replaced would forbid it; the setting has no effect within a transaction.
+    # Foreign keys would forbid dropping the table; this setting has no effect within a transaction.
     connection.execute("PRAGMA foreign_keys = OFF")
     with transaction(connection):
         if connection.execute("PRAGMA user_version").fetchone()[0] == 1:

@@ -60,7 +60,7 @@ _CHANGEABLE_FIELDS: dict[str, Any] = dict.fromkeys(
         "faults",
     ),
     True,
-) | {"grpo": {"engine": True, "engine_args": True}}
+) | {"grpo": dict.fromkeys(("engine", "engine_args", "importance_sampling_clip_max"), True)}
 """Fields of a configuration that may change when a run resumes."""
 _NAME = re.compile(r"step-(\d+)")
 _WRITING = ".writing"

@@ -37,7 +37,7 @@ from radfact.io.jsonl import read_json, write_json
 REFERENCE_FILE = "reference_log_probs.json"
 """File in the folder of a run with the log-probabilities of the reference model."""
 _ROWS_PER_SAVE = 200
-"""Rows of a process after which the log-probabilities of the reference model are saved."""
+"""Rows per process between two saves of the reference log-probabilities."""
 _LogProbs = dict[int, tuple[float, ...]]
 """Log-probabilities of the chosen and rejected report by the index of the pair, NaN for a pair that cannot be read."""
 _STATISTICS = ("pairs", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "nll_loss")
@@ -93,8 +93,8 @@ class DpoObjective:
     """DPO objective: yields the preference pairs of each step with their log-probabilities under the initial weights.
 
     The reference log-probabilities are computed before the first step and saved to the folder of the run, so that the
-    reference model needs no memory during training, and a resumed run uses the same values. They are also saved while
-    they are computed, so that a run that was interrupted there computes only the missing ones.
+    reference model needs no memory during training, and a resumed run uses the same values. They are saved
+    periodically, so an interrupted run resumes with the missing ones.
 
     Args:
         config: run config.
@@ -158,7 +158,10 @@ class DpoObjective:
         return {"loss": loss, **means}
 
     def _load(self, first_step: int) -> _LogProbs:
-        """Return the reference log-probabilities saved by an earlier start of this run, in all processes."""
+        """Return the reference log-probabilities saved by an earlier start of this run, in all processes.
+
+        Before the first step, those of unreadable pairs are left out: the pairs may be readable now.
+        """
         file = self._config.out / REFERENCE_FILE
         log_probs: _LogProbs = {}
         if self._context.is_main and file.exists():
@@ -166,6 +169,8 @@ class DpoObjective:
             if isinstance(content, dict) and content.get("key") == self._key:
                 pairs = enumerate(content["log_probs"])
                 log_probs = {index: tuple(np.array(pair, float)) for index, pair in pairs if pair is not None}
+                if not first_step:
+                    log_probs = {index: pair for index, pair in log_probs.items() if not np.isnan(pair).any()}
         log_probs = self._context.gather(log_probs)[0]
         if first_step and len(log_probs) < len(self._dataset.table):
             raise InputError(
@@ -176,16 +181,17 @@ class DpoObjective:
             )
         return log_probs
 
-    def _save(self, log_probs: _LogProbs, own: _LogProbs) -> None:
+    def _save(self, log_probs: _LogProbs, computed: _LogProbs) -> None:
         """Add the log-probabilities computed in each process, and save all; called by all processes."""
-        for computed in self._context.gather(own):
-            log_probs.update(computed)
-        own.clear()
+        for new in self._context.gather(computed):
+            log_probs.update(new)
+        computed.clear()
         if self._context.is_main:
             # null for a pair that is not computed yet, [null, null] for one that cannot be read
             pairs = [log_probs.get(index) for index in range(len(self._dataset.table))]
             rows = [pair and [None if np.isnan(value) else float(value) for value in pair] for pair in pairs]
             write_json(self._config.out / REFERENCE_FILE, {"key": self._key, "log_probs": rows})
+        self._context.wait()  # if the main process cannot write, all end
 
     @property
     def _key(self) -> str:
@@ -222,7 +228,7 @@ class DpoObjective:
                     self._log.info(f"reference log-probabilities of {len(log_probs)} of {pairs} pairs computed")
                 if is_terminated:
                     raise RunError(
-                        "terminated while the reference log-probabilities were computed; the same command resumes",
+                        "terminated while computing the reference log-probabilities; the same command resumes",
                         code=ErrorCode.INTERRUPTED,
                     )
                 samples = EncodedRow([sample for pair in encoded_pairs for sample in pair.samples], [])

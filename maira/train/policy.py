@@ -18,8 +18,8 @@ from maira.train.loss import Losses
 
 STATISTICS = ("tokens", "clip_ratio", "kl", "entropy", "engine_tokens", "sampling_logp_difference")
 """Sums over the tokens of a row: their number, those whose gradient is clipped, the KL divergence from the policy that
-sampled them, the entropy of the distribution that each is drawn from, in nats, the number of those with a
-log-probability by the engine, and the absolute difference of that log-probability from the model's."""
+sampled them, the entropy of the distribution that each is drawn from, in nats, the number of tokens with a
+log-probability of the inference engine, and the absolute difference of that log-probability from the model's."""
 
 
 class PolicyLoss(nn.Module):
@@ -44,7 +44,7 @@ class PolicyLoss(nn.Module):
         self.register_buffer("forbidden", forbidden, persistent=False)
         self.temperature = config.temperature
         self.low = 1 - config.epsilon
-        self.cap = config.importance_sampling_clip_max
+        self.clip_max = config.importance_sampling_clip_max
         self.high = 1 + (config.epsilon if config.epsilon_high is None else config.epsilon_high)
 
     def forward(self, hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:
@@ -70,8 +70,12 @@ class PolicyLoss(nn.Module):
         ratio = (log_probs - sampled).exp()
         gains = torch.minimum(ratio, ratio.clamp(self.low, self.high))
         gains = torch.where(targets.advantages > 0, gains, torch.maximum(ratio, ratio.clamp(self.low, self.high)))
-        mismatch = sampled - targets.engine_log_probs
-        weights = torch.ones_like(gains) if self.cap is None else mismatch.exp().clamp(max=self.cap).nan_to_num(1.0)
+        logp_difference = sampled - targets.engine_log_probs
+        weights = (
+            torch.ones_like(gains)
+            if self.clip_max is None
+            else logp_difference.exp().clamp(max=self.clip_max).nan_to_num(1.0)
+        )
         losses = -gains * weights * targets.advantages
         zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
         return Losses(
@@ -80,7 +84,7 @@ class PolicyLoss(nn.Module):
             per_sample=zeros.index_add(0, batch.answer_samples, losses.detach()),
             tokens=zeros.index_add(0, batch.answer_samples, torch.ones_like(losses)),
             log_probs=log_probs.detach(),
-            statistics=self._statistics(distribution.detach(), ratio.detach(), mismatch, targets.advantages),
+            statistics=self._statistics(distribution.detach(), ratio.detach(), logp_difference, targets.advantages),
         )
 
     def mask(self, scores: Tensor, targets: PolicyTargets) -> Tensor:
@@ -94,10 +98,17 @@ class PolicyLoss(nn.Module):
         forbidden[targets.banned[:, 0], targets.banned[:, 1]] = True
         return scores.masked_fill(forbidden, -torch.inf)
 
-    def _statistics(self, distribution: Tensor, ratio: Tensor, mismatch: Tensor, advantages: Tensor) -> Tensor:
+    def _statistics(self, distribution: Tensor, ratio: Tensor, logp_difference: Tensor, advantages: Tensor) -> Tensor:
         clipped = ((advantages > 0) & (ratio > self.high)) | ((advantages < 0) & (ratio < self.low))
         # The k3 estimator (Schulman, "Approximating KL Divergence", 2020), whose terms are never negative.
         kl = ratio - 1 - ratio.log()
         terms = torch.where(distribution.isinf(), 0.0, distribution.exp() * distribution)
-        counts = (torch.ones_like(ratio), clipped, kl, -terms, ~mismatch.isnan(), mismatch.abs().nan_to_num(0.0))
-        return torch.stack([count.sum().double() for count in counts])
+        columns = (
+            torch.ones_like(ratio),
+            clipped,
+            kl,
+            -terms,
+            ~logp_difference.isnan(),
+            logp_difference.abs().nan_to_num(0.0),
+        )
+        return torch.stack([column.sum().double() for column in columns])

@@ -66,7 +66,7 @@ class SampledResponse(NamedTuple):
         ids: tokens of the response; empty if there is none.
         reward: its reward; None without a response.
         reason: why there is no response.
-        log_probs: of its tokens by the engine, where that is not the model in training.
+        log_probs: log-probabilities of its tokens in the inference engine; empty if the model in training samples.
     """
 
     prompt_index: int

@@ -173,17 +173,17 @@ class ChatClient:
         self.usage_counter.planned += len(requests)
         results: dict[int, T | Failure] = {}
         pending = iter(range(len(requests)))
-        # Until a response is valid, there are no more calls than it takes to stop the run.
+        # While all responses are invalid, at most `max_invalid` calls are in flight.
         may_all_start = asyncio.Event()
-        first_calls = self.max_invalid if self.max_invalid and not self._has_valid else self.concurrency
+        initial_concurrency = self.max_invalid if self.max_invalid > 0 and not self._has_valid else self.concurrency
 
         async def work(number: int) -> None:
-            if number >= first_calls:
+            if number >= initial_concurrency:
                 await may_all_start.wait()
             while not self._stop_reason() and (index := next(pending, None)) is not None:
                 results[index] = await self._complete(requests[index])
                 self.usage_counter.done += 1
-                if self._has_valid:
+                if self._has_valid or self._failed:
                     may_all_start.set()
             may_all_start.set()
 

@@ -88,7 +88,7 @@ LINES = (
 NOT_UTF8 = os.fsdecode(b"\xe9.dcm")
 SPECIAL = {
     "a name that is not UTF-8": f"maira prepare dicom {NOT_UTF8} --out out",
-    "a deflated bomb": "maira prepare dicom bomb.dcm --out out",
+    "a decompression bomb": "maira prepare dicom bomb.dcm --out out",
     "a key with a line break": "OPENAI_API_KEY='sk\nx' radfact score pairs.json --judge openai:m --out out",
     "no network": "RADFACT_WEIGHTS=out https_proxy=http://127.0.0.1:9 radfact weights fetch wordnet",
     "an unknown name": "RADFACT_WEIGHTS=out radfact weights fetch wordnt",

@@ -337,6 +337,14 @@ def test_changed_preferences_are_not_resumed(
         train(config, quiet())
 
 
+def test_a_duplicate_study_is_refused(checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path) -> None:
+    manifest = phantoms.with_name("duplicate.jsonl")
+    lines = phantoms.read_text().splitlines(keepends=True)
+    manifest.write_text("".join([*lines, lines[0]]))
+    with raises("duplicate.jsonl: sample_id: duplicate"):
+        train(config_of(checkpoint, manifest, preferences, tmp_path / "out"), quiet())
+
+
 def test_low_rank_adapters_start_at_the_reference(
     checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path
 ) -> None:

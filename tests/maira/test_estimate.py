@@ -411,7 +411,7 @@ def test_a_pair_of_preferences_takes_two_answers(post_training_file: Path) -> No
     assert pairs.packing.filled * pairs.packing.rows == pytest.approx(
         2 * supervised.packing.filled * supervised.packing.rows, rel=0.2
     )
-    assert "pairs" in pairs.assumptions
+    assert "reference model" in pairs.assumptions
     assert "one preference pair per study" in pairs.assumptions["samples"]
 
 

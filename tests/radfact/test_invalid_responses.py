@@ -94,7 +94,7 @@ def test_all_calls_start_after_a_valid_response() -> None:
         async def complete(self, *conversation: Any) -> CachedResponse:
             response = await super().complete(*conversation)
             if len(self.calls) > 10:
-                await barrier.wait()
+                await asyncio.wait_for(barrier.wait(), 30)
             return response
 
     barrier = asyncio.Barrier(16)

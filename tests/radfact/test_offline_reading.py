@@ -106,6 +106,9 @@ def test_what_is_stated_beside_it_is_read(premise: str, hypothesis: str) -> None
         ("R-sided chest tube.", "right chest tube", "left chest tube"),
         ("Lt. basilar opacity is present.", "left basilar opacity", "right basilar opacity"),
         ("R IJ line tip in the SVC.", "right jugular catheter", "left jugular catheter"),
+        ("Rt. IJ line and Lt. PICC end in the SVC.", "right jugular catheter", "left jugular catheter"),
+        ("R 5th rib fracture.", "right rib fracture", "left rib fracture"),
+        ("Dr. L Smith was notified of the right pneumothorax.", "right pneumothorax", "left pneumothorax"),
     ],
 )  # fmt: skip
 def test_the_side_of_a_finding(premise: str, side: str, other: str) -> None:
@@ -113,13 +116,25 @@ def test_the_side_of_a_finding(premise: str, side: str, other: str) -> None:
     assert not entails(premise, f"There is {other}.")
 
 
-@pytest.mark.parametrize("premise", ["Pleural effusions, R > L.", "Effusions (L<R).", "R and L effusions."])
+@pytest.mark.parametrize(
+    "premise",
+    ["Pleural effusions, R > L.", "Effusions (L<R).", "R and L effusions.", "Effusions are L greater than R."],
+)
 def test_compared_sides_both_have_the_finding(premise: str) -> None:
     assert entails(premise, "There is a right effusion.")
     assert entails(premise, "There is a left effusion.")
 
 
-@pytest.mark.parametrize("premise", ["Effusion after 2 L of fluid.", "Effusion; L spine fixation.", "R/O effusion."])
+@pytest.mark.parametrize(
+    "premise",
+    [
+        "Effusion after 2 L of fluid.",
+        "Effusion; L spine fixation.",
+        "R/O effusion.",
+        "Several L pleural fluid removed.",
+        "Discussed with R Jones: effusion.",
+    ],
+)
 def test_a_letter_that_is_no_side(premise: str) -> None:
     assert all(side is None for fact in parse_sentence(premise).facts for side, _ in fact.places)
 
@@ -149,7 +164,19 @@ def test_what_cleared_or_was_exchanged_is_gone(premise: str, gone: str, present:
     assert present is None or entails(premise, f"There is a {present}.")
 
 
-@pytest.mark.parametrize("premise", ["Partial clearing of the left opacity.", "The left opacity is clearing."])
+@pytest.mark.parametrize(
+    "premise",
+    [
+        "Partial clearing of the left opacity.",
+        "The left opacity is clearing.",
+        "The left opacity has not completely subsided.",
+        "The left opacity has partially dissipated.",
+        "The left opacity has somewhat subsided.",
+        "The left opacity has not given way to scarring.",
+        "The left opacity persists but the earlier haze has given way to clear lung.",
+        "A dense left opacity has given way to a faint left opacity.",
+    ],
+)
 def test_partial_clearing_leaves_the_finding(premise: str) -> None:
     assert entails(premise, "There is a left opacity.")
 

@@ -42,7 +42,7 @@ def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
-    """Python of the environment with vLLM; the model folder exists, too."""
+    """Python interpreter of the vLLM environment; the model folder exists, too."""
     require_vllm()
     if not (MODEL_FOLDER / "installed").is_file():
         skip_missing("no model folder: make .venv/smollm2/installed")

@@ -46,7 +46,7 @@ VLLM_ENGINE = {"dtype": "float32", "enforce_eager": "true", "max_model_len": "40
 
 @dataclass(frozen=True)
 class Server:
-    """A server with the OpenAI protocol."""
+    """An OpenAI-compatible server."""
 
     base_url: str
     model: str
@@ -57,7 +57,7 @@ class Server:
         return f"openai:{self.model}"
 
     def post(self, route: str, body: dict[str, Any]) -> Any:
-        """Return the decoded reply to a request."""
+        """Send a POST request, and return the decoded response."""
         request = urllib.request.Request(
             f"{self.base_url}{route}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
@@ -83,12 +83,12 @@ def run_radfact(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def run_vllm_radfact(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `radfact` in the environment with vLLM."""
+    """Run `radfact` in the vLLM environment."""
     return run([VLLM_PYTHON.with_name("radfact"), *arguments], VLLM_ENVIRONMENT | environment)
 
 
 def run_vllm_script(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a script of this folder in the environment with vLLM."""
+    """Run a script of this folder in the vLLM environment."""
     return run([VLLM_PYTHON, HERE / script, *arguments], VLLM_ENVIRONMENT | {"VLLM_LOGGING_LEVEL": "ERROR"})
 
 
@@ -114,7 +114,7 @@ def skip_missing(reason: str) -> None:
 def process_group(
     command: list[str], log: Path, environment: dict[str, str], *, read_stdout: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a process for the block, and end it with its children; output that is not read goes to the log."""
+    """Run a command in its own process group during the block; output that is not read goes to the log."""
     with log.open("w") as output:
         process = subprocess.Popen(
             command,

@@ -50,13 +50,13 @@ def results(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> dict[str, dict[str, Any]]:
-    """The responses of the transformers engine, guided by the grammar and free."""
+    """The responses of the transformers engine, with the grammar and unconstrained."""
     studies = read_manifest(folder / "studies" / "manifest.jsonl")
     requests = tiny_maira.all_requests(studies, folder / "broken.png")
     names = [name for name in requests if name != tiny_maira.LONG]
     responses: dict[str, dict[str, Any]] = {}
-    for mode in ("guided", "free"):
-        engine = TransformersEngine(folder / "checkpoint", EngineOptions(free=mode == "free"))
+    for mode in ("constrained", "unconstrained"):
+        engine = TransformersEngine(folder / "checkpoint", EngineOptions(free=mode == "unconstrained"))
         generated = engine.generate([requests[name] for name in names])
         responses[mode] = {names[index]: asdict(response) for index, response in generated}
     return responses
@@ -68,7 +68,7 @@ def _texts(responses: dict[str, Any], task: str) -> dict[str, tuple[str, bool]]:
     return {name: (response["text"], response["cut_off"]) for name, response in named}
 
 
-@pytest.mark.parametrize("mode", ["guided", "free"])
+@pytest.mark.parametrize("mode", ["constrained", "unconstrained"])
 @pytest.mark.parametrize("task", TASKS)
 def test_responses_equal_those_of_transformers(
     results: dict[str, Any], expected: dict[str, dict[str, Any]], mode: str, task: str
@@ -85,7 +85,7 @@ def test_requests_have_one_to_three_images_and_responses_have_boxes(
     requests = tiny_maira.all_requests(studies, folder / "broken.png")
     assert {len(request.example.images) for request in requests.values()} == {1, 2, 3}
     for task in TASKS[1:]:
-        assert any("<box>" in text for text, _ in _texts(expected["guided"], task).values())
+        assert any("<box>" in text for text, _ in _texts(expected["constrained"], task).values())
 
 
 def test_prompts_in_flight_are_limited(results: dict[str, Any]) -> None:
@@ -96,19 +96,19 @@ def test_prompts_in_flight_are_limited(results: dict[str, Any]) -> None:
 def test_an_unreadable_image_fails_its_request_alone(
     results: dict[str, Any], expected: dict[str, dict[str, Any]]
 ) -> None:
-    assert "broken.png: " in results["guided"][tiny_maira.BROKEN]["reason"]
-    assert results["guided"][tiny_maira.BROKEN] == expected["guided"][tiny_maira.BROKEN]
-    failed = {name for name, response in results["guided"].items() if "reason" in response}
+    assert "broken.png: " in results["constrained"][tiny_maira.BROKEN]["reason"]
+    assert results["constrained"][tiny_maira.BROKEN] == expected["constrained"][tiny_maira.BROKEN]
+    failed = {name for name, response in results["constrained"].items() if "reason" in response}
     assert failed <= {tiny_maira.BROKEN, tiny_maira.LONG}
 
 
 def test_a_prompt_beyond_the_context_window_fails_with_both_lengths(results: dict[str, Any]) -> None:
-    reason = results["guided"][tiny_maira.LONG]["reason"]
+    reason = results["constrained"][tiny_maira.LONG]["reason"]
     assert "prompt has" in reason
     assert "768" in reason
 
 
-@pytest.mark.parametrize("mode", ["guided", "free"])
+@pytest.mark.parametrize("mode", ["constrained", "unconstrained"])
 def test_non_finite_logits_fail_their_request_alone(results: dict[str, Any], mode: str) -> None:
     responses = results[f"nan {mode}"]
     assert responses.pop("grounded phantom-7-000000") == asdict(FailedRequest(NON_FINITE))
@@ -118,9 +118,9 @@ def test_non_finite_logits_fail_their_request_alone(results: dict[str, Any], mod
     assert texts == {name: results[mode][name]["text"] for name in texts}
 
 
-def test_a_loop_ends_after_its_third_copy(results: dict[str, Any]) -> None:
-    assert results["loop"]["thrice"] == [2]
-    assert len(results["loop"]["twice"]) > 500
+def test_a_repeated_sentence_ends_after_its_third_copy(results: dict[str, Any]) -> None:
+    assert results["loop"]["after_three"] == [2]
+    assert len(results["loop"]["after_two"]) > 500
 
 
 def test_a_killed_vllm_process_stops_the_run(results: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""vLLM in training: it uses the current weights, and samples and trains like the transformers engine."""
+"""GRPO with vLLM: it uses the current weights, and responses and metrics equal those of the transformers engine."""
 
 from __future__ import annotations
 

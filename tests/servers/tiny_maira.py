@@ -71,7 +71,7 @@ def report_requests(studies: list[Study], temperature: float | None = None) -> d
 
 
 def all_requests(studies: list[Study], broken: Path) -> dict[str, GenerationRequest]:
-    """Return requests of every form by name, in addition one for `BROKEN` and one for `LONG`.
+    """Return requests of every form by name, and one with an unreadable image (`BROKEN`) and a long one (`LONG`).
 
     Args:
         studies: studies of `write_studies`.

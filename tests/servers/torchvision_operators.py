@@ -1,7 +1,7 @@
-"""Make timm and torchvision importable in the environment with vLLM for the CPU; import this module first.
+"""Make timm and torchvision importable in the vLLM environment; import this module first.
 
-No torchvision release has operators for the torch of vLLM for the CPU, but its Python code needs the names of two of
-them. The model calls none: timm only imports torchvision. Both are in a separate folder (see the Makefile), which
+No torchvision release is built for the torch of vLLM for the CPU. Its import needs the names of two operators, which
+the model never calls: timm only imports torchvision. Both are in a separate folder (see the Makefile), which
 vLLM's own processes do not import from. vLLM for GPUs has a matching torchvision.
 """
 

@@ -1,6 +1,6 @@
 """Generate responses and provoke errors with the vLLM engine.
 
-Runs in the environment with vLLM. Arguments: the checkpoint, the manifest, a broken image, the folder for the language
+Runs in the vLLM environment. Arguments: the checkpoint, the manifest, a broken image, the folder for the language
 model, the JSON file to write.
 """
 
@@ -125,7 +125,7 @@ def allowed_after_loop(folder: Path) -> dict[str, list[int]]:
     processor.update_state(BatchUpdate(1, removed=[], added=[(1, params, None, ids)], moved=[]))
     processor.update_state(BatchUpdate(1, removed=[], added=[], moved=[(1, 0, MoveDirectionality.UNIDIRECTIONAL)]))
     allowed = {}
-    for name in ("twice", "thrice"):
+    for name in ("after_two", "after_three"):
         scores = torch.zeros(1, len(tokenizer))
         scores[0, tokenizer(" ", add_special_tokens=False)["input_ids"][0]] = 1
         allowed[name] = torch.isfinite(processor.apply(scores)[0]).nonzero().flatten().tolist()
@@ -144,8 +144,8 @@ if __name__ == "__main__":
     prompt_bytes = track_prompt_bytes(engine)
     results = {
         "name": engine.name,
-        "guided": generate(engine, requests, free=False),
-        "free": generate(engine, requests, free=True),
+        "constrained": generate(engine, requests, free=False),
+        "unconstrained": generate(engine, requests, free=True),
         "prompt_bytes": [WINDOW_BYTES, max(prompt_bytes)],
         "argument_errors": argument_errors(checkpoint),
         "loop": allowed_after_loop(folder),
@@ -156,8 +156,10 @@ if __name__ == "__main__":
         for name, request in requests.items()
         if name.endswith(("000000", "000001", "000002")) and name.startswith(("findings", "grounded"))
     }
-    for mode in ("guided", "free"):
-        results[f"nan {mode}"] = generate_with_nan(engine, subset, "grounded phantom-7-000000", free=mode == "free")
+    for mode in ("constrained", "unconstrained"):
+        results[f"nan {mode}"] = generate_with_nan(
+            engine, subset, "grounded phantom-7-000000", free=mode == "unconstrained"
+        )
     results["kill_error"] = kill_error(engine, requests)
     engine.close()
     results["device_error"] = device_error(checkpoint)

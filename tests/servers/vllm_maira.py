@@ -1,4 +1,4 @@
-"""The command `maira` in the environment with vLLM."""
+"""The command `maira` in the vLLM environment."""
 
 from __future__ import annotations
 

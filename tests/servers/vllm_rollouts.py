@@ -1,6 +1,6 @@
 """Generate responses with the vLLM engine of a training process and the weights of several checkpoints.
 
-Runs in the environment with vLLM. Arguments: the checkpoints, the manifest, the JSON file to write.
+Runs in the vLLM environment. Arguments: the checkpoints, the manifest, the JSON file to write.
 """
 
 from __future__ import annotations

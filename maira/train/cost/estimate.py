@@ -315,7 +315,9 @@ def _assumptions(
         "samples": workload.basis,
     }
     if config.dpo is not None:
-        assumptions["pairs"] = "the time excludes the reference log-probabilities before the first step"
+        assumptions["reference model"] = (
+            "the time does not include computing its log-probabilities before the first step"
+        )
     if config.grpo is None:
         return assumptions
     return assumptions | {

@@ -96,7 +96,7 @@ class Workload:
 def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload:
     """Measure the workload of the data of a configuration; missing sources are replaced by their rows of table 1.
 
-    With `dpo`, a row is a preference pair if all files are there, else a study that stands for one pair.
+    With `dpo`, `answers` counts preference pairs; if a file is missing, each study counts as one pair.
 
     A missing source is identified by the name of a folder on its path, such as `padchest-gr`. If table 1 has no row of
     that name, the whole table replaces the data.
@@ -140,10 +140,8 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
     table, weight = np.concatenate(parts), np.array(weights)
     drawn = table[np.random.default_rng(0).choice(len(table), _ROWS, p=weight / weight.sum())]
     own = [f"{total_read:,} studies of the configured data, {method}"] if total_read else []
-    if config.dpo is not None:
-        basis.append("one preference pair per study, of two reports as long as its own")
     answers = round(weight.sum())
-    return Workload(answers, drawn, "; ".join([*own, *basis, _on_average(answers, drawn)]))
+    return Workload(answers, drawn, "; ".join([*own, *basis, *_pairs_note(config), _on_average(answers, drawn)]))
 
 
 def paper_workload(config: TrainConfig, model_config: MairaConfig, why: str) -> Workload:
@@ -159,8 +157,12 @@ def paper_workload(config: TrainConfig, model_config: MairaConfig, why: str) -> 
     rng = np.random.default_rng(0)
     rows = table[rng.choice(len(table), _ROWS, p=weight / weight.sum()), rng.integers(_ROWS, size=_ROWS)]
     answers = round(weight.sum())
-    basis = f"the paper's whole mix (table 1), its private data included, since {why}; {_on_average(answers, rows)}"
-    return Workload(answers, rows, basis)
+    basis = f"the paper's whole mix (table 1), its private data included, since {why}"
+    return Workload(answers, rows, "; ".join([basis, *_pairs_note(config), _on_average(answers, rows)]))
+
+
+def _pairs_note(config: TrainConfig) -> list[str]:
+    return [] if config.dpo is None else ["one preference pair per study, with two reports as long as its own"]
 
 
 def _on_average(answers: int, rows: npt.NDArray[Any]) -> str:
@@ -208,17 +210,19 @@ def _open(source: DataSource) -> StudySource | str:
 
 def _read_pairs(config: TrainConfig, model_config: MairaConfig) -> Workload | None:
     """Return the preference pairs of a run; None without `dpo`, or if the model or a file of pairs does not exist."""
-    sources = [source for source in config.train if config.shares(source)]
     if config.dpo is None or (model := _processor_folder(config)) is None:
         return None
-    if any(isinstance(_open(source), str) or not Path(source.preferences or "").is_file() for source in sources):
+    files = [source.preferences for source in config.train if config.shares(source)]
+    if any(isinstance(_open(source), str) for source in config.train) or not all(
+        file and file.is_file() for file in files
+    ):
         return None
     from maira.model.processor import MairaProcessor
     from maira.train.data.preferences import open_preferences
 
     processor = MairaProcessor.from_pretrained(model)
     table = open_preferences(config, processor, context_window(model_config.text_config)).table
-    # A row is one of the two answers of a pair, of their mean length.
+    # Each row has the mean length of the two reports of a pair.
     rows = table[list(SAMPLE_LENGTHS.names or ())].astype(SAMPLE_LENGTHS)
     for name in ("images", "prompt", "answer"):
         rows[name] //= 2

@@ -52,8 +52,8 @@ class PolicyTargets:
         advantages: (answer tokens,) float32, of the response that each token belongs to.
         log_probs: (answer tokens,) float32, log-probability of each token when it was sampled; NaN where that is the
             one of the current weights.
-        engine_log_probs: (answer tokens,) float32, log-probability of each token by the engine that sampled it; NaN
-            where the engine is the model in training, or if it is unknown.
+        engine_log_probs: (answer tokens,) float32, log-probability of each token in the inference engine; NaN if the
+            model in training samples itself, or if it is unknown.
         choices: (answer tokens,), row of `Grammar.allowed` of the tokens that were allowed.
         banned: (n, 2), pairs of answer-token index and token id: tokens forbidden in addition to `choices`.
     """

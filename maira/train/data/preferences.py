@@ -16,7 +16,7 @@ from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task, build_target
 from maira.model.task_examples import Example, drop_inputs
 from maira.train.config.run_config import DataSource, TrainConfig
-from maira.train.data.dataset import StudyDataset, Table, study_example
+from maira.train.data.dataset import StudyDataset, Table, check_unique, study_example
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample, Preference
 from maira.train.data.sources import StudyHeader, StudySource, UnreadableSample, open_source
 from radfact.errors import ErrorCode, InputError
@@ -113,8 +113,8 @@ def open_preferences(config: TrainConfig, processor: MairaProcessor, window: int
         window: size of the context window, tokens.
 
     Raises:
-        InputError: a file cannot be read or has no pairs, or a pair has an unknown study, or reports that are
-            identical, too long, or not in the model's format.
+        InputError: a file cannot be read or has no pairs, a study of a pair is a duplicate, or a pair has an unknown
+            study, or reports that are identical, too long, or not in the model's format.
     """
     sources = [open_source(source) for source in config.train]
     rows: list[tuple[int, ...]] = []
@@ -174,11 +174,12 @@ class _PairReader:
     def _headers(self, sample_ids: set[str]) -> dict[str, StudyHeader]:
         """Return the headers of the studies by `sample_id`."""
         errors: list[InputError] = []
-        headers = {
-            header.study.sample_id: header
-            for header in self._studies.scan(0, self._studies.count, self._source.split, errors)
-            if header.study.sample_id in sample_ids
-        }
+        headers: dict[str, StudyHeader] = {}
+        for header in self._studies.scan(0, self._studies.count, self._source.split, errors):
+            sample_id = header.study.sample_id
+            if sample_id in sample_ids:
+                first = headers.setdefault(sample_id, header)
+                check_unique(self._studies, sample_id, first.number, header.number)
         if errors and sample_ids - headers.keys():
             raise errors[0]  # most likely the reason why the study is missing
         return headers

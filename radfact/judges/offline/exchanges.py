@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 _VERBS = frozenset({"exchanged", "replaced", "swapped", "substituted", "converted", "upgraded"})
 _NOUNS = frozenset({"exchange", "replacement", "conversion", "substitution", "upgrade"})
-_GIVING = frozenset({"gave", "given", "giving"})
+_GIVEN = frozenset({"gave", "given"})
+_INCOMPLETE = frozenset({"not", "never", "partially", "partly", "incompletely"})
 _NEW = frozenset({"for", "by", "with", "to"})
 """Words before the new device."""
 
 
 def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], is_artificial: Callable[[str], bool]) -> None:
-    """Mark as absent what "gave way to" another state, and exchanged devices unless the new one is of the same kind.
+    """Mark findings that "gave way to" others as absent, and exchanged devices unless the new one is of the same kind.
 
     Args:
         mentions: mentions of a sentence, sorted by position.
@@ -27,9 +28,8 @@ def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], is_arti
     """
     devices = [mention for mention in mentions if is_artificial(mention.concept) and mention.present]
     for i, token in enumerate(tokens):
-        if token.words[-1] == "way" and i and tokens[i - 1].words[-1] in _GIVING:
-            for mention in [mention for mention in mentions if mention.anchor < i and mention.present][-1:]:
-                mention.present = False
+        if token.words[-1] == "way" and i and tokens[i - 1].words[-1] in _GIVEN:
+            _mark_replaced(mentions, tokens, i)
         if token.words[-1] not in _VERBS | _NOUNS | {"instead", "place"} or "finding" in token.meanings:
             continue
         before = [mention for mention in devices if mention.anchor < i]
@@ -48,3 +48,15 @@ def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], is_arti
             old, new = after[0], before[-1]
         if old is not None and new is not None and old.concept != new.concept:
             old.present = False
+
+
+def _mark_replaced(mentions: Sequence[Mention], tokens: Sequence[Token], way: int) -> None:
+    """Mark the subject of "has given way to" as absent, unless the same finding follows, of another degree."""
+    first = max((j + 1 for j in range(way) if tokens[j].ends_clause or tokens[j].words == (",",)), default=0)
+    subject = [mention for mention in mentions if first <= mention.anchor < way]
+    following = {mention.concept for mention in mentions if mention.anchor > way}
+    words = {word for token in tokens[first:way] for word in token.words}
+    if words & _INCOMPLETE or any(mention.concept in following for mention in subject):
+        return
+    for mention in subject:
+        mention.present = False

@@ -37,6 +37,9 @@ _IRREGULAR = {
     "sulci": "sulcus",
     "pneumothoraces": "pneumothorax",
     "vertebrae": "vertebra",
+    # Synonyms in all phrases, such as "not completely subsided".
+    "dissipated": "resolved",
+    "subsided": "resolved",
     "visualised": "visualized",
     **{word: str(number) for number, word in enumerate(("two", "three", "four", "five", "six"), start=2)},
     **{word: str(number) for number, word in enumerate(_ORDINALS, start=1)},

@@ -68,7 +68,8 @@ def _is_abbreviation(before: str, mark: str, after: str) -> bool:
     if word.lower() in _BEFORE_A_NUMBER:
         return after[:1].isdigit()  # "No." ends a sentence unless a number follows.
     if word.lower() in ("a.m", "p.m", "lt", "rt"):
-        return not after[:1].isupper()
+        # A capital letter begins a sentence; several are an abbreviation, as in "Rt. IJ line".
+        return not after[:1].isupper() or (word.lower() in ("lt", "rt") and after[:2].isupper())
     return word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper() and after[:1].isupper())
 
 

@@ -10,13 +10,18 @@ from radfact.judges.offline.ontology import Ontology, lemmatize
 _MEASURE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*(?:x|by|×|-|to)\s*(\d+(?:\.\d+)?))*[\s-]*(mm|cm)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIDE_LETTER = re.compile(
-    # "L effusion", "R-sided": not "2 L of oxygen", "L spine", "r/o"
-    r"(?<!\d )(?<![\w./])[LR](?=[ -](?!spine|vertebra|(?:of|per|is|was|are|and|or|with|marker)\b)[A-Za-z]{2,})"
+    # "L effusion", "R-sided", "R 5th rib": not "2 L of oxygen", "L spine", "r/o", "Dr. L Smith"
+    r"(?<!\d )(?<![Tt]wo )(?<![Tt]hree )(?<![Ss]everal )(?<![\w./])[LR](?=[ -]"
+    r"(?!spine|vertebra|(?:of|per|is|was|are|and|or|with|via|marker|fluid|removed|drained)\b)"
+    r"(?:[a-z]{2}|[A-Z]{2}|\d+(?:st|nd|rd|th)\b|\d+(?:-\d+)? rib))"
     r"|(?<=\b[Tt]he )[LR]\b(?!-)|(?<=\bon )[LR]\b(?!-)"
-    r"|\b[LR](?= ?[<>])|(?:(?<=[<>])|(?<=[<>] ))[LR]\b"
+    r"|\b[LR](?= ?[<>])|(?:(?<=[<>])|(?<=[<>] ))[LR]\b|(?<=[,(])[LR](?=\))|(?<=, )[LR](?=\.?$)"
+    r"|\b[LR](?= (?:greater|larger|more|less|smaller) than [LR]\b)|(?<=\bthan )[LR]\b"
     r"|\b[LR](?= and [LR]\b)|(?<=\b[LR] and )[LR]\b"
 )
-"""An abbreviated side; the lexicon has "lt" and "rt"."""
+"""A side abbreviated to one letter; "lt" and "rt" are in the lexicon."""
+_CONTINUED = re.compile(r"\s*(?:[a-z]|[A-Z]{2})")
+"""What follows "Lt." within a sentence."""
 _SIDES = frozenset({"left", "right", "lt", "rt"})
 _STOPS = frozenset({";", ".", "(", ")", "?"})
 
@@ -111,18 +116,21 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
 
 
 def _spell_out_sides(lemmas: list[tuple[str, int, int]], text: str) -> list[tuple[str, int, int]]:
-    """Return the lemmas of a text with the words for "L", "Rt." and "R > L"."""
+    """Replace "L", "Rt." and "R > L" by words in the lemmas of a text."""
     letters = {match.start() for match in _SIDE_LETTER.finditer(text)}
-    written: list[tuple[str, int, int]] = []
+    expanded: list[tuple[str, int, int]] = []
     for word, begin, end in lemmas:
-        before = written[-1] if written else ("", 0, 0)
-        if word == "." and before[0] in ("lt", "rt") and text[end : end + 2].strip().islower():
+        previous = expanded[-1] if expanded else ("", 0, 0)
+        if word == "." and previous[0] in ("lt", "rt") and _CONTINUED.match(text, end):
             continue
-        name = ("left" if word == "l" else "right") if begin in letters else word
-        if name in _SIDES and before[0] in _SIDES and text[before[2] : begin].strip() in ("<", ">"):
-            written += [("greater" if ">" in text[before[2] : begin] else "less", begin, begin), ("than", begin, begin)]
-        written.append((name, begin, end))
-    return written
+        lemma = ("left" if word == "l" else "right") if begin in letters else word
+        if lemma in _SIDES and previous[0] in _SIDES and text[previous[2] : begin].strip() in ("<", ">"):
+            expanded += [
+                ("greater" if ">" in text[previous[2] : begin] else "less", begin, begin),
+                ("than", begin, begin),
+            ]
+        expanded.append((lemma, begin, end))
+    return expanded
 
 
 def _close_contrast(tokens: list[Token]) -> None:

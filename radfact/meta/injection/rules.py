@@ -70,7 +70,7 @@ _STATIC = (
 )  # fmt: skip
 """Concepts of the ontology that cannot increase."""
 _STATES = ("aeration",)
-"""Concepts of the ontology that describe a structure and are no finding without a change."""
+"""Concepts of the ontology that count as findings only when they change."""
 _NOT_DENIED = ("air", "borderline_heart_size", "bowel_gas", "fat_pad")
 """Concepts of the ontology whose absence is abnormal or unclear."""
 _IMPOSSIBLE = re.compile(
@@ -87,10 +87,10 @@ _IMPOSSIBLE = re.compile(
 
 _TERM = re.compile(
     r"(?:small|large) (?:and (?:small|large) )?(?:bowel|colon|intestin|airway|vessel)|apical lordotic"
-    r"|(?:apex|base) of (?:the |an? )?(?!left|right|lung|both|each)",
+    r"|(?:apex|base) of (?!(?:the |an? )?(?:left|right|lung|both|each))",
     re.IGNORECASE,
 )
-"""Terms in which a degree or zone names an organ, a projection, or a part of another structure than the lung."""
+"""Fixed terms whose degree or zone stays, such as "small bowel", "apical lordotic" and "base of the heart"."""
 
 MAX_ERRORS = 5
 """Errors of a report in ReXamine-Global."""
@@ -289,7 +289,7 @@ def _without_denial(sentence: str, finding: str, text: str) -> str | None:
 
 
 def _omissions(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
-    """Deny a finding, or remove its statement; statements that a structure is normal or stable are no findings."""
+    """Deny a finding, or remove its statement; statements of normal or stable structures are kept."""
     is_a = default_ontology().is_a
     for index, sentence in enumerate(document.sentences):
         singles = _split(sentence)
@@ -307,7 +307,7 @@ def _omissions(document: ReportSentences, generator: random.Random) -> Iterator[
         concepts = {fact.concept for fact in facts}
         if any(_are_related(fact.concept, c) for c in concepts for fact in parse_facts(rest) if fact.present):
             continue
-        others = [fact for other in document.sentences if other != sentence for fact in parse_facts(other)]
+        others = [fact for i, other in enumerate(document.sentences) if i != index for fact in parse_facts(other)]
         repeated = [(a, b) for a in facts for b in others if b.present and is_a(b.concept, a.concept)]
         if any(not a.places or not b.places or set(a.places) & set(b.places) for a, b in repeated):
             continue
@@ -345,7 +345,7 @@ def _swaps(
     """
     options = "|".join(words)
     single = re.compile(rf"\b(?:{options})\b", re.IGNORECASE)
-    pattern = re.compile(rf"(?<![\w-])({options})(?:[ -]to[ -](?:{options}))?\b", re.IGNORECASE)
+    pattern = re.compile(rf"(?<![\w/-])({options})(?:[ -]to[ -](?:{options}))?\b(?!/)", re.IGNORECASE)
 
     def generate(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
         del generator

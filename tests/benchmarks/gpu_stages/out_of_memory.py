@@ -69,7 +69,7 @@ def _generation(setup: Setup) -> Iterator[Measurement]:
 
 
 def _training(setup: Setup) -> Iterator[Measurement]:
-    """Train with too little memory, which must end with an error of memory, and then with enough."""
+    """Train with too little memory, which must end with an out-of-memory error, and then with enough."""
     make_phantoms(setup.folder / "phantoms", 16)
     config = TrainConfig.model_validate(
         {
