@@ -48,13 +48,14 @@ def read_phrases(path: Path, sample_ids: Collection[str]) -> list[Phrase]:
         sample_ids: known sample ids.
 
     Raises:
-        InputError: the file has another suffix, cannot be read or is empty, a row is invalid, or a `sample_id` is
-            unknown.
+        InputError: the file has another suffix, cannot be read or is empty, a row is invalid or a duplicate, or a
+            `sample_id` is unknown.
     """
     read = {".csv": _read_csv_rows, ".jsonl": read_jsonl}.get(path.suffix.lower())
     if read is None:
         raise InputError("expected a file of phrases in .csv or .jsonl", code=ErrorCode.INVALID_FORMAT, file=path)
     sentences: list[tuple[str, Sentence]] = []
+    lines: dict[tuple[str, str], int] = {}
     for line, row in read(path):
         sample_id = row.get("sample_id")
         if sample_id is None:
@@ -68,7 +69,11 @@ def read_phrases(path: Path, sample_ids: Collection[str]) -> list[Phrase]:
                 line=line,
                 field="sample_id",
             )
-        sentences.append((sample_id, _read_sentence(row, path, line)))
+        sentence = _read_sentence(row, path, line)
+        if (first := lines.setdefault((sample_id, sentence.text), line)) != line:
+            message = f"duplicate phrase of sample '{sample_id}', also in line {first}"
+            raise InputError(message, code=ErrorCode.DUPLICATE, file=path, line=line, field="phrase")
+        sentences.append((sample_id, sentence))
     if not sentences:
         raise InputError("has no phrases", code=ErrorCode.EMPTY_INPUT, file=path)
     return _number(sentences)

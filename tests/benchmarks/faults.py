@@ -140,6 +140,7 @@ ACCEPTED: Mapping[str, str] = {
     r"radfact metrics: --(judge|base-url) .*": "the list shows the missing requirements of each metric",
     r"radfact (evaluate|meta \w+): --(judge|base-url|few-shots) .*": "the metric of this line needs no judge",
     r"radfact .*: unknown field .*(drafts|manifest|samples).jsonl": "other programs add fields",
+    r"maira (ground|boxes): 1e999 checkpoint/tokenizer_config.json": "the maximum length of the tokenizer is not used",
     r"maira train: duplicate row preferences.jsonl": "several readers may have the same preference",
     r"maira (preferences|train): unknown field (drafts2?|preferences).jsonl": "other programs add fields",
 }

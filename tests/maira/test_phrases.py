@@ -44,6 +44,7 @@ def test_json_lines_have_boxes(tmp_path: Path) -> None:
         ("p.csv", "sample_id;phrase\nstudy-1;Mass\n", None, 1, None),
         ("p.txt", "sample_id,phrase\nstudy-1,Mass\n", ErrorCode.INVALID_FORMAT, None, None),
         ("p.csv", "sample_id,phrase\nstudy-1,Mass, left\n", None, 2, None),
+        ("p.csv", "sample_id,phrase\nstudy-1,Mass\nstudy-2,Mass\nstudy-1,Mass\n", ErrorCode.DUPLICATE, 4, "phrase"),
         ("p.csv", "sample_id,phrase\n", ErrorCode.EMPTY_INPUT, None, None),
         ("p.jsonl", '{"phrase": "Mass"}', ErrorCode.MISSING_FIELD, 1, "sample_id"),
         ("p.jsonl", '{"sample_id": [], "text": "a"}', ErrorCode.UNKNOWN_NAME, 1, "sample_id"),
