@@ -100,8 +100,9 @@ def _read_views(root: Path) -> tuple[dict[str, View], list[Failure]]:
         if match is None or view is None:
             reason = f"{table.name}:{line}: expected a radiograph and its view, found {describe_choice(projection)}"
             failures.append(read_failure(name or table.name, reason))
-        else:
-            views[_key(match)] = view
+        elif views.setdefault(_key(match), view) != view:
+            reason = f"{table.name}:{line}: duplicate radiograph with another view"
+            failures.append(read_failure(name or table.name, reason))
     return views, failures
 
 

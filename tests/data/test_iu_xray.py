@@ -179,6 +179,14 @@ def test_an_invalid_row_is_listed_with_its_line(root: Path, row: str) -> None:
     assert "indiana_projections.csv:2: " in read_iu_xray(root).failures[0].reason
 
 
+def test_a_radiograph_with_two_views_is_listed(root: Path) -> None:
+    _write_views(root, *(f"1,1_IM-0001-4001.dcm.png,{view}" for view in ("Frontal", "Frontal", "Lateral")))
+    reasons = [failure.reason for failure in read_iu_xray(root).failures]
+    assert [reason for reason in reasons if "another view" in reason] == [
+        "indiana_projections.csv:4: duplicate radiograph with another view"
+    ]
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [("<eCitation><uId", "not XML"), ("<eCitation><uId id='4'/></eCitation>", "uId: expected")],
