@@ -140,9 +140,9 @@ ACCEPTED: Mapping[str, str] = {
     r"radfact metrics: --(judge|base-url) .*": "the list shows the missing requirements of each metric",
     r"radfact (evaluate|meta \w+): --(judge|base-url|few-shots) .*": "the metric of this line needs no judge",
     r"radfact .*: unknown field .*(drafts|manifest|samples).jsonl": "other programs add fields",
-    r"maira (ground|boxes|evaluate inputs): 1e999 checkpoint/tokenizer_config.json": "the maximum length of the tokenizer is not used",
+    r"maira (ground|boxes|evaluate inputs): 1e999 checkpoint/tokenizer_config.json": "the number is not used",
     r"maira train: duplicate row preferences.jsonl": "several readers may have the same preference",
-    r"maira (preferences|train|evaluate labels): unknown field (drafts2?|preferences).jsonl": "other programs add fields",
+    r"maira (preferences|train|evaluate labels): unknown field (drafts2?|preferences).jsonl": "others may add fields",
     r"maira prepare iu-xray: duplicate row iu-xray/indiana_projections.csv": "both rows have the same view",
     r"maira (ablate|evaluate inputs): --metrics $": "RadFact is always among the metrics",
 }
