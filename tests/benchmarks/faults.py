@@ -293,7 +293,8 @@ def _classify(run: Run, code: int | None, error: str, changed: Sequence[str]) ->
     if "Traceback (most recent call last)" in error:
         return "traceback"
     if code is None:
-        return "hang"
+        # A server that accepts its inputs runs until it is stopped.
+        return "accepted" if run.is_valid and "--port" in run.line else "hang"
     if code in (0, 3):
         return "listed" if code == 3 else "accepted" if run.is_valid else "silent"
     if code not in (1, 2):
