@@ -142,7 +142,9 @@ ACCEPTED: Mapping[str, str] = {
     r"radfact .*: unknown field .*(drafts|manifest|samples).jsonl": "other programs add fields",
     r"maira (ground|boxes|evaluate inputs): 1e999 checkpoint/tokenizer_config.json": "the number is not used",
     r"maira train: duplicate row preferences.jsonl": "several readers may have the same preference",
-    r"maira (preferences|train|evaluate labels|review start): unknown field .*": "others may add fields",
+    r"maira (preferences|train|evaluate labels|review start): unknown field (drafts2?|preferences).jsonl": (
+        "other programs add fields"
+    ),
     r"maira prepare iu-xray: duplicate row iu-xray/indiana_projections.csv": "both rows have the same view",
     r"maira (ablate|evaluate inputs): --metrics $": "RadFact is always among the metrics",
 }
