@@ -239,8 +239,8 @@ def _read_english(
             raise row.error("images_path", message, ErrorCode.MISSING_FIELD)
         name = study or next((study_of[image] for image in names if image in study_of), "")
         sections = prose(row.text("findings")), prose(row.text("impression"))
-        if name in studies and any(sections):
-            english.setdefault(name, sections)
+        if name in studies and any(sections) and english.setdefault(name, sections) != sections:
+            raise row.error("findings", f"expected one report of study '{name}', found another", ErrorCode.MISMATCH)
     if not english:
         raise InputError("expected reports of this archive, found none", code=ErrorCode.MISMATCH, file=path)
     return english

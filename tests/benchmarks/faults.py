@@ -145,7 +145,7 @@ ACCEPTED: Mapping[str, str] = {
     r"maira (preferences|train|evaluate labels|review start): unknown field (drafts2?|preferences).jsonl": (
         "other programs add fields"
     ),
-    r"maira prepare iu-xray: duplicate row iu-xray/indiana_projections.csv": "both rows have the same view",
+    r"maira prepare (iu-xray|padchest): duplicate row .*/(indiana_projections|english).csv": "both rows state the same",
     r"maira (ablate|evaluate inputs): --metrics $": "RadFact is always among the metrics",
 }
 """Reasons why runs succeed although the input is damaged, by pattern of `COMMAND: CASE`."""

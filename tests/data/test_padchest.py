@@ -237,6 +237,13 @@ def test_the_prior_is_the_previous_study_in_time(tmp_path: Path) -> None:
     assert {s.study_id: s.prior_report for s in samples} == {"s1": None, "s2": "FINDINGS: Seen s1.", "s3": None}
 
 
+def test_a_study_with_two_reports_is_refused(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"))
+    reports = [{"StudyID": "s1", "findings": text} for text in ("Clear lungs.", "Clear lungs.", "Effusion.")]
+    with raises("english.csv:4: findings: mismatch"):
+        read_padchest(tmp_path, reports=_english(tmp_path, *reports))
+
+
 def test_labels_read_off_reports_are_not_used(tmp_path: Path) -> None:
     assert _only(read_padchest(_write(tmp_path, _row("a")))).labels is None
 
