@@ -41,6 +41,7 @@ def entails(premise: str, hypothesis: str) -> bool:
         ("Small effusions are not evaluated.", "pleural effusion"),
         ("The nodule of the CT cannot be identified.", "nodule"),
         ("Rule out pneumothorax.", "pneumothorax"),
+        ("Right effusion, r/o pneumonia.", "pneumonia"),
         ("If pain persists, look for rib fractures.", "rib fracture"),
         ("Reason for exam: dyspnea, heart failure.", "heart failure"),
         ("Left basal opacity, ?atelectasis.", "atelectasis"),
@@ -130,13 +131,14 @@ def test_compared_sides_both_have_the_finding(premise: str) -> None:
     [
         "Effusion after 2 L of fluid.",
         "Effusion; L spine fixation.",
-        "R/O effusion.",
         "Several L pleural fluid removed.",
         "Discussed with R Jones: effusion.",
     ],
 )
 def test_a_letter_that_is_no_side(premise: str) -> None:
-    assert all(side is None for fact in parse_sentence(premise).facts for side, _ in fact.places)
+    facts = parse_sentence(premise).facts
+    assert facts
+    assert all(side is None for fact in facts for side, _ in fact.places)
 
 
 def test_a_comparison_of_sides_is_no_change_over_time() -> None:

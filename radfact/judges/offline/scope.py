@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from radfact.judges.offline.tokens import Token
 
 _ADVERBS = r"(?:\w+ly |further |better |well )*"
+# "r/o" without its slash is "r o".
 _EXAMINE = (
-    r"(?:assess|evaluate|exclude|rule out|detect|identify|investigate|look|screen|check|confirm|document|ensure|assure"
-    r"|characterize|differentiate|distinguish|separate|monitor|follow|verify|diagnose)"
+    r"(?:assess|evaluate|exclude|rule out|r o|detect|identify|investigate|look|screen|check|confirm|document|ensure"
+    r"|assure|characterize|differentiate|distinguish|separate|monitor|follow|verify|diagnose)"
 )
 _EXAMINING = (
     r"(?:assessing|evaluating|excluding|ruling out|detecting|identifying|investigating|screening|checking|confirming"
