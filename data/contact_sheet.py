@@ -13,9 +13,9 @@ from typing import Any
 from data.manifest import check_has_samples, parse_study
 from data.study import IMAGE_COLUMNS, Label, Study
 from radfact.errors import ErrorCode, InputError, check_unique_id
-from radfact.html.images import MAX_EMBEDDED, load_images
-from radfact.html.markup import STATIC, assemble
 from radfact.io.jsonl import open_atomic, read_jsonl
+from radfact.pages.images import MAX_EMBEDDED, load_images
+from radfact.pages.markup import STATIC, assemble
 from radfact.records import Sentence
 
 _OWN = resources.files("data") / "static"

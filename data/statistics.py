@@ -17,7 +17,7 @@ from data.processes import process_pool
 from data.study import Study
 from radfact.errors import check_unique_id
 from radfact.io.jsonl import parse_rows, read_lines
-from radfact.judges.offline.segmentation import segment_sentences
+from radfact.reader.segmentation import segment_sentences
 from radfact.records import Sentence
 
 Task = Literal["FindGen", "GroundRep", "PhraseGround"]

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from radfact.api import evaluate
 from radfact.io.jsonl import read_json
 from radfact.metrics.protocol import Metric, describe_language, directions_of, main_scores_of
 from radfact.metrics.registry import entries
 from radfact.metrics.weights import WeightsFile, catalog
-from radfact.pipeline import evaluate
 from radfact.records import Pair
 from radfact.results.published import add_local_rows, published_tables
 

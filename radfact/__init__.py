@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from radfact.api import RadFact, evaluate
     from radfact.errors import ExitCode, InputError, RunError
-    from radfact.html.page import write_page
     from radfact.io.pairs import read_candidates_and_references, read_pairs
     from radfact.judges import (
         EntailmentQuery,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from radfact.judges.options import JudgeOptions
     from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
-    from radfact.pipeline import RadFact, evaluate
+    from radfact.pages.page import write_page
     from radfact.records import Box, Mask, Pair, Pairs, PatientContext, Report, Sentence, TextPair
     from radfact.results.evaluation import EvaluationResult
     from radfact.results.writer import write_results
@@ -68,7 +68,7 @@ __all__ = [
 
 _EXPORTS = {
     "errors": ("ExitCode", "Failure", "InputError", "RunError"),
-    "html.page": ("write_page",),
+    "pages.page": ("write_page",),
     "io.pairs": ("read_candidates_and_references", "read_pairs"),
     "judges": (
         "EntailmentQuery",
@@ -81,7 +81,7 @@ _EXPORTS = {
     ),
     "judges.options": ("JudgeOptions",),
     "metrics.protocol": ("Metric", "MetricResult", "PooledScore", "Requirements", "Score"),
-    "pipeline": ("RadFact", "evaluate"),
+    "api": ("RadFact", "evaluate"),
     "records": ("Box", "Mask", "Pair", "Pairs", "PatientContext", "Report", "Sentence", "TextPair"),
     "results.evaluation": ("EvaluationResult",),
     "results.writer": ("write_results",),

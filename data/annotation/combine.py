@@ -21,8 +21,8 @@ from data.annotation.results import AnnotatedSample
 from data.annotation.tasks import phrases_of
 from data.manifest import Failure
 from data.study import Label, Study
+from radfact.metrics.radfact.regions import covered_share
 from radfact.records import Box, Mask, Sentence
-from radfact.scoring.regions import covered_share
 
 Combine = Literal["skip", "first", "union"]
 """Treatment of a sample with several annotations: reject it, use the first, or unite all."""

@@ -240,7 +240,7 @@ def _categories(name: str) -> Sequence[str]:
 
 def _compare(result: SplitStudies, judge: Judge) -> EvaluationResult:
     """Compare the new sentences with the narratives' own sentences by RadFact."""
-    from radfact.pipeline import RadFact
+    from radfact.api import RadFact
     from radfact.records import Pair, Sentence
 
     pairs = [

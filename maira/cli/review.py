@@ -110,7 +110,7 @@ def start(
     from maira.review.serve import serve
     from maira.review.store import Store
     from maira.review.studies import read_campaign_set, read_review_set
-    from radfact.explorer.access import is_loopback, listen, read_token
+    from radfact.pages.access import is_loopback, listen, read_token
 
     token = read_token(token_file) if token_file else None
     certificate = None if tls_certificate is None else (tls_certificate, tls_key)

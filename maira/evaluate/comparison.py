@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from maira.evaluate.experiments import COMPARISON_MENTIONS, LATERAL_MENTIONS, Experiment
-from radfact.html.comparison_page import difference_table, own_table, score_rows
-from radfact.html.meta_page import Table, format_cell
 from radfact.io.jsonl import open_atomic, read_json, write_json
+from radfact.pages.comparison_page import difference_table, own_table, score_rows
+from radfact.pages.meta_page import Table, format_cell
 from radfact.results.compare import Comparison, compare_systems
 from radfact.results.systems import REFERENCE_SUFFIX, Column, pooled_functions, read_system
 from radfact.statistics.significance import mean_counts, mean_from_counts

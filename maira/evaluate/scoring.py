@@ -10,19 +10,19 @@ from typing import Any
 from rich.console import Console
 
 from maira.evaluate.experiments import LATERAL_MENTIONS, PAPER, Experiment
+from radfact.api import MetricRunner, run_record, write_results_and_page
 from radfact.cli.inputs import read_reports
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.options import InputOptions
 from radfact.io.yaml_files import read_yaml
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
+from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
 from radfact.metrics.registry import check_variants, expand_presets, select_metrics
 from radfact.metrics.resources import MetricResources
 from radfact.options import Options, flag_of, parse_key_values
-from radfact.pipeline import MetricRunner, run_record, write_results_and_page
 from radfact.progress import ProgressDisplay
 from radfact.records import narratives
-from radfact.scoring.options import BootstrapOptions, ScoringOptions
 
 _IGNORED_KEYS = {
     *("pairs", "candidates", "references", "missing", "price", "dry_run", "out", "cache"),

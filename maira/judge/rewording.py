@@ -6,9 +6,9 @@ import random
 import re
 from collections.abc import Sequence
 
-from radfact.judges.offline.facts import Fact
-from radfact.judges.offline.splitter import split_narrative
+from radfact.judges.offline_splitter import split_narrative
 from radfact.meta.injection.sentences import ReportSentences, parse_facts
+from radfact.reader.facts import Fact
 
 _DENIAL = re.compile(
     r"^(?:there (?:is|are) )?(?:no |negative for )(?:(?:evidence of|signs? of|definite|visualized) )?(?P<what>.+?)"

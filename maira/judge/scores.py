@@ -10,14 +10,14 @@ from maira.judge.samples import ChatMessage
 from maira.judge.training_examples import ExampleSet, TrainingExample, chat_messages
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import Failure
-from radfact.judges.offline.splitter import split_narrative
+from radfact.judges.offline_splitter import split_narrative
 from radfact.llm import ChatClient
 from radfact.meta.injection.records import InjectedError, InjectedReport
 from radfact.meta.injection.sentences import ReportSentences
-from radfact.metrics.green import Green, green_score
-from radfact.metrics.llm_metric import LLMMetric
-from radfact.metrics.responses.assessment import SECTION_TITLES, Assessment, CategoryErrors, parse_assessment
-from radfact.metrics.vert import Vert, VertTuned
+from radfact.metrics.llm.green import Green, green_score
+from radfact.metrics.llm.llm_metric import LLMMetric
+from radfact.metrics.llm.responses.assessment import SECTION_TITLES, Assessment, CategoryErrors, parse_assessment
+from radfact.metrics.llm.vert import Vert, VertTuned
 from radfact.records import TextPair, narrative, normalize_text
 
 ScoreTask = Literal["green", "vert"]

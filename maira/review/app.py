@@ -37,8 +37,8 @@ from maira.review.studies import ReviewSet
 from maira.review.summary import summarize
 from maira.review.times import EventBatch
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.html.markup import STATIC
 from radfact.io.jsonl import dumps
+from radfact.pages.markup import STATIC
 from radfact.records import Record, Sentence, as_input_error, validate_model
 
 _OWN = resources.files("maira.review") / "static"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from maira.review.changes import Corners
-from radfact.judges.offline.facts import parse_sentence
-from radfact.judges.offline.ontology_file import default_ontology
+from radfact.reader.facts import parse_sentence
+from radfact.reader.ontology_file import default_ontology
 
 _MIN_WORDS = 0.3
 """Smallest overlap of words (Dice coefficient) of sentences without a related finding."""

@@ -18,7 +18,7 @@ from maira.review.corrected import corrected_report
 from maira.review.protocol import SEVERITIES
 from maira.review.store import Store
 from radfact.errors import InputError
-from radfact.html.meta_page import Table
+from radfact.pages.meta_page import Table
 from radfact.records import Report, narrative
 
 _SIGNIFICANT = SEVERITIES[-1].id

@@ -8,8 +8,8 @@ from typing import Any
 
 from maira.review.agreement import UNTYPED
 from maira.review.summary import KINDS, NO_CORRECTION, SEVERITY_NAMES
-from radfact.html.plots import save
 from radfact.optional import load_pyplot
+from radfact.pages.plots import save
 
 _UNRATED = "#8c8c8c"
 _FAINT = 0.4

@@ -17,8 +17,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radfact.errors import InputError
-from radfact.explorer.access import SECURITY_HEADERS, Access
 from radfact.io.jsonl import read_text
+from radfact.pages.access import SECURITY_HEADERS, Access
 
 MAX_REQUEST_BYTES = 1 << 18
 """Largest request body."""

@@ -18,7 +18,7 @@ from maira.review.browser import has_screen
 from maira.review.coordinator import CampaignFile
 from maira.review.store import Store
 from maira.review.studies import ReviewSet
-from radfact.explorer.access import page_url
+from radfact.pages.access import page_url
 
 
 def serve(

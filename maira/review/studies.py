@@ -18,7 +18,7 @@ from maira.review.database import Draft
 from radfact.errors import ErrorCode, InputError, list_some
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts
-from radfact.judges.offline.segmentation import segment_sentences
+from radfact.reader.segmentation import segment_sentences
 from radfact.records import Report, Sentence, validate_model
 from radfact.results.schema import Row
 

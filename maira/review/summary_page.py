@@ -14,9 +14,9 @@ from maira.review.plot import WORST_COLORS
 from maira.review.reader_study import NonInferiority, Outcome, ReaderStudy
 from maira.review.readings import Reading
 from maira.review.summary import NO_CORRECTION, SEVERITY_NAMES
-from radfact.html.meta_page import Plot, Section, Table, Tag, write_page
-from radfact.html.plots import save
 from radfact.optional import load_pyplot
+from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page
+from radfact.pages.plots import save
 
 _MEASURES = {
     "needs_correction": "sentence needs correction",

@@ -31,10 +31,10 @@ from maira.train.data.sources import UnreadableSample, check_images
 from maira.train.generation import generation_engine, keep_task_report, parse_draft, study_on_disk
 from maira.train.monitoring import DraftMonitor
 from maira.train.parallel import DistributedContext, ParallelModel
+from radfact.api import RadFact
 from radfact.io.jsonl import write_jsonl
-from radfact.pipeline import RadFact
+from radfact.metrics.radfact.scores import SCORES
 from radfact.records import Pair, Report
-from radfact.scoring.radfact import SCORES
 
 BOXES = {"precision": "precision", "recall": "recall", "mean_iou": "iou"}
 """Scores of box completion, and their names in the metrics of a run."""
@@ -145,7 +145,7 @@ class DraftEvaluator:
         return drafts, boxes, failures
 
     def _score(self, drafts: Sequence[Row], boxes: Sequence[Row]) -> dict[str, float | None]:
-        from radfact.judges.offline.judge import OfflineJudge
+        from radfact.judges.offline import OfflineJudge
 
         pairs = [
             Pair(row["sample_id"], parse_draft(row["report"]), self._references[row["sample_id"]]) for row in drafts

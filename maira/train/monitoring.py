@@ -9,7 +9,7 @@ import numpy as np
 
 from maira.model.parser import split_sentences
 from radfact.errors import InputError
-from radfact.judges.offline.polarity import read_polarity
+from radfact.reader.polarity import read_polarity
 from radfact.records import Pair, Report, Sentence, narrative
 from radfact.rewards import PairReward, load_reward
 

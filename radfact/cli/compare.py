@@ -12,8 +12,8 @@ from radfact.cli.command import with_options
 from radfact.cli.options import OUTPUT, SCORES
 from radfact.cli.tables import new_console, say, show_table
 from radfact.io.outputs import Output, replace_files
+from radfact.metrics.radfact.options import MAX_REPLICATES, BootstrapOptions
 from radfact.options import Option
-from radfact.scoring.options import MAX_REPLICATES, BootstrapOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +102,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare results folders on their common samples."""
-    from radfact.html.comparison_page import published_note, published_table, write_comparison, write_published
+    from radfact.pages.comparison_page import published_note, published_table, write_comparison, write_published
     from radfact.results.published import add_local_rows, find_published
 
     console = new_console()
@@ -141,7 +141,7 @@ def _compare(folders: Sequence[Path], draws: ComparisonOptions, metrics: Sequenc
 
 
 def _show(console: Console, comparison: Comparison) -> None:
-    from radfact.html.comparison_page import difference_table, finding_table, systems_table
+    from radfact.pages.comparison_page import difference_table, finding_table, systems_table
 
     for index in range(1, len(comparison.systems)):
         table = difference_table(comparison, index)

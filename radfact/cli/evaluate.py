@@ -23,10 +23,10 @@ from radfact.errors import ExitCode
 from radfact.io.options import InputOptions
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions, RepeatOptions
+from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
 from radfact.options import only, record_options
 from radfact.progress import ProgressDisplay, parse_price
 from radfact.results.options import PageOptions
-from radfact.scoring.options import BootstrapOptions, ScoringOptions
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
 EVALUATE_MANUAL = "\n".join(
@@ -113,9 +113,9 @@ def _evaluate(
     cache: CacheFolder = None,
 ) -> None:
     """Score candidates against references with many metrics, and write a results folder with an HTML page."""
+    from radfact.api import MetricRunner, run_record, write_results_and_page
     from radfact.metrics.registry import expand_presets, select_metrics
     from radfact.metrics.resources import MetricResources
-    from radfact.pipeline import MetricRunner, run_record, write_results_and_page
     from radfact.records import narratives
 
     console, rate, judge = new_console(), parse_price(price), judge.or_environment()

@@ -45,7 +45,7 @@ def green_summary(
     embeddings: EmbeddingsOption = None,
 ) -> None:
     """Summarize the GREEN assessments in a results folder."""
-    from radfact.html.page import write_page
+    from radfact.pages.page import write_page
     from radfact.results.green_summary import SentenceEmbedder, format_summary, write_summary
 
     console = new_console()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from radfact.errors import ErrorCode, InputError
 
 if TYPE_CHECKING:
+    from radfact.api import MetricRunner
     from radfact.io.options import InputOptions
-    from radfact.pipeline import MetricRunner
+    from radfact.metrics.radfact.options import BootstrapOptions
     from radfact.records import Pairs
     from radfact.results.options import PageOptions
-    from radfact.scoring.options import BootstrapOptions
 
 
 def read_reports(pairs: Path | None, options: InputOptions, draws: BootstrapOptions) -> Pairs:
@@ -90,8 +90,8 @@ def check_images(manifest: Path, unscored: Path | None, read: Pairs) -> None:
     Raises:
         InputError: the manifest has none of the studies, or a file cannot be read.
     """
-    from radfact.html.page import check_manifest
     from radfact.io.pairs import read_drafts
+    from radfact.pages.page import check_manifest
 
     drafts = read.without_reference if unscored is None else list(read_drafts(unscored))
     check_manifest(manifest, [*(pair.sample_id for pair in read), *read.without_candidate, *drafts])

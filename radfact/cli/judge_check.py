@@ -179,7 +179,7 @@ def _check_invariants(
 def _check_comparisons(console: Console, judge: JudgeOptions, price: Price | None, out: Path | None) -> None:
     """Query the model with the packaged sentences and print its accuracy."""
     from radfact.io.jsonl import write_json
-    from radfact.metrics.mentions import ComparisonMentions, check_comparisons
+    from radfact.metrics.llm.mentions import ComparisonMentions, check_comparisons
     from radfact.metrics.resources import MetricResources
 
     name = judge.required_judge

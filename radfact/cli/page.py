@@ -23,7 +23,7 @@ def page(
 
     Options that are not given keep the values of the run.
     """
-    from radfact.html.page import write_page
+    from radfact.pages.page import write_page
 
     path = write_page(
         folder,

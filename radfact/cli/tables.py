@@ -14,9 +14,9 @@ from radfact.languages import Language
 from radfact.progress import Price, format_count
 
 if TYPE_CHECKING:
-    from radfact.html.meta_page import Table as PageTable
     from radfact.judges.check import Confusion, JudgeCheck
     from radfact.meta.robustness.invariants import InvariantResult
+    from radfact.pages.meta_page import Table as PageTable
     from radfact.records import Pairs
     from radfact.results.evaluation import EvaluationResult
 
@@ -118,7 +118,7 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
 
 
 def _show_radfact(console: Console, result: EvaluationResult) -> None:
-    from radfact.judges.offline.judge import unread_note
+    from radfact.judges.offline import unread_note
 
     judge, splitter, counts = result.judge or {}, result.splitter or {}, result.counts
     split = f", narratives split by {splitter.get('name')}" if splitter else ""
@@ -296,7 +296,7 @@ def show_table(console: Console, table: PageTable) -> None:
         console: console to print to.
         table: table to print.
     """
-    from radfact.html.meta_page import format_cell
+    from radfact.pages.meta_page import format_cell
 
     drawn = Table()
     for column, heading in enumerate(table.headings):

@@ -50,8 +50,8 @@ def view(
     ] = None,
 ) -> None:
     """Browse runs (results folders) in a local web page, and compare two of them side by side."""
-    from radfact.explorer.access import Access, is_loopback, listen, page_url, read_token
-    from radfact.explorer.server import Explorer, make_server, serve
+    from radfact.pages.access import Access, is_loopback, listen, page_url, read_token
+    from radfact.pages.server import Explorer, make_server, serve
 
     token = secrets.token_urlsafe() if token_file is None else read_token(token_file)
     explorer = Explorer(folders)

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from radfact.findings.records import Extraction, Finding, FindingPlace, Status, Tier
-from radfact.judges.offline.facts import parse_sentence
-from radfact.judges.offline.ontology import Ontology, phrase_lemmas
-from radfact.judges.offline.ontology_file import default_ontology, load_ontology
-from radfact.judges.offline.segmentation import segment_sentences
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix, structured_request
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import bodies
+from radfact.reader.facts import parse_sentence
+from radfact.reader.ontology import Ontology, phrase_lemmas
+from radfact.reader.ontology_file import default_ontology, load_ontology
+from radfact.reader.segmentation import segment_sentences
 from radfact.records import PatientContext, Report, Sentence, Text
 
 PROMPT = Path(__file__).with_name("prompt.txt")

@@ -9,14 +9,14 @@ from typing import Any
 
 from radfact.errors import Failure
 from radfact.findings.records import Extraction, Finding
-from radfact.judges.offline.clause import FactReader
-from radfact.judges.offline.facts import Fact, parse_sentence
-from radfact.judges.offline.ontology import Ontology
-from radfact.judges.offline.ontology_file import default_ontology, load_ontology
-from radfact.judges.offline.removal import remove_heading
-from radfact.judges.offline.segmentation import segment_sentences
-from radfact.judges.offline.tokens import CONCLUDED, MAX_CHARACTERS, tokenize
 from radfact.languages import Language
+from radfact.reader.clause import FactReader
+from radfact.reader.facts import Fact, parse_sentence
+from radfact.reader.ontology import Ontology
+from radfact.reader.ontology_file import default_ontology, load_ontology
+from radfact.reader.removal import remove_heading
+from radfact.reader.segmentation import segment_sentences
+from radfact.reader.tokens import CONCLUDED, MAX_CHARACTERS, tokenize
 from radfact.records import PatientContext, Report, Sentence
 
 VERSION = "2"

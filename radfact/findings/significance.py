@@ -15,7 +15,7 @@ from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.findings.records import Finding, Tier
 from radfact.io.jsonl import read_text
 from radfact.io.yaml_files import read_yaml
-from radfact.judges.offline.ontology import Ontology
+from radfact.reader.ontology import Ontology
 from radfact.records import PatientContext, validate_model
 
 DEFAULT_PATH = Path(__file__).with_name("significance.yaml")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from radfact.findings.records import Finding
-from radfact.judges.offline.facts import Fact
-from radfact.judges.offline.ontology import Ontology
-from radfact.judges.offline.reasons import describe_fact
-from radfact.judges.offline.tokens import CERTAIN, POSSIBLE
+from radfact.reader.facts import Fact
+from radfact.reader.ontology import Ontology
+from radfact.reader.reasons import describe_fact
+from radfact.reader.tokens import CERTAIN, POSSIBLE
 
 
 def describe_finding(finding: Finding, ontology: Ontology) -> str:

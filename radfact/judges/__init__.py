@@ -6,7 +6,7 @@ from radfact.errors import Failure
 from radfact.judges.callables import CallableJudge, CallableSplitter
 from radfact.judges.loading import default_splitter, load_judge, load_splitter
 from radfact.judges.mock import MockJudge
-from radfact.judges.offline.splitter import split_narrative
+from radfact.judges.offline_splitter import split_narrative
 from radfact.judges.protocol import (
     EntailmentQuery,
     ExplainingSplitter,

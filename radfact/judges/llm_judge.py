@@ -12,7 +12,7 @@ from typing import Any
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.io.jsonl import read_text
 from radfact.judges.llm_splitter import load_llm_splitter
-from radfact.judges.offline.splitter import OfflineSplitter
+from radfact.judges.offline_splitter import OfflineSplitter
 from radfact.judges.options import JudgeOptions
 from radfact.judges.prompt import (
     DEFAULT_FEW_SHOTS,

@@ -38,7 +38,7 @@ def load_judge(name: str, *, cache: Path | None = None, **options: Any) -> Judge
             if getattr(judge_options, option) != JudgeOptions.model_fields[option].default:
                 raise _unexpected_option(name, option)
     if name == "offline":
-        from radfact.judges.offline.judge import OfflineJudge
+        from radfact.judges.offline import OfflineJudge
 
         return OfflineJudge(_ontology_argument(judge_args, "judge_args"))
     if name == "mock":
@@ -82,7 +82,7 @@ def load_splitter(
         InputError: an unknown name or provider, an option that does not fit the splitter, or a missing package.
     """
     if name == "offline":
-        from radfact.judges.offline.splitter import OfflineSplitter
+        from radfact.judges.offline_splitter import OfflineSplitter
 
         for option, value in (("base_url", base_url), ("few_shots", few_shots), ("concurrency", concurrency)):
             if value is not None:

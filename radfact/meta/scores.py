@@ -16,7 +16,7 @@ from radfact.results.schema import describe_models, rule_based_metrics
 from radfact.statistics.bootstrap import Direction
 
 if TYPE_CHECKING:
-    from radfact.pipeline import MetricRunner
+    from radfact.api import MetricRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def compute_scores(
         RunError: no metric could score anything.
         InputError: duplicate ids.
     """
-    from radfact.pipeline import write_results_and_page
+    from radfact.api import write_results_and_page
 
     evaluation = runner.run(pairs, bootstrap=0, seed=0, folder=folder)
     write_results_and_page(evaluation, folder)

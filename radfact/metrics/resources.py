@@ -67,7 +67,7 @@ class MetricResources:
                 folders that hold folders of these names; other weights come from the folder of `radfact weights fetch`.
             metric_args: arguments of the metrics by their names, such as `examples` of fineradscore.
             compat: names of published variants; each replaces the metrics that declare it (`Metric.variants`).
-            radfact: fields of `radfact.scoring.options.ScoringOptions`.
+            radfact: fields of `radfact.metrics.radfact.options.ScoringOptions`.
             repeat: number of times to query a model about the same pairs (`radfact.metrics.options.RepeatOptions`).
             judge_options: further fields of `radfact.judges.options.JudgeOptions`, such as `base_url`.
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.metrics.protocol import Metric, MetricResult, units_of
+from radfact.metrics.radfact.scores import PARTS
 from radfact.metrics.registry import MetricSelection
 from radfact.records import Pair, digest, narrative, narratives
 from radfact.results.findings import FINDING_COLUMNS, FindingTable, count_findings, finding_metrics, finding_rows
 from radfact.results.schema import RADFACT, NarrativeRow, RemovedRow, SentenceRow
-from radfact.scoring.radfact import PARTS
 from radfact.statistics.bootstrap import Direction, Summary
 from radfact.statistics.clusters import Clusters, Resampling, resampling_of
 

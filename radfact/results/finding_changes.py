@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from radfact.findings.comparison import Verdict
 from radfact.results.findings import FindingOutcome, finding_metrics_of, iter_outcomes, severity
 from radfact.results.reader import read_scores
-from radfact.scoring.findings import Verdict
 
 Outcomes = Mapping[str, Mapping[str, Mapping[str, FindingOutcome]]]
 """Metric -> sample_id -> concept -> what the candidate makes of the finding."""

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from pydantic import NonNegativeInt, model_validator
 
+from radfact.findings.comparison import ErrorKind, Verdict
 from radfact.findings.records import Tier
 from radfact.findings.significance import TIERS
 from radfact.io.jsonl import read_jsonl
+from radfact.metrics.radfact.scores import PARTS
 from radfact.records import validate_model
 from radfact.results.schema import METRICS_FOLDER, MetricCacheRow, Row, ScoresFile
-from radfact.scoring.findings import ErrorKind, Verdict
-from radfact.scoring.radfact import PARTS
 
 _SEVERITY: Mapping[Verdict, int] = {
     "correct": 0,

@@ -20,8 +20,8 @@ from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl, write_json
 from radfact.io.outputs import record_files
-from radfact.metrics.green import green_score
-from radfact.metrics.responses.assessment import Assessment, CategoryErrors
+from radfact.metrics.llm.green import green_score
+from radfact.metrics.llm.responses.assessment import Assessment, CategoryErrors
 from radfact.records import normalize_text
 from radfact.results.reader import read_scores
 from radfact.results.schema import GREEN_SUMMARY_FILE, GreenCategory, GreenSummaryFile

@@ -21,8 +21,8 @@ from typing import Annotated, Any, Protocol, TypeVar
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
 from radfact.metrics.protocol import Repeats
+from radfact.metrics.radfact.scores import SentenceScore, Side
 from radfact.results.options import ImagePlace
-from radfact.scoring.radfact import SentenceScore, Side
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.clusters import Resampling
 

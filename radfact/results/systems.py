@@ -12,12 +12,12 @@ import numpy as np
 
 from radfact.io.jsonl import read_jsonl
 from radfact.metrics.protocol import Counts
+from radfact.metrics.radfact.scores import F1_PARTS, POLICY_F1_PARTS
 from radfact.metrics.registry import entries, select_metrics
 from radfact.records import normalize_text
 from radfact.results.metric_cache import read_metric_cache
 from radfact.results.reader import read_sample_scores, read_scores
 from radfact.results.schema import RADFACT, ScoresFile, describe_models, metric_of_scores
-from radfact.scoring.radfact import F1_PARTS, POLICY_F1_PARTS
 from radfact.statistics.bootstrap import CountsFunction, Direction, RowFilter, scored_rows
 from radfact.statistics.significance import (
     Pairing,

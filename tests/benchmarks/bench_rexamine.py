@@ -20,10 +20,9 @@ from typing import get_args
 import numpy as np
 
 from data.sources.iu_xray import read_iu_xray
+from radfact.api import MetricRunner
 from radfact.error_categories import CategoryLetter
-from radfact.html.meta_page import Table
 from radfact.io.jsonl import read_jsonl
-from radfact.judges.offline.segmentation import segment_sentences
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.detection import detect, detection_pairs, detection_table, write_detection
 from radfact.meta.injection.rules import RuleInjector
@@ -33,7 +32,8 @@ from radfact.meta.robustness.style_effects import table_2, table_c
 from radfact.meta.scores import compute_scores
 from radfact.metrics.registry import select_metrics
 from radfact.metrics.resources import MetricResources
-from radfact.pipeline import MetricRunner
+from radfact.pages.meta_page import Table
+from radfact.reader.segmentation import segment_sentences
 
 METRICS = ("rouge_l", "bleu_1", "bleu_2", "bleu_4", "logical_f1", "logical_recall")
 NOTES = (

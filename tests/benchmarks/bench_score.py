@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from radfact import RadFact, load_judge, read_candidates_and_references, write_results
-from radfact.html.page import write_page
 from radfact.io.jsonl import write_jsonl
+from radfact.pages.page import write_page
 
 FINDINGS = ["pleural effusion", "opacity", "consolidation", "nodule", "atelectasis", "pneumothorax", "scarring", "mass"]
 DEGREES = ["Small", "Moderate", "Large", "Mild", "New", "Unchanged", "Increased", "Decreased", "Possible", "Persistent"]

@@ -20,8 +20,8 @@ from RaTEScore.scorer import DEFAULT_MATRIX_LONG
 from RaTEScore.utils import compute, post_process, sentence_split
 
 from data.sources.iu_xray import read_iu_xray
-from radfact.judges.offline.segmentation import segment_sentences
-from radfact.metrics.ratescore import TYPES, Entities, decode_spans, harmonic_mean, match_entities
+from radfact.metrics.classical.ratescore import TYPES, Entities, decode_spans, harmonic_mean, match_entities
+from radfact.reader.segmentation import segment_sentences
 
 WIDTH = 32
 _NUMBER = re.compile(r"^\W*\d{1,2}[.)]\s+")

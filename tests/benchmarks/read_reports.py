@@ -39,9 +39,9 @@ from iu_reports import HALVES, archive_half
 
 from radfact.io.jsonl import open_atomic
 from radfact.judges import EntailmentQuery, Verdict, split_narrative
-from radfact.judges.offline.facts import parse_sentence
-from radfact.judges.offline.judge import OfflineJudge
-from radfact.judges.offline.segmentation import segment_sentences
+from radfact.judges.offline import OfflineJudge
+from radfact.reader.facts import parse_sentence
+from radfact.reader.segmentation import segment_sentences
 
 _CONSOLIDATION = ("Consolidation", "Airspace Disease", "Infiltrate", "Pneumonia")
 _FOCAL = ("Nodule", "Mass", "Granuloma", "Calcified Granuloma")

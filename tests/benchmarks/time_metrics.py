@@ -19,9 +19,9 @@ from pathlib import Path
 from bench_score import random_report
 
 from radfact import Pair
+from radfact.api import MetricRunner, select_metrics
 from radfact.metrics.registry import entries
 from radfact.metrics.resources import MetricResources
-from radfact.pipeline import MetricRunner, select_metrics
 
 WARM_UP = 5
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from data.sources.iu_xray import read_iu_xray
 from radfact.judges import EntailmentQuery, split_narrative
-from radfact.judges.offline.judge import OfflineJudge, count_unread
+from radfact.judges.offline import OfflineJudge, count_unread
 
 OTHER_LANGUAGES = {
     "German": (

@@ -19,8 +19,8 @@ from data.annotation import (
     combine,
     iou,
 )
+from radfact.metrics.radfact.regions import covered_share
 from radfact.records import Box, Sentence
-from radfact.scoring.regions import covered_share
 
 BOX = Box(x_min=0.0, y_min=0.0, x_max=0.4, y_max=0.4)
 NEAR = Box(x_min=0.1, y_min=0.0, x_max=0.4, y_max=0.4)  # Within BOX, three quarters of it.

@@ -33,8 +33,8 @@ from data.phantoms.findings import (
 )
 from data.phantoms.generate import LATERAL_SHARE, PRIOR_SHARE, draw_findings, draw_prior
 from data.phantoms.render import render_frontal
-from radfact.judges.offline.judge import OfflineJudge
-from radfact.pipeline import RadFact
+from radfact.api import RadFact
+from radfact.judges.offline import OfflineJudge
 from radfact.records import Sentence
 
 SIZE = 64

@@ -17,7 +17,7 @@ from data.study import Study
 from maira.cli.main import app
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges import SplitSentence
-from radfact.judges.offline.splitter import OfflineSplitter
+from radfact.judges.offline_splitter import OfflineSplitter
 from radfact.records import Box, Sentence
 
 LISTING_2 = (

@@ -28,9 +28,9 @@ from maira.evaluate.experiments import (
 from maira.evaluate.scoring import Scoring
 from maira.model.prompts import build_prompt
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
+from radfact.api import evaluate
 from radfact.errors import ErrorCode
 from radfact.llm import ChatClient, mock_client
-from radfact.pipeline import evaluate
 from radfact.records import Pair, Sentence
 from radfact.results.compare import Contrast
 

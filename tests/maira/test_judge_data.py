@@ -23,12 +23,12 @@ from radfact.io.jsonl import read_jsonl
 from radfact.judges import load_splitter
 from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
-from radfact.judges.offline.judge import OfflineJudge
+from radfact.judges.offline import OfflineJudge
 from radfact.judges.protocol import EntailmentQuery, Judge
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.meta.injection.records import InjectedError, InjectedReport
 from radfact.meta.injection.sentences import parse_facts
-from radfact.metrics.responses.assessment import parse_assessment
+from radfact.metrics.llm.responses.assessment import parse_assessment
 
 SENTENCES = (
     "There is a small left pleural effusion. The heart is mildly enlarged. No pneumothorax.",

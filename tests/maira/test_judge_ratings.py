@@ -15,7 +15,7 @@ from maira.judge.experts import find_scale
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.meta.datasets.layouts import read_ratings
-from radfact.metrics.vert import VertTuned
+from radfact.metrics.llm.vert import VertTuned
 
 RATE_EVAL = ["gt_report", "similar_report", "Score"]
 

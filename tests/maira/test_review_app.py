@@ -33,7 +33,7 @@ from maira.review.images import Pyramid
 from maira.review.security import MAX_REQUEST_BYTES, check_certificate, link_tokens
 from maira.review.store import Store
 from maira.review.studies import ReviewSet, Verdict, read_review_set
-from radfact.explorer.access import listen, page_url, read_token
+from radfact.pages.access import listen, page_url, read_token
 
 ADDRESS = "http://127.0.0.1:8471"
 TOKEN = "a-token-of-more-than-twenty-letters"

@@ -38,11 +38,11 @@ from maira.train.validation import (
     make_report_validator,
     sample_answers,
 )
+from radfact.api import RadFact
 from radfact.errors import ErrorCode, InputError
 from radfact.io.pairs import read_candidates_and_references
-from radfact.judges.offline.judge import OfflineJudge
-from radfact.pipeline import RadFact
-from radfact.scoring.radfact import SCORES
+from radfact.judges.offline import OfflineJudge
+from radfact.metrics.radfact.scores import SCORES
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
 ALONE = DistributedContext(0, 1, torch.device("cpu"))

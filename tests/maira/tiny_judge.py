@@ -23,7 +23,7 @@ from maira.judge.verdicts import held_out_judgments, make_entailment_examples
 from radfact.io.jsonl import write_json
 from radfact.judges import load_splitter
 from radfact.judges.llm_judge import judge_prompt
-from radfact.judges.offline.judge import OfflineJudge
+from radfact.judges.offline import OfflineJudge
 from radfact.judges.prompt import SYSTEM_MESSAGE
 from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
 from radfact.records import Pair

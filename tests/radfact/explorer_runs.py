@@ -8,8 +8,8 @@ from pathlib import Path
 from results_folder import write_image, write_manifest
 
 from radfact import Box, Pair, Sentence, evaluate
-from radfact.explorer.access import Access, listen, page_url
-from radfact.explorer.server import Explorer, make_server
+from radfact.pages.access import Access, listen, page_url
+from radfact.pages.server import Explorer, make_server
 from radfact.results.options import PageOptions
 
 TOKEN = "a-token-of-more-than-twenty-letters"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.metrics.responses.assessment import SECTION_TITLES, Section
+from radfact.metrics.llm.responses.assessment import SECTION_TITLES, Section
 
 Counts = tuple[tuple[int, ...], tuple[int, ...], int]
 Explanations = tuple[tuple[str, ...], ...]

@@ -91,7 +91,7 @@ def write_radgraph(folder: Path) -> Path:
     from radgraph import radgraph as library
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    from radfact.metrics.radgraph import patch_tokenizers
+    from radfact.metrics.classical.radgraph import patch_tokenizers
 
     (folder / "encoder").mkdir(parents=True)
     (folder / "vocabulary").mkdir()

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.metrics.responses.accuracy_score import parse_accuracy_score
-from radfact.metrics.responses.assessment import Assessment, parse_assessment
-from radfact.metrics.responses.counts import parse_count
+from radfact.metrics.llm.responses.accuracy_score import parse_accuracy_score
+from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment
+from radfact.metrics.llm.responses.counts import parse_count
 
 EXAMPLE = GreenResponse(
     (("The pleural effusion is not there",), ("Cardiomegaly is missing", "The nodule is missing"), (), (), (), ()),

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
-from radfact.metrics.chexprompt import CheXprompt, CheXpromptJson, parse_error_counts
-from radfact.metrics.llm_metric import load_prompt
-from radfact.metrics.responses.error_lists import parse_error_lists
+from radfact.metrics.llm.chexprompt import CheXprompt, CheXpromptJson, parse_error_counts
+from radfact.metrics.llm.llm_metric import load_prompt
+from radfact.metrics.llm.responses.error_lists import parse_error_lists
 from radfact.records import TextPair
 
 SIGNIFICANT = "Number of clinically significant errors by type:"

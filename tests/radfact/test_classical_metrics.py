@@ -14,9 +14,9 @@ from metric_files import write_wordnet
 
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.llm import mock_client
-from radfact.metrics import chexbert
-from radfact.metrics.bleu import Bleu, bleu_2
-from radfact.metrics.chexbert import (
+from radfact.metrics.classical import chexbert
+from radfact.metrics.classical.bleu import Bleu, bleu_2
+from radfact.metrics.classical.chexbert import (
     CLASSES,
     FIVE,
     CheXbert,
@@ -27,12 +27,19 @@ from radfact.metrics.chexbert import (
     macro_f1,
     micro_f1,
 )
-from radfact.metrics.mentions import ComparisonMentions, LateralMentions, check_comparisons, mentions_lateral
-from radfact.metrics.meteor import Meteor
+from radfact.metrics.classical.meteor import Meteor
+from radfact.metrics.classical.radcliq import V0, V1, RadCliQ, Regression
+from radfact.metrics.classical.radgraph import (
+    Graph,
+    RadGraph,
+    combined_f1,
+    complete_reward,
+    entity_reward,
+    partial_reward,
+)
+from radfact.metrics.classical.rouge import RougeL
+from radfact.metrics.llm.mentions import ComparisonMentions, LateralMentions, check_comparisons, mentions_lateral
 from radfact.metrics.protocol import Metric, MetricResult, score_pairs
-from radfact.metrics.radcliq import V0, V1, RadCliQ, Regression
-from radfact.metrics.radgraph import Graph, RadGraph, combined_f1, complete_reward, entity_reward, partial_reward
-from radfact.metrics.rouge import RougeL
 from radfact.records import Pair, Sentence, TextPair
 from radfact.statistics.bootstrap import Direction
 

@@ -14,16 +14,16 @@ import pytest
 from chat_server import ChatServer, Reply
 from results_folder import write_image, write_manifest
 
-import radfact.html.page
 import radfact.judges
+import radfact.pages.page
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json
 from radfact.io.options import InputOptions
 from radfact.judges import EntailmentQuery, Failure, Splitter, Verdict
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions, RepeatOptions
+from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
 from radfact.options import record_options
-from radfact.scoring.options import BootstrapOptions, ScoringOptions
 
 Run = Callable[..., tuple[int, str, str]]
 LOAD_JUDGE, LOAD_SPLITTER = radfact.judges.load_judge, radfact.judges.load_splitter

@@ -10,7 +10,7 @@ import pytest
 
 from radfact.errors import ExitCode, Failure
 from radfact.io.jsonl import read_jsonl
-from radfact.judges.offline.splitter import OfflineSplitter
+from radfact.judges.offline_splitter import OfflineSplitter
 
 Run = Callable[..., tuple[int, str, str]]
 

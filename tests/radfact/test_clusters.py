@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
 from radfact.io.pairs import read_candidates_and_references, read_pairs
-from radfact.pipeline import evaluate
 from radfact.records import Pair, Pairs
 from radfact.results.compare import compare
 from radfact.results.export import export

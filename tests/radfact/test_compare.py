@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meta_run import write_scores
 
+from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
-from radfact.html.comparison_page import difference_table, write_comparison
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore
-from radfact.pipeline import evaluate
+from radfact.pages.comparison_page import difference_table, write_comparison
 from radfact.records import Box, Pair, Pairs, Sentence
 from radfact.results.compare import Comparison, Contrast, compare
 from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, scored_rows, summarize

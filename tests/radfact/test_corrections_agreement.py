@@ -18,8 +18,8 @@ from radfact.meta.agreement.line_corrections import (
     paraphrase,
     shuffle_lines,
 )
-from radfact.metrics.fineradscore import split_lines
-from radfact.metrics.responses.corrections import Correction, Corrections
+from radfact.metrics.llm.fineradscore import split_lines
+from radfact.metrics.llm.responses.corrections import Correction, Corrections
 from radfact.records import Pair
 from radfact.statistics.rater_agreement import Share, rater_severity_errors, severity_errors
 

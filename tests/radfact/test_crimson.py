@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from radfact import evaluate
 from radfact.errors import InputError
 from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
-from radfact.metrics.crimson import SEVERITY_WEIGHTS, SIGNIFICANCE_WEIGHTS, Crimson, crimson_prompt, crimson_score
-from radfact.metrics.responses.finding_errors import ATTRIBUTES, FindingErrors, parse_finding_errors
+from radfact.metrics.llm.crimson import SEVERITY_WEIGHTS, SIGNIFICANCE_WEIGHTS, Crimson, crimson_prompt, crimson_score
+from radfact.metrics.llm.responses.finding_errors import ATTRIBUTES, FindingErrors, parse_finding_errors
 from radfact.records import NO_CONTEXT, Pair, PatientContext, TextPair
 
 URGENT, ACTIONABLE, MINOR, BENIGN = SIGNIFICANCE_WEIGHTS

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from error_checks import raises
 
+from radfact.api import RadFact, evaluate
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl
 from radfact.llm import mock_client
-from radfact.metrics.bleu import Bleu
+from radfact.metrics.classical.bleu import Bleu
+from radfact.metrics.classical.rouge import RougeL
 from radfact.metrics.protocol import Counts, FunctionMetric, Metric, MetricResult, PooledScore, Score, main_scores_of
 from radfact.metrics.registry import MetricEntry, entries, select_metrics
 from radfact.metrics.resources import MetricResources
-from radfact.metrics.rouge import RougeL
-from radfact.pipeline import RadFact, evaluate
 from radfact.records import Box, Pair, Pairs, Sentence
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.export import export

@@ -15,10 +15,10 @@ from error_checks import raises
 from explorer_runs import REFERENCES, SECOND, TOKEN, ServedExplorer, write_runs
 
 from radfact import Pair, Sentence, evaluate
-from radfact.explorer.opened_run import OpenedRun
-from radfact.explorer.run_pair import RunPair
-from radfact.explorer.runs import find_runs
 from radfact.io.jsonl import read_json, write_json, write_jsonl
+from radfact.pages.opened_run import OpenedRun
+from radfact.pages.run_pair import RunPair
+from radfact.pages.runs import find_runs
 
 
 @pytest.fixture(scope="module")

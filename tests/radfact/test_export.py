@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from radfact.api import RadFact
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.judges import EntailmentQuery, Failure, Verdict
-from radfact.pipeline import RadFact
+from radfact.metrics.radfact.scores import SCORES
 from radfact.records import Box, Pair, Pairs, Sentence
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.export import export
 from radfact.results.writer import write_results
-from radfact.scoring.radfact import SCORES
 
 # Source: the keys that the published command writes, without the counters of its client.
 PUBLISHED_NAMES = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from radfact.judges.offline.facts import Fact, parse_sentence
-from radfact.judges.offline.tokens import CERTAIN, CONCLUDED, POSSIBLE, PROBABLE
+from radfact.reader.facts import Fact, parse_sentence
+from radfact.reader.tokens import CERTAIN, CONCLUDED, POSSIBLE, PROBABLE
 
 
 def facts(sentence: str) -> dict[str, Fact]:

@@ -13,10 +13,10 @@ from error_checks import raises_code
 
 from radfact import Pair, evaluate
 from radfact.errors import ErrorCode
-from radfact.html.comparison_page import finding_table, write_comparison
-from radfact.html.page import write_page
+from radfact.findings.metric import FindingsLLM
 from radfact.llm import mock_client
-from radfact.metrics.findings import FindingsLLM
+from radfact.pages.comparison_page import finding_table, write_comparison
+from radfact.pages.page import write_page
 from radfact.results.compare import compare
 from radfact.results.findings import iter_outcomes
 
@@ -121,7 +121,7 @@ def test_findings_are_linked_to_the_sentences_on_the_page(tmp_path: Path) -> Non
 def test_a_list_of_studies_has_the_keys_of_their_findings(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from radfact.html import page as page_module
+    from radfact.pages import page as page_module
 
     evaluate(pairs(CANDIDATES), "findings", bootstrap=0, out=tmp_path)
     monkeypatch.setattr(page_module, "MAX_STUDIES", 2)

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from radfact import Box, Pair, PatientContext, Sentence, evaluate
 from radfact.errors import ErrorCode, Failure
 from radfact.findings import Extraction, Finding, OfflineFindingExtractor, Significance
+from radfact.findings.comparison import FindingComparison, compare_findings
+from radfact.findings.differences import compare_units
+from radfact.findings.metric import NO_REFERENCE, Findings, FindingsBase
 from radfact.findings.significance import DEFAULT_PATH
-from radfact.judges.offline.ontology_file import DEFAULT_PATH as ONTOLOGY
-from radfact.metrics.findings import NO_REFERENCE, Findings, FindingsBase
+from radfact.reader.ontology_file import DEFAULT_PATH as ONTOLOGY
 from radfact.records import NO_CONTEXT, Report
 from radfact.rewards import make_reward
-from radfact.scoring.finding_differences import compare_units
-from radfact.scoring.findings import FindingComparison, compare_findings
 
 RANKINGS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radjudge" / "rankings.json"
 EXTRACTOR = OfflineFindingExtractor()

@@ -10,8 +10,8 @@ import pytest
 from radfact import Box, Pair, PatientContext, Sentence, evaluate
 from radfact.errors import Failure
 from radfact.findings import Extraction, Finding, LLMFindingExtractor
+from radfact.findings.metric import FindingsLLM
 from radfact.llm import Message, MockChatModel, mock_client
-from radfact.metrics.findings import FindingsLLM
 from radfact.records import NO_CONTEXT, Report
 
 EMPTY: dict[str, Any] = {

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from radfact.errors import ErrorCode, InputError
 from radfact.llm import ChatClient, MockChatModel, ResponseCache, mock_client
-from radfact.metrics.fineradscore import FineRadScore, split_lines
-from radfact.metrics.llm_metric import load_prompt
-from radfact.metrics.responses.corrections import Correction, parse_corrections
+from radfact.metrics.llm.fineradscore import FineRadScore, split_lines
+from radfact.metrics.llm.llm_metric import load_prompt
+from radfact.metrics.llm.responses.corrections import Correction, parse_corrections
 from radfact.records import TextPair
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "001_eb2a3074c3378f2b.txt"

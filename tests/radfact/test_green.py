@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.llm import load_chat_client, mock_client
-from radfact.metrics.green import Green, green_score
-from radfact.metrics.llm_metric import fill_prompt, load_prompt
+from radfact.metrics.llm.green import Green, green_score
+from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
+from radfact.metrics.llm.responses.assessment import parse_assessment
 from radfact.metrics.protocol import score_pairs
-from radfact.metrics.responses.assessment import parse_assessment
 from radfact.records import Pair, Sentence, TextPair
 
 RESPONSE = GreenResponse(

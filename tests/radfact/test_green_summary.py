@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json, write_jsonl
-from radfact.metrics.responses.assessment import NO_ERRORS, Assessment, CategoryErrors
+from radfact.metrics.llm.responses.assessment import NO_ERRORS, Assessment, CategoryErrors
 from radfact.results.green_summary import (
     Embeddings,
     SentenceEmbedder,

@@ -20,6 +20,7 @@ from llm_client import http_client, numeric
 from rich.console import Console
 
 from radfact import progress
+from radfact.api import RadFact, evaluate
 from radfact.errors import ErrorCode, Failure, RunError
 from radfact.judges import EntailmentQuery, load_judge
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
@@ -27,7 +28,6 @@ from radfact.judges.llm_splitter import LLMSplitter
 from radfact.llm import CachedResponse, ChatClient, MockChatModel, ResponseCache, mock_client
 from radfact.llm.call_errors import excerpt
 from radfact.metrics.registry import entries
-from radfact.pipeline import RadFact, evaluate
 from radfact.progress import ProgressDisplay, ServerActivity
 from radfact.records import Pair
 

@@ -14,7 +14,7 @@ from radfact.errors import ErrorCode
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.pairs import read_reports
 from radfact.judges import CallableJudge
-from radfact.judges.offline.judge import OfflineJudge
+from radfact.judges.offline import OfflineJudge
 from radfact.meta.robustness import rewriting
 from radfact.meta.robustness.invariants import (
     EXPECTATIONS,

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from radfact import RadFact, load_judge
 from radfact.cli.main import app
 from radfact.errors import ErrorCode, Failure
-from radfact.judges.offline.splitter import OfflineSplitter
+from radfact.judges.offline_splitter import OfflineSplitter
 from radfact.languages import Language
 from radfact.metrics.protocol import score_pairs
 from radfact.metrics.registry import MetricEntry, entries

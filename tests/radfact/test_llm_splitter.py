@@ -13,6 +13,7 @@ from chat_server import Reply, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radfact.api import RadFact, evaluate
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges import Splitter, load_judge, load_splitter
 from radfact.judges.llm_splitter import (
@@ -24,7 +25,6 @@ from radfact.judges.llm_splitter import (
 )
 from radfact.judges.protocol import SplitSentence, flatten_split
 from radfact.llm.response_text import dump_yaml
-from radfact.pipeline import RadFact, evaluate
 from radfact.records import Pair
 from radfact.rewards import make_reward
 

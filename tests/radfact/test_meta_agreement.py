@@ -18,8 +18,6 @@ from scipy import stats
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
-from radfact.html import plots
-from radfact.html.meta_page import Table
 from radfact.io.jsonl import read_json
 from radfact.io.pairs import read_pairs
 from radfact.meta.agreement.analysis import (
@@ -35,6 +33,8 @@ from radfact.meta.datasets.layouts import LAYOUTS
 from radfact.meta.datasets.preferences import read_preferences
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
 from radfact.meta.scores import ScoreColumns
+from radfact.pages import plots
+from radfact.pages.meta_page import Table
 from radfact.records import Pair
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.clusters import Clusters

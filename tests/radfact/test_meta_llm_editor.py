@@ -23,7 +23,7 @@ from radfact.meta.injection.llm_editor import (
     parse_plausibility,
 )
 from radfact.meta.injection.records import InjectedReport
-from radfact.metrics.llm_metric import load_prompt
+from radfact.metrics.llm.llm_metric import load_prompt
 
 SEEDS = Path(__file__).resolve().parents[2].parent / "shared" / "seeds"
 PAPERS = {

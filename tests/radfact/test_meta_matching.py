@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from meta_run import run_meta, write_table
 
+from radfact.api import RadFact, evaluate
 from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
-from radfact.judges.offline.judge import OfflineJudge
+from radfact.judges.offline import OfflineJudge
 from radfact.meta.ensembles.model import fit_ensemble
 from radfact.meta.scores import match_samples, pair_digests
-from radfact.pipeline import RadFact, evaluate
 from radfact.records import Pair
 from radfact.results.compare import compare
 from radfact.results.writer import write_results

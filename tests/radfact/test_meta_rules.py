@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.error_categories import CategoryLetter
-from radfact.judges.offline.ontology_file import default_ontology
-from radfact.judges.offline.vocabulary import is_plural
 from radfact.meta.injection.records import InjectedReport
 from radfact.meta.injection.rules import FINDINGS, RuleInjector
 from radfact.meta.injection.sentences import ReportSentences, parse_facts
 from radfact.meta.injection.style import RuleStyler
+from radfact.reader.ontology_file import default_ontology
+from radfact.reader.vocabulary import is_plural
 
 LETTERS: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
 SENTENCES = (

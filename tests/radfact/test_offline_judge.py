@@ -21,11 +21,11 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.judges import EntailmentQuery, Judge, Verdict, default_splitter, load_judge
 from radfact.judges.check import check_judge, load_labeled_queries
-from radfact.judges.offline.entailment_rules import EntailmentChecker
-from radfact.judges.offline.facts import Fact, parse_sentence
-from radfact.judges.offline.judge import MEASURED, OfflineJudge
-from radfact.judges.offline.ontology_file import DEFAULT_PATH, default_ontology
-from radfact.judges.offline.reasons import describe_fact
+from radfact.judges.offline import MEASURED, OfflineJudge
+from radfact.reader.entailment_rules import EntailmentChecker
+from radfact.reader.facts import Fact, parse_sentence
+from radfact.reader.ontology_file import DEFAULT_PATH, default_ontology
+from radfact.reader.reasons import describe_fact
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact" / "nli_few_shot_examples.json"
 JUDGMENTS: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("judgements.yaml").read_text("utf-8"))

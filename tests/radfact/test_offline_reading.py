@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from radfact.judges import EntailmentQuery, split_narrative
-from radfact.judges.offline.facts import parse_sentence
-from radfact.judges.offline.judge import OfflineJudge
+from radfact.judges.offline import OfflineJudge
+from radfact.reader.facts import parse_sentence
 
 JUDGE = OfflineJudge()
 

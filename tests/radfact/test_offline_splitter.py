@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from radfact.errors import InputError
 from radfact.judges import EntailmentQuery, Splitter, load_splitter, split_narrative
-from radfact.judges.offline.facts import parse_sentence
-from radfact.judges.offline.judge import OfflineJudge, count_unread
-from radfact.judges.offline.ontology_file import default_ontology
-from radfact.judges.offline.segmentation import segment_sentences
-from radfact.judges.offline.splitter import OfflineSplitter, _split_sentence, explain_split
+from radfact.judges.offline import OfflineJudge, count_unread
+from radfact.judges.offline_splitter import OfflineSplitter, _split_sentence, explain_split
 from radfact.judges.protocol import RemovedText, SplitSentence
+from radfact.reader.facts import parse_sentence
+from radfact.reader.ontology_file import default_ontology
+from radfact.reader.segmentation import segment_sentences
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 REPORTS = DATA / "openi" / "NLMCXR_reports.tgz"

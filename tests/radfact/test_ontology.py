@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from radfact.errors import ErrorCode, InputError
-from radfact.judges.offline.facts import parse_sentence
-from radfact.judges.offline.ontology import lemma
-from radfact.judges.offline.ontology_file import DEFAULT_PATH, default_ontology, load_ontology
+from radfact.reader.facts import parse_sentence
+from radfact.reader.ontology import lemma
+from radfact.reader.ontology_file import DEFAULT_PATH, default_ontology, load_ontology
 
 DATA: dict[str, Any] = yaml.safe_load(DEFAULT_PATH.read_text("utf-8"))
 NAMES = [(finding, name) for finding, node in DATA["findings"].items() for name in node.get("names", [])]

@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 
 from radfact.cli.main import app
 from radfact.errors import ErrorCode, Failure, InputError
-from radfact.html import page as page_module
-from radfact.html.markup import words
-from radfact.html.page import page_record, write_page
 from radfact.io.jsonl import read_json, write_json, write_jsonl
 from radfact.judges.protocol import EntailmentQuery, Verdict
+from radfact.pages import page as page_module
+from radfact.pages.markup import words
+from radfact.pages.page import page_record, write_page
 from radfact.results.options import PageOptions
 
 
@@ -178,7 +178,7 @@ class TestStudies:
         assert study["candidate"][0]["boxes"] == [{"x_min": 0.5, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}]
 
     def test_the_folder_as_the_scorer_writes_it_is_read(self, tmp_path: Path) -> None:
-        from radfact.pipeline import RadFact
+        from radfact.api import RadFact
         from radfact.records import Box, Pair, Sentence
         from radfact.results.writer import write_results
 

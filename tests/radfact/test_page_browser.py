@@ -12,11 +12,11 @@ from accessibility import serious_violations
 from PIL import Image
 from results_folder import HOSTILE, ring, sentence, write_folder, write_image, write_manifest
 
-from radfact.html import page as page_module
-from radfact.html.meta_page import Section, Table
-from radfact.html.meta_page import write_page as write_meta_page
-from radfact.html.page import write_page
 from radfact.io.jsonl import write_json, write_jsonl
+from radfact.pages import page as page_module
+from radfact.pages.meta_page import Section, Table
+from radfact.pages.meta_page import write_page as write_meta_page
+from radfact.pages.page import write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -190,7 +190,7 @@ def test_the_address_names_the_study_and_the_selected_sentence(page: Page, repor
 def test_the_share_that_the_score_compares_is_shown(
     browser: Browser, tmp_path: Path, overlap: float, shown: str
 ) -> None:
-    from radfact.pipeline import evaluate
+    from radfact.api import evaluate
     from radfact.records import Box, Pair, Sentence
 
     own = Box(x_min=0, y_min=0, x_max=1, y_max=1)
@@ -525,7 +525,7 @@ def test_a_listed_study_leads_to_its_page(browser: Browser, tmp_path: Path, monk
 @pytest.fixture
 def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     """A page of two metrics of which neither is RadFact."""
-    from radfact.pipeline import evaluate
+    from radfact.api import evaluate
     from radfact.records import Pair
 
     texts = {"a": "Clear lungs.", "b": "Clear lungs and heart.", "c": HOSTILE, "d": "Clear as day today."}
@@ -541,7 +541,7 @@ def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
 
 
 def test_an_empty_report_is_worst_and_a_neutral_score_has_no_worst(browser: Browser, tmp_path: Path) -> None:
-    from radfact.pipeline import evaluate
+    from radfact.api import evaluate
     from radfact.records import Pair
 
     candidates = {"good": "The heart is large.", "empty": "", "bad": "Right effusion.", "none": ""}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from error_checks import raises_code
 
+from radfact.api import MetricRunner, as_pairs
 from radfact.errors import ErrorCode
 from radfact.io.pairs import read_pairs
 from radfact.judges import Judge, load_judge, load_splitter
@@ -18,13 +19,12 @@ from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.llm_splitter import LLMSplitter
 from radfact.llm import ChatClient, ChatRequest, MockChatModel, ResponseCache
 from radfact.llm.plan import CHARACTERS_PER_TOKEN, RequestPlan, plan_requests
-from radfact.metrics.crimson import Crimson
-from radfact.metrics.green import Green
+from radfact.metrics.llm.crimson import Crimson
+from radfact.metrics.llm.green import Green
 from radfact.metrics.protocol import FunctionMetric, score_pairs
-from radfact.metrics.radfact_metric import RadFactMetric
+from radfact.metrics.radfact.metric import RadFactMetric
 from radfact.metrics.registry import entries, select_metrics
 from radfact.metrics.resources import MetricResources
-from radfact.pipeline import MetricRunner, as_pairs
 from radfact.progress import parse_price
 from radfact.records import Pair, Pairs, Sentence
 

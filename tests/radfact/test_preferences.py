@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from radfact.llm import mock_client
 from radfact.meta.agreement.preferences import evaluate_judge, parse_preference
 from radfact.meta.datasets.preferences import PreferenceSet
-from radfact.metrics.llm_metric import load_prompt
+from radfact.metrics.llm.llm_metric import load_prompt
 from radfact.records import Pair
 from radfact.statistics.rater_agreement import Preference, accuracy_by_confidence, prefer_by_score, preference_accuracy
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
+from radfact.api import RadFact
 from radfact.io.pairs import read_pairs
 from radfact.judges import EntailmentQuery, Failure, Verdict
-from radfact.pipeline import RadFact
+from radfact.metrics.radfact.scores import SCORES
 from radfact.records import Box, Mask, Pair, Sentence
 from radfact.results.evaluation import EvaluationResult
-from radfact.scoring.radfact import SCORES
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact"
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not on this machine")

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from metric_files import write_ratescore
 
+from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
-from radfact.metrics.ratescore import (
+from radfact.metrics.classical.ratescore import (
     TYPES,
     Entities,
     PackageRaTEScore,
@@ -21,7 +22,6 @@ from radfact.metrics.ratescore import (
     harmonic_mean,
     match_entities,
 )
-from radfact.pipeline import evaluate
 from radfact.records import Pair, TextPair
 
 torch = pytest.importorskip("torch")

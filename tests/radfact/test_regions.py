@@ -10,9 +10,9 @@ from pycocotools import mask as coco
 
 from radfact.errors import InputError
 from radfact.io.coco import decode_mask
+from radfact.metrics.radfact.options import Compat
+from radfact.metrics.radfact.regions import covered_share, spatially_entailed
 from radfact.records import Box, Mask, Sentence
-from radfact.scoring.options import Compat
-from radfact.scoring.regions import covered_share, spatially_entailed
 
 Corners = tuple[float, float, float, float]
 

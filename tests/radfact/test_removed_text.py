@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from results_folder import HOSTILE
 
+from radfact.api import RadFact
 from radfact.errors import ErrorCode, Failure, InputError
-from radfact.html import page as page_module
-from radfact.html.page import write_page
-from radfact.html.studies import iter_studies
 from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.judges import Splitter
-from radfact.judges.offline.judge import OfflineJudge
-from radfact.judges.offline.splitter import OfflineSplitter, explain_split
+from radfact.judges.offline import OfflineJudge
+from radfact.judges.offline_splitter import OfflineSplitter, explain_split
 from radfact.judges.positions import locate_removed
 from radfact.judges.protocol import RemovedText, SplitSentence
-from radfact.pipeline import RadFact
+from radfact.pages import page as page_module
+from radfact.pages.page import write_page
+from radfact.pages.studies import iter_studies
 from radfact.results.writer import write_results
 
 SENTENCES = [

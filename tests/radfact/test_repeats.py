@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from radfact.api import evaluate
 from radfact.cli.tables import show_results
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_json, read_jsonl
@@ -19,10 +20,9 @@ from radfact.llm.cache import response_key
 from radfact.llm.mock import ResponseFunction
 from radfact.llm.protocol import NO_PREFIX
 from radfact.llm.repeat import current_repeat, use_repeat
-from radfact.metrics.green import Green
-from radfact.metrics.radfact_metric import RadFactMetric
+from radfact.metrics.llm.green import Green
+from radfact.metrics.radfact.metric import RadFactMetric
 from radfact.metrics.repeats import score_repeatedly
-from radfact.pipeline import evaluate
 from radfact.records import Pair, Sentence
 
 PAIRS = [Pair(str(place), f"Candidate {place}.", f"Reference {place}.") for place in range(6)]

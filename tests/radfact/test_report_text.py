@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.metrics.responses.report_text import parse_report
+from radfact.metrics.llm.responses.report_text import parse_report
 
 SOURCE = "The heart is normal. Lungs are clear. There is no pleural effusion or pneumothorax."
 REPORT = "Findings: The heart is normal in size. The lungs are clear.\n\nImpression: No acute process."

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
+from radfact.api import RadFact
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.io.outputs import RECORD
 from radfact.judges import EntailmentQuery, Failure, Verdict
-from radfact.pipeline import RadFact
+from radfact.metrics.radfact.scores import POLICY_SCORES, SCORES
 from radfact.records import Box, Mask, Sentence, digest
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.reader import read_sample_scores, read_scores
 from radfact.results.schema import VERSION
 from radfact.results.writer import write_results
-from radfact.scoring.radfact import POLICY_SCORES, SCORES
 
 
 class FirstPremise:

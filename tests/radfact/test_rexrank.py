@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json, write_jsonl
 from radfact.io.pairs import read_candidates_and_references, read_pairs, read_reports
 from radfact.io.rexrank import findings_of
-from radfact.pipeline import evaluate
 from radfact.records import PatientContext
 from radfact.results.published import add_local_rows, find_published, published_tables
 

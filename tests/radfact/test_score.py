@@ -16,14 +16,14 @@ from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radfact.api import RadFact
 from radfact.errors import InputError
 from radfact.io.pairs import read_pairs
 from radfact.judges import EntailmentQuery, Failure, Verdict, load_judge
-from radfact.judges.offline.judge import OfflineJudge
-from radfact.pipeline import RadFact
+from radfact.judges.offline import OfflineJudge
+from radfact.metrics.radfact.scores import POLICIES, SCORES, SentenceScore
 from radfact.records import Box, Pair, Pairs, Report, Sentence
 from radfact.results.evaluation import SampleScore
-from radfact.scoring.radfact import POLICIES, SCORES, SentenceScore
 
 Result = Verdict | Failure
 NO = Verdict("not_entailment")

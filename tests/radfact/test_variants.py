@@ -12,18 +12,18 @@ import pytest
 from metric_files import write_wordnet
 from nltk.translate.bleu_score import corpus_bleu
 
+from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
-from radfact.metrics import ptb
-from radfact.metrics.bleu import CocoBleu, RadEvalBleu
-from radfact.metrics.chexbert import CLASSES, FIVE, RrgCheXbert
-from radfact.metrics.meteor import HuggingFaceMeteor, Meteor
+from radfact.metrics.classical import ptb
+from radfact.metrics.classical.bleu import CocoBleu, RadEvalBleu
+from radfact.metrics.classical.chexbert import CLASSES, FIVE, RrgCheXbert
+from radfact.metrics.classical.meteor import HuggingFaceMeteor, Meteor
+from radfact.metrics.classical.radcliq import InverseRadCliQ
+from radfact.metrics.classical.rouge import CocoRougeL, RadEvalRougeL
 from radfact.metrics.protocol import Metric, MetricResult
-from radfact.metrics.radcliq import InverseRadCliQ
 from radfact.metrics.registry import entries, expand_presets, select_metrics, select_variant
 from radfact.metrics.resources import MetricResources
-from radfact.metrics.rouge import CocoRougeL, RadEvalRougeL
-from radfact.pipeline import evaluate
 from radfact.records import Pair, TextPair
 from radfact.results.compare import compare
 
@@ -138,7 +138,7 @@ def test_chexbert_of_rrg_is_the_report_of_scikit_learn(monkeypatch: pytest.Monke
         def label(self, texts: list[str]) -> tuple[Any, Any]:
             return next(sides), np.ones((len(texts), 2))
 
-    monkeypatch.setattr("radfact.metrics.chexbert.Labeler", lambda _: FixedLabeler())
+    monkeypatch.setattr("radfact.metrics.classical.chexbert.Labeler", lambda _: FixedLabeler())
     pairs = [TextPair(str(index), "a", "b") for index in range(30)]
     pooled = RrgCheXbert(Path()).score(pairs).pooled
     values = {name: score.value(score.counts.sum(axis=0)) for name, score in pooled.items()}

@@ -13,9 +13,9 @@ from green_responses import GreenResponse
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, MockChatModel, mock_client
-from radfact.metrics.llm_metric import fill_prompt, load_prompt
-from radfact.metrics.vert import PromptName, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
-from radfact.metrics.vert_shots import FewShot, Shot, Style, default_illustrations, draw_shots, load_shots
+from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
+from radfact.metrics.llm.vert import PromptName, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
+from radfact.metrics.llm.vert_shots import FewShot, Shot, Style, default_illustrations, draw_shots, load_shots
 from radfact.records import TextPair
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "003_abf792c1c1f4ab9d.txt"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from metric_files import write_chexbert, write_distilroberta, write_radgraph
 
+from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
-from radfact.metrics.bertscore import LAYER, BertScore
-from radfact.metrics.chexbert import CLASSES, LABELS, CheXbert, Labeler
+from radfact.metrics.classical.bertscore import LAYER, BertScore
+from radfact.metrics.classical.chexbert import CLASSES, LABELS, CheXbert, Labeler
+from radfact.metrics.classical.radgraph import RadGraph, load_radgraph
 from radfact.metrics.protocol import Metric, MetricResult
-from radfact.metrics.radgraph import RadGraph, load_radgraph
-from radfact.pipeline import evaluate
 from radfact.records import TextPair
 
 torch = pytest.importorskip("torch")

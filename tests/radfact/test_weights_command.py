@@ -18,10 +18,10 @@ import pytest
 from file_server import FileServer
 from metric_files import write_wordnet
 
+from radfact.api import evaluate
 from radfact.metrics import weights as weights_module
 from radfact.metrics.registry import entries
 from radfact.metrics.weights import catalog
-from radfact.pipeline import evaluate
 from radfact.records import Pair
 
 Run = Callable[..., tuple[int, str, str]]

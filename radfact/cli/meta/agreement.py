@@ -18,9 +18,9 @@ from radfact.io.outputs import Output, replace_files
 from radfact.judges.options import JudgeOptions
 from radfact.meta.options import RatingOptions
 from radfact.metrics.options import MetricOptions
+from radfact.metrics.radfact.options import MAX_REPLICATES, BootstrapOptions
 from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
-from radfact.scoring.options import MAX_REPLICATES, BootstrapOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -282,8 +282,8 @@ def pairs(
     ] = Path("pairs.csv"),
 ) -> None:
     """Write the reports of a rated data set as pairs for 'radfact evaluate'."""
-    from radfact.html.meta_page import Table
     from radfact.meta.datasets.preferences import read_preferences
+    from radfact.pages.meta_page import Table
     from radfact.records import narrative
 
     if rating.layout == "preferences":

@@ -24,7 +24,7 @@ from radfact.progress import ProgressDisplay
 if TYPE_CHECKING:
     from radfact.meta.agreement.corrections import CorrectionResult, CorrectionRun, Setting
     from radfact.meta.datasets.ratings import RatingSet
-    from radfact.metrics.fineradscore import Examples
+    from radfact.metrics.llm.fineradscore import Examples
 
 MANUAL = "\n".join(
     (
@@ -132,7 +132,7 @@ def _correct(
     from contextlib import ExitStack
 
     from radfact.meta.agreement.corrections import correct_reports
-    from radfact.metrics.fineradscore import FineRadScore
+    from radfact.metrics.llm.fineradscore import FineRadScore
 
     with ExitStack() as stack:
         client = stack.enter_context(

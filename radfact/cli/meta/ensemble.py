@@ -16,8 +16,8 @@ from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.outputs import Output
 from radfact.meta.options import RatingOptions
+from radfact.metrics.radfact.options import BootstrapOptions
 from radfact.options import only, parse_key_values, rename_fields
-from radfact.scoring.options import BootstrapOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,10 +131,10 @@ def apply_ensemble(
     out: Out = Path("ensemble"),
 ) -> None:
     """Score reports with an ensemble."""
+    from radfact.api import versions
     from radfact.meta.ensembles.fit import apply_to_folders
     from radfact.meta.ensembles.model import Ensemble, read_features
     from radfact.meta.scores import match_samples
-    from radfact.pipeline import versions
     from radfact.results.reader import read_digests
 
     loaded, folders = Ensemble.load(ensemble), _folders(judges)

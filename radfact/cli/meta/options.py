@@ -109,10 +109,10 @@ class Scoring:
         Raises:
             InputError: no metric is selected or can be created.
         """
+        from radfact.api import MetricRunner
         from radfact.meta.scores import compute_scores
         from radfact.metrics.registry import select_metrics
         from radfact.metrics.resources import MetricResources
-        from radfact.pipeline import MetricRunner
 
         resources = MetricResources(judge=self.judge, cache=self.cache, weights=self.metrics.weights)
         try:

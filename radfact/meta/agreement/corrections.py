@@ -26,8 +26,8 @@ from radfact.meta.agreement.line_corrections import (
 )
 from radfact.meta.datasets.ratings import COUNTS, SEVERITY_MAX, RatedReport, RatingSet
 from radfact.meta.scores import ScoreFunction
-from radfact.metrics.fineradscore import FineRadScore, split_lines
-from radfact.metrics.responses.corrections import Corrections
+from radfact.metrics.llm.fineradscore import FineRadScore, split_lines
+from radfact.metrics.llm.responses.corrections import Corrections
 from radfact.records import Pair, narrative
 from radfact.statistics.correlation import SEED
 from radfact.statistics.rater_agreement import (

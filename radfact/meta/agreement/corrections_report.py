@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from radfact.html import plots
-from radfact.html.meta_page import PlotFolder, Section, Table, write_page
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.meta.agreement.corrections import CorrectionResult, CorrectionRun, Setting
 from radfact.meta.agreement.line_corrections import CHANGES
 from radfact.meta.agreement.report import CATEGORY_LEGEND
+from radfact.pages import plots
+from radfact.pages.meta_page import PlotFolder, Section, Table, write_page
 
 _PAPER_TABLES: Mapping[Setting, tuple[str, str, str]] = {
     "original": ("1", "2", "3"),

@@ -13,10 +13,10 @@ from typing import Literal, get_args
 
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest
-from radfact.metrics.fineradscore import split_lines
-from radfact.metrics.llm_metric import fill_prompt, load_prompt
-from radfact.metrics.responses.corrections import CATEGORY_NAMES, Corrections
-from radfact.metrics.responses.report_text import parse_report
+from radfact.metrics.llm.fineradscore import split_lines
+from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
+from radfact.metrics.llm.responses.corrections import CATEGORY_NAMES, Corrections
+from radfact.metrics.llm.responses.report_text import parse_report
 from radfact.records import Pair
 from radfact.statistics.rater_agreement import Share
 

@@ -11,7 +11,7 @@ from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import strip_reasoning
 from radfact.meta.datasets.preferences import PreferenceSet
 from radfact.meta.scores import ScoreColumns
-from radfact.metrics.llm_metric import fill_prompt, load_prompt
+from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
 from radfact.records import narrative
 from radfact.statistics.rater_agreement import Preference, PreferenceAccuracy, accuracy_by_confidence, prefer_by_score
 

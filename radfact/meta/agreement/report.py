@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.html import plots
-from radfact.html.markup import words
-from radfact.html.meta_page import PlotFolder, Section, Table, format_cell, write_page
 from radfact.io.jsonl import write_json
 from radfact.meta.agreement.analysis import CountAgreement, CountError, MetricAgreement, RaterAgreement
 from radfact.meta.agreement.contrasts import LISTED, Disagreement, MetricContrast, WrongPreference
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.scores import ScoreColumns
+from radfact.pages import plots
+from radfact.pages.markup import words
+from radfact.pages.meta_page import PlotFolder, Section, Table, format_cell, write_page
 from radfact.records import narrative
 from radfact.statistics.clusters import resampling_of
 from radfact.statistics.correlation import COEFFICIENTS

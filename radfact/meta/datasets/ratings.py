@@ -10,7 +10,7 @@ from typing import Literal
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
-from radfact.metrics.responses.corrections import Corrections
+from radfact.metrics.llm.responses.corrections import Corrections
 from radfact.records import Pair
 from radfact.statistics.clusters import Clusters, clusters_of
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.meta.datasets.csv_rows import CsvRow, read_rows
 from radfact.meta.datasets.ratings import SEVERITY_MAX, Better, RatedReport, RatingSet
-from radfact.metrics.responses.corrections import SEVERITIES, Correction, Corrections, is_deletion, is_unchanged
+from radfact.metrics.llm.responses.corrections import SEVERITIES, Correction, Corrections, is_deletion, is_unchanged
 from radfact.records import Pair
 
 _MAX_SEVERITY = max(SEVERITIES.values())

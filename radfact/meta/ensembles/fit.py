@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from radfact.api import MetricRunner, write_results_and_page
 from radfact.errors import ErrorCode, InputError
-from radfact.html.meta_page import Table
 from radfact.io.jsonl import read_jsonl
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.ensembles.model import (
@@ -28,7 +28,7 @@ from radfact.meta.ensembles.model import (
 from radfact.metrics.protocol import Metric, MetricResult
 from radfact.metrics.registry import MetricSelection
 from radfact.metrics.resources import MetricResources
-from radfact.pipeline import MetricRunner, write_results_and_page
+from radfact.pages.meta_page import Table
 from radfact.records import Pair
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.reader import read_digests, read_scores

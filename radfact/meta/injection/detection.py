@@ -11,14 +11,14 @@ from typing import Any
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
-from radfact.html import plots
-from radfact.html.meta_page import PlotFolder, Section, Table, write_page
 from radfact.io.jsonl import write_json
 from radfact.meta.agreement.analysis import CountAgreement, compare_counts, counted_quantity
 from radfact.meta.agreement.report import CATEGORY_LEGEND, category_table
 from radfact.meta.injection.records import InjectedReport, to_rating_set
 from radfact.meta.injection.style import RuleStyler
 from radfact.meta.scores import ScoreColumns, orient
+from radfact.pages import plots
+from radfact.pages.meta_page import PlotFolder, Section, Table, write_page
 from radfact.records import Pair
 from radfact.statistics.bootstrap import round_noise
 from radfact.statistics.rater_agreement import Mean, mean_detected

@@ -17,8 +17,8 @@ from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.llm.response_text import bodies, read_data, strip_reasoning
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.records import InjectedError, InjectedReport
-from radfact.metrics.llm_metric import fill_prompt, load_prompt
-from radfact.metrics.responses.report_text import parse_report
+from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
+from radfact.metrics.llm.responses.report_text import parse_report
 
 TRIES = 5
 """Requests for plausible errors in one report (VERT, section 4.2)."""

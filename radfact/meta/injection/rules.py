@@ -11,15 +11,15 @@ from typing import Any, Literal
 
 from radfact.error_categories import CategoryLetter
 from radfact.errors import Failure
-from radfact.judges.offline.facts import Fact
-from radfact.judges.offline.judge import UNREAD_SHARE
-from radfact.judges.offline.ontology_file import default_ontology
-from radfact.judges.offline.splitter import split_narrative
+from radfact.judges.offline import UNREAD_SHARE
+from radfact.judges.offline_splitter import split_narrative
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.comparisons import mentions_comparison, remove_comparison
 from radfact.meta.injection.records import InjectedError, InjectedReport
 from radfact.meta.injection.sentences import ReportSentences, parse_facts
 from radfact.meta.options import RULES
+from radfact.reader.facts import Fact
+from radfact.reader.ontology_file import default_ontology
 
 Operation = Literal[
     "finding added",

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from radfact.judges.offline.facts import Fact, parse_sentence
-from radfact.judges.offline.ontology_file import default_ontology
-from radfact.judges.offline.segmentation import segment_sentences
+from radfact.reader.facts import Fact, parse_sentence
+from radfact.reader.ontology_file import default_ontology
+from radfact.reader.segmentation import segment_sentences
 
 _FINAL_MARKS = ".!?"
 

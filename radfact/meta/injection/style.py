@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from radfact.errors import Failure
-from radfact.judges.offline.facts import Fact
-from radfact.judges.offline.splitter import split_narrative
-from radfact.judges.offline.vocabulary import is_plural
+from radfact.judges.offline_splitter import split_narrative
 from radfact.meta.injection.sentences import ReportSentences, parse_facts
 from radfact.meta.options import RULES
+from radfact.reader.facts import Fact
+from radfact.reader.vocabulary import is_plural
 
 _ABBREVIATIONS = {
     r"\b[Rr]t\.?(?=\s)": "right",

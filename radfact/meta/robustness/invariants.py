@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from radfact.errors import ErrorCode, Failure, InputError
-from radfact.html.meta_page import Section, Table, write_page
-from radfact.judges.offline.splitter import split_narrative
+from radfact.judges.offline_splitter import split_narrative
 from radfact.judges.protocol import EntailmentQuery, Judge, Verdict, query_judge
 from radfact.meta.robustness import rewriting
+from radfact.pages.meta_page import Section, Table, write_page
 from radfact.records import Report, normalize_text
 from radfact.statistics.proportions import wilson_interval
 

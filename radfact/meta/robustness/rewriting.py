@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from radfact.judges.offline.vocabulary import FINITE_VERBS, is_plural, split_words
+from radfact.reader.vocabulary import FINITE_VERBS, is_plural, split_words
 
 EQUIVALENT_STATEMENTS: tuple[tuple[str, ...], ...] = (
     (

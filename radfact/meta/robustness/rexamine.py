@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from radfact.errors import ErrorCode, Failure, InputError, RunError, list_some
-from radfact.html import plots
-from radfact.html.meta_page import PlotFolder, Section, Table, write_page
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.io.outputs import replace_files
@@ -31,6 +29,8 @@ from radfact.meta.robustness.style_effects import (
     table_c,
 )
 from radfact.meta.scores import ScoreColumns, ScoreFunction
+from radfact.pages import plots
+from radfact.pages.meta_page import PlotFolder, Section, Table, write_page
 from radfact.records import Pair
 
 PER_SITE = 40

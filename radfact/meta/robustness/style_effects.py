@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from radfact.html.meta_page import Table
 from radfact.meta.scores import ScoreColumns
 from radfact.optional import load_stats
+from radfact.pages.meta_page import Table
 from radfact.statistics.correlation import correlate
 
 Style = Literal["Original", "Standardized"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_stages.cases import FAILED, Results
-from radfact.html.meta_page import Section, Table, Tag, write_page
+from radfact.pages.meta_page import Section, Table, Tag, write_page
 
 Rows = Sequence[dict[str, Any]]
 

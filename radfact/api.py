@@ -1,0 +1,452 @@
+"""The scoring pipeline: pairs of reports in, an `EvaluationResult` and a results folder out."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import math
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.in_memory import PairLike, ReportLike, as_pairs
+from radfact.io.outputs import RESULTS_FOLDER, lock_output
+from radfact.judges.options import JudgeOptions
+from radfact.llm.repeat import use_repeat
+from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors
+from radfact.metrics.radfact.metric import RadFactMetric
+from radfact.metrics.radfact.options import Compat, OnFailure
+from radfact.metrics.registry import (
+    MetricSelection,
+    MissingRequirementError,
+    check_variants,
+    expand_presets,
+    select_metrics,
+)
+from radfact.metrics.repeats import score_repeatedly
+from radfact.metrics.resources import MetricResources
+from radfact.records import Pair, Pairs, narratives
+from radfact.results.evaluation import EvaluationResult, MetricRun
+from radfact.results.metric_cache import MetricCache
+from radfact.results.options import PageOptions
+from radfact.results.writer import replace_results
+from radfact.statistics.clusters import Clusters, clusters_of
+
+if TYPE_CHECKING:
+    from radfact.judges import Judge, Splitter
+    from radfact.judges.callables import JudgeFunction
+    from radfact.llm.plan import RequestPlan
+
+
+def evaluate(
+    pairs: Iterable[PairLike],
+    metrics: str | Sequence[str | Metric] = ("radfact",),
+    *,
+    bootstrap: int = 500,
+    seed: int = 42,
+    out: Path | str | None = None,
+    run: Mapping[str, Any] | None = None,
+    page: PageOptions | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> EvaluationResult:
+    """Score pairs by one or more metrics, and write a results folder with a page.
+
+    A metric that lacks weights, a key or a package is skipped and named in `unavailable`; the others continue.
+
+    Args:
+        pairs: from `read_pairs` or `read_candidates_and_references`, any pairs, or objects `{example_id, prediction,
+            target}`. The bootstrap draws their clusters as a whole, where they have them.
+        metrics: names of metrics or of single scores, `module:object` of a custom metric, "all", the preset "rexrank",
+            or metrics themselves.
+        bootstrap: replicates for the intervals; 0 for none.
+        seed: of the bootstrap.
+        out: results folder; a metric with a cached result for the same input is not computed again.
+        run: further fields of `run.json`, JSON values only.
+        page: images and notes of `report.html`.
+        overwrite: whether `out` may hold files of another origin; those with the names of results are replaced.
+        options: judge, model, weights, variants (`compat`) and arguments of the metrics, as in
+            `radfact.metrics.resources.MetricResources`. The `cache` is by default in `out`.
+
+    Raises:
+        InputError: a name is not a metric, an option is not valid, no metric can be created, or `out` cannot be used.
+        RunError: no metric could score anything.
+    """
+    started = time.monotonic()
+    folder = None if out is None else Path(out)
+    pairs = as_pairs(pairs)
+    options["cache"] = options.get("cache") or (folder and folder / "cache")
+    metrics, options["compat"] = expand_presets(metrics, options.get("compat", ()))
+    with (
+        nullcontext()
+        if folder is None
+        else lock_output(folder, RESULTS_FOLDER, inputs=pairs.files, overwrite=overwrite)
+    ):
+        resources = MetricResources(**options)
+        resources.needs_splitter = bool(narratives(pairs))
+        try:
+            runner = MetricRunner(select_metrics(metrics), resources)
+            result = runner.run(pairs, bootstrap=bootstrap, seed=seed, folder=folder)
+        finally:
+            resources.close()
+        if folder is not None:
+            record = {**run_record(pairs, started=started), **(run or {})}
+            write_results_and_page(result, folder, record, page)
+    return result
+
+
+def write_results_and_page(
+    result: EvaluationResult, folder: Path, run: Mapping[str, Any] | None = None, page: PageOptions | None = None
+) -> Path:
+    """Write a results folder and its page.
+
+    Args:
+        result: of an evaluation.
+        folder: results folder.
+        run: further fields of `run.json`.
+        page: images and notes of the page.
+
+    Returns:
+        The path of the page.
+    """
+    from radfact.pages.page import page_record, write_page
+
+    record = page_record(page or PageOptions(), folder).model_dump(mode="json")
+    with replace_results(result, folder, {**(run or {}), "page": record}) as new:
+        write_page(new, base=folder)
+    return folder / "report.html"
+
+
+def run_record(pairs: Pairs, *, started: float) -> dict[str, Any]:
+    """Return versions, input and duration of a run for `run.json`.
+
+    Args:
+        pairs: the input.
+        started: `time.monotonic()` at the start of the run.
+    """
+    return {
+        "versions": versions(),
+        "input": {
+            "files": list(map(str, pairs.files)),
+            "models": list(pairs.models),
+            "read": pairs.read,
+            "skipped": pairs.skipped,
+            "empty_candidates": len(pairs.empty_candidates),
+            "without_reference": len(pairs.without_reference),
+        },
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that every score depends on."""
+    packages = {name: version(name) for name in ("maira-radfact", "numpy", "pydantic")}
+    return {"python": platform.python_version(), **packages}
+
+
+class MetricRunner:
+    """The metrics of an evaluation, created before any model is queried, so that a display can watch their usage."""
+
+    def __init__(self, selections: Sequence[MetricSelection], resources: MetricResources) -> None:
+        """Create the metrics.
+
+        Raises:
+            InputError: none can be created, two have the same name or give a score of the same name, arguments do not
+                fit their metric, or a variant is none of a selected metric or lacks a selected score.
+        """
+        self.resources, self.selections, self.started = resources, selections, time.monotonic()
+        self.metrics: dict[str, tuple[MetricSelection, Metric]] = {}
+        self.unavailable: dict[str, str] = {}
+        errors: list[InputError] = []
+        metric_of_score: dict[str, str] = {}
+        check_variants(resources.compat, selections)
+        for name in resources.metric_args:
+            if name not in {selection.entry.name for selection in selections}:
+                raise InputError(
+                    "this metric is not selected", code=ErrorCode.CONFLICTING_OPTIONS, field=f"metric_args.{name}"
+                )
+        for selection in selections:
+            try:
+                metric = selection.metric or resources.metric(selection.entry)
+            except InputError as error:
+                # An unknown argument is wrong input; a missing package or weight only makes the metric unavailable.
+                if selection.entry.name in resources.metric_args and not isinstance(error, MissingRequirementError):
+                    raise
+                self.unavailable[selection.entry.name] = str(error)
+                errors.append(error)
+                continue
+            except ModuleNotFoundError as error:
+                self.unavailable[selection.entry.name] = f"needs the package {error.name}"
+                continue
+            if not selection.select(metric):
+                raise InputError(
+                    f"the variant '{metric.variant}' of {metric.name} has no score {', '.join(selection.scores)}",
+                    code=ErrorCode.CONFLICTING_OPTIONS,
+                    field="compat",
+                )
+            if metric.name in self.metrics:
+                raise InputError(
+                    f"two metrics have the name '{metric.name}'; rename one", code=ErrorCode.DUPLICATE, field="metrics"
+                )
+            for score in metric.scores:
+                other = metric_of_score.setdefault(score, metric.name)
+                if other != metric.name:
+                    raise InputError(
+                        f"the metrics {other} and {metric.name} both give the score '{score}'",
+                        code=ErrorCode.DUPLICATE,
+                        field="metrics",
+                    )
+            self.metrics[metric.name] = (selection, metric)
+        if not self.metrics:
+            if len(self.unavailable) == len(errors) == 1:
+                raise errors[0]
+            raise InputError(
+                "no metric can be computed: " + "; ".join(f"{name}: {why}" for name, why in self.unavailable.items()),
+                code=ErrorCode.MISSING_REQUIREMENT,
+                field="metrics",
+            )
+
+    def run(
+        self, pairs: Iterable[PairLike], *, bootstrap: int, seed: int, folder: Path | None = None
+    ) -> EvaluationResult:
+        """Score pairs by each metric.
+
+        Args:
+            pairs: as for `evaluate`.
+            bootstrap: replicates.
+            seed: of the bootstrap.
+            folder: results folder with cached results; the result of each metric is cached there when it is done.
+
+        Raises:
+            InputError: two pairs have the same id, or there are no pairs.
+            RunError: no metric could score anything.
+        """
+        pairs = as_pairs(pairs)
+        if not pairs:
+            raise InputError("no pairs to score", code=ErrorCode.EMPTY_INPUT)
+        draws = {"bootstrap": bootstrap, "seed": seed}
+        clusters = _clusters(pairs)
+        with nullcontext() if folder is None else lock_output(folder, RESULTS_FOLDER):
+            cache = None if folder is None else MetricCache(folder, pairs)
+            runs, unavailable = self._run(pairs, draws, clusters, cache)
+        if not runs:
+            raise RunError(
+                "; ".join(f"{name}: {why}" for name, why in unavailable.items()), code=ErrorCode.NOTHING_SCORED
+            )
+        return EvaluationResult(
+            pairs,
+            runs,
+            self.selections,
+            unavailable,
+            pairs.without_candidate,
+            draws,
+            clusters=clusters,
+            repeat=self.resources.repeat,
+            drawn_from=pairs.drawn_from,
+        )
+
+    def plan(self, pairs: Pairs, folder: Path | None = None) -> dict[str, RequestPlan]:
+        """Count the requests to models that `run` would send, by role, without sending any.
+
+        Args:
+            pairs: as for `run`.
+            folder: results folder; a metric with cached results there sends no requests.
+        """
+        cache = None if folder is None else MetricCache(folder, pairs)
+        plans: dict[str, RequestPlan] = {}
+        for selection, metric in self.metrics.values():
+            if cache is not None and cache.read(metric, self.resources.identity(selection, metric)) is not None:
+                continue
+            for number in range(self.resources.repeat):
+                with use_repeat(number):
+                    for role, plan in plan_pairs(metric, pairs).items():
+                        plans[role] = plans[role] + plan if role in plans else plan
+        return plans
+
+    def _run(
+        self, pairs: Sequence[Pair], draws: Mapping[str, int], clusters: Clusters | None, cache: MetricCache | None
+    ) -> tuple[dict[str, MetricRun], dict[str, str]]:
+        """Return the runs of the metrics by name, and why others are unavailable."""
+        runs: dict[str, MetricRun] = {}
+        unavailable = dict(self.unavailable)
+        for name, (selection, metric) in self.metrics.items():
+            started, identity, cached = time.monotonic(), None, None
+            try:
+                with report_errors(name, RunError):
+                    if cache is not None:
+                        identity = self.resources.identity(selection, metric)
+                        cached = cache.read(metric, identity)
+                    result = cached or score_repeatedly(metric, pairs, self.resources.repeat)
+                    result = _check_values(result, selection, len(pairs))
+                if cache is not None and cached is None:
+                    cache.write(metric, identity, result)
+                with report_errors(name, RunError):
+                    runs[name] = MetricRun.of(
+                        metric,
+                        selection,
+                        result,
+                        draws,
+                        clusters=clusters,
+                        seconds=round(time.monotonic() - started, 3),
+                        arguments=self.resources.metric_args.get(selection.entry.name, {}),
+                        reused=cached is not None,
+                    )
+            except RunError as error:
+                if len(self.selections) == 1:
+                    raise
+                unavailable[selection.entry.name] = str(error)
+        return runs, unavailable
+
+
+class RadFact:
+    """RadFact with a judge: which sentences of each report follow from the other one, and where they lie.
+
+    Source: MAIRA-2, appendix C.
+    """
+
+    def __init__(
+        self,
+        judge: str | Judge | JudgeFunction | JudgeOptions,
+        *,
+        compat: Compat = "paper",
+        threshold: float = 0.5,
+        on_failure: OnFailure = "drop",
+        bootstrap: int = 500,
+        seed: int = 42,
+        splitter: str | Splitter | Callable[[str], Sequence[str]] | None = None,
+        cache: Path | str | None = None,
+        **judge_options: Any,
+    ) -> None:
+        """Set the judge and the options.
+
+        Args:
+            judge: decides the entailment queries: a name as in `JudgeOptions`, all options of a judge, a judge, or a
+                function of (premises, hypothesis), see `radfact.judges.callables.CallableJudge`.
+            compat: as in `radfact.metrics.radfact.options.ScoringOptions`.
+            threshold: likewise.
+            on_failure: likewise.
+            bootstrap: number of replicates for the intervals; 0 for none.
+            seed: of the bootstrap.
+            splitter: splits narratives into sentences: a name, a splitter, or a function of one narrative; by default
+                the judge's model does, or the offline rules if it has none.
+            cache: folder of the response cache of a model that is named.
+            judge_options: further fields of `radfact.judges.options.JudgeOptions`, such as `base_url`.
+
+        Raises:
+            InputError: an option, the judge or the splitter is not valid, or a package or key is missing.
+        """
+        for name, number in (("bootstrap", bootstrap), ("seed", seed)):
+            if number < 0:
+                raise InputError(f"expected 0 or more, found {number!r}", code=ErrorCode.INVALID_OPTION, field=name)
+        if judge_options and not isinstance(judge, str):
+            raise InputError(
+                "a judge has its own options; give the judge's name instead of the judge",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field=next(iter(judge_options)),
+            )
+        folder = None if cache is None else Path(cache)
+        resources = MetricResources(judge=judge, splitter=splitter, cache=folder, **judge_options)
+        resources.needs_splitter = splitter is not None or isinstance(judge, str | JudgeOptions)
+        options: dict[str, Any] = {"compat": compat, "threshold": threshold, "on_failure": on_failure}
+        self.metric = RadFactMetric(*resources.entailment(), **options)
+        self.bootstrap, self.seed = bootstrap, seed
+
+    def score(
+        self, candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None
+    ) -> EvaluationResult:
+        """Score pairs, or a list of candidates against the list of their references (numbered from 0 then).
+
+        Args:
+            candidates: pairs, objects `{example_id, prediction, target}`, or reports: narratives, or lists of sentences
+                or of objects `{text, boxes}`.
+            references: reports, if the candidates are reports.
+
+        Raises:
+            InputError: the two lists differ in length or hold something else than reports, or an id is a duplicate.
+            RunError: with `on_failure="stop"`, a query or a narrative has no valid response.
+        """
+        pairs = as_pairs(candidates, references)
+        draws = {"bootstrap": self.bootstrap, "seed": self.seed}
+        (selection,) = select_metrics(self.metric.name)
+        clusters = _clusters(pairs)
+        run = MetricRun.of(self.metric, selection, self.metric.score(pairs), draws, clusters=clusters)
+        return EvaluationResult(
+            pairs,
+            {run.metric.name: run},
+            [selection],
+            {},
+            pairs.without_candidate,
+            draws,
+            clusters=clusters,
+            drawn_from=pairs.drawn_from,
+        )
+
+    async def ascore(
+        self, candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None
+    ) -> EvaluationResult:
+        """Score as `score` does, in a thread, so that the event loop stays free.
+
+        Cancellation stops the waiting. Queries that were sent to a model continue until they are answered or the
+        program ends; with a cache no response is lost, and the same call sends only what is missing.
+
+        Args:
+            candidates: as in `score`.
+            references: as in `score`.
+
+        Raises:
+            InputError: as `score`.
+            RunError: as `score`.
+        """
+        outcome: concurrent.futures.Future[EvaluationResult] = concurrent.futures.Future()
+
+        def work() -> None:
+            outcome.set_running_or_notify_cancel()
+            try:
+                outcome.set_result(self.score(candidates, references))
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        # A daemon thread, because the threads of a pool would keep an interrupted program alive until the last
+        # response.
+        threading.Thread(target=work, name="radfact-score", daemon=True).start()
+        return await asyncio.wrap_future(outcome)
+
+
+def _clusters(pairs: Pairs) -> Clusters | None:
+    return clusters_of(pairs.cluster_by, [pair.cluster for pair in pairs])
+
+
+def _check_values(result: MetricResult, selection: MetricSelection, count: int) -> MetricResult:
+    """Check the values of a metric, and count samples without any value as failures where a custom metric does not.
+
+    Args:
+        result: of the metric.
+        selection: of the metric.
+        count: number of pairs.
+
+    Raises:
+        RunError: a value is infinite, or no sample could be scored.
+    """
+    for name, values in result.values.items():
+        if any(map(math.isinf, values)):
+            raise RunError(f"{selection.entry.name}: expected finite values of '{name}', found infinity")
+    if selection.metric is not None or not selection.entry.is_builtin:
+        silent = [
+            place
+            for place, row in enumerate(zip(*result.values.values(), strict=True))
+            if place not in result.failures and all(map(math.isnan, row))
+        ]
+        result = replace(result, failures={**result.failures, **dict.fromkeys(silent, "gave no value")})
+    if len(result.failures) == count:
+        raise RunError(
+            f"no sample could be scored ({result.failures[0]}); responses of a model stay in the cache",
+            code=ErrorCode.NOTHING_SCORED,
+        )
+    return result

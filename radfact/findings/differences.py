@@ -1,0 +1,204 @@
+"""Differences between two findings: which attributes differ, and what part of the finding's weight that costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from radfact.findings.changes import are_opposite, confirms_change
+from radfact.findings.records import Finding
+from radfact.findings.significance import Differences, Significance
+from radfact.findings.units import FindingUnit, overlapping_zones
+from radfact.metrics.radfact.regions import spatially_entailed
+from radfact.records import PatientContext, Sentence
+
+Attribute = Literal["finding", "certainty", "side", "zone", "region", "degree", "size", "change", "device_position"]
+"""What is compared between matched findings; `finding` is its name."""
+
+_GOOD, _BAD = "good_position", "malpositioned"
+_NO_COMPARISON = ("none", "no ", "not available", "n/a")
+
+
+class AttributeDifference(NamedTuple):
+    """An attribute that both findings, or one of them, state.
+
+    Attributes:
+        attribute: its name.
+        candidate: value in the candidate, as JSON; None if not stated.
+        reference: value in the reference.
+        cost: part of the weight of the finding; 0 where they agree.
+    """
+
+    attribute: Attribute
+    candidate: Any
+    reference: Any
+    cost: float
+
+
+class UnitDifference(NamedTuple):
+    """How a finding of the candidate differs from one of the reference.
+
+    Attributes:
+        relation: what the finding of the candidate is to that of the reference, such as "more general".
+        attributes: the names of the findings and all compared attributes, also those that agree.
+    """
+
+    relation: str
+    attributes: tuple[AttributeDifference, ...]
+
+    @property
+    def cost(self) -> float:
+        """Part of the weight of the finding that all differences cost; may exceed 1."""
+        return sum(difference.cost for difference in self.attributes)
+
+
+def compare_units(
+    candidate: FindingUnit, reference: FindingUnit, significance: Significance, context: PatientContext
+) -> UnitDifference | None:
+    """Return how two units differ; None if they do not describe the same thing.
+
+    Args:
+        candidate: unit of the candidate.
+        reference: unit of the reference.
+        significance: has distances and costs.
+        context: of the patient.
+    """
+    costs = significance.differences
+    options = []
+    for concept, status in candidate.claims:
+        for other, other_status in reference.claims:
+            distance = significance.distance(concept, other, context)
+            if distance is not None:
+                certainty = 0.0 if status == other_status else costs.certainty
+                options.append((distance.value + certainty, distance, (concept, other), (status, other_status)))
+    if not options:
+        return None
+    cost, distance, concepts, statuses = min(options, key=lambda option: option[0])
+    return UnitDifference(
+        distance.relation,
+        (
+            AttributeDifference("finding", *concepts, distance.value),
+            AttributeDifference("certainty", *statuses, cost - distance.value),
+            *_compare_attributes(candidate.finding, reference.finding, significance),
+            *_compare_changes(candidate, reference, significance, context),
+        ),
+    )
+
+
+def _compare_attributes(
+    candidate: Finding, reference: Finding, significance: Significance
+) -> Iterator[AttributeDifference]:
+    """Yield the attributes that one of two findings states, apart from changes."""
+    costs, ontology = significance.differences, significance.ontology
+    if _has_region(candidate) and _has_region(reference):
+        agree = _regions_agree(candidate, reference)
+        yield AttributeDifference("region", None, None, 0.0 if agree else costs.region)
+    elif not _is_midline(candidate, significance) and not _is_midline(reference, significance):
+        if candidate.sides or reference.sides:
+            yield AttributeDifference(
+                "side", sorted(candidate.sides), sorted(reference.sides), _side_cost(candidate, reference, costs)
+            )
+        if reference.zones:
+            zones, others = candidate.zones, reference.zones
+            if zones:
+                agree = all(any(overlapping_zones(zone, other, ontology) for zone in zones) for other in others)
+                cost = 0.0 if agree else costs.zone
+            else:
+                cost = 0.0 if others == {_usual_zone(reference, significance)} else costs.zone_missing
+            yield AttributeDifference("zone", sorted(zones), sorted(others), cost)
+    if reference.degree:
+        cost = costs.degree_missing
+        if candidate.degree:
+            cost = min(1.0, costs.degree * _level_distance(candidate.degree, reference.degree))
+        yield AttributeDifference("degree", list(candidate.degree), list(reference.degree), cost)
+    is_device = ontology.is_a(reference.concept, "device") or ontology.is_a(candidate.concept, "device")
+    if reference.sizes and not is_device:
+        cost = costs.size_missing
+        if candidate.sizes:
+            cost = min(1.0, costs.size * _size_distance(max(candidate.sizes), max(reference.sizes)))
+        yield AttributeDifference("size", list(candidate.sizes), list(reference.sizes), cost)
+    if is_device and (reference.position or _BAD in candidate.position):
+        cost = _position_cost(set(candidate.position), set(reference.position), costs)
+        yield AttributeDifference("device_position", list(candidate.position), list(reference.position), cost)
+
+
+def _side_cost(candidate: Finding, reference: Finding, costs: Differences) -> float:
+    sides, others = candidate.sides, reference.sides
+    if sides == others or not others:
+        return 0.0  # a side that the reference does not state may be right
+    if not sides:
+        return costs.side_missing
+    return costs.side_partly if sides & others else costs.side
+
+
+def _usual_zone(finding: Finding, significance: Significance) -> str | None:
+    node = significance.ontology.findings.get(finding.concept)
+    return None if node is None else node.usual_zone
+
+
+def _is_midline(finding: Finding, significance: Significance) -> bool:
+    node = significance.ontology.findings.get(finding.concept)
+    return node is not None and node.midline
+
+
+def _level_distance(candidate: Sequence[int], reference: Sequence[int]) -> int:
+    """Return the number of levels between two ranges of degrees; 0 if they overlap."""
+    return max(min(candidate) - max(reference), min(reference) - max(candidate), 0)
+
+
+def _size_distance(candidate: float, reference: float) -> float:
+    """Return the logarithm to base 2 of the ratio of two sizes; 0 within 2 mm, which no radiograph distinguishes."""
+    if abs(candidate - reference) <= 2.0 or min(candidate, reference) <= 0:
+        return 0.0
+    return abs(math.log2(candidate / reference))
+
+
+def has_comparison(context: PatientContext) -> bool:
+    """Return whether there may be an earlier examination: false only if the context says that there is none."""
+    return not (context.comparison or "").strip().lower().startswith(_NO_COMPARISON)
+
+
+def _compare_changes(
+    candidate: FindingUnit, reference: FindingUnit, significance: Significance, context: PatientContext
+) -> Iterator[AttributeDifference]:
+    """Yield the changes over time, if one of two findings states some."""
+    costs, own, other = significance.differences, candidate.finding, reference.finding
+    if not own.change and not other.change:
+        return
+    cost = 0.0
+    if are_opposite(own, other):
+        cost = costs.change
+    elif not other.change:
+        cost = 0.0 if _is_implied(own, reference, significance) else costs.change_added
+    elif not own.change and has_comparison(context):
+        cost = 0.0 if _is_implied(other, candidate, significance) else costs.change_missing
+    yield AttributeDifference("change", list(own.change), list(other.change), cost)
+
+
+def _is_implied(finding: Finding, unit: FindingUnit, significance: Significance) -> bool:
+    """Return whether the report of a unit states the change of a finding of a structure, or of the chest as a whole."""
+    return any(confirms_change(statement, finding, significance.ontology) for statement in unit.statements)
+
+
+def _position_cost(own: set[str], other: set[str], costs: Differences) -> float:
+    if (_GOOD in own and _BAD in other) or (_BAD in own and _GOOD in other):
+        return costs.position
+    if not own:
+        return costs.position_other if _BAD in other else costs.position_missing
+    if own & other or not other:
+        return 0.0
+    return costs.position_other
+
+
+def _has_region(finding: Finding) -> bool:
+    return finding.boxes is not None or finding.masks is not None
+
+
+def _regions_agree(candidate: Finding, reference: Finding) -> bool:
+    """Return whether each region lies in the other one by RadFact's rule (MAIRA-2, section RadFact)."""
+    first, second = (
+        Sentence(text=finding.text or finding.concept, boxes=finding.boxes, masks=finding.masks)
+        for finding in (candidate, reference)
+    )
+    return spatially_entailed(first, [second]) and spatially_entailed(second, [first])

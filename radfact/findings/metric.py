@@ -1,0 +1,324 @@
+"""Findings: which findings of a report are right, wrong, missing and invented, weighted by clinical significance."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from radfact.errors import Failure
+from radfact.findings import (
+    Extraction,
+    Finding,
+    FindingExtractor,
+    LLMFindingExtractor,
+    OfflineFindingExtractor,
+    Significance,
+    Tier,
+)
+from radfact.findings.comparison import ErrorKind, FindingComparison, FindingVerdict, compare_findings
+from radfact.findings.wording import describe_finding
+from radfact.io.jsonl import CompressedRows
+from radfact.languages import Language
+from radfact.llm import ChatClient
+from radfact.llm.plan import RequestPlan
+from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
+from radfact.metrics.radfact.scores import PARTS, Side
+from radfact.reader.ontology import Ontology
+from radfact.reader.ontology_file import default_ontology, load_ontology
+from radfact.records import Pair, PatientContext, Report, narrative
+from radfact.statistics.bootstrap import CountsFunction
+
+VERSION = "2"
+"""Version of the matching and the formula."""
+
+_TIERS: tuple[Tier, ...] = ("urgent", "actionable", "minor")
+_UNMATCHED: tuple[ErrorKind, ...] = ("omitted", "unsupported", "contradicted")
+_POOLED = ("urgent_recall", "attribute_accuracy")
+NO_REFERENCE = "the reference is empty"
+
+
+def ratio_from_counts(totals: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    """Return the first of two sums divided by the second; NaN if that is 0."""
+    return float(totals[0] / totals[1]) if totals[1] > 0 else math.nan
+
+
+def _declare(prefix: str) -> dict[str, Score]:
+    """Return the scores of a metric of findings by name."""
+    return {
+        prefix: Score("higher", "1 / (1 + weighted sum of errors)"),
+        f"{prefix}_precision": Score(
+            "higher", "fraction of the weight of the candidate's findings that the reference confirms"
+        ),
+        f"{prefix}_recall": Score(
+            "higher", "fraction of the weight of the reference's findings that the candidate states"
+        ),
+        f"{prefix}_f1": Score("higher", "fraction of the weight of both reports that the other one confirms"),
+        f"{prefix}_errors": Score("lower", "weighted sum of errors", "weighted errors"),
+        **{f"{prefix}_{tier}_errors": Score("lower", f"number of {tier} errors", "errors") for tier in _TIERS},
+        f"{prefix}_omitted": Score(
+            "lower", "number of findings of the reference that the candidate neither states nor denies", "findings"
+        ),
+        f"{prefix}_unsupported": Score(
+            "lower", "number of findings of the candidate that the reference neither states nor denies", "findings"
+        ),
+        f"{prefix}_contradicted": Score(
+            "lower", "number of findings of one report that the other one denies", "findings"
+        ),
+        f"{prefix}_attribute_errors": Score(
+            "lower", "number of wrong attributes, and of unconfirmed statements of change", "errors"
+        ),
+        f"{prefix}_side_errors": Score("lower", "number of matched findings on another side", "errors"),
+        f"{prefix}_attribute_accuracy": Score("higher", "fraction of the attributes of matched findings that agree"),
+        f"{prefix}_urgent_recall": Score("higher", "fraction of urgent findings that the candidate states"),
+        f"{prefix}_error_free": Score("higher", "fraction of reports without an urgent or actionable error"),
+    }
+
+
+class FindingsBase(Metric):
+    """Findings of two reports, matched with the least total cost, with a verdict on each and errors by significance.
+
+    The main score is 1 / (1 + E), where E sums the costs of all errors: the weight of each omitted, unsupported
+    or contradicted finding, and a part of the weight for each attribute that differs. It is 1 without an error, 0.5 for
+    one omitted urgent finding, and 0 for an empty candidate of a reference that is not empty. Two reports without a
+    positive finding have no error. An empty reference, and a report in which nothing can be read, have no value.
+
+    Source: `docs/findings.md`.
+    """
+
+    name = "findings"
+    display_name = "Findings"
+    measures = "findings right, wrong, missing and invented, weighted by clinical significance"
+    scores: Mapping[str, Score] = _declare("findings")
+    reads = "sentences"
+    requirements = Requirements(packages=("scipy",))
+    source = "maira-radfact"
+    pooled: Mapping[str, CountsFunction] = {f"findings_{name}": ratio_from_counts for name in _POOLED}
+    worst_values: Mapping[str, float] = {"findings_precision": 0.0}
+
+    def __init__(
+        self,
+        extractor: FindingExtractor,
+        *,
+        ontology: Path | str | None = None,
+        significance: Path | str | None = None,
+    ) -> None:
+        """Set the extractor and the tables.
+
+        Args:
+            extractor: reads the findings.
+            ontology: a YAML file of findings; by default the packaged one.
+            significance: a YAML file of tiers and costs; by default the packaged one.
+
+        Raises:
+            InputError: a file is wrong, with its field.
+        """
+        self.extractor = extractor
+        nodes = default_ontology() if ontology is None else load_ontology(ontology)
+        self.significance = Significance(nodes, significance)
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that changes a score."""
+        return {
+            "version": VERSION,
+            "extractor": self.extractor.describe(),
+            "significance": self.significance.describe(),
+        }
+
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
+        """Extract the findings of all reports and compare those of each pair.
+
+        Each record of the details has the findings of both reports with their verdicts, the matches and the errors of
+        one pair (docs/findings.md).
+
+        Raises:
+            RunError: the model of the extractor cannot be reached.
+        """
+        before = self.extractor.usage()
+        extractions = self._extract(pairs)
+        usage = {name: count - before.get(name, 0) for name, count in self.extractor.usage().items()}
+        values: dict[str, list[float]] = {name: [] for name in self.scores}
+        tables = {name: np.full((len(pairs), 2), math.nan) for name in _POOLED}
+        details, failures = CompressedRows(), dict[int, str]()
+        for place, (pair, (candidate, reference)) in enumerate(zip(pairs, extractions, strict=True)):
+            row: dict[str, float] = {}
+            detail: dict[str, Any] = {}
+            if (failure := _failure(pair, candidate, reference)) is not None:
+                failures[place] = failure
+            elif not isinstance(candidate, Failure) and not isinstance(reference, Failure):
+                comparison = compare_findings(candidate, reference, self.significance, pair.context)
+                for name, counts in _counts(comparison).items():
+                    if counts[1] > 0:
+                        tables[name][place] = counts
+                row = _scores(comparison, is_empty=not narrative(pair.candidate).strip())
+                detail = _record(comparison, self.significance.ontology)
+            for name, column in values.items():
+                column.append(row.get(name.removeprefix(self.name).removeprefix("_"), math.nan))
+            details.append(detail)
+        return MetricResult(
+            values,
+            pooled={f"{self.name}_{name}": PooledScore(table, ratio_from_counts) for name, table in tables.items()},
+            details=details,
+            failures=failures,
+            usage=usage,
+        )
+
+    def _extract(self, pairs: Sequence[Pair]) -> list[tuple[Extraction, Extraction]]:
+        """Return the findings of both reports of each pair; the same report of the same patient is read once."""
+        reports = _distinct_reports(pairs)
+        contexts = [context for _, context in reports]
+        extractions = dict(zip(reports, self.extractor.extract(list(reports.values()), contexts), strict=True))
+        return [
+            (extractions[repr(pair.candidate), pair.context], extractions[repr(pair.reference), pair.context])
+            for pair in pairs
+        ]
+
+
+class Findings(FindingsBase):
+    """Findings by the offline reader, without a model. See `FindingsBase`."""
+
+    cost = "none"
+    language = Language.ENGLISH
+
+    def __init__(self, *, ontology: Path | str | None = None, significance: Path | str | None = None) -> None:
+        """Load the tables.
+
+        Args:
+            ontology: a YAML file of findings; by default the packaged one.
+            significance: a YAML file of tiers and costs; by default the packaged one.
+
+        Raises:
+            InputError: a file is wrong, with its field.
+        """
+        super().__init__(OfflineFindingExtractor(ontology), ontology=ontology, significance=significance)
+
+
+class FindingsLLM(FindingsBase):
+    """Findings by a language model, which also assigns the tiers. See `FindingsBase` and `LLMFindingExtractor`.
+
+    Each distinct report of a patient is one request with our own prompt and a JSON schema. A report without a valid
+    response leaves its pairs without a value.
+    """
+
+    name = "findings_llm"
+    display_name = "Findings, language model"
+    measures = "as findings, read by a language model"
+    scores: Mapping[str, Score] = _declare("findings_llm")
+    requirements = Requirements(packages=("scipy",), judge="model")
+    cost = "a response per report"
+    is_variant = True
+    pooled: Mapping[str, CountsFunction] = {f"findings_llm_{name}": ratio_from_counts for name in _POOLED}
+    worst_values: Mapping[str, float] = {"findings_llm_precision": 0.0}
+    parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 4096}
+
+    def __init__(
+        self, client: ChatClient, *, ontology: Path | str | None = None, significance: Path | str | None = None
+    ) -> None:
+        """Take the client of the model, and load the tables.
+
+        Args:
+            client: of the model.
+            ontology: a YAML file of findings; by default the packaged one.
+            significance: a YAML file of tiers and costs; by default the packaged one.
+
+        Raises:
+            InputError: a file is wrong, with its field.
+        """
+        self._llm = LLMFindingExtractor(client, ontology=ontology)
+        super().__init__(self._llm, ontology=ontology, significance=significance)
+        self.client = client
+
+    def plan(self, pairs: Sequence[Pair]) -> dict[str, RequestPlan]:
+        """Count the requests for the reports of pairs. See `Metric`."""
+        reports = _distinct_reports(pairs)
+        return {self.name: self._llm.plan(list(reports.values()), [context for _, context in reports])}
+
+
+def _distinct_reports(pairs: Sequence[Pair]) -> dict[tuple[str, PatientContext], Report]:
+    """Return the reports by text and patient."""
+    return {(repr(report), pair.context): report for pair in pairs for report in (pair.candidate, pair.reference)}
+
+
+def _failure(pair: Pair, candidate: Extraction, reference: Extraction) -> str | None:
+    """Return why a pair has no scores."""
+    if not narrative(pair.reference).strip():
+        return NO_REFERENCE
+    for side, extraction in (("reference", reference), ("candidate", candidate)):
+        if isinstance(extraction, Failure):
+            return f"findings of the {side}: {extraction.reason}"
+    return None
+
+
+def _counts(comparison: FindingComparison) -> dict[str, tuple[float, float]]:
+    """Return numerators and denominators of the pooled scores."""
+    matched = {index for match in comparison.matches for index in match.reference}
+    urgent = [unit.indices[0] in matched for unit in comparison.units["reference"] if unit.tier == "urgent"]
+    agree = [item.cost == 0 for match in comparison.matches for item in match.attributes if item.attribute != "finding"]
+    counted = {"urgent_recall": urgent, "attribute_accuracy": agree}
+    return {name: (float(sum(found)), float(len(found))) for name, found in counted.items()}
+
+
+def _scores(comparison: FindingComparison, *, is_empty: bool) -> dict[str, float]:
+    """Return the scores of a pair, without the name of the metric; NaN where there is nothing to count."""
+    confirmed, weights = zip(*(comparison.credit(side) for side in PARTS), strict=True)
+    parts = zip(confirmed, weights, strict=True)
+    precision, recall = (part / weight if weight > 0 else math.nan for part, weight in parts)
+    tiers = Counter(error.tier for error in comparison.errors)
+    kinds = Counter(error.kind for error in comparison.errors)
+    return {
+        "": 0.0 if is_empty else 1.0 / (1.0 + comparison.error_sum),
+        "precision": precision,
+        "recall": recall,
+        "f1": 0.0 if is_empty else sum(confirmed) / sum(weights) if sum(weights) > 0 else 1.0,
+        "errors": comparison.error_sum,
+        **{f"{tier}_errors": float(tiers[tier]) for tier in _TIERS},
+        **{kind: float(kinds[kind]) for kind in _UNMATCHED},
+        "attribute_errors": float(kinds["attribute_error"]),
+        "side_errors": float(sum(error.attribute == "side" for error in comparison.errors)),
+        **{name: ratio_from_counts(np.array(counts)) for name, counts in _counts(comparison).items()},
+        "error_free": 0.0 if is_empty or tiers["urgent"] or tiers["actionable"] else 1.0,
+    }
+
+
+def _record(comparison: FindingComparison, ontology: Ontology) -> dict[str, Any]:
+    """Return a comparison as JSON values."""
+    sides: Sequence[Side] = tuple(PARTS)
+    positive = {side: {index for unit in comparison.units[side] for index in unit.indices} for side in sides}
+    return {
+        **{
+            side: [
+                {
+                    **_finding_record(finding, verdict),
+                    "name": ontology.terms.get(finding.concept, finding.concept),
+                    "description": describe_finding(finding, ontology),
+                    "is_positive": index in positive[side],
+                }
+                for index, (finding, verdict) in enumerate(
+                    zip(comparison.findings[side], comparison.verdicts[side], strict=True)
+                )
+            ]
+            for side in sides
+        },
+        "matches": [
+            {
+                **asdict(match),
+                "attributes": [item._asdict() for item in match.attributes],
+            }
+            for match in comparison.matches
+        ],
+        "errors": [asdict(error) for error in comparison.errors],
+    }
+
+
+def _finding_record(finding: Finding, verdict: FindingVerdict) -> dict[str, Any]:
+    """Return a finding with its verdict; attributes that it does not state are excluded."""
+    return {
+        **finding.model_dump(mode="json", exclude_defaults=True, exclude={"tier"}),
+        "status": finding.status,
+        **asdict(verdict),
+    }

@@ -1,0 +1,214 @@
+"""Units of a report: findings that describe the same thing, such as an opacity and the pneumonia that it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from radfact.findings.records import Finding, FindingPlace, Status, Tier
+from radfact.findings.significance import TIERS, Significance
+from radfact.reader.ontology import Ontology
+from radfact.records import PatientContext
+
+_INTERPRETATION = 0.5
+"""Largest distance between what a sentence describes and what it concludes from it."""
+_FILLED = ("places", "degree", "sizes", "change", "character", "position", "boxes", "masks")
+
+
+@dataclass(slots=True)
+class FindingUnit:
+    """One or more findings of a report that are scored as one.
+
+    Attributes:
+        indices: of the findings, in reading order.
+        finding: the most specific finding, with what the others state in addition.
+        claims: names and status of all findings.
+        tier: the most significant one of its findings.
+        weight: of an error about it.
+        statements: changes of structures that the report states, which may include it ("no interval change").
+    """
+
+    indices: list[int]
+    finding: Finding
+    claims: list[tuple[str, Status]] = field(default_factory=list)
+    tier: Tier = "expected"
+    weight: float = 0.0
+    statements: Sequence[Finding] = ()
+
+    def absorb(self, other: FindingUnit, *, is_same: bool) -> None:
+        """Take over the findings of another unit.
+
+        Args:
+            other: a unit.
+            is_same: whether it is the same finding, so that its places and sizes are further ones, and not only those
+                of a finding without any.
+        """
+        update: dict[str, Any] = {}
+        for name in _FILLED:
+            own, added = getattr(self.finding, name), getattr(other.finding, name)
+            if added and (is_same or not own):
+                update[name] = tuple(dict.fromkeys((*(own or ()), *added)))
+        if is_same and other.finding.status == "present":
+            update["status"] = "present"
+        self.finding = self.finding.model_copy(update=update)
+        self.indices = sorted({*self.indices, *other.indices})
+        self.claims += [claim for claim in other.claims if claim not in self.claims]
+
+
+def group_findings(
+    findings: Sequence[Finding], significance: Significance, context: PatientContext
+) -> list[FindingUnit]:
+    """Return the positive findings of a report as units, in reading order.
+
+    Findings of one name at compatible places are one unit, also in different sentences; a general finding joins a
+    specific one at the same place ("opacity ... consistent with pneumonia"), and uncertain alternatives of one sentence
+    or the next one join each other ("atelectasis or pneumonia").
+
+    Args:
+        findings: of one report; absent ones and changes of structures are ignored.
+        significance: has the ontology and the weights.
+        context: of the patient.
+    """
+    ontology = significance.ontology
+    units: list[FindingUnit] = []
+    statements = tuple(finding for finding in findings if finding.concept in ontology.structures)
+    for index, finding in enumerate(findings):
+        node = ontology.findings.get(finding.concept)
+        if not finding.is_positive or finding.concept in ontology.structures or (node is not None and node.normal):
+            continue
+        unit = FindingUnit([index], finding, [(finding.concept, finding.status)], statements=statements)
+        same = next((other for other in units if _is_same(other.finding, finding, ontology)), None)
+        if same is None:
+            units.append(unit)
+        else:
+            same.absorb(unit, is_same=True)
+    units = _join_general(units, ontology)
+    units = _join_alternatives(units, significance, context)
+    for unit in units:
+        claimed = [
+            unit.finding.model_copy(update={"concept": concept, "status": status}) for concept, status in unit.claims
+        ]
+        unit.tier = min((significance.tier(finding, context) for finding in claimed), key=TIERS.index)
+        unit.weight = max(significance.weight(finding, context) for finding in claimed)
+    return units
+
+
+def _is_same(first: Finding, second: Finding, ontology: Ontology) -> bool:
+    return first.concept == second.concept and _are_compatible(first.places, second.places, ontology)
+
+
+def _join_general(units: Sequence[FindingUnit], ontology: Ontology) -> list[FindingUnit]:
+    """Join each general finding to the specific one that is nearest in the text."""
+    joined: set[int] = set()
+    # The most general one first: what it joins may be a general finding itself.
+    for unit in sorted(units, key=lambda unit: _depth(unit.finding, ontology)):
+        specific = [
+            other
+            for other in units
+            if other.finding.concept != unit.finding.concept
+            and ontology.is_a(other.finding.concept, unit.finding.concept)
+            and is_covered(unit.finding.places, other.finding.places, ontology)
+            and _may_specify(unit.finding, other.finding)
+        ]
+        if specific:
+            sentence = unit.finding.sentence
+            nearest = min(specific, key=lambda other: abs(other.finding.sentence - sentence))
+            nearest.absorb(unit, is_same=False)
+            joined.add(id(unit))
+    return [unit for unit in units if id(unit) not in joined]
+
+
+def _may_specify(general: Finding, specific: Finding) -> bool:
+    """Return whether a specific finding may be about a general one.
+
+    A certain finding without a place, in another sentence, is another finding than one at a stated place: "Opacity at
+    the right base. The interstitial markings are prominent."
+    """
+    is_apart = specific.sentence != general.sentence and bool(general.places) and not specific.places
+    return not is_apart or specific.status == "uncertain" or specific.is_conclusion
+
+
+def _depth(finding: Finding, ontology: Ontology) -> int:
+    node = ontology.findings.get(finding.concept)
+    return 0 if node is None else len(node.ancestors)
+
+
+def _join_alternatives(
+    units: Sequence[FindingUnit], significance: Significance, context: PatientContext
+) -> list[FindingUnit]:
+    kept: list[FindingUnit] = []
+    for unit in units:
+        earlier = [other for other in kept if _are_alternatives(other.finding, unit.finding, significance, context)]
+        if not earlier:
+            kept.append(unit)
+            continue
+        for other in (*earlier[1:], unit):
+            earlier[0].absorb(other, is_same=False)
+        kept = [other for other in kept if all(other is not later for later in earlier[1:])]
+    return kept
+
+
+def _are_alternatives(first: Finding, second: Finding, significance: Significance, context: PatientContext) -> bool:
+    """Return whether a later finding is an alternative to an earlier one, or how the report interprets it."""
+    if not (second.status == "uncertain" or second.is_conclusion) or not 0 <= second.sentence - first.sentence <= 1:
+        return False
+    if not _are_compatible(first.places, second.places, significance.ontology):
+        return False
+    is_same_sentence = first.sentence == second.sentence
+    if first.status == "uncertain" or (not is_same_sentence and not second.places):
+        return significance.is_comparable(first.concept, second.concept)
+    distance = significance.distance(second.concept, first.concept, context) if is_same_sentence else None
+    return distance is not None and distance.relation == "related" and distance.value <= _INTERPRETATION
+
+
+def _are_compatible(first: Sequence[FindingPlace], second: Sequence[FindingPlace], ontology: Ontology) -> bool:
+    """Return whether two findings may be at the same place."""
+    return not first or not second or any(_overlap(a, b, ontology) for a in first for b in second)
+
+
+def is_covered(places: Sequence[FindingPlace], around: Sequence[FindingPlace], ontology: Ontology) -> bool:
+    """Return whether every place of a finding lies at a place of another one, or one of both states none.
+
+    Args:
+        places: of the finding.
+        around: of the other one.
+        ontology: has the zones.
+    """
+    return not around or all(any(_overlap(a, b, ontology) for b in around) for a in places)
+
+
+def _overlap(first: FindingPlace, second: FindingPlace, ontology: Ontology) -> bool:
+    sides = first[0] == second[0] or not {first[0], second[0]}.isdisjoint((None, "each"))
+    return sides and overlapping_zones(first[1], second[1], ontology)
+
+
+def overlapping_zones(first: str | None, second: str | None, ontology: Ontology) -> bool:
+    """Return whether two zones are the same, one is a part of the other, or one is not stated.
+
+    Args:
+        first: a zone of the ontology; None if not stated.
+        second: likewise.
+        ontology: has the zones.
+    """
+    if None in (first, second) or "all" in (first, second) or first == second:
+        return True
+    known = ontology.zone_wholes
+    if first not in known or second not in known:
+        return False
+    return ontology.is_within(first, second) or ontology.is_within(second, first)
+
+
+def merge_units(units: Iterable[FindingUnit]) -> FindingUnit:
+    """Return several units of one report as one, at the places of all.
+
+    Args:
+        units: at least one.
+    """
+    first, *others = units
+    merged = replace(first, claims=list(first.claims))
+    for unit in others:
+        merged.absorb(unit, is_same=True)
+        if unit.weight > merged.weight:
+            merged.tier, merged.weight = unit.tier, unit.weight
+    return merged

@@ -1,0 +1,197 @@
+"""The offline judge: deterministic entailment by rules over an ontology, with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from radfact.errors import Failure
+from radfact.judges.protocol import EntailmentQuery, Splitter, Verdict
+from radfact.languages import Language
+from radfact.reader.contradiction import ContradictionChecker
+from radfact.reader.entailment_rules import EntailmentChecker
+from radfact.reader.facts import ParsedSentence, common_facts, parse_sentence
+from radfact.reader.ontology import Ontology
+from radfact.reader.ontology_file import default_ontology, load_ontology
+from radfact.reader.tokens import CONCLUDED, MAX_CHARACTERS
+
+VERSION = "6"
+UNKNOWN_OVERLAP = 0.8
+"""Share of the content words of a sentence without a known finding that one premise must contain."""
+MAX_UNREAD_WORDS = 1
+"""Unknown words of an otherwise understood hypothesis that no premise must contain."""
+UNREAD_SHARE = 0.5
+"""Share of sentences without a known finding from which on results carry a warning (`docs/metrics.md`)."""
+MEASURED: dict[str, dict[str, float]] = {
+    "the 67 published few-shot examples (version 5 was tuned on them)": {"n": 67, "accuracy": 1.0, "f1": 1.0},
+    "the labeled judgments of this package": {"n": 252, "accuracy": 0.976, "f1": 0.974},
+}
+"""Accuracy, and F1 of the entailed class, as measured by `radfact judge-check --judge offline`."""
+
+_NO_FINDING = "The sentence names no known finding"
+_NOTE = (
+    "The scores of the offline judge are not comparable with RadFact-Llama3. Its accuracy: "
+    + ", ".join(f"{scores['accuracy']:.1%} on {name}" for name, scores in MEASURED.items())
+    + "."
+)
+
+
+class OfflineJudge:
+    """A judge without a model: sentences are parsed into facts, and documented rules compare the facts.
+
+    A hypothesis is entailed if each of its facts is: the same or a more specific finding is present (or the same or a
+    more general one absent), and every detail of the hypothesis (side, zone, degree, change, character, position,
+    size) is stated as well. An unstated side or degree does not entail a stated one (MAIRA-2, caption of listing 4).
+    A conclusion ("consistent with") counts as stated, a likely or possible finding does not, and a certain finding
+    does not entail a possible one. Sentences without a known finding must share their words with one premise
+    that agrees in negation, side, zone, degree, change and number.
+
+    A sentence that is not entailed is contradicted if a premise contradicts one of its facts (`ContradictionChecker`),
+    and neutral otherwise. The evidence of a contradiction is the contradicting premises.
+    """
+
+    name = "offline"
+
+    def __init__(self, ontology: Path | str | None = None) -> None:
+        """Load the ontology.
+
+        Args:
+            ontology: a YAML file; by default the packaged ontology.
+
+        Raises:
+            InputError: the ontology file is wrong, with its field.
+        """
+        self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
+        self._ontology_file = ontology
+        self._checker = EntailmentChecker(self.ontology)
+        self._contradiction = ContradictionChecker(self._checker)
+        self._planned = self._done = 0
+
+    def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
+        """Return one verdict per query, in order."""
+        self._planned += len(queries)
+        verdicts: list[Verdict | Failure] = []
+        for query in queries:
+            texts = (query.hypothesis, " ".join(query.premises))
+            is_readable = all(map(Language.ENGLISH.matches, texts))
+            verdicts.append(self.judge_one(query) if is_readable else Failure(Language.ENGLISH.skip_reason))
+            self._done += 1
+        return verdicts
+
+    def judge_one(self, query: EntailmentQuery) -> Verdict:
+        """Return the verdict on one query, with the rule and the terms behind it."""
+        hypothesis = parse_sentence(query.hypothesis, self.ontology)
+        premises = [parse_sentence(premise, self.ontology) for premise in query.premises]
+        verdict = self._check(hypothesis, premises)
+        if verdict.status == "entailment":
+            return replace(verdict, relation="entailment")
+        contradicting, why = self._contradiction.check(hypothesis, premises)
+        if contradicting:
+            return Verdict("not_entailment", tuple(sorted(contradicting)), why, "contradiction")
+        return replace(verdict, relation="neutral")
+
+    def _check(self, hypothesis: ParsedSentence, premises: Sequence[ParsedSentence]) -> Verdict:
+        """Return whether the premises entail the hypothesis."""
+        if not hypothesis.groups:
+            return _compare_words(hypothesis, premises)
+        premise_facts = [
+            (frozenset((index,)), fact)
+            for index, premise in enumerate(premises)
+            for fact in (*premise.facts, *common_facts(premise, self.ontology))
+        ]
+        if all(len(group) == 1 and group[0].doubt > CONCLUDED for group in hypothesis.groups):
+            # "X is possible" also states that X is not certain.
+            premise_facts = [(indices, fact) for indices, fact in premise_facts if fact.doubt > CONCLUDED]
+        evidence: set[int] = set()
+        reasons: list[str] = []
+        for group in hypothesis.groups:
+            indices, reason = self._checker.check_alternatives(group, premise_facts)
+            if not indices:
+                return Verdict("not_entailment", (), reason)
+            evidence |= indices
+            reasons.append(reason)
+        evidence_words = frozenset().union(*(premises[index].words for index in evidence))
+        missing = (hypothesis.unread_words | hypothesis.required_words) - evidence_words
+        if missing & hypothesis.required_words or len(missing) > MAX_UNREAD_WORDS:
+            return Verdict(
+                "not_entailment", (), f"The other report does not contain the words: {', '.join(sorted(missing))}."
+            )
+        return Verdict("entailment", tuple(sorted(evidence)), " ".join(dict.fromkeys(reasons)))
+
+    def make_splitter(self) -> Splitter:
+        """Return the offline splitter with the same ontology."""
+        from radfact.judges.offline_splitter import OfflineSplitter
+
+        return OfflineSplitter(self._ontology_file)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name, version and ontology, and how the scores compare."""
+        return {
+            "name": self.name,
+            "version": VERSION,
+            "ontology_version": self.ontology.version,
+            "ontology_sha256": self.ontology.sha256,
+            "measured": MEASURED,
+            "note": _NOTE,
+        }
+
+    def usage(self) -> dict[str, int]:
+        """Return the progress; all costs are zero."""
+        costs = dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
+        return {**costs, "planned": self._planned, "done": self._done}
+
+
+def count_unread(reasons: Iterable[str | None]) -> int:
+    """Return how many reasons of this judge are of a sentence without a known finding."""
+    return sum(reason is not None and reason.startswith(_NO_FINDING) for reason in reasons)
+
+
+def unread_note(unread: int, sentences: int) -> str | None:
+    """Return a warning if many sentences were not understood.
+
+    Args:
+        unread: number of sentences without a known finding.
+        sentences: number of all sentences.
+    """
+    if not sentences or unread / sentences < UNREAD_SHARE:
+        return None
+    return (
+        f"{unread} of {sentences} sentences name no known finding: the offline judge reads English reports of chest "
+        "X-rays, and its scores of other texts mean little."
+    )
+
+
+def _compare_words(hypothesis: ParsedSentence, premises: Sequence[ParsedSentence]) -> Verdict:
+    """Judge a sentence without a known finding: one premise must contain nearly all of its words."""
+    if not hypothesis.words:
+        return Verdict(
+            "not_entailment", (), f"{_NO_FINDING}: it contains no words, or more than {MAX_CHARACTERS:,} characters."
+        )
+    stems = _stems(hypothesis)
+    shares = [
+        len(stems & _stems(premise)) / len(stems) if _attributes_agree(hypothesis, premise) else 0.0
+        for premise in premises
+    ]
+    best = max(range(len(shares)), key=shares.__getitem__, default=None)
+    if best is None or shares[best] < UNKNOWN_OVERLAP:
+        return Verdict("not_entailment", (), f"{_NO_FINDING}, and no sentence of the other report has the same words.")
+    why = f"{_NO_FINDING}; one sentence of the other report has {shares[best]:.0%} of its words."
+    return Verdict("entailment", (best,), why)
+
+
+def _stems(sentence: ParsedSentence) -> frozenset[str]:
+    """Return the words without their endings: "rotated" and "rotation" are equal."""
+    return frozenset(word[:5] for word in sentence.words)
+
+
+def _attributes_agree(hypothesis: ParsedSentence, premise: ParsedSentence) -> bool:
+    """Return whether a premise has the same negation and all sides, zones, degrees, changes, details and numbers.
+
+    A denial must be at least as broad: "no rod" entails "no left rod".
+    """
+    if hypothesis.is_negated != premise.is_negated:
+        return False
+    strict, loose = (premise, hypothesis) if hypothesis.is_negated else (hypothesis, premise)
+    return strict.attributes <= loose.attributes

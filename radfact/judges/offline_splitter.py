@@ -1,0 +1,182 @@
+"""Split narrative findings into single-finding sentences by rules (MAIRA-2, appendix B.5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from radfact.errors import Failure
+from radfact.judges.protocol import RemovedText, SplitSentence, flatten_split
+from radfact.languages import Language
+from radfact.reader import removal
+from radfact.reader.clause import FactReader
+from radfact.reader.grammar import divide_sentence
+from radfact.reader.ontology import Ontology
+from radfact.reader.ontology_file import default_ontology, load_ontology
+from radfact.reader.segmentation import segment_sentences
+from radfact.reader.tokens import MAX_CHARACTERS
+
+VERSION = "6"
+
+_NOTE = "Split by rules, not by the language model of the paper: scores are not comparable with published ones."
+
+
+class OfflineSplitter:
+    """A splitter without a model: a grammar splits, and an ontology checks that no finding is lost."""
+
+    name = "offline"
+
+    def __init__(self, ontology: Path | str | None = None, *, keep_interpretations: bool = False) -> None:
+        """Load the ontology.
+
+        Args:
+            ontology: a YAML file, or by default the packaged one.
+            keep_interpretations: whether to keep "consistent with pneumonia" after the finding that it interprets.
+
+        Raises:
+            InputError: the ontology file is wrong, with its field.
+        """
+        self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
+        self.keep_interpretations = keep_interpretations
+
+    def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
+        """Return the sentences of each narrative, in order; a failure for a narrative in another script."""
+        return [split if isinstance(split, Failure) else flatten_split(split) for split in self.explain(narratives)]
+
+    def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
+        """Return the split sentences of each narrative, in order; a failure for a narrative in another script."""
+        return [
+            explain_split(narrative, self.ontology, keep_interpretations=self.keep_interpretations)
+            if Language.ENGLISH.matches(narrative)
+            else Failure(Language.ENGLISH.skip_reason)
+            for narrative in narratives
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name, version and ontology, and how the scores compare."""
+        return {
+            "name": self.name,
+            "version": VERSION,
+            "ontology_version": self.ontology.version,
+            "ontology_sha256": self.ontology.sha256,
+            "keep_interpretations": self.keep_interpretations,
+            "note": _NOTE,
+        }
+
+    def usage(self) -> dict[str, int]:
+        """Return zero costs."""
+        return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
+
+
+def split_narrative(text: str, ontology: Ontology | None = None) -> list[str]:
+    """Split a narrative into sentences of one finding each.
+
+    Args:
+        text: the findings section of a report.
+        ontology: by default the packaged one.
+
+    Returns:
+        Sentences in reading order, each ending in a full stop.
+    """
+    return flatten_split(explain_split(text, ontology))
+
+
+def explain_split(
+    text: str, ontology: Ontology | None = None, *, keep_interpretations: bool = False
+) -> list[SplitSentence]:
+    """Split a narrative and return the result for each of its sentences (MAIRA-2, listings 1 and 2).
+
+    Sentences with several findings are split. Technique, recommendations, comparisons without a finding, and
+    interpretations of a finding are removed; changes over time are kept. A sentence that depends on the previous one
+    ("This has increased.") stays with it. A sentence of more than `MAX_CHARACTERS` is not split.
+
+    Args:
+        text: the findings section of a report.
+        ontology: by default the packaged one.
+        keep_interpretations: whether to keep interpretations of findings.
+    """
+    reader = FactReader(ontology or default_ontology())
+    split: list[SplitSentence] = []
+    last: int | None = None  # index of the last sentence that was not removed
+    for sentence in segment_sentences(text):
+        if removal.is_linked(sentence, reader):
+            if last is not None:
+                before = split[last]
+                linked = f"{before.new[-1].rstrip('.')}; {sentence[:1].lower()}{sentence[1:]}."
+                split[last] = SplitSentence(f"{before.orig}. {sentence}", (*before.new[:-1], linked), before.removed)
+            else:
+                split.append(SplitSentence(sentence, (), (RemovedText(sentence, removal.LINKED),)))
+        else:
+            split.append(SplitSentence(sentence, *_split_sentence(sentence, reader.ontology, keep_interpretations)))
+            last = len(split) - 1 if split[-1].new else last
+    return split
+
+
+@lru_cache(maxsize=50_000)
+def _split_sentence(
+    sentence: str, ontology: Ontology, keep_interpretations: bool
+) -> tuple[tuple[str, ...], tuple[RemovedText, ...]]:
+    """Return the single-finding sentences of one sentence, and the removed parts.
+
+    Cached, because many reports share sentences.
+    """
+    if len(sentence) > MAX_CHARACTERS:
+        return (_as_sentence(sentence),), ()
+    reader = FactReader(ontology)
+    head, links = _cut_links(sentence, reader)
+    if links:
+        singles, removed = _split_sentence(head, ontology, keep_interpretations)
+        if not singles:
+            return (), (*removed, RemovedText(links.strip("; "), removal.LINKED))
+        return (*singles[:-1], f"{singles[-1].rstrip('.')}{links}."), removed
+    connected = removal.remove_connective(sentence)
+    stated = removal.remove_circumstance(connected, reader)
+    text = removal.remove_heading(stated, reader)
+    advised = removal.remove_recommendation(text, reader)
+    uninterpreted = advised if keep_interpretations else removal.remove_interpretation(advised, reader)
+    removed = (
+        *_removed_text(connected, stated, removal.TECHNIQUE),
+        *_removed_text(text, advised, removal.RECOMMENDATION),
+        *_removed_text(advised, uninterpreted, removal.INTERPRETATION),
+    )
+    if removal.states_no_finding(uninterpreted, reader):
+        return (), (RemovedText(uninterpreted, removal.removal_reason(uninterpreted, reader)), *removed)
+    parts = divide_sentence(uninterpreted, reader)
+    if parts == [sentence]:
+        return (_as_sentence(sentence),), removed
+    splits = [_split_sentence(part.strip(" .;,"), ontology, keep_interpretations) for part in parts]
+    return (
+        tuple(single for singles, _ in splits for single in singles),
+        tuple(part for _, parts_removed in splits for part in parts_removed) + removed,
+    )
+
+
+def _removed_text(before: str, after: str, reason: str) -> tuple[RemovedText, ...]:
+    """Return the part that was removed from a text; empty if the text is unchanged."""
+    if before == after:
+        return ()
+    words, kept = before.split(), after.split()
+    begin = _common_length(words, kept)
+    end = len(words) - _common_length(words[begin:][::-1], kept[begin:][::-1])
+    return (RemovedText(" ".join(words[begin:end]).strip(" ,;"), reason),)
+
+
+def _common_length(first: Sequence[str], second: Sequence[str]) -> int:
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0].strip(",;") == pair[1].strip(",;"), zip(first, second, strict=False))
+    )
+
+
+def _cut_links(sentence: str, reader: FactReader) -> tuple[str, str]:
+    """Cut "; it has increased; it is small" off the end of a sentence."""
+    end = len(sentence)
+    while (cut := sentence.rfind("; ", 0, end)) >= 0 and removal.is_linked(sentence[cut + 2 : end], reader):
+        end = cut
+    return sentence[:end], sentence[end:]
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"

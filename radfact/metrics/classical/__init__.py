@@ -1,0 +1,1 @@
+"""Metrics of two texts that need no language model to answer."""

@@ -1,0 +1,1 @@
+"""Metrics that query a language model."""

@@ -1,0 +1,143 @@
+"""CheXprompt: a language model counts the errors in a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from radfact.error_categories import ERROR_CATEGORIES
+from radfact.llm import ChatRequest, PromptPrefix, structured_request
+from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
+from radfact.metrics.llm.responses.assessment import parse_errors, parse_sections
+from radfact.metrics.llm.responses.counts import MAX_COUNT
+from radfact.metrics.llm.responses.error_lists import parse_error_lists
+from radfact.metrics.protocol import Score
+
+_Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+class CategoryCounts(BaseModel):
+    """Number of errors of each category in `ERROR_CATEGORIES`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    a: _Count
+    b: _Count
+    c: _Count
+    d: _Count
+    e: _Count
+    f: _Count
+
+
+class ErrorCounts(BaseModel):
+    """Number of errors of a candidate by significance and category. The aliases are the keys in our prompt."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    significant: CategoryCounts = Field(alias="significant errors")
+    insignificant: CategoryCounts = Field(alias="insignificant errors")
+
+
+def _scores(prefix: str) -> dict[str, Score]:
+    return {
+        f"{prefix}_errors": Score("lower", "number of errors", "errors"),
+        f"{prefix}_significant": Score("lower", "number of significant errors", "errors"),
+        f"{prefix}_error_free": Score("higher", "reports without errors", "0 to 100 %"),
+        f"{prefix}_significant_error_free": Score("higher", "reports without significant errors", "0 to 100 %"),
+    }
+
+
+class CheXprompt(LLMMetric[ErrorCounts]):
+    """Number of errors of a report by category and significance, counted with the published prompt.
+
+    `chexprompt_errors` and `chexprompt_significant` are numbers of errors. `chexprompt_error_free` and
+    `chexprompt_significant_error_free` are 100 or 0 per report, so that the mean is a percentage.
+
+    Instructions, the five examples and parameters are those of the authors' code, whose model is
+    gpt-4-1106-preview (their command for files uses temperature 0.4 and top_p 0.95). After an invalid response, their
+    code repeats the same prompt once; here an invalid response is sent back to the model with the reason. See
+    `parse_error_lists` for incomplete responses.
+
+    Source: LLaVA-Rad, and the authors' code (microsoft/chexprompt); MAIRA-2, table D.1, for the scores.
+    """
+
+    name = "chexprompt"
+    display_name = "CheXprompt"
+    measures = "errors per report, and the fraction of reports without errors"
+    scores: Mapping[str, Score] = _scores("chexprompt")
+    main_scores = ("chexprompt_errors",)
+    cost = "a response of up to 128 tokens"
+    source = "LLaVA-Rad (microsoft/chexprompt); MAIRA-2, table D.1"
+    parameters: Mapping[str, Any] = {"temperature": 0, "top_p": 0.9, "max_tokens": 128}
+
+    def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
+        """Build the system message, and one message with instructions, examples and reports. See `LLMMetric`."""
+        return ChatRequest(
+            (("user", fill_prompt(load_prompt("chexprompt"), reference=reference, candidate=candidate)),),
+            lambda text: ErrorCounts.model_validate(parse_error_lists(text)),
+            prefix=PromptPrefix([("system", load_prompt("chexprompt_system"))]),
+        )
+
+    def compute_scores(self, response: ErrorCounts) -> Mapping[str, float]:
+        """Compute the numbers of errors, and whether the report is free of errors."""
+        counts = response.model_dump()
+        significant = sum(counts["significant"].values())
+        errors = significant + sum(counts["insignificant"].values())
+        return {
+            f"{self.name}_errors": errors,
+            f"{self.name}_significant": significant,
+            f"{self.name}_error_free": 0.0 if errors else 100.0,
+            f"{self.name}_significant_error_free": 0.0 if significant else 100.0,
+        }
+
+    def record(self, response: ErrorCounts) -> Mapping[str, Any]:
+        """Return the counts by letter."""
+        return response.model_dump()
+
+
+class CheXpromptJson(CheXprompt):
+    """CheXprompt with a shorter prompt of this project, without examples, and a response in JSON.
+
+    Its scores are comparable with each other, not with published ones.
+    """
+
+    name = "chexprompt_json"
+    display_name = "CheXprompt, JSON"
+    measures = "errors per report as in CheXprompt, with a prompt of this project"
+    scores: Mapping[str, Score] = _scores("chexprompt_json")
+    main_scores = ("chexprompt_json_errors",)
+    cost = "a response"
+    source = "our prompt; MAIRA-2, table D.1"
+    is_variant = True
+    parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 1024}
+
+    def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
+        """Build a system message with the instructions, and a user message with the reports. See `LLMMetric`."""
+        content = f"Reference report:\n{reference}\n\nCandidate report:\n{candidate}"
+        return structured_request(
+            (("user", content),),
+            ErrorCounts,
+            lambda counts: counts,
+            parse_error_counts,
+            prefix=PromptPrefix([("system", load_prompt("chexprompt_json"))]),
+        )
+
+
+def parse_error_counts(text: str) -> ErrorCounts:
+    """Parse a response that does not follow the JSON schema: other JSON, or GREEN's notation.
+
+    Raises:
+        ValueError: a count is missing or invalid.
+    """
+    sections = parse_sections(text)
+    # In text, the next section shows that a section is complete. JSON must have all keys of the prompt.
+    is_json = not all(isinstance(body, str) for body in sections.get("significant", ()))
+    errors = {
+        "significant": parse_errors(sections, "significant", complete=is_json),
+        "insignificant": parse_errors(sections, "insignificant", complete=True),
+    }
+    return ErrorCounts.model_validate(
+        {kind: dict(zip(ERROR_CATEGORIES, errors[kind].counts, strict=True)) for kind in errors}
+    )

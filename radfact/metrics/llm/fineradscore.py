@@ -1,0 +1,152 @@
+"""FineRadScore: the fewest line corrections from candidate to reference, graded by clinical severity."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, get_args
+
+from radfact.errors import ErrorCode, InputError
+from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
+from radfact.metrics.llm.llm_metric import LLMMetric, load_prompt
+from radfact.metrics.llm.responses.corrections import Corrections, parse_corrections
+from radfact.metrics.protocol import Score
+
+REPROMPTS = 5
+"""Repairs of a malformed response. Source: FineRadScore, section 5."""
+
+Examples = Literal["turns", "prompt", "none"]
+"""How the published examples are sent: as turns of the conversation, within the instructions, or not at all."""
+
+# The paper prints a space where this accepts any whitespace: a line break after a full stop also ends a line.
+_LINE_END = re.compile(r"(?<!\d)\.(?!\d|$)\s")
+_EXAMPLE = re.compile(
+    r"Generated Text: (?P<lines>.*?)\n\nGround Truth Text: (?P<reference>.*?)\n\nCorrections:\n(?P<corrections>.*?)\n"
+    r"(?=\nExample|\Z)",
+    re.DOTALL,
+)
+
+
+def split_lines(report: str) -> tuple[str, ...]:
+    """Split a report into the lines that corrections refer to; each keeps its full stop, as in the published examples.
+
+    A full stop after a digit or without whitespace after it, as in "3:05 p.m.", ends no line. Two full stops become
+    one, as in the authors' code.
+
+    Source: FineRadScore, appendix A.
+    """
+    lines, start = [], 0
+    report = report.strip()
+    for match in _LINE_END.finditer(report):
+        lines.append(report[start : match.end()])
+        start = match.end()
+    return tuple(line.strip().replace("..", ".") for line in (*lines, report[start:]) if line.strip(" ."))
+
+
+@cache
+def _example_turns() -> tuple[Message, ...]:
+    """Return the five published examples as turns of a conversation; a response is JSON on one line.
+
+    Source: FineRadScore, appendix A.2, and the authors' code.
+    """
+    turns: list[Message] = []
+    for example in _EXAMPLE.finditer(load_prompt("fineradscore_few_shot")):
+        query = _query(" ".join(example["lines"].split("\n")), example["reference"])
+        turns += [("user", query), ("assistant", json.dumps(json.loads(example["corrections"])))]
+    return tuple(turns)
+
+
+def _query(numbered_lines: str, reference: str) -> str:
+    return f"Generated Text: {numbered_lines} \n \n Ground Truth Text: {reference}"
+
+
+class FineRadScore(LLMMetric[Corrections]):
+    """FineRadScore by its published prompt with five examples, or zero-shot.
+
+    The severity of a correction is 1 (not actionable, or an invalid comparison), 2 (actionable nonurgent), 3 (urgent)
+    or 4 (emergent). `fineradscore` is the sum of the severities, `fineradscore_max` their maximum and
+    `fineradscore_lines` the number of corrections; all are 0 if nothing is corrected.
+
+    Instructions and examples are worded as in the paper. By default the conversation is that of the authors' code for
+    GPT-4: the instructions as the system message, each example as a user's and an assistant's turn, then the reports;
+    without examples, one user message. The authors' code has more spaces in instructions and examples, and uses the
+    models' default temperature.
+
+    Source: FineRadScore, sections 6.4 and 8, and appendix A.
+    """
+
+    name = "fineradscore"
+    display_name = "FineRadScore"
+    measures = "severity of the corrections that a candidate needs, line by line"
+    scores: Mapping[str, Score] = {
+        "fineradscore": Score("lower", "sum of the severities, 0 to 4 a line", "severity sum"),
+        "fineradscore_max": Score("lower", "maximum of the severities", "0 to 4"),
+        "fineradscore_lines": Score("lower", "number of corrections", "corrections"),
+    }
+    cost = "a response as long as the corrected report"
+    source = "FineRadScore, appendix A"
+    parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 4096}
+
+    def __init__(self, client: ChatClient, *, examples: Examples = "turns") -> None:
+        """Take the client and the prompt.
+
+        Args:
+            client: client of the model.
+            examples: "turns" sends the published examples as turns of the conversation, "prompt" as the paper prints
+                them, in one message with the instructions, and "none" omits them (appendix A.1).
+
+        Raises:
+            InputError: `examples` is none of these.
+        """
+        if examples not in get_args(Examples):
+            raise InputError(
+                f"expected one of {', '.join(get_args(Examples))}, found {examples!r}",
+                code=ErrorCode.INVALID_OPTION,
+                field="examples",
+            )
+        super().__init__(client)
+        self.examples = examples
+        instructions = load_prompt("fineradscore")
+        self._zero_shot = instructions + load_prompt("fineradscore_zero_shot") if examples == "none" else ""
+        messages: tuple[Message, ...] = ()
+        if examples == "turns":
+            messages = (("system", instructions), *_example_turns())
+        elif examples == "prompt":
+            messages = (("system", instructions + load_prompt("fineradscore_few_shot")),)
+        self._prefix = PromptPrefix(messages)
+
+    def request(self, candidate: str, reference: str) -> ChatRequest[Corrections]:
+        """Build the instructions, the examples and a last message with both reports. See `LLMMetric`."""
+        return self.request_for_lines(split_lines(candidate), reference)
+
+    def request_for_lines(self, lines: Sequence[str], reference: str) -> ChatRequest[Corrections]:
+        """Build the request for a candidate that is already split, such as one that radiologists have corrected.
+
+        Args:
+            lines: of the candidate.
+            reference: report.
+        """
+        numbered_lines = [f"[{index}] {line}" for index, line in enumerate(lines)]
+        if self.examples == "prompt":
+            joined = "\n".join(numbered_lines)
+            content = f"Generated Text: {joined}\n\nGround Truth Text: {reference}\n\nCorrections:"
+        else:
+            content = self._zero_shot + _query(" ".join(numbered_lines), reference)
+        return ChatRequest(
+            (("user", content),), lambda text: parse_corrections(text, lines), prefix=self._prefix, repairs=REPROMPTS
+        )
+
+    def compute_scores(self, response: Corrections) -> Mapping[str, float]:
+        """Compute sum, maximum and number of the severities."""
+        severities = response.severities
+        return {
+            "fineradscore": sum(severities),
+            "fineradscore_max": max(severities, default=0),
+            "fineradscore_lines": len(severities),
+        }
+
+    def record(self, response: Corrections) -> Mapping[str, Any]:
+        """Return the corrections and the corrected report."""
+        return response.as_record()

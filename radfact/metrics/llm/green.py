@@ -1,0 +1,96 @@
+"""GREEN: errors by category and matched findings, counted by a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from radfact.error_categories import ERROR_CATEGORIES
+from radfact.llm import ChatRequest
+from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
+from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment
+from radfact.metrics.protocol import Score
+
+
+def green_score(matched: int, significant: float, insignificant: float = 0.0, *, weight: float = 1.0) -> float:
+    """Compute weight x M / (weight x M + errors), which is 0 if nothing matches.
+
+    Args:
+        matched: number of matched findings, M.
+        significant: number of significant errors, with their weight.
+        insignificant: number of insignificant errors, with their weight.
+        weight: weight of the matched findings.
+
+    Source: GREEN, equation 1, is `green_score(M, S)`; VERT, appendix B.5, defines the general form.
+    """
+    return weight * matched / (weight * matched + significant + insignificant) if matched else 0.0
+
+
+def count_scores(prefix: str) -> dict[str, Score]:
+    """Return the scores that are counts: errors in all, by significance and by category, and matched findings."""
+    kinds = ("significant", "insignificant")
+    errors = [f"{prefix}_ec", *(f"{prefix}_{kind}" for kind in kinds)]
+    errors += [f"{prefix}_{kind}_{letter}" for kind in kinds for letter in ERROR_CATEGORIES]
+    scores = {name: Score("lower", "number of errors", "errors") for name in errors}
+    return {**scores, f"{prefix}_matched": Score("higher", "number of matched findings", "findings")}
+
+
+def compute_counts(prefix: str, assessment: Assessment) -> dict[str, float]:
+    """Return the values of `count_scores`.
+
+    Args:
+        prefix: of the names, such as "green".
+        assessment: parsed response of the model.
+    """
+    counts: dict[str, float] = {
+        f"{prefix}_ec": assessment.significant.total + assessment.insignificant.total,
+        f"{prefix}_matched": assessment.matched,
+    }
+    for kind, errors in (("significant", assessment.significant), ("insignificant", assessment.insignificant)):
+        counts[f"{prefix}_{kind}"] = errors.total
+        by_letter = zip(ERROR_CATEGORIES, errors.counts, strict=True)
+        counts |= {f"{prefix}_{kind}_{letter}": count for letter, count in by_letter}
+    return counts
+
+
+class Green(LLMMetric[Assessment]):
+    """GREEN with GREEN-EC, GREEN-F1 and the weighted form, all from one response; long reports are not cut.
+
+    With M matched findings, S significant and I insignificant errors: `green` = M / (M + S), `green_ec` = S + I,
+    `green_f1` = 2M / (2M + S) and `green_weighted` = M / (M + 2S + 0.5I); 0 if M is 0. The prompt is the one that the
+    published GREEN models are tuned to.
+
+    Source: GREEN, equation 1, section 3.1.2 and appendix A.1; VERT, appendix B.
+    """
+
+    name = "green"
+    display_name = "GREEN"
+    measures = "matched findings against significant errors of six kinds"
+    scores: Mapping[str, Score] = {
+        "green": Score("higher", "M / (M + S)"),
+        "green_f1": Score("higher", "2M / (2M + S)"),
+        "green_weighted": Score("higher", "M / (M + 2S + 0.5I)"),
+        **count_scores("green"),
+    }
+    cost = "a response of up to 2,048 tokens"
+    source = "GREEN; VERT, appendix B"
+    parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 2048}
+
+    def request(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
+        """Build the prompt as the only message. See `LLMMetric`."""
+        content = fill_prompt(load_prompt("green"), reference=reference, candidate=candidate)
+        return ChatRequest((("user", content),), parse_assessment)
+
+    def compute_scores(self, response: Assessment) -> Mapping[str, float]:
+        """Compute the scores and counts of an assessment."""
+        matched, significant, insignificant = response.matched, response.significant.total, response.insignificant.total
+        return {
+            "green": green_score(matched, significant),
+            "green_f1": green_score(matched, significant, weight=2),
+            "green_weighted": green_score(matched, 2 * significant, 0.5 * insignificant),
+            **compute_counts("green", response),
+        }
+
+    def record(self, response: Assessment) -> Mapping[str, Any]:
+        """Return explanation, errors and findings."""
+        return response.as_record()

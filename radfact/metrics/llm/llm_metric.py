@@ -1,0 +1,114 @@
+"""Base class of the metrics that query a language model once per pair."""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from typing import Any, Generic, TypeVar
+
+from radfact.errors import Failure
+from radfact.llm import ChatClient, ChatRequest
+from radfact.llm.plan import RequestPlan, plan_requests
+from radfact.metrics.protocol import Metric, MetricResult, Requirements
+from radfact.records import TextPair
+
+ResponseT = TypeVar("ResponseT")
+
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+@cache
+def load_prompt(name: str, package: str = "radfact.metrics.llm") -> str:
+    """Return a prompt exactly as it is sent, with unfilled slots.
+
+    Args:
+        name: of the file in `prompts/`, without ".txt".
+        package: whose `prompts/` folder is read.
+    """
+    return (resources.files(package) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def fill_prompt(template: str, **slots: str) -> str:
+    """Fill the slots `{name}` of a prompt; all other braces stay as they are."""
+    return _SLOT.sub(lambda match: slots.get(match[1], match[0]), template)
+
+
+class LLMMetric(Metric, Generic[ResponseT]):
+    """A metric that sends one request per pair and computes all its scores from the response.
+
+    The model sees a narrative as it is, and a grounded report as its sentences joined by spaces. A pair without a valid
+    response scores NaN.
+    """
+
+    requirements = Requirements(judge="model")
+
+    def __init__(self, client: ChatClient) -> None:
+        """Take the client of the model."""
+        self.client = client
+
+    @abstractmethod
+    def request(self, candidate: str, reference: str) -> ChatRequest[ResponseT]:
+        """Build the request for a pair.
+
+        Args:
+            candidate: report.
+            reference: report.
+        """
+
+    @abstractmethod
+    def compute_scores(self, response: ResponseT) -> Mapping[str, float]:
+        """Compute the scores of a pair by name."""
+
+    @abstractmethod
+    def record(self, response: ResponseT) -> Mapping[str, Any]:
+        """Return a response as JSON values, for a person to read."""
+
+    def query(self, pairs: Sequence[TextPair]) -> list[ResponseT | Failure]:
+        """Query the model about each pair.
+
+        Raises:
+            RunError: the server refuses the key or the model, cannot be reached, or refuses every request.
+        """
+        return self.client.complete_all(self.requests(pairs))
+
+    def plan(self, pairs: Sequence[TextPair]) -> dict[str, RequestPlan]:
+        """Count the requests for pairs. See `Metric`."""
+        return {self.name: plan_requests(self.client, self.requests(pairs))[0]}
+
+    def requests(self, pairs: Sequence[TextPair]) -> list[ChatRequest[ResponseT]]:
+        """Build the requests for pairs, whose errors show no word of the reports and of the context."""
+        return [replace(self.pair_request(pair), reports=_private_texts(pair)) for pair in pairs]
+
+    def pair_request(self, pair: TextPair) -> ChatRequest[ResponseT]:
+        """Build the request for a pair; a metric that uses the context of the patient overrides it."""
+        return self.request(pair.candidate, pair.reference)
+
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
+        """Score pairs; a pair without a valid response is NaN, with the reason.
+
+        Raises:
+            RunError: see `query`.
+        """
+        before = self.client.usage_counter.as_dict()
+        responses = self.query(pairs)
+        usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}
+        rows = [{} if isinstance(response, Failure) else self.compute_scores(response) for response in responses]
+        return MetricResult(
+            {name: [row.get(name, math.nan) for row in rows] for name in self.scores},
+            details=[{} if isinstance(response, Failure) else self.record(response) for response in responses],
+            failures={
+                index: response.reason for index, response in enumerate(responses) if isinstance(response, Failure)
+            },
+            usage=usage,
+        )
+
+
+def _private_texts(pair: TextPair) -> tuple[str, ...]:
+    context = pair.context
+    age = "" if context.age is None else f"{context.age:g}"
+    return pair.candidate, pair.reference, context.indication or "", context.comparison or "", age

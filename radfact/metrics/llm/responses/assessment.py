@@ -1,0 +1,360 @@
+"""Parser of GREEN's and VERT's notation: errors by significance and category, matched findings, overall score."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from radfact.error_categories import ERROR_CATEGORIES
+from radfact.llm.response_text import bodies, read_data, strip_reasoning
+from radfact.metrics.llm.responses.accuracy_score import SCORE_TITLE, parse_accuracy_score
+from radfact.metrics.llm.responses.counts import COUNT_KEYS, ZERO, CountedItems, parse_count, states_none, strip_markup
+
+T = TypeVar("T")
+
+Section = Literal["explanation", "significant", "insignificant", "matched", "score"]
+Sections = Mapping[Section, Sequence[Any]]
+"""Contents of the sections: text, or values if the response is JSON. A section may occur more than once."""
+
+SECTION_TITLES: Mapping[Section, str] = {
+    "explanation": "[Explanation]",
+    "significant": "[Clinically Significant Errors]",
+    "insignificant": "[Clinically Insignificant Errors]",
+    "matched": "[Matched Findings]",
+    "score": SCORE_TITLE,
+}
+
+_SECTION_NAMES: Mapping[Section, str] = {
+    "explanation": r"explanation",
+    "significant": r"(?:clinically[\s_-]+)?significant[\s_-]+errors?",
+    "insignificant": r"(?:clinically[\s_-]+)?insignificant[\s_-]+errors?",
+    "matched": r"(?:number\s+of\s+)?match(?:ed|ing)[\s_-]+findings?",
+    "score": r"(?:overall[\s_-]+)?(?:accuracy[\s_-]+)?score",
+}
+_ANY_SECTION = "|".join(f"(?P<{section}>{name})" for section, name in _SECTION_NAMES.items())
+_BRACKETED_HEADER = re.compile(rf"^\W*\[\s*(?:{_ANY_SECTION})\s*\]\s*[:：]?(?P<rest>.*)$", re.IGNORECASE)
+_BARE_HEADER = re.compile(
+    rf"^\W*(?:\d[.)]\s*)?(?:{_ANY_SECTION})\s*(?:[:：](?P<rest>.*)|(?P<count>\(\d+\).*)|)$", re.IGNORECASE
+)
+_INLINE_HEADER = re.compile(rf"(?<=\S)[ \t]*(?=\[\s*(?:{'|'.join(_SECTION_NAMES.values())})\s*\]\W*:)", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"<(?:the number of|error|finding|explanation|count)\b", re.IGNORECASE)
+
+_CATEGORY_NAMES = {
+    "a": r"false (?:report|prediction|finding)",
+    "b": r"(?:missing|missed) (?:a )?finding|omission of (?:a )?finding",
+    "c": r"misidentification|incorrect (?:anatomic(?:al)? )?location",
+    "d": r"misassessment|incorrect severity",
+    "e": r"mention(?:ing)? (?:of )?(?:a )?comparison",
+    "f": r"(?:omitting|omission of) (?:a )?comparison",
+}
+_ANY_CATEGORY = "|".join(_CATEGORY_NAMES.values())
+_CATEGORY = re.compile("|".join(f"(?P<{letter}>{name})" for letter, name in _CATEGORY_NAMES.items()), re.IGNORECASE)
+_LETTER = re.compile(r"^[-•\s]*(?:\(([a-f])\)|([a-f])[.)](?=\s))\s*:?\s*", re.IGNORECASE)
+_LETTER_IN_TEXT = re.compile(r"(?<!\w)\(([a-f])\)")
+_DIGIT = re.compile(r"^[-•\s]*\(([1-6])\)\s*")
+_LIST_NUMBER = re.compile(r"^[-•\s]*(?:\(?\d[.)]\s*)?")
+_A_COUNT = r"(?:[0-9]{1,2}(?![0-9])(?!\.[0-9])|no\b|none\b|zero\b|one\b|two\b|three\b)"
+_INLINE_CATEGORY = re.compile(
+    rf"(?<=\S)[ \t]+(?=(?:\([a-f1-6]\)|[a-f]\))\s+(?:{_ANY_CATEGORY})[^:;\n]{{0,70}}:\W*{_A_COUNT})|"
+    rf"(?<=[^\s)\-•])(?<![0-9]\.)[ \t]+(?=(?:{_ANY_CATEGORY})[^:;\n]{{0,70}}:\W*{_A_COUNT})|"
+    rf"(?<=\S)[ \t]+(?=\([b-f2-6]\)\s+(?:{_A_COUNT}|[A-Z][^:;\n]{{5,90}}:\W*{_A_COUNT}))",
+    re.IGNORECASE,
+)
+_CATEGORY_KEYS = ("category", "type", "error_type", "error type", "name", "letter")
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryErrors:
+    """Errors of one significance: counts and explanations of the categories (a) to (f)."""
+
+    counts: tuple[int, ...]
+    explanations: tuple[tuple[str, ...], ...]
+
+    @property
+    def total(self) -> int:
+        """Number of errors of all categories."""
+        return sum(self.counts)
+
+    def as_record(self) -> dict[str, Any]:
+        """Count and explanations by letter, without categories that have no error."""
+        return {
+            letter: {"count": count, "errors": list(explanations)}
+            for letter, count, explanations in zip(ERROR_CATEGORIES, self.counts, self.explanations, strict=True)
+            if count
+        }
+
+
+NO_ERRORS = CategoryErrors((0,) * len(ERROR_CATEGORIES), ((),) * len(ERROR_CATEGORIES))
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """A model's assessment of a candidate; `score` is the overall accuracy in [0, 1], NaN if not requested."""
+
+    significant: CategoryErrors
+    insignificant: CategoryErrors
+    matched: int
+    findings: tuple[str, ...] = ()
+    explanation: str = ""
+    score: float = math.nan
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the assessment as JSON values."""
+        record: dict[str, Any] = {
+            "explanation": self.explanation,
+            "significant": self.significant.as_record(),
+            "insignificant": self.insignificant.as_record(),
+            "matched": {"count": self.matched, "findings": list(self.findings)},
+        }
+        return record if math.isnan(self.score) else record | {"score": self.score}
+
+
+def parse_assessment(text: str, *, requires_score: bool = False) -> Assessment:
+    """Parse a response in GREEN's or VERT's notation.
+
+    Bold, lower-case or run-on headers, missing full stops, blank lines, lists, tables and JSON are accepted; whatever
+    can be read in two ways is not.
+
+    Args:
+        text: the response.
+        requires_score: whether the response must have an overall accuracy score.
+
+    Raises:
+        ValueError: a section or a count is missing, or stated twice and differently.
+    """
+    sections = parse_sections(text)
+    significant = parse_errors(sections, "significant")
+    insignificant = parse_errors(sections, "insignificant")
+    matched = _parse_unique(sections, "matched", _parse_matched)
+    score = _parse_unique(sections, "score", parse_accuracy_score) if requires_score else math.nan
+    explanation = next((body for body in sections.get("explanation", ()) if isinstance(body, str)), "").strip()
+    return Assessment(significant, insignificant, matched.count, matched.items, explanation, score)
+
+
+def _parse_matched(body: Any) -> CountedItems:
+    try:
+        return parse_count(body)
+    except ValueError as error:
+        raise ValueError(f"{SECTION_TITLES['matched']} {error}") from None
+
+
+def _parse_unique(sections: Sections, section: Section, parse: Callable[[Any], T]) -> T:
+    """Parse a section; if it occurs twice, both must state the same."""
+    if not sections.get(section):
+        raise ValueError(f"it has no section {SECTION_TITLES[section]}")
+    values = [parse(body) for body in sections[section]]
+    if any(value != values[0] for value in values):
+        raise ValueError(f"it has {len(values)} sections {SECTION_TITLES[section]} that differ; give one")
+    return values[0]
+
+
+def parse_sections(text: str) -> Sections:
+    """Divide a response into its sections.
+
+    Raises:
+        ValueError: it has no section.
+    """
+    response = strip_reasoning(text)
+    if text.strip() and not response.strip():
+        raise ValueError("it ends before the answer begins; think less")
+    for body in bodies(text):
+        has_headers = any(_BRACKETED_HEADER.match(strip_markup(line)) for line in body.splitlines())
+        start, end = body.find("{"), body.rfind("}")
+        if start >= 0 and not has_headers and (sections := _json_sections(read_data(body[start : end + 1]))):
+            return sections
+    lines = _INLINE_HEADER.sub("\n", response).splitlines()
+    sections = _text_sections([strip_markup(line) for line in lines if not line.lstrip().startswith("```")])
+    if not sections:
+        raise ValueError(f"it has none of the headers {', '.join(list(SECTION_TITLES.values())[1:4])}")
+    return sections
+
+
+def _json_sections(data: Any) -> dict[Section, list[Any]]:
+    if not isinstance(data, dict):
+        return {}
+    sections: dict[Section, list[Any]] = {}
+    for key, value in data.items():
+        if match := _BRACKETED_HEADER.match(str(key)) or _BARE_HEADER.match(str(key)):
+            sections.setdefault(_section_of(match), []).append(value)
+    if sections.keys() & {"significant", "insignificant", "matched"}:
+        return sections
+    inner = [part for value in data.values() if (part := _json_sections(value))]
+    return inner[0] if len(inner) == 1 else {}
+
+
+def _text_sections(lines: Sequence[str]) -> dict[Section, list[Any]]:
+    bracketed = {_section_of(match) for line in lines if (match := _BRACKETED_HEADER.match(line))}
+    sections: dict[Section, list[list[str]]] = {}
+    body: list[str] = []
+    for line in lines:
+        match = _BRACKETED_HEADER.match(line)
+        if match is None and (match := _BARE_HEADER.match(line)):
+            section = _section_of(match)
+            is_prose = section in bracketed or (section == "score" and "matched" not in sections)
+            # Each error may have an explanation of its own.
+            is_detail = section == "explanation" and not sections.keys().isdisjoint(("significant", "insignificant"))
+            match = None if is_prose or is_detail else match
+        if match is None:
+            body.append(line)
+            continue
+        groups = match.groupdict()
+        body = [groups.get("rest") or groups.get("count") or ""]
+        sections.setdefault(_section_of(match), []).append(body)
+    # Leading spaces are kept: they tell the level of the first line in its list.
+    texts = {section: ["\n".join(body).rstrip() for body in occurrences] for section, occurrences in sections.items()}
+    filled = {section: [text for text in texts[section] if not _PLACEHOLDER.search(text)] for section in texts}
+    return {section: bodies for section, bodies in filled.items() if bodies}
+
+
+def _section_of(match: re.Match[str]) -> Section:
+    return next(section for section in SECTION_TITLES if match[section] is not None)
+
+
+def parse_errors(
+    sections: Sections, section: Literal["significant", "insignificant"], *, complete: bool = False
+) -> CategoryErrors:
+    """Parse the errors of one significance.
+
+    Args:
+        sections: sections of the response.
+        section: which significance.
+        complete: whether all categories are required. Otherwise a category that is not listed has no errors, which is
+            safe only if another section follows and shows that the response was not cut off.
+
+    Raises:
+        ValueError: the section or a count is missing, or stated twice and differently.
+    """
+    return _parse_unique(sections, section, lambda body: _parse_errors(body, SECTION_TITLES[section], complete))
+
+
+def _parse_errors(body: Any, title: str, complete: bool) -> CategoryErrors:
+    entries = list(_text_entries(body) if isinstance(body, str) else _json_entries(body))
+    if not entries:
+        if states_none(body) if isinstance(body, str) else body in ({}, []) and not complete:
+            return NO_ERRORS
+        raise ValueError(f"{title} has no lines (a) to (f)")
+    letters = {letter for letter, _ in entries}
+    errors: dict[str, CountedItems] = {}
+    for letter, value in entries:
+        texts = value if isinstance(value, list) else [value]
+        if any(_contains_category(text, letters) for text in texts if isinstance(text, str)):
+            raise ValueError(f"{title} has several categories in one line; give each its own")
+        try:
+            counted = parse_count(value, name=ERROR_CATEGORIES[letter], may_be_empty=isinstance(body, str))
+        except ValueError as error:
+            raise ValueError(f"({letter}) of {title} {error}") from None
+        if errors.setdefault(letter, counted) != counted:
+            raise ValueError(f"{title} has ({letter}) twice; give each category one line with the number of its errors")
+    missing = [f"({letter})" for letter in ERROR_CATEGORIES if letter not in errors]
+    if complete and missing:
+        raise ValueError(f"{title} has no {', '.join(missing)}; give all six categories")
+    by_category = [errors.get(letter, ZERO) for letter in ERROR_CATEGORIES]
+    return CategoryErrors(
+        tuple(counted.count for counted in by_category), tuple(counted.items for counted in by_category)
+    )
+
+
+def _contains_category(text: str, letters: set[str]) -> bool:
+    """Return whether an entry contains another category that has no entry of its own and would be lost."""
+    names = [name.lower() for letter, name in ERROR_CATEGORIES.items() if letter not in letters]
+    has_name = any(text.lower().find(name, 1) > 0 for name in names)
+    return has_name or any(letter not in letters for letter in _LETTER_IN_TEXT.findall(text))
+
+
+def _text_entries(body: str) -> Iterator[tuple[str, str]]:
+    """Yield the letter of each category of a section and the text that follows it."""
+    lines = _INLINE_CATEGORY.sub("\n", body).splitlines()
+    match_category = _match_letter if any(map(_LETTER.match, lines)) else _match_name
+    letter, entry = "", list[str]()
+    for line in lines:
+        match = match_category(line)
+        if match is None:
+            entry.append(line)
+            continue
+        if letter:
+            yield letter, "\n".join(entry)
+        letter, entry = match[0], [match[1]]
+    if letter:
+        yield letter, "\n".join(entry)
+
+
+def _match_letter(line: str) -> tuple[str, str] | None:
+    match = _LETTER.match(line)
+    return None if match is None else ((match[1] or match[2]).lower(), line[match.end() :])
+
+
+def _match_name(line: str) -> tuple[str, str] | None:
+    text = _LIST_NUMBER.sub("", line)
+    if match := _CATEGORY.match(text):
+        return str(match.lastgroup), text
+    if match := _DIGIT.match(line):
+        return "abcdef"[int(match[1]) - 1], line[match.end() :]
+    return None
+
+
+def _json_entries(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the letter of each category of a JSON section and its value.
+
+    A list may hold categories with counts, or single errors with their categories; errors of a category are joined.
+    """
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        entries: list[tuple[str, Any]] = [*_text_entries("\n".join(map(strip_markup, value)))]
+    else:
+        items = value.items() if isinstance(value, dict) else map(_json_item, value) if isinstance(value, list) else ()
+        entries = [(_letter_of(key), item) for key, item in items]
+    if not isinstance(value, list) or len(entries) != len(value) or not all(_is_error(*entry) for entry in entries):
+        yield from entries
+        return
+    for letter in dict.fromkeys(letter for letter, _ in entries):
+        yield letter, [_error_text(letter, error) for category, error in entries if category == letter]
+
+
+def _json_item(item: Any) -> tuple[Any, Any]:
+    """Return the category of a list item and the rest of the item."""
+    if isinstance(item, dict):
+        for key in _CATEGORY_KEYS:
+            if key in item:
+                return item[key], {name: value for name, value in item.items() if name != key}
+        if len(item) == 1:
+            return next(iter(item.items()))
+    return item, None
+
+
+def _letter_of(key: Any) -> str:
+    name = strip_markup(str(key)).strip()
+    if name.lower() in ERROR_CATEGORIES:
+        return name.lower()
+    match = _match_letter(f"{name} ") or _match_name(name)
+    if match is None:
+        raise ValueError(f"'{name:.80}' is none of the categories (a) to (f)")
+    return match[0]
+
+
+def _is_error(letter: str, item: Any) -> bool:
+    """Return whether an item describes one error, without a number of errors."""
+    if isinstance(item, dict):
+        texts = [text for key, text in item.items() if str(key).lower() not in COUNT_KEYS and isinstance(text, str)]
+        return 0 < len(texts) == len(item) and not any(_has_count(text, "errors") for text in texts)
+    return isinstance(item, str) and (not _without_category(item) or not _has_count(item, ERROR_CATEGORIES[letter]))
+
+
+def _has_count(text: str, name: str) -> bool:
+    try:
+        parse_count(text, name=name, may_be_empty=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _without_category(text: str) -> str:
+    return (text.partition(":")[2] if _CATEGORY.match(text) else text).strip(" .-–—\n")
+
+
+def _error_text(letter: str, error: Any) -> Any:
+    text = error if isinstance(error, dict) else _without_category(error)
+    if not text:
+        raise ValueError(f"({letter}) has neither a number nor an error; write the number of its errors first")
+    return text

@@ -1,0 +1,78 @@
+"""Parser of CheXprompt's response format: a list of pairs for each significance, such as [(A, 1), (B, 0), ...]."""
+
+from __future__ import annotations
+
+import re
+
+from radfact.error_categories import ERROR_CATEGORIES
+from radfact.llm.response_text import strip_reasoning
+from radfact.metrics.llm.responses.counts import strip_markup
+
+_KINDS = ("significant", "insignificant")
+_HEADER = re.compile(
+    r"number\s+of\s+clinically\s+(?P<kind>significant|insignificant)\s+errors\s+by\s+type[\"']?\s*:", re.IGNORECASE
+)
+_FENCE = re.compile(r"^[ \t]*```[\w-]*[ \t]*$", re.MULTILINE)
+_QUOTE = r"[\"'“”‘’]?"
+_PAIR = re.compile(
+    rf"[\s,;()\[\]{{}}•-]*{_QUOTE}(?P<letter>[A-Z]){_QUOTE}\s*[,:=]\s*{_QUOTE}(?P<count>[0-9]{{1,2}}){_QUOTE}"
+    r"(?!\w|\.[0-9]|\s*[/%])",
+    re.IGNORECASE,
+)
+_END_OF_LIST = re.compile(r"[^\w\n]*(?:\n|\Z)")
+_PAIR_IN_TEXT = re.compile(
+    rf"(?:[(\[]\s*{_QUOTE}[A-F]{_QUOTE}\s*,|(?<!\w)[A-F]{_QUOTE}\s*[:=])\s*{_QUOTE}[0-9]", re.IGNORECASE
+)
+
+
+def parse_error_lists(text: str) -> dict[str, dict[str, int]]:
+    """Parse the numbers of significant and insignificant errors by letter.
+
+    Each list follows its header and contains each of the letters A to F once, in any order. Other or missing brackets,
+    quotation marks, Markdown and code fences are accepted. Text may follow a list on a new line, or after the word
+    "Explanation".
+
+    The parser of the authors' code accepts incomplete lists: a missing letter counts as no error, the last of two
+    counts of a letter is used, and negative counts and unknown letters are kept. Here, all of these are errors.
+
+    Source: the authors' code of CheXprompt.
+
+    Raises:
+        ValueError: a list or a count is missing or invalid, or there are two different ones.
+    """
+    response = _FENCE.sub("", strip_reasoning(text))
+    response = "\n".join(strip_markup(line) for line in response.splitlines())
+    headers = list(_HEADER.finditer(response))
+    starts = [*(header.start() for header in headers), len(response)]
+    lists: dict[str, dict[str, int]] = {}
+    for header, end in zip(headers, starts[1:], strict=True):
+        kind = header["kind"].lower()
+        counts = _parse_list(response[header.end() : end], kind)
+        if lists.setdefault(kind, counts) != counts:
+            raise ValueError(f"it has two lists of clinically {kind} errors that differ; give one")
+    for kind in _KINDS:
+        if kind not in lists:
+            raise ValueError(f"it has no line 'Number of clinically {kind} errors by type: [(A, n_A), ...]'")
+    return lists
+
+
+def _parse_list(body: str, kind: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    position = 0
+    while match := _PAIR.match(body, position):
+        letter = match["letter"].lower()
+        if letter not in ERROR_CATEGORIES or letter in counts:
+            problem = "twice" if letter in counts else "which is not one of A to F"
+            raise ValueError(f"the list of clinically {kind} errors has {letter.upper()} {problem}")
+        counts[letter] = int(match["count"])
+        position = match.end()
+    missing = [letter.upper() for letter in ERROR_CATEGORIES if letter not in counts]
+    if missing:
+        raise ValueError(
+            f"the list of clinically {kind} errors has no count of {', '.join(missing)}; "
+            "write it as [(A, n_A), (B, n_B), (C, n_C), (D, n_D), (E, n_E), (F, n_F)]"
+        )
+    rest = body[position:].partition("Explanation")[0]
+    if not _END_OF_LIST.match(rest) or _PAIR_IN_TEXT.search(rest):
+        raise ValueError(f"expected the list of clinically {kind} errors alone, found more text after it")
+    return counts

@@ -1,0 +1,317 @@
+"""RadFact: which sentences of each report follow from the other one, and where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from radfact.errors import ErrorCode, Failure, RunError
+from radfact.io.jsonl import CompressedRows
+from radfact.judges import Judge, Splitter, default_splitter, load_splitter
+from radfact.judges.callables import as_judge, as_splitter
+from radfact.judges.offline import OfflineJudge, count_unread
+from radfact.judges.positions import locate_removed
+from radfact.judges.protocol import (
+    EntailmentQuery,
+    ExplainingSplitter,
+    PlanningJudge,
+    PlanningSplitter,
+    Verdict,
+    flatten_split,
+    query_judge,
+)
+from radfact.llm.plan import RequestPlan
+from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
+from radfact.metrics.radfact.options import ScoringOptions
+from radfact.metrics.radfact.scores import F1_PARTS, PARTS, POLICY_F1_PARTS, POLICY_SCORES, SCORES, Side, SplitPair
+from radfact.records import Pair, Report, Sentence, narratives
+from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
+from radfact.statistics.clusters import Clusters
+from radfact.statistics.significance import f1_counts, f1_from_counts
+
+if TYPE_CHECKING:
+    from radfact.judges.callables import JudgeFunction
+    from radfact.metrics.resources import MetricResources
+
+_MEASURES = {
+    "logical": "entailed sentences among all",
+    "grounding": "sentences entailed logically and spatially among the entailed ones with boxes",
+    "spatial": "sentences entailed logically and spatially among those with boxes",
+}
+_POLICIES = {
+    "positive": "entailed sentences among those with a finding",
+    "negative": "entailed sentences among denials and normal statements",
+    "implied": "entailed sentences and denials that the other report does not contradict, among all",
+}
+_F1_PARTS = {**F1_PARTS, **POLICY_F1_PARTS}
+
+SplitReports = Mapping[str, Sequence[str] | Failure]
+"""Sentences of each distinct narrative."""
+
+
+class RadFactMetric(Metric):
+    """RadFact: logical, grounding and spatial precision, recall and F1 of sentences, by the verdicts of a judge.
+
+    Source: MAIRA-2, appendix C.
+    """
+
+    name = "radfact"
+    display_name = "RadFact"
+    measures = "fraction of sentences entailed by the other report, and correctly grounded"
+    scores: Mapping[str, Score] = {
+        **{name: Score("higher", _MEASURES[name.rpartition("_")[0]]) for name in SCORES},
+        **{name: Score("higher", _POLICIES[name.rpartition("_")[2]]) for name in POLICY_SCORES},
+    }
+    main_scores = ("logical_f1",)
+    reads = "sentences"
+    requirements = Requirements(judge="any")
+    cost = "one query per sentence, and two splits of a narrative"
+    source = "MAIRA-2, appendix C"
+    pooled: Mapping[str, CountsFunction] = dict.fromkeys(_F1_PARTS, f1_from_counts)
+    box_scores = frozenset(name for name in SCORES if not name.startswith("logical"))
+    worst_values: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
+
+    def __init__(
+        self,
+        judge: Judge | JudgeFunction,
+        splitter: Splitter | Callable[[str], Sequence[str]] | None = None,
+        **options: Any,
+    ) -> None:
+        """Set judge, splitter and options.
+
+        Args:
+            judge: decides the entailment queries; a function of (premises, hypothesis) is wrapped.
+            splitter: splits narratives into sentences; by default the judge's model does, or the offline rules.
+            options: fields of `radfact.metrics.radfact.options.ScoringOptions`.
+
+        Raises:
+            InputError: an option, the judge or the splitter is not valid.
+        """
+        self.judge = as_judge(judge)
+        self.splitter = None if splitter is None else as_splitter(splitter)
+        self.options = ScoringOptions(**options)
+        self._removed: dict[str, list[dict[str, Any]]] = {}
+
+    @classmethod
+    def create(cls, resources: MetricResources, **options: Any) -> Self:
+        """Create the metric with the judge and the splitter of a run, and further scoring options."""
+        return cls(*resources.entailment(), **{**resources.radfact, **options})
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that changes a score."""
+        splitter = None if self.splitter is None else self.splitter.describe()
+        return {"judge": self.judge.describe(), "splitter": splitter, "options": self.options.model_dump()}
+
+    def plan(self, pairs: Sequence[Pair]) -> dict[str, RequestPlan]:
+        """Count the requests to splitter and judge.
+
+        Narratives without a cached response of a splitter are split by the offline rules, to estimate the queries.
+
+        Args:
+            pairs: as for `score`.
+        """
+        plans: dict[str, RequestPlan] = {}
+        unsplit, offline = narratives(pairs), load_splitter("offline")
+        splits: list[list[str] | Failure | None] = [None] * len(unsplit)
+        if unsplit:
+            splitter = self.splitter or default_splitter(self.judge)
+            if splitter.name == offline.name:
+                splits = [*offline.split(unsplit)]
+            elif isinstance(splitter, PlanningSplitter):
+                plans["splitting"], cached = splitter.plan(unsplit)
+                splits = [*cached]
+            else:
+                plans["splitting"] = RequestPlan(splitter.name, len(unsplit), characters=None)
+        unknown = [report for report, split in zip(unsplit, splits, strict=True) if split is None]
+        reports = {report: split for report, split in zip(unsplit, splits, strict=True) if split is not None}
+        reports |= dict(zip(unknown, offline.split(unknown), strict=True))
+        queries = _collect_queries([_split_pair(pair, reports) for pair in pairs])
+        if isinstance(self.judge, PlanningJudge):
+            plans["judging"] = replace(self.judge.plan(queries), is_exact=not unknown)
+        elif self.judge.name != OfflineJudge.name:
+            plans["judging"] = RequestPlan(self.judge.name, len(queries), characters=None, is_exact=not unknown)
+        return plans
+
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
+        """Split narratives, query the judge and score the pairs.
+
+        Each record of the details has the counts and the rows of `sentences.jsonl` of one pair.
+
+        Raises:
+            RunError: with `on_failure="stop"`, a query or a narrative has no valid response.
+        """
+        unsplit = narratives(pairs)
+        if unsplit and self.splitter is None:
+            self.splitter = default_splitter(self.judge)
+        roles: dict[str, Judge | Splitter] = {"judge": self.judge}
+        if unsplit and self.splitter is not None:
+            roles["splitter"] = self.splitter
+        usage_before = {role: model.usage() for role, model in roles.items()}
+
+        reports = self._split(unsplit, self.splitter) if unsplit and self.splitter is not None else {}
+        split_pairs = [_split_pair(pair, reports) for pair in pairs]
+        queries = _collect_queries(split_pairs)
+        responses = query_judge(self.judge, queries) if queries else []
+        self._stop_at_failures(responses, "judgments")
+        verdicts = dict(zip(queries, responses, strict=True))
+        details, failures = CompressedRows(), {}
+        values: dict[str, list[float]] = {name: [] for name in self.scores}
+        unread = 0
+        for place, pair in enumerate(split_pairs):
+            scored = pair.score(verdicts, self.options)
+            for name, column in values.items():
+                column.append(scored.scores[name])
+            if scored.failure is not None:
+                failures[place] = scored.failure
+            unread += count_unread(row.why for row in scored.sentences)
+            sentences = [row.model_dump(mode="json") for row in scored.sentences]
+            removed = self._removed_texts(pairs[place])
+            counted = {f"{side}_sentences_removed": len(removed.get(side, ())) for side in PARTS}
+            details.append({"counts": {**scored.counts, **counted}, "sentences": sentences, "removed": removed})
+
+        counts = {
+            "judgments": len(verdicts),
+            "failed_judgments": sum(isinstance(verdict, Failure) for verdict in verdicts.values()),
+            "narratives": len(reports),
+            "failed_narratives": sum(isinstance(sentences, Failure) for sentences in reports.values()),
+        }
+        relations = [_tells_relation(response) for response in responses]
+        if not all(relations):
+            counts["judgments_without_relation"] = relations.count(False)
+        if self.judge.name == OfflineJudge.name:
+            counts["unread_sentences"] = unread
+        usages = {
+            role: {name: count - usage_before[role].get(name, 0) for name, count in model.usage().items()}
+            for role, model in roles.items()
+        }
+        names = dict.fromkeys(name for usage in usages.values() for name in usage)
+        f1_tables = {
+            name: np.array([values[precision], values[recall]], dtype=np.float64).T
+            for name, (precision, recall) in _F1_PARTS.items()
+        }
+        return MetricResult(
+            values,
+            pooled={name: PooledScore(f1_counts(table), f1_from_counts) for name, table in f1_tables.items()},
+            details=details,
+            failures=failures,
+            counts=counts,
+            usage={name: sum(usage.get(name, 0) for usage in usages.values()) for name in names},
+            usage_by_role=usages,
+        )
+
+    def aggregate(
+        self,
+        result: MetricResult,
+        names: Sequence[str],
+        *,
+        replicates: int,
+        seed: int,
+        clusters: Clusters | None = None,
+    ) -> dict[str, Summary]:
+        """Compute dataset-level scores; the bootstrap draws from samples with two reports to judge.
+
+        Args:
+            result: of `score`.
+            names: scores to aggregate.
+            replicates: of the bootstrap.
+            seed: of the bootstrap.
+            clusters: of the samples, which the bootstrap draws as a whole; None draws samples.
+        """
+        judged = [
+            place
+            for place in range(len(result.details))
+            if place not in result.failures or result.details[place]["counts"]["failed_sentences"] > 0
+        ]
+        values = {
+            name: [column[place] for place in judged] for name, column in result.values.items() if name not in _F1_PARTS
+        }
+        clusters = None if clusters is None else clusters.select(judged)
+        summaries = summarize(values, f1=_F1_PARTS, replicates=replicates, seed=seed, clusters=clusters)
+        return {name: summaries[name] for name in names}
+
+    def _split(self, unsplit: Sequence[str], splitter: Splitter) -> SplitReports:
+        self._removed = {}
+        reports: list[list[str] | Failure]
+        if isinstance(splitter, ExplainingSplitter):
+            splits = splitter.explain(unsplit)
+            reports = [split if isinstance(split, Failure) else flatten_split(split) for split in splits]
+            for narrative, split in zip(unsplit, splits, strict=False):
+                if not isinstance(split, Failure):
+                    self._removed[narrative] = [asdict(text) for text in locate_removed(narrative, split)]
+        else:
+            reports = splitter.split(unsplit)
+        if len(reports) != len(unsplit):
+            raise RunError(
+                f"splitter '{splitter.name}' gave {len(reports)} answers to {len(unsplit)} narratives",
+                code=ErrorCode.INVALID_PLUGIN,
+            )
+        self._stop_at_failures(reports, "narratives")
+        return dict(zip(unsplit, reports, strict=True))
+
+    def _removed_texts(self, pair: Pair) -> dict[str, list[dict[str, Any]]]:
+        """Return what the splitter removed from the narratives of a pair, by side."""
+        reports = {"candidate": pair.candidate, "reference": pair.reference}
+        return {
+            side: self._removed[report]
+            for side, report in reports.items()
+            if isinstance(report, str) and self._removed.get(report)
+        }
+
+    def _stop_at_failures(self, responses: Sequence[object], noun: str) -> None:
+        failures = [response for response in responses if isinstance(response, Failure)]
+        if failures and self.options.on_failure == "stop":
+            raise RunError(
+                f"{len(failures)} of {len(responses)} {noun} have no valid answer (first: {failures[0].reason})",
+                code=ErrorCode.JUDGE_FAILED,
+            )
+
+
+class ExactRadFact(RadFactMetric):
+    """RadFact with exact regions. Its scores keep their names; the settings of the run state the variant."""
+
+    variant = "exact"
+    difference = "regions compared without the 224-pixel grid; the scores keep their names"
+    source = "maira-radfact"
+
+    @classmethod
+    def create(cls, resources: MetricResources, **options: Any) -> Self:
+        """Create the metric with the judge and the splitter of a run, and further scoring options."""
+        return super().create(resources, **{**options, "compat": cls.variant})
+
+
+RadFactMetric.variants = {ExactRadFact.variant: ExactRadFact}
+
+
+def _tells_relation(response: Verdict | Failure) -> bool:
+    return isinstance(response, Failure) or response.status == "entailment" or response.relation is not None
+
+
+def _collect_queries(pairs: Sequence[SplitPair]) -> list[EntailmentQuery]:
+    """Return the queries of the whole set, those with the same premises adjacent and without duplicates."""
+    by_premises: dict[tuple[str, ...], dict[EntailmentQuery, None]] = {}
+    for pair in pairs:
+        for side in PARTS:
+            for query in pair.queries(side):
+                by_premises.setdefault(query.premises, {})[query] = None
+    return [query for group in by_premises.values() for query in group]
+
+
+def _split_pair(pair: Pair, reports: SplitReports) -> SplitPair:
+    """Return the sentences of both reports; with a narrative on either side there are no regions to compare."""
+    sides: dict[Side, Report] = {"candidate": pair.candidate, "reference": pair.reference}
+    has_narrative = any(isinstance(report, str) for report in sides.values())
+    sentences: dict[Side, Sequence[Sentence]] = {}
+    failure = None
+    for side, report in sides.items():
+        if isinstance(report, str):
+            split = reports[report] if report.strip() else ()
+            if isinstance(split, Failure):
+                failure = failure or f"the {side} report could not be split: {split.reason}"
+                split = ()
+            sentences[side] = [Sentence(text=text) for text in split if text.strip()]
+        else:
+            sentences[side] = [Sentence(text=sentence.text) for sentence in report] if has_narrative else report
+    return SplitPair(pair.sample_id, sentences["candidate"], sentences["reference"], failure)

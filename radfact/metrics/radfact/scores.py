@@ -1,0 +1,244 @@
+"""RadFact of one pair of reports: its entailment queries, and the scores that follow from the verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import ConfigDict, NonNegativeInt
+
+from radfact.errors import Failure
+from radfact.judges.protocol import EntailmentQuery, Relation, Verdict
+from radfact.metrics.radfact.options import Compat, ScoringOptions
+from radfact.metrics.radfact.regions import spatially_entailed
+from radfact.reader.polarity import read_polarity
+from radfact.records import Box, Mask, Record, Sentence, normalize_text
+from radfact.statistics.bootstrap import harmonic_mean
+
+Side = Literal["candidate", "reference"]
+Spatial = Literal["entailed", "not_entailed", "no_boxes"]
+Verdicts = Mapping[EntailmentQuery, Verdict | Failure]
+
+PARTS: Mapping[Side, str] = {"candidate": "precision", "reference": "recall"}
+KINDS = ("logical", "grounding", "spatial")
+F1_PARTS = {f"{kind}_f1": (f"{kind}_precision", f"{kind}_recall") for kind in KINDS}
+SCORES = tuple(f"{kind}_{part}" for kind in KINDS for part in ("precision", "recall", "f1"))
+"""The published scores."""
+POLICIES = ("positive", "negative", "implied")
+POLICY_F1_PARTS = {
+    f"logical_f1_{policy}": (f"logical_precision_{policy}", f"logical_recall_{policy}") for policy in POLICIES
+}
+POLICY_SCORES = tuple(name for f1, parts in POLICY_F1_PARTS.items() for name in (*parts, f1))
+"""Logical scores by absence policy: of positive sentences, of negative ones, and with implied absences."""
+
+
+class SentenceScore(Record):
+    """One sentence as a hypothesis: a row of `sentences.jsonl`.
+
+    Attributes:
+        side: report that the sentence stands in.
+        index: place of the sentence in its report.
+        prior_boxes: boxes on the prior image, which are not scored.
+        status: `entailment` or `not_entailment`; None where there is no valid verdict.
+        evidence: indices into the other report.
+        spatial: `entailed`, `not_entailed` or `no_boxes`; None where there is no valid verdict.
+        why: explanation of the judge, or reason why there is no verdict.
+        relation: `entailment`, `neutral` or `contradiction`; None if the judge does not distinguish them.
+        polarity: `positive` or `negative` by the offline rules; None for neither.
+    """
+
+    # A results folder may come from an earlier version.
+    model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
+
+    sample_id: str
+    side: Side
+    index: NonNegativeInt
+    text: str
+    boxes: tuple[Box, ...] | None = None
+    masks: tuple[Mask, ...] | None = None
+    prior_boxes: tuple[Box, ...] | None = None
+    status: str | None = None
+    evidence: tuple[NonNegativeInt, ...] = ()
+    spatial: str | None = None
+    why: str | None = None
+    relation: str | None = None
+    polarity: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairScores:
+    """The scores of one pair (NaN = no value), its counts of sentences, and why it is excluded, if it is."""
+
+    scores: Mapping[str, float]
+    counts: Mapping[str, int]
+    sentences: Sequence[SentenceScore]
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPair:
+    """A pair of reports as lists of sentences.
+
+    Attributes:
+        sample_id: of the pair.
+        candidate: sentences of the candidate.
+        reference: sentences of the reference.
+        failure: why a report could not be split; the pair is then neither judged nor scored.
+    """
+
+    sample_id: str
+    candidate: Sequence[Sentence] = ()
+    reference: Sequence[Sentence] = ()
+    failure: str | None = None
+
+    def direction(self, side: Side) -> tuple[Sequence[Sentence], Sequence[Sentence]]:
+        """Return (hypotheses, premises) of the side whose sentences are tested."""
+        return (self.candidate, self.reference) if side == "candidate" else (self.reference, self.candidate)
+
+    def queries(self, side: Side) -> list[EntailmentQuery]:
+        """Return one query per hypothesis; sentences with the same normalized text share the query of the first.
+
+        Nothing follows from an empty report, so there is no query then.
+        """
+        hypotheses, premises = self.direction(side)
+        if not premises or self.failure is not None:
+            return []
+        texts = tuple(premise.text for premise in premises)
+        first: dict[str, str] = {}
+        return [
+            EntailmentQuery(texts, first.setdefault(normalize_text(sentence.text), sentence.text))
+            for sentence in hypotheses
+        ]
+
+    def score(self, verdicts: Verdicts, options: ScoringOptions) -> PairScores:
+        """Compute the scores of this pair and of its sentences.
+
+        Args:
+            verdicts: responses to all `queries` of both sides.
+            options: geometry, and the treatment of failed queries.
+
+        Source: MAIRA-2, appendix C.
+        """
+        sentences: list[SentenceScore] = []
+        counts: dict[str, int] = {}
+        scores: dict[str, float] = {}
+        failures: list[Failure] = []
+        for side, part in PARTS.items():
+            responses = self._responses(side, verdicts)
+            failures += [response for response in responses if isinstance(response, Failure)]
+            rows = self._score_sentences(side, responses, options)
+            sentences += rows
+            # A zero denominator gives NaN, never 0 and never 1.
+            entailed = [row for row in rows if row.status == "entailment"]
+            located = sum(row.spatial != "no_boxes" for row in rows)
+            entailed_in_place = sum(row.spatial == "entailed" for row in rows)
+            scores[f"logical_{part}"] = _ratio(len(entailed), len(rows))
+            scores[f"grounding_{part}"] = _ratio(entailed_in_place, sum(row.spatial != "no_boxes" for row in entailed))
+            scores[f"spatial_{part}"] = _ratio(entailed_in_place, located)
+            scores |= self._policy_scores(side, rows, responses)
+            counts |= {f"{side}_sentences": len(rows), f"{side}_sentences_with_boxes": located}
+        failure = self.failure
+        if failure is None and failures and options.on_failure == "drop":
+            failure = failures[0].reason
+        f1_parts = {**F1_PARTS, **POLICY_F1_PARTS}
+        scores |= {name: harmonic_mean(scores[p], scores[r]) for name, (p, r) in f1_parts.items()}
+        scores = {name: scores[name] if failure is None else math.nan for name in (*SCORES, *POLICY_SCORES)}
+        counts["failed_sentences"] = len(failures) if self.failure is None else 0
+        return PairScores(scores, counts, sentences, failure)
+
+    def _policy_scores(
+        self, side: Side, rows: Sequence[SentenceScore], responses: Sequence[Verdict | Failure]
+    ) -> dict[str, float]:
+        """Return the logical scores of one direction by absence policy.
+
+        A denial that the other report neither states nor contradicts is implied, unless that report is empty. If the
+        relation of a denial that is not entailed is unknown, `implied` is NaN.
+        """
+        has_premises = bool(self.direction(side)[1])
+        implied = entailed = 0
+        is_known = True
+        for row, response in zip(rows, responses, strict=True):
+            entailed += row.status == "entailment"
+            if row.polarity == "negative" and row.status != "entailment" and has_premises:
+                implied += row.relation == "neutral"
+                is_known &= row.relation is not None or isinstance(response, Failure)
+        scores = {f"logical_{PARTS[side]}_implied": _ratio(entailed + implied, len(rows)) if is_known else math.nan}
+        for polarity in ("positive", "negative"):
+            group = [row for row in rows if row.polarity == polarity]
+            entailed_group = sum(row.status == "entailment" for row in group)
+            scores[f"logical_{PARTS[side]}_{polarity}"] = _ratio(entailed_group, len(group))
+        return scores
+
+    def _responses(self, side: Side, verdicts: Verdicts) -> list[Verdict | Failure]:
+        hypotheses, premises = self.direction(side)
+        if self.failure is not None:
+            return [Failure(self.failure)] * len(hypotheses)
+        if not premises:
+            return [Verdict("not_entailment", why="the other report is empty")] * len(hypotheses)
+        return [verdicts[query] for query in self.queries(side)]
+
+    def _score_sentences(
+        self, side: Side, responses: Sequence[Verdict | Failure], options: ScoringOptions
+    ) -> list[SentenceScore]:
+        hypotheses, premises = self.direction(side)
+        occurrences = _occurrences(premises, options.compat)
+        rows = []
+        for index, (sentence, response) in enumerate(zip(hypotheses, responses, strict=True)):
+            status: str | None
+            evidence: tuple[int, ...] = ()
+            spatial: Spatial | None = "not_entailed" if sentence.has_region else "no_boxes"
+            if isinstance(response, Failure):
+                why: str | None = response.reason
+                if self.failure is None:
+                    why = f"no valid answer: {response.reason}"
+                status = "not_entailment" if options.on_failure == "not-entailed" and self.failure is None else None
+                if status is None and sentence.has_region:
+                    spatial = None
+            else:
+                status, why = response.status, response.why
+                evidence = tuple(dict.fromkeys(place for named in response.evidence for place in occurrences[named]))
+                if status == "entailment" and sentence.has_region:
+                    regions = [premises[place] for place in evidence]
+                    if spatially_entailed(sentence, regions, compat=options.compat, threshold=options.threshold):
+                        spatial = "entailed"
+            rows.append(
+                SentenceScore(
+                    sample_id=self.sample_id,
+                    side=side,
+                    index=index,
+                    text=sentence.text,
+                    boxes=sentence.boxes,
+                    masks=sentence.masks,
+                    prior_boxes=sentence.prior_boxes,
+                    status=status,
+                    evidence=evidence,
+                    spatial=spatial,
+                    why=why,
+                    relation=None if isinstance(response, Failure) else _relation(response),
+                    polarity=read_polarity(sentence.text),
+                )
+            )
+        return rows
+
+
+def _relation(verdict: Verdict) -> Relation | None:
+    return "entailment" if verdict.status == "entailment" else verdict.relation
+
+
+def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]]:
+    """Map each premise to the premises that evidence with its text refers to.
+
+    The published implementation looks evidence up by its normalized text, even where it equals a premise exactly, and
+    takes the first match; `exact` takes all of them.
+    """
+    places: dict[str, list[int]] = {}
+    keys = [normalize_text(premise.text) for premise in premises]
+    for index, key in enumerate(keys):
+        places.setdefault(key, []).append(index)
+    return [places[key][:1] if compat == "paper" else places[key] for key in keys]
+
+
+def _ratio(numerator: int, denominator: int) -> float:
+    return numerator / denominator if denominator else math.nan

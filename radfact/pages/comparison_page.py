@@ -1,0 +1,309 @@
+"""Files of a comparison of systems: JSON, CSV and a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from radfact.findings.comparison import Verdict
+from radfact.io.jsonl import write_json
+from radfact.pages.markup import words
+from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page
+from radfact.results.compare import SIGNIFICANT, Comparison, Contrast
+from radfact.results.display import score_label
+from radfact.results.finding_changes import FindingChange, FindingContrast
+from radfact.results.published import LeaderboardRow, PublishedTable
+from radfact.statistics.bootstrap import Summary
+
+_FINDING_COLUMNS = ("system", "metric", "finding", "sample_id", "change", "baseline_verdict", "verdict")
+_MOST_STUDIES = 5
+_CSV_COLUMNS = (
+    *("score", "direction", "system", "n", "baseline", "point"),
+    *("difference", "difference_low", "difference_high", "p", "p_holm"),
+    *("own_n", "own_point", "own_low", "own_high"),
+)
+
+
+def write_comparison(comparison: Comparison, folder: Path, published: Section | None = None) -> None:
+    """Write `comparison.json`, `comparison.csv` (one row per score and system) and `comparison.html`.
+
+    Where the findings of two systems were compared, `comparison_findings.csv` has one row per finding and sample in
+    which they differ.
+
+    Args:
+        comparison: of systems.
+        folder: folder of the files.
+        published: published scores, for the page.
+    """
+    write_json(folder / "comparison.json", asdict(comparison))
+    score_rows(comparison).write(folder / "comparison.csv")
+    if any(comparison.findings):
+        Table(_FINDING_COLUMNS, list(_changes(comparison))).write(folder / "comparison_findings.csv")
+    _write_page(comparison, folder / "comparison.html", published)
+
+
+def write_published(
+    table: PublishedTable, rows: Sequence[LeaderboardRow], folder: Path, comparison: Comparison | None
+) -> None:
+    """Write published and local scores to `published.csv`, and to the page of the comparison if there is one.
+
+    Args:
+        table: published scores.
+        rows: of the table and of results folders.
+        folder: folder of the files.
+        comparison: of several results folders; None for one folder, which has a page with the published scores alone.
+    """
+    published_table(table, rows).write(folder / "published.csv")
+    section = Section(table.title, [published_table(table, rows), published_note(table)])
+    if comparison is None:
+        own = ", ".join(row.name for row in rows if row.is_local)
+        write_page(folder / "comparison.html", f"Comparison: {own}", [], [section])
+    else:
+        write_comparison(comparison, folder, section)
+
+
+def published_table(table: PublishedTable, rows: Sequence[LeaderboardRow]) -> Table:
+    """Return the rows of published and local scores.
+
+    Args:
+        table: published scores.
+        rows: of the table and of results folders.
+    """
+    cells = [[row.name, row.origin, *(row.values[name] for name in table.columns)] for row in rows]
+    return Table(["System", "Origin", *table.columns.values()], cells)
+
+
+def published_note(table: PublishedTable) -> str:
+    """Return the source of published scores, and what limits a comparison with them."""
+    names = "; ".join(f"{there} is {here}" for here, there in table.columns.items())
+    return f"{table.title}. Source: {table.source}, accessed {table.access_date}. {table.note} Names: {names}."
+
+
+def score_rows(comparison: Comparison) -> Table:
+    """Return one row per score and system with unrounded numbers, as in `comparison.csv`."""
+    rows = []
+    for name, contrasts in comparison.scores.items():
+        for system, contrast in zip(comparison.systems, contrasts, strict=True):
+            own = contrast.summary
+            row = [name, own.direction, system, *_paired_cells(contrast), contrast.p, contrast.p_holm]
+            rows.append([*row, own.n, own.point, own.low, own.high])
+    return Table(_CSV_COLUMNS, rows)
+
+
+def _changes(comparison: Comparison) -> Iterator[list[str | None]]:
+    for system, contrasts in zip(comparison.systems, comparison.findings, strict=True):
+        for contrast in contrasts:
+            for change, label in _labeled(contrast):
+                verdicts = [change.baseline, change.system]
+                yield [system, contrast.metric, contrast.finding, change.sample_id, label, *verdicts]
+
+
+def _labeled(contrast: FindingContrast) -> list[tuple[FindingChange, str]]:
+    return [(change, "improved") for change in contrast.improved] + [(change, "worse") for change in contrast.worse]
+
+
+def _paired_cells(contrast: Contrast) -> list[float | None]:
+    """Return n, both scores, and the difference with its interval; nothing for the first system."""
+    if contrast.baseline is None or contrast.paired is None or contrast.difference is None:
+        return [None] * 6
+    difference = contrast.difference
+    points = [contrast.baseline.point, contrast.paired.point]
+    return [difference.n, *points, difference.point, difference.low, difference.high]
+
+
+def difference_table(comparison: Comparison, index: int, *, display: Callable[[str], str] = str) -> Table:
+    """Return the scores of a system and of the first one on the samples that both have scored, with their differences.
+
+    Args:
+        comparison: of systems.
+        index: of the system, from 1.
+        display: converts the name of a score.
+    """
+    rounds = comparison.options["rounds"]
+    rows = []
+    for name, contrasts in comparison.scores.items():
+        contrast = contrasts[index]
+        n, baseline, paired, *_ = _paired_cells(contrast)
+        p, holm = (_format_p(value, contrast.p, rounds) for value in (contrast.p, contrast.p_holm))
+        label = score_label(display(name), contrast.summary.direction, comparison.units.get(name))
+        rows.append([label, n, baseline, paired, _format_difference(contrast), p, holm, _verdict(contrast)])
+    first, system = comparison.systems[0], comparison.systems[index]
+    return Table(["Score", "n", first, system, "difference [95% interval]", "p", "Holm", ""], rows)
+
+
+def finding_table(comparison: Comparison, index: int, *, most: int | None = None) -> Table:
+    """Return the findings in which a system is better or worse than the first one, the largest improvement first.
+
+    Args:
+        comparison: of systems.
+        index: of the system, from 1.
+        most: number of findings that are better on balance, and of those that are worse; None for all that differ.
+    """
+    changed = [contrast for contrast in comparison.findings[index] if contrast.improved or contrast.worse]
+    if most is not None:
+        better, worse = ([item for item in changed if item.net * sign > 0] for sign in (1, -1))
+        changed = [*better[:most], *worse[-most:]]
+    rows = [
+        [
+            _finding_name(comparison, contrast),
+            *(contrast.support, contrast.baseline_errors, contrast.errors),
+            *(len(contrast.improved), len(contrast.worse), f"{contrast.net:+d}" if contrast.net else "0"),
+        ]
+        for contrast in changed
+    ]
+    errors = [f"errors of {name}" for name in (comparison.systems[0], comparison.systems[index])]
+    return Table(["Finding", "in references", *errors, "improved", "worse", "net"], rows)
+
+
+def _finding_name(comparison: Comparison, contrast: FindingContrast) -> str:
+    metrics = {other.metric for contrasts in comparison.findings for other in contrasts}
+    return f"{contrast.name} ({contrast.metric})" if len(metrics) > 1 else contrast.name
+
+
+def _change_table(comparison: Comparison, index: int, label: str) -> Table:
+    """Return the changes of verdicts by finding, the most frequent first, with some of their studies."""
+    studies: dict[tuple[str, str], list[str]] = {}
+    for contrast in comparison.findings[index]:
+        for change, own in _labeled(contrast):
+            if own == label:
+                verdicts = " → ".join(map(_verdict_name, (change.baseline, change.system)))
+                studies.setdefault((_finding_name(comparison, contrast), verdicts), []).append(change.sample_id)
+    rows = [
+        [*key, len(ids), ", ".join(ids[:_MOST_STUDIES]) + (" …" if len(ids) > _MOST_STUDIES else "")]
+        for key, ids in sorted(studies.items(), key=lambda item: -len(item[1]))
+    ]
+    return Table(["Finding", f"{comparison.systems[0]} → {comparison.systems[index]}", "n", "studies"], rows)
+
+
+def _verdict_name(verdict: Verdict | None) -> str:
+    return "not stated" if verdict is None else verdict.replace("_", " ")
+
+
+def _finding_section(comparison: Comparison, index: int) -> Section:
+    parts: list[Table | Plot | str] = [finding_table(comparison, index), _FINDING_HINT]
+    for label in ("improved", "worse"):
+        table = _change_table(comparison, index, label)
+        if table.rows:
+            parts += [f"Studies with a finding that is {label}; comparison_findings.csv lists all:", table]
+    return Section(f"Findings of {comparison.systems[index]} compared with {comparison.systems[0]}", parts)
+
+
+_FINDING_HINT = (
+    "Numbers of studies that both systems have scored. In references: the reference states the finding. Errors: the "
+    "finding has another attribute, or is omitted, unsupported or contradicted. Improved and worse: the verdict is "
+    "better or worse than that of the first system, in this order: correct, attribute error, omitted or unsupported, "
+    "contradicted. Net: improved minus worse. These numbers have no test of significance."
+)
+
+
+def systems_table(comparison: Comparison) -> Table:
+    """Return what the scores of each system were computed from."""
+    rows = [
+        [name, own, comparison.shared, empty, excluded, "; ".join(f"{m}: {model}" for m, model in models.items())]
+        for name, own, empty, excluded, models in zip(
+            comparison.systems,
+            comparison.own,
+            comparison.empty_candidates,
+            comparison.excluded,
+            comparison.models,
+            strict=True,
+        )
+    ]
+    return Table(["System", "samples", "shared", "empty candidates", "not scored", "judge or model"], rows)
+
+
+def own_table(comparison: Comparison, *, display: Callable[[str], str] = str) -> Table:
+    """Return the scores of each system on all shared samples for which it has a value, with interval and number.
+
+    Args:
+        comparison: of systems.
+        display: converts the name of a score.
+    """
+    rows = [
+        [
+            score_label(display(name), contrasts[0].summary.direction, comparison.units.get(name)),
+            *(_own_cell(row.summary) for row in contrasts),
+        ]
+        for name, contrasts in comparison.scores.items()
+    ]
+    return Table(["Score", *comparison.systems], rows)
+
+
+def _own_cell(summary: Summary) -> str | None:
+    if summary.point is None:
+        return None
+    has_interval = summary.low is not None and summary.high is not None
+    interval = f" [{summary.low:.3f}, {summary.high:.3f}]" if has_interval else ""
+    return f"{summary.point:.3f}{interval} (n {summary.n})"
+
+
+def _format_difference(contrast: Contrast) -> str | None:
+    difference = contrast.difference
+    if difference is None or difference.point is None:
+        return None
+    if difference.low is None or difference.high is None:
+        return f"{difference.point:+.3f}"
+    return f"{difference.point:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+
+
+def _format_p(value: float | None, p: float | None, rounds: int) -> str | None:
+    """Format a p-value with as many decimals as the rounds resolve; from the smallest possible p, it is a bound.
+
+    Args:
+        value: p-value, raw or adjusted.
+        p: raw p-value of the same test.
+        rounds: of the test.
+    """
+    if value is None or p is None:
+        return None
+    decimals = max(3, math.ceil(math.log10(rounds + 1) - 0.01))
+    if p * (rounds + 1) > 1.5 or value == 1:
+        return f"{value:.{decimals}f}"
+    return f"≤ {math.ceil(round(value * 10**decimals, 6)) / 10**decimals:.{decimals}f}"
+
+
+def _verdict(contrast: Contrast) -> Tag | str:
+    """Return whether the system is significantly better or worse; empty for neither, and without a direction."""
+    difference, direction = contrast.difference, contrast.summary.direction
+    is_significant = contrast.p_holm is not None and contrast.p_holm <= SIGNIFICANT
+    if not is_significant or difference is None or not difference.point or direction == "neutral":
+        return ""
+    is_better = (difference.point > 0) == (direction == "higher")
+    return Tag("better", "yes") if is_better else Tag("worse", "no")
+
+
+def _write_page(comparison: Comparison, path: Path, published: Section | None) -> None:
+    first = comparison.systems[0]
+    rounds, replicates = comparison.options["rounds"], comparison.options["replicates"]
+    hint = (
+        "↑ higher is better, ↓ lower is better. Everything in a row is computed over the same n samples, those that "
+        f"both systems have scored: both scores, the difference to {first} with its 95% interval from {replicates} "
+        f"paired bootstrap replicates, p of approximate randomization with {rounds} rounds, and p adjusted by Holm's "
+        f"method. 'better' and 'worse' mark differences to {first} with an adjusted p of at most {SIGNIFICANT}."
+    )
+    sections = [
+        Section(
+            f"{name} compared with {first}",
+            [difference_table(comparison, index, display=words), *([hint] if index == 1 else [])],
+        )
+        for index, name in enumerate(comparison.systems)
+        if index
+    ]
+    sections += [
+        _finding_section(comparison, index) for index, contrasts in enumerate(comparison.findings) if contrasts
+    ]
+    counts = (
+        "Empty candidates: drafts without text. Not scored: samples without a candidate, or that some metric could "
+        "not score."
+    )
+    own = (
+        "Each score, with its 95% interval, over all shared samples for which the system has a value. Systems with "
+        "different n are not comparable here: an empty candidate has no precision, for example."
+    )
+    sections.append(Section("Systems", [systems_table(comparison), counts]))
+    sections.append(Section("Each system by itself", [own_table(comparison, display=words), own]))
+    if published is not None:
+        sections.append(published)
+    write_page(path, f"Comparison: {', '.join(comparison.systems)}", comparison.notes, sections)

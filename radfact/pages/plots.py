@@ -1,0 +1,229 @@
+"""Plots as PNG and SVG: scatter, forest, bars, curves with bands, boxes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from radfact.io.jsonl import open_atomic
+from radfact.optional import load_pyplot
+from radfact.pages.markup import words
+from radfact.statistics.bootstrap import Direction
+from radfact.statistics.correlation import Estimate
+
+_COLUMNS = 4
+_DPI = 140
+_STYLE_COLORS = ("black", "#1c5d99")
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Write a plot as PNG and SVG, each atomically, and return the path of the PNG.
+
+    Args:
+        figure: a Matplotlib figure; it is closed.
+        path: without suffix.
+    """
+    for kind, options in (("png", {"dpi": _DPI}), ("svg", {})):
+        # Without the date, equal plots are equal files.
+        meta = {"metadata": {"Date": None}} if kind == "svg" else {}
+        with open_atomic(path.with_suffix(f".{kind}"), "wb") as handle:
+            figure.savefig(handle, format=kind, **options, **meta)
+    load_pyplot().close(figure)
+    return path.with_suffix(".png")
+
+
+def scatter(
+    expert: Sequence[float],
+    scores: Mapping[str, Sequence[float]],
+    groups: Mapping[str, Sequence[int]],
+    path: Path,
+    *,
+    directions: Mapping[str, Direction],
+    label: str,
+) -> Path:
+    """Plot every score against the experts, one panel per score, with groups by color.
+
+    Args:
+        expert: one value per sample.
+        scores: score name -> one value per sample.
+        groups: group -> indices of its samples; `all` is drawn only if it is the only group.
+        path: path without suffix.
+        directions: which values of a score are better.
+        label: label of the experts' axis.
+    """
+    shown = {name: indices for name, indices in groups.items() if name != "all"} or dict(groups)
+    figure, panels = _grid(len(scores))
+    for panel, (name, values) in zip(panels, scores.items(), strict=False):
+        for group, indices in shown.items():
+            panel.scatter([expert[i] for i in indices], [values[i] for i in indices], s=12, alpha=0.5, label=group)
+        _label_panel(panel, words(name), label, f"{directions[name]} is better")
+    if len(shown) > 1:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
+    return save(figure, path)
+
+
+def forest(rows: Sequence[tuple[str, str, Estimate]], path: Path) -> Path:
+    """Plot Kendall's tau-b with intervals, one row per score and one mark per group, the highest over all on top.
+
+    Estimates without a value have no mark, those without an interval no line.
+
+    Args:
+        rows: score, group and estimate.
+        path: path without suffix.
+    """
+    known = [row for row in rows if row[2].value is not None]
+    groups = list(dict.fromkeys(group for _, group, _ in known))
+    overall = {score: estimate.value or 0.0 for score, group, estimate in known if group == "all"}
+    lowest = min(overall.values(), default=0.0) - 1
+    names = sorted(dict.fromkeys(score for score, _, _ in known), key=lambda name: overall.get(name, lowest))
+    height = 0.22 * len(names) * max(len(groups), 2) + 1.3
+    figure, axes = load_pyplot().subplots(figsize=(7.5, min(height, 60)), layout="constrained")
+    for number, group in enumerate(groups):
+        offset = 0.7 * (0.5 - (number + 0.5) / len(groups))
+        style = {"color": "black" if group == "all" else f"C{number - 1}"}
+        of_group = [(names.index(score) + offset, e) for score, other, e in known if other == group]
+        marks = [(e.value, y) for y, e in of_group]
+        axes.plot(*zip(*marks, strict=True), "D" if group == "all" else "o", markersize=4, label=group, **style)
+        for y, e in of_group:
+            if e.low is not None and e.high is not None:
+                axes.plot([e.low, e.high], [y, y], linewidth=1.2, **style)
+    axes.axvline(0, color="gray", linewidth=0.8, linestyle=":")
+    axes.set_yticks(range(len(names)), list(map(words, names)), fontsize=8)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    interval = ", 95% interval" if any(e.low is not None for _, _, e in known) else ""
+    axes.set_xlabel(f"Kendall's tau-b with experts{interval} (positive: both rate the same reports as bad)")
+    if len(groups) > 1:
+        figure.legend(loc="outside lower center", ncols=6, fontsize=8)
+    return save(figure, path)
+
+
+def bars(
+    columns: Mapping[str, Mapping[float, float]], path: Path, *, x: str, y: str, width: float | None = None
+) -> Path:
+    """Plot histograms, bars of several columns next to each other.
+
+    Args:
+        columns: name -> position -> height.
+        path: path without suffix.
+        x: label of the positions.
+        y: label of the heights.
+        width: width of a position; by default the smallest distance of two.
+    """
+    positions = sorted({position for heights in columns.values() for position in heights})
+    width = 0.85 * (width or min((b - a for a, b in pairwise(positions)), default=1.0))
+    figure, axes = load_pyplot().subplots(figsize=(6.0, 3.6), layout="constrained")
+    for number, (name, heights) in enumerate(columns.items()):
+        shift = width * ((number + 0.5) / len(columns) - 0.5)
+        shifted = [position + shift for position in heights]
+        axes.bar(shifted, list(heights.values()), width / len(columns), label=name, color=f"C{number}")
+    if all(position.is_integer() for position in positions):
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.tick_params(labelsize=8)
+    if len(columns) > 1:
+        axes.legend(fontsize=8)
+    return save(figure, path)
+
+
+def bands(lines: Mapping[str, Mapping[float, Estimate]], path: Path, *, x: str, y: str) -> Path:
+    """Plot shares with intervals, one line per score.
+
+    Args:
+        lines: score -> position -> share; estimates without a value or an interval are omitted.
+        path: path without suffix.
+        x: label of the positions.
+        y: label of the shares.
+    """
+    figure, axes = load_pyplot().subplots(figsize=(6.0, 3.8), layout="constrained")
+    for number, (name, estimates) in enumerate(lines.items()):
+        color = f"C{number}"
+        known = [(position, e.value) for position, e in estimates.items() if e.value is not None]
+        axes.plot(*zip(*known, strict=True), "o-", markersize=3, linewidth=1.2, color=color, label=words(name))
+        intervals = [(position, e.low, e.high) for position, e in estimates.items() if e.low is not None]
+        if intervals:
+            axes.fill_between(*zip(*intervals, strict=True), color=color, alpha=0.12, linewidth=0)
+    axes.axhline(0.5, color="gray", linewidth=0.8, linestyle=":")
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
+    return save(figure, path)
+
+
+def curves(
+    lines: Mapping[str, Mapping[str, Mapping[int, float | None]]], path: Path, *, x: str, y: str, diagonal: bool
+) -> Path:
+    """Plot mean values by number of errors, one panel per score and one line per kind of error.
+
+    Args:
+        lines: score -> kind -> number of errors -> mean.
+        path: path without suffix.
+        x: label of the number of errors.
+        y: label of the mean.
+        diagonal: whether to draw the line of equality.
+    """
+    figure, panels = _grid(len(lines))
+    for panel, (name, kinds) in zip(panels, lines.items(), strict=False):
+        for kind, points in kinds.items():
+            panel.plot(list(points), list(points.values()), "o-", markersize=3, linewidth=1.2, label=kind)
+        if diagonal:
+            limit = max((number for points in kinds.values() for number in points), default=1)
+            panel.plot([0, limit], [0, limit], color="gray", linewidth=0.8, linestyle=":")
+        _label_panel(panel, words(name), x, y)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    handles = panels[0].get_legend_handles_labels()
+    if len(handles[0]) > 1:
+        figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=8)
+    return save(figure, path)
+
+
+def boxes(columns: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, y: str) -> Path:
+    """Plot boxes of values over sites, one position per score and one box per style.
+
+    Args:
+        columns: score -> style -> one value per site, NaN = no value.
+        path: path without suffix.
+        y: label of the values.
+
+    Source: ReXamine-Global, figure 3.
+    """
+    plot = load_pyplot()
+    figure, axes = plot.subplots(figsize=(max(6.0, 0.95 * len(columns) + 1.5), 4.5), layout="constrained")
+    styles = list(dict.fromkeys(style for by_style in columns.values() for style in by_style))
+    for number, style in enumerate(styles):
+        color = _STYLE_COLORS[number % len(_STYLE_COLORS)]
+        positions = [i + 0.36 * (number - (len(styles) - 1) / 2) for i in range(len(columns))]
+        values = [[v for v in by_style.get(style, ()) if not math.isnan(v)] for by_style in columns.values()]
+        line = {"color": color}
+        axes.boxplot(values, positions=positions, widths=0.28, whis=(0, 100), boxprops=line, whiskerprops=line,
+                     capprops=line, medianprops={"color": color, "linewidth": 2})  # fmt: skip
+        for position, points in zip(positions, values, strict=True):
+            axes.plot([position] * len(points), points, ".", color=color, alpha=0.5)
+        axes.plot([], [], color=color, label=style)
+    axes.axhline(0, color="gray", linewidth=0.8, linestyle=":")
+    axes.set_xticks(range(len(columns)), list(map(words, columns)), rotation=30, ha="right", fontsize=8)
+    axes.set_ylabel(y)
+    axes.legend(fontsize=8)
+    return save(figure, path)
+
+
+def _grid(count: int) -> tuple[Any, list[Any]]:
+    columns = max(1, min(_COLUMNS, count))
+    rows = max(1, math.ceil(count / columns))
+    size = (3.1 * columns, 2.7 * rows + 0.4)
+    figure, axes = load_pyplot().subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    panels = list(axes.flat)
+    for panel in panels[max(count, 1) :]:
+        panel.set_visible(False)
+    return figure, panels
+
+
+def _label_panel(panel: Any, title: str, x: str, y: str) -> None:
+    panel.set_title(title, fontsize=9)
+    panel.set_xlabel(x, fontsize=8)
+    panel.set_ylabel(y, fontsize=8)
+    panel.tick_params(labelsize=7)

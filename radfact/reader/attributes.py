@@ -1,0 +1,157 @@
+"""Read the negations, sides, zones, degrees, changes, details and numbers of a sentence without its findings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence, Set
+
+from radfact.reader.ontology import Ontology
+from radfact.reader.tokens import Token
+
+Attribute = tuple[str, str | float]
+"""Kind (side, zone, severity, change, detail, measure, number) and value."""
+
+_KINDS = frozenset({"side", "zone", "severity", "change", "detail"})
+_NEGATIONS = frozenset({"no", "not", "without", "never", "absent"})
+_SEEING = frozenset(
+    [
+        "seen",
+        "visible",
+        "visualized",
+        "identified",
+        "present",
+        "noted",
+        "demonstrated",
+        "appreciated",
+        "evident",
+        "apparent",
+        "delineated",
+        "defined",
+        "evaluated",
+        "assessed",
+        "shown",
+    ]
+)
+_PARTLY = frozenset(
+    [
+        "well",
+        "clearly",
+        "definitely",
+        "fully",
+        "adequately",
+        "optimally",
+        "completely",
+        "entirely",
+        "reliably",
+        "confidently",
+        "sharply",
+    ]
+)
+"""Adverbs that, after "not", limit visibility instead of denying a finding."""
+_EARLIER = frozenset({"prior", "previous", "earlier"})
+EXCLUSIONS = frozenset({"not", "none", "neither"})
+"""Words before a side that does not have the finding: "effusion on the left, but NOT on the right"."""
+CONTRASTS = EXCLUSIONS | {"compared", "compare", "relative", "unlike", "contrast", "opposed"}
+"""Words before a side that need not have the finding: "effusion on the left, UNLIKE the right"."""
+COMPARISONS = CONTRASTS | {"than"}
+VIEWS = frozenset({"lateral", "frontal", "pa", "ap"})
+_VIEW_NOUNS = frozenset({"decubitus", "oblique", "view", "film", "radiograph", "projection"})
+_VIEW_NAMES = _VIEW_NOUNS | {"lateral", "anterior", "posterior", "image", "side", "down", "up", "chest"}
+
+
+def find_qualified_negations(tokens: Sequence[Token]) -> tuple[set[int], set[int]]:
+    """Find the tokens with a "not" that does not deny a finding.
+
+    Args:
+        tokens: tokens of a sentence.
+
+    Returns:
+        Two sets of indices: limited visibility ("not well seen", "not seen on the lateral view"), and an earlier
+        examination ("not seen on the prior").
+    """
+    limited, before = set[int](), set[int]()
+    for i, token in enumerate(tokens):
+        if token.words[0] != "not":
+            continue
+        end = next((j for j in range(i, len(tokens)) if tokens[j].ends_clause), len(tokens))
+        words = [word for other in tokens[i:end] for word in other.words][1:]
+        seeing = next((n for n, word in enumerate(words[:4]) if word in _SEEING), None)
+        if seeing is None:
+            continue
+        place = next((n for n in range(seeing + 1, len(words)) if words[n] in ("on", "in", "at", "by")), len(words))
+        if not _EARLIER.isdisjoint(words[place : place + 4]):
+            before.add(i)
+        elif not VIEWS.isdisjoint(words[place : place + 4]) or not _PARTLY.isdisjoint(words[:seeing]):
+            limited.add(i)
+    return limited, before
+
+
+def find_view_words(tokens: Sequence[Token]) -> set[int]:
+    """Find the tokens that name a view, not a place: "on the LEFT LATERAL decubitus film".
+
+    Args:
+        tokens: tokens of a sentence.
+    """
+    views: set[int] = set()
+    for i, token in enumerate(tokens):
+        if "side" not in token.meanings or i in views:
+            continue
+        end = i + 1
+        while end < len(tokens) and end < i + 4 and _VIEW_NAMES.issuperset(tokens[end].words):
+            end += 1
+        if any(not _VIEW_NOUNS.isdisjoint(other.words) for other in tokens[i + 1 : end]):
+            views.update(range(i, end))
+    return views
+
+
+def find_compared_places(tokens: Sequence[Token], triggers: Collection[str] = COMPARISONS) -> set[int]:
+    """Find the tokens of a side that something is compared with: "denser than THE RIGHT".
+
+    Args:
+        tokens: tokens of a sentence.
+        triggers: words that begin the comparison.
+    """
+    compared: set[int] = set()
+    for i, token in enumerate(tokens):
+        if i in compared or token.words[0] not in triggers:
+            continue
+        if token.words[0] in EXCLUSIONS and len(token.words) > 1:
+            continue  # "not seen on the right" denies the finding
+        end = i + 1
+        while end < len(tokens) and (
+            tokens[end].words[0] in ("to", "with", "the", "on", "in", "that", "of", "side")
+            or tokens[end].meanings.keys() & {"side", "zone", "place"}
+        ):
+            end += 1
+        if any("side" in other.meanings for other in tokens[i + 1 : end]):
+            compared.update(range(i, end))
+    return compared
+
+
+def read_attributes(tokens: Sequence[Token], ontology: Ontology) -> frozenset[Attribute]:
+    """Return the sides, zones, degrees, changes, details, sizes and numbers of a sentence.
+
+    Args:
+        tokens: tokens of the sentence.
+        ontology: ontology with the places.
+    """
+    attributes: set[Attribute] = set()
+    for token in tokens:
+        attributes.update((kind, token.meanings[kind]) for kind in token.meanings.keys() & _KINDS)
+        if "place" in token.meanings:
+            side, zone = ontology.places[token.meanings["place"]]
+            attributes |= {("side", side), ("zone", zone)}
+        if token.measure is not None:
+            attributes.add(("measure", token.measure))
+        if not token.meanings and token.words[0][0].isdigit():
+            attributes.add(("number", token.words[0]))
+    return frozenset(attributes)
+
+
+def is_negated(tokens: Sequence[Token], qualified: Set[int]) -> bool:
+    """Return whether a sentence has a negation that may deny a finding.
+
+    Args:
+        tokens: tokens of the sentence.
+        qualified: indices returned by `find_qualified_negations`, which are ignored.
+    """
+    return any(not _NEGATIONS.isdisjoint(token.words) for i, token in enumerate(tokens) if i not in qualified)

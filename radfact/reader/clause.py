@@ -1,0 +1,214 @@
+"""Words, verbs and separators of a sentence to split, and its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from radfact.reader.facts import Fact, parse_sentence
+from radfact.reader.ontology import Ontology, lemma
+from radfact.reader.scope import read_scope
+from radfact.reader.tokens import CERTAIN, CONCLUDED, tokenize
+from radfact.reader.vocabulary import (
+    ADVERBS,
+    DETERMINERS,
+    FINITE_VERBS,
+    NEGATIONS,
+    PREPOSITIONS,
+    RELATIVES,
+    SEPARATORS,
+    TRANSITIVE_VERBS,
+    Word,
+    inflect_verb,
+    split_words,
+)
+
+_MODIFIERS = frozenset({"side", "zone", "place", "severity", "change", "detail"})
+
+
+class FactReader:
+    """Reads the facts of texts: it guides the grammar, and checks that a split loses nothing."""
+
+    def __init__(self, ontology: Ontology) -> None:
+        self.ontology = ontology
+
+    def facts_in(self, text: str) -> frozenset[Fact]:
+        """Return the facts about findings."""
+        known = self.ontology.findings
+        return frozenset(fact for fact in parse_sentence(text, self.ontology).facts if fact.concept in known)
+
+    def stated_findings(self, text: str) -> frozenset[tuple[str, bool]]:
+        """Return the certain findings, each with whether it is present."""
+        return frozenset((fact.concept, fact.present) for fact in self.facts_in(text) if fact.doubt == CERTAIN)
+
+    def named_findings(self, text: str) -> frozenset[str]:
+        """Return all findings, whatever their certainty and presence."""
+        return frozenset(fact.concept for fact in self.facts_in(text))
+
+    def are_kept_by(self, parts: Sequence[str], whole: str) -> bool:
+        """Return whether the parts have all findings of the whole, with the same presence and certainty.
+
+        Args:
+            parts: the texts that a sentence is split into.
+            whole: the sentence.
+        """
+        stated = frozenset().union(*map(self.stated_findings, parts))
+        named = frozenset().union(*map(self.named_findings, parts))
+        implied = {
+            concept
+            for concept, node in self.ontology.findings.items()
+            if node.exhaustive and stated.issuperset((part, False) for part in node.exhaustive)
+        }
+        missing = {concept for concept, _ in self.stated_findings(whole) - stated} | (
+            self.named_findings(whole) - named
+        )
+        return missing <= implied and self.uncertain_findings(whole).isdisjoint(concept for concept, _ in stated)
+
+    def uncertain_findings(self, text: str) -> frozenset[str]:
+        """Return the findings that are only probable or possible."""
+        facts = self.facts_in(text)
+        certain = {fact.concept for fact in facts if fact.doubt <= CONCLUDED}
+        return frozenset(fact.concept for fact in facts) - certain
+
+    def concluded_findings(self, text: str) -> frozenset[str]:
+        """Return the present findings that the text concludes: atelectasis in "consistent with atelectasis"."""
+        return frozenset(fact.concept for fact in self.facts_in(text) if fact.present and fact.doubt == CONCLUDED)
+
+    def names_only_unasserted(self, text: str) -> bool:
+        """Return whether all findings that a text names are only looked for, or part of the history."""
+        tokens = tokenize(text, self.ontology)
+        scope = read_scope(tokens)
+        named = {i for i, token in enumerate(tokens) if "finding" in token.meanings}
+        return bool(named) and named <= scope.unasserted | scope.historical and not self.facts_in(text)
+
+    def start_of_finding(self, text: str) -> int | None:
+        """Return the position of the first finding; None if there is none, or if it is capitalized."""
+        tokens = (token for token in tokenize(text, self.ontology) if "finding" in token.meanings)
+        begin = next((token.begin for token in tokens), None)
+        return begin if begin is not None and text[begin].islower() else None
+
+    def are_same(self, parts: Sequence[str], whole: str) -> bool:
+        """Return whether the parts have exactly the facts of the whole, details included.
+
+        Args:
+            parts: the texts that a sentence is split into.
+            whole: the sentence.
+        """
+        return frozenset().union(*map(self.facts_in, parts)) == self.facts_in(whole)
+
+    def is_modifier(self, word: str) -> bool:
+        """Return whether a word is a side, zone, degree, change or character."""
+        return bool(self._kinds(word) & _MODIFIERS)
+
+    def is_change(self, word: str) -> bool:
+        """Return whether a word is a change over time."""
+        return "change" in self._kinds(word)
+
+    def is_structure(self, word: str) -> bool:
+        """Return whether a word is a part of the anatomy."""
+        return "structure" in self._kinds(word)
+
+    def is_place(self, phrase: str) -> bool:
+        """Return whether a phrase names only a zone."""
+        kinds = [self._kinds(word) for word in phrase.lower().split()]
+        return any(word & {"zone", "place"} for word in kinds) and all(
+            word & (_MODIFIERS | {"filler"}) for word in kinds
+        )
+
+    def _kinds(self, word: str) -> frozenset[str]:
+        return frozenset(self.ontology.phrases.get((lemma(word.lower()),), {}))
+
+
+class Clause:
+    """A sentence to split: its words, verbs and separators."""
+
+    def __init__(self, sentence: str, reader: FactReader) -> None:
+        self.text = sentence
+        self.reader = reader
+        self.words: list[Word] = split_words(sentence)
+        self.start = self._find_start()
+        self.separators = [
+            i for i, word in enumerate(self.words) if word.lower in SEPARATORS and self.start <= i and i > 0
+        ]
+
+    @cached_property
+    def lower_words(self) -> frozenset[str]:
+        """All words in lower case."""
+        return frozenset(word.lower for word in self.words)
+
+    @cached_property
+    def verbs(self) -> list[int]:
+        """Indices of the finite verbs outside relative clauses."""
+        verbs: list[int] = []
+        is_relative = False
+        for i in range(self.start, len(self.words)):
+            word, following = self.word(i), self.word(i + 1)
+            if word in RELATIVES and i > self.start:
+                is_relative = True
+            elif word == "," or (word in SEPARATORS and following in DETERMINERS | {"there", "no"}):
+                is_relative = False
+            elif word in FINITE_VERBS and not is_relative and self.word(i - 1) not in DETERMINERS:
+                verbs.append(i)
+        return verbs
+
+    def word(self, i: int) -> str:
+        """Return word `i` in lower case, or an empty text beyond the end."""
+        return self.words[i].lower if 0 <= i < len(self.words) else ""
+
+    def span(self, first: int, last: int) -> str:
+        """Return the text of a range of words.
+
+        Args:
+            first: index of the first word.
+            last: index after the last word.
+        """
+        return self.text[self.words[first].begin : self.words[last - 1].end] if first < last else ""
+
+    def phrase(self, first: int, last: int) -> list[str]:
+        """Return a range of words in lower case.
+
+        Args:
+            first: index of the first word.
+            last: index after the last word.
+        """
+        return [word.lower for word in self.words[first:last]]
+
+    def is_transitive(self, verb: int) -> bool:
+        """Return whether findings can follow the verb as its objects: "shows", or "has" where no participle follows."""
+        if self.word(verb) not in ("has", "have", "had"):
+            return self.word(verb) in TRANSITIVE_VERBS
+        following = self.word(verb + 1)
+        return not (following in ADVERBS | FINITE_VERBS or following.endswith(("ed", "wn", "ly")))
+
+    def inflect_verb(self, first: int, last: int, plural: bool | None) -> str:
+        """Return the text of a range of words with its first verb in the given number.
+
+        Args:
+            first: first word.
+            last: word after the last.
+            plural: whether the verb is plural; None keeps it.
+        """
+        text = self.span(first, last)
+        verb = next((i for i in range(first, last) if self.word(i) in FINITE_VERBS), None)
+        if verb is None:
+            return text
+        begin = self.words[verb].begin - self.words[first].begin
+        end = self.words[verb].end - self.words[first].begin
+        return text[:begin] + inflect_verb(text[begin:end], plural) + text[end:]
+
+    def _find_start(self) -> int:
+        """Return where the clause begins after "Lungs: ..." or "Compared to the previous radiograph, ..."."""
+        colon = next((i for i, word in enumerate(self.words) if word.lower == ":"), None)
+        if colon is not None and colon + 1 < len(self.words):
+            return colon + 1
+        first = self.word(0)
+        if self.word(1) == "," and (first in ADVERBS or first.endswith("ly")):
+            return 2
+        if first not in PREPOSITIONS | {"when", "as", "given", "allowing", "again"} or first in NEGATIONS:
+            return 0
+        for i, word in enumerate(self.words):
+            if word.lower == "," and i + 1 < len(self.words):
+                return i + 1
+            if word.lower in FINITE_VERBS:
+                return 0
+        return 0

@@ -1,0 +1,311 @@
+"""Parse a sentence into facts: finding, presence, places, severity, change, details and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise, zip_longest
+
+from radfact.reader.attributes import Attribute, is_negated, read_attributes
+from radfact.reader.finding_mentions import Mention
+from radfact.reader.modifiers import ALTERNATIVE, ModifierAttacher
+from radfact.reader.ontology import Ontology
+from radfact.reader.ontology_file import default_ontology
+from radfact.reader.tokens import CERTAIN, CONCLUDED, MAX_CHARACTERS, POSSIBLE, PROBABLE, tokenize
+
+Place = tuple[str | None, str | None]
+"""(side, zone): left, right, each (a plural: "at the bases") or None if unknown; a zone of the ontology or None."""
+
+_ARTICLES = frozenset({"the", "a", "an", "recent", "known"})
+_FUNCTION_KINDS = frozenset({"filler", "joining", "copula", "locative", "boundary"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A claim about the current image.
+
+    Attributes:
+        concept: a finding, or a structure whose change is stated.
+        present: whether the finding is present or absent.
+        places: where it is.
+        severity: possible levels from 0 to 4.
+        change: change over time, with all implied changes.
+        details: character and position.
+        measures: sizes in millimeters.
+        doubt: CERTAIN, CONCLUDED, PROBABLE or POSSIBLE.
+        exceptions: findings that a denial excepts ("clear except for atelectasis"; "*" in "otherwise clear").
+    """
+
+    concept: str
+    present: bool
+    places: tuple[Place, ...] = ()
+    severity: frozenset[int] = frozenset()
+    change: frozenset[str] = frozenset()
+    details: frozenset[str] = frozenset()
+    measures: tuple[float, ...] = ()
+    doubt: int = CERTAIN
+    exceptions: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedSentence:
+    """Facts and words of a sentence.
+
+    Attributes:
+        groups: groups of alternative facts ("scarring or atelectasis"); one fact of each group holds.
+        facts: facts of all groups.
+        unread_words: words that are not in the ontology.
+        words: content words, or all words if there are none.
+        attributes: sides, zones, degrees, changes, details, sizes and numbers, each with its kind.
+        is_negated: whether it has a negation other than of visibility or of an earlier examination.
+        required_words: words that an entailing text must contain: numbers, and unread words for a place, a cause or an
+            action.
+    """
+
+    groups: tuple[tuple[Fact, ...], ...]
+    facts: tuple[Fact, ...]
+    unread_words: frozenset[str]
+    words: frozenset[str]
+    required_words: frozenset[str]
+    attributes: frozenset[Attribute]
+    is_negated: bool
+
+
+class SentenceParser(ModifierAttacher):
+    """Converts the finding mentions of one sentence and their modifiers into facts."""
+
+    @cached_property
+    def _describes_the_past(self) -> bool:
+        """Return whether it is about an earlier examination: "there was an effusion on the prior study"."""
+        words = [token.words[0] for token in self.tokens if token.words[0] not in ("the", "a", "an")]
+        if (
+            not {"was", "were"} & set(words)
+            or self.not_before
+            or any("change" in token.meanings for token in self.tokens)
+        ):
+            return False
+        return "previously" in words or any(
+            first in ("on", "in", "at", "by")
+            and second.startswith(("prior", "previous", "earlier", "yesterday", "last"))
+            for first, second in pairwise(words)
+        )
+
+    def facts(self) -> tuple[tuple[Fact, ...], ...]:
+        """Return the facts, with alternatives ("scarring or atelectasis") in one group."""
+        groups: list[list[Fact]] = []
+        for index, mention in enumerate(self.mentions):
+            stated = [m for m in mention.modifiers if m not in self.doubted_modifiers]
+            facts = [
+                fact for modifiers in self._modifiers_by_side(stated) if (fact := self._to_fact(mention, modifiers))
+            ]
+            if len(facts) == 1 and facts[0].present and len(stated) < len(mention.modifiers):
+                # "in the right lung, probably in the upper lobe": the finding is certain, its place is not.
+                doubted = self.doubted_modifiers.intersection(mention.modifiers)
+                slots = {slot for m in doubted for slot in self._slots(m)}
+                modifiers = sorted([*doubted, *(m for m in stated if slots.isdisjoint(self._slots(m)))])
+                if fact := self._to_fact(mention, modifiers):
+                    groups.insert(0, [replace(fact, doubt=max(fact.doubt, PROBABLE))])
+            if len(facts) == 2 and all(fact.severity for fact in facts):
+                # "moderate right and small left effusions" are greater on the right
+                larger = max(facts, key=lambda fact: max(fact.severity))
+                details = {f"{larger.places[0][0]}_dominant"} if larger.places else set()
+                facts = [replace(fact, details=fact.details | details) for fact in facts]
+            previous = self.mentions[index - 1] if index else None
+            if not facts:
+                continue
+            doubt = self._doubt_of_alternatives(previous, mention) if previous is not None else CERTAIN
+            if groups and facts[0].present and doubt > CERTAIN:
+                groups[-1] = [replace(fact, doubt=max(fact.doubt, doubt)) for fact in (*groups[-1], *facts)]
+            else:
+                groups += [[fact] for fact in facts]
+        return tuple(tuple(dict.fromkeys(group)) for group in dict.fromkeys(map(tuple, groups)))
+
+    def _doubt_of_alternatives(self, first: Mention, second: Mention) -> int:
+        """Return how doubtful each of two findings is because only one need be there; CERTAIN without alternatives.
+
+        "A and/or B" is read as "A/B": each counts as stated, although one entails it.
+        """
+        if not first.present or min(first.doubt, second.doubt) > CONCLUDED:
+            return CERTAIN  # "may be scarring or atelectasis": both may be
+        if "unchanged" in self._changes(first.modifiers):
+            return CERTAIN  # "no change in pneumothorax or effusion" has both
+        joints = [i for i in range(first.anchor + 1, second.anchor) if not ALTERNATIVE.isdisjoint(self.tokens[i].words)]
+        if not joints:
+            return CERTAIN
+        return CONCLUDED if all(self.tokens[i - 1].words == ("and",) for i in joints) else POSSIBLE
+
+    def _changes(self, modifiers: Sequence[int]) -> set[str]:
+        tokens = (self.tokens[m] for m in modifiers)
+        return {
+            token.meanings["change"]
+            for token in tokens
+            if "change" in token.meanings and not (self.has_advice and "removal" in token.meanings)
+        }
+
+    def _modifiers_by_side(self, modifiers: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the modifiers, one list per side if the sides differ: "large right and small left effusions"."""
+        modifiers = sorted(set(modifiers))
+        sides = [m for m in modifiers if self.tokens[m].meanings.get("side") in ("left", "right")]
+        for kind in ("severity", "change"):
+            graded = [m for m in modifiers if kind in self.tokens[m].meanings]
+            is_different = len({self.tokens[m].meanings[kind] for m in graded}) > 1
+            if (
+                is_different
+                and len(graded) == len(sides) == 2
+                and len({self.tokens[m].meanings["side"] for m in sides}) == 2
+            ):
+                both = [m for m in modifiers if self.tokens[m].meanings.get("side") == "both"]
+                rest = [m for m in modifiers if m not in (*graded, *sides, *both)]
+                yield from (sorted([*rest, grade, side]) for grade, side in zip(graded, sides, strict=True))
+                return
+        yield modifiers
+
+    def _to_fact(self, mention: Mention, modifiers: Sequence[int]) -> Fact | None:
+        severity: frozenset[int] = frozenset()
+        details: set[str] = set()
+        change = self._changes(modifiers) | ({"previous"} if self._describes_the_past else set())
+        if mention.present and any(mention.anchor < i for i in self.not_before):
+            change.add("new")  # "was not seen on the prior"
+        for m in modifiers:
+            meanings = self.tokens[m].meanings
+            if "severity" in meanings and "change" not in meanings:
+                severity |= self.ontology.severity_levels[meanings["severity"]]
+            if "detail" in meanings:
+                details |= self.ontology.implications[meanings["detail"]]
+        if mention.concept in self.ontology.structures and not change:
+            return None  # a structure that is merely named
+        concept = mention.concept
+        node = self.ontology.findings.get(concept)
+        for attribute, special in node.when.items() if node is not None else ():
+            if attribute in details or attribute in change:
+                concept = special
+                details.discard(attribute)
+        if mention.has_state:
+            details -= self.ontology.positions  # "enlarged azygos vein, heart size normal"
+        details = {detail for detail in details if self.ontology.detail_applies(detail, concept)}
+        details |= {name for name, parts in self.ontology.derived_details.items() if parts <= details}
+        node = self.ontology.findings.get(concept)
+        details -= node.implied if node is not None else frozenset()
+        present = mention.present and "resolved" not in change
+        if not present:
+            # The duration of an absence is no claim about the current image; "no NEW nodule" is.
+            change &= {"new", "increased", "unchanged", "resolved", "previous"}
+        if present and "chronic" in details:
+            change = change | {"persistent"}
+        if mention.present and not present:
+            severity, details = frozenset(), set()  # a resolved finding has no degree
+        changes = frozenset().union(*(self.ontology.implications[c] for c in change))
+        places = self._places(modifiers)
+        if node is not None and node.midline:
+            places = tuple(dict.fromkeys((side, None) for side, _ in places if side in ("left", "right")))
+        measures = tuple(self.tokens[m].measure or 0.0 for m in modifiers if "measure" in self.tokens[m].meanings)
+        if self.ontology.is_well_positioned(concept, details, measures):
+            details.add("good_position")
+        return Fact(
+            concept,
+            present,
+            places,
+            severity,
+            changes,
+            frozenset(details),
+            measures,
+            mention.doubt if present else CERTAIN,
+            mention.exceptions,
+        )
+
+    def _places(self, modifiers: Sequence[int]) -> tuple[Place, ...]:
+        """Return the places; in "right upper and lower" both zones are on the right."""
+        places: list[Place] = []
+        sides: list[str] = []
+        is_pending = False  # whether a side still waits for its zone
+        for m in modifiers:
+            token = self.tokens[m]
+            meanings = token.meanings
+            if "place" in meanings:
+                side, zone = self.ontology.places[meanings["place"]]
+                places += [(s, zone) for s in (("left", "right") if side == "both" else (side,))]
+                continue
+            if "side" in meanings or "dominance" in meanings:
+                new_sides = [meanings["side"]] if meanings.get("side", "both") != "both" else ["left", "right"]
+                sides = sides + new_sides if is_pending else new_sides
+                is_pending = True
+            if "zone" in meanings:
+                zone_sides: list[str | None] = [*sides] or ["each" if token.is_plural else None]
+                places += [(side, meanings["zone"]) for side in zone_sides]
+                is_pending = False
+        if is_pending:
+            unsided = [zone for side, zone in places if side in (None, "each") or len(sides) == 2]
+            places = [place for place in places if place[0] not in (None, "each")]
+            places += [(side, zone) for side in sides for zone in (dict.fromkeys(unsided) or [None])]
+        if any(zone not in (None, "all") for _, zone in places):
+            places = [place for place in places if place[1] != "all"]  # "complete collapse of the upper lobe"
+        return tuple(sorted(set(places), key=str))
+
+
+def common_facts(sentence: ParsedSentence, ontology: Ontology) -> Iterator[Fact]:
+    """Yield facts that all alternatives imply: an opacity for "scarring or atelectasis at the left base".
+
+    Args:
+        sentence: a sentence with groups of alternatives.
+        ontology: ontology with the more general findings.
+    """
+    for group in sentence.groups:
+        if len(group) > 1 and (kind := ontology.common_ancestor(fact.concept for fact in group)) is not None:
+            places = set(group[0].places).intersection(*(fact.places for fact in group))
+            change = group[0].change.intersection(*(fact.change for fact in group))
+            yield Fact(kind, True, tuple(sorted(places, key=str)), change=change)
+
+
+_UNREAD = ParsedSentence((), (), frozenset(), frozenset(), frozenset(), frozenset(), is_negated=False)
+
+
+@lru_cache(maxsize=200_000)
+def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentence:
+    """Parse one sentence; cached, since most reports share sentences.
+
+    Args:
+        text: the sentence. A sentence of more than `MAX_CHARACTERS` has no facts.
+        ontology: by default the packaged ontology.
+    """
+    if len(text) > MAX_CHARACTERS:
+        return _UNREAD
+    ontology = ontology or default_ontology()
+    parser = SentenceParser(tokenize(text, ontology), ontology)
+    parser.find_mentions()
+    parser.refine_mentions()
+    parser.attach_modifiers()
+    unread: set[str] = set()
+    words: set[str] = set()
+    required: set[str] = set()
+    follows_preposition = False
+    for token, following in zip_longest(parser.tokens, parser.tokens[1:]):
+        word = token.words[0]
+        if not token.is_known and len(word) > 1 and word.strip("x"):
+            has_object = following is not None and following.words == ("the",)  # "invades the chest wall"
+            (required if follows_preposition or has_object else unread).add(word)
+        if not token.meanings and word[0].isdigit():
+            required.add(word)
+        if len(token.words) > 1 and token.meanings.keys() & {"structure", "detail"}:
+            required.update({"left", "right"}.intersection(token.words))  # "left atrium" is one name
+        follows_preposition = (
+            bool(token.meanings.keys() & {"locative", "link"})
+            or word in ("after", "been")
+            or (follows_preposition and word in _ARTICLES)
+        )
+        if token.meanings.keys() - _FUNCTION_KINDS or not token.meanings:
+            words.update(word for word in token.words if word[0].isalnum())
+    if not words:
+        words.update(word for token in parser.tokens for word in token.words if word[0].isalnum())
+    groups = parser.facts()
+    facts = tuple(fact for group in groups for fact in group)
+    required.update(token.words[0] for i, token in enumerate(parser.tokens) if parser.is_unused_negation(i))
+    return ParsedSentence(
+        groups,
+        facts,
+        frozenset(unread),
+        frozenset(words),
+        frozenset(required),
+        read_attributes(parser.tokens, ontology),
+        is_negated(parser.tokens, parser.limited | parser.not_before),
+    )

@@ -1,0 +1,462 @@
+"""Detect the finding mentions of a sentence, each with presence and certainty; `facts.py` adds the modifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, takewhile, zip_longest
+
+from radfact.reader.attributes import EXCLUSIONS, find_compared_places, find_qualified_negations
+from radfact.reader.doubts import DoubtReader
+from radfact.reader.exchanges import mark_exchanged
+from radfact.reader.ontology import Ontology
+from radfact.reader.scope import read_scope
+from radfact.reader.tokens import CERTAIN, POSSIBLE, Token
+
+_DENIALS = frozenset({"negation", "not"})
+_STATES = ("state", "normal", "clear", "abnormal")
+_NOUN_ENDINGS = ("ing", "ment", "tion", "sion", "ence", "ity", "ness")
+_DETERMINERS = frozenset({"the", "this", "these", "those"})
+_NOUNS = ("finding", "process", "disease", "change", "injury")
+_PRONOUNS = frozenset({"this", "these", "those", "it", "they", "which", "that", "such", "finding"})
+
+
+@dataclass(slots=True)
+class Mention:
+    """A mention of a finding, before its modifiers are known.
+
+    Attributes:
+        concept: the finding, or a structure.
+        anchor: index of the token that names it.
+        present: whether the finding is present or absent.
+        doubt: CERTAIN, CONCLUDED, PROBABLE or POSSIBLE.
+        has_state: whether it is a structure with a state ("the heart is enlarged"), which modifiers follow.
+        state: index of the token with the state.
+        modifiers: indices of the modifiers, added later.
+        exceptions: findings that a denial excepts.
+    """
+
+    concept: str
+    anchor: int
+    present: bool
+    doubt: int = CERTAIN
+    has_state: bool = False
+    state: int | None = None
+    modifiers: list[int] = field(default_factory=list)
+    exceptions: frozenset[str] = frozenset()
+
+
+class MentionFinder(DoubtReader):
+    """Detects the finding mentions of one sentence.
+
+    Args:
+        tokens: tokens of the sentence, as returned by `tokenize`.
+        ontology: ontology with the findings and structures.
+
+    Attributes:
+        limited: indices of tokens with a "not" of limited visibility.
+        not_before: indices of tokens with a "not" about an earlier examination.
+        excluding: indices of the tokens that exclude a side, "but NOT ON THE RIGHT".
+        used_denials: indices of tokens that deny a mention.
+    """
+
+    def __init__(self, tokens: Sequence[Token], ontology: Ontology) -> None:
+        self.ontology = ontology
+        self.tokens = tokens
+        self.consumed: set[int] = set()
+        self.has_advice = any("advice" in token.meanings for token in tokens)
+        self.limited, self.not_before = find_qualified_negations(tokens)
+        self.excluding = find_compared_places(tokens, EXCLUSIONS)
+        self.used_denials: set[int] = set()
+        # Tokens that deny what follows: "without", "clear of".
+        self.denials = (
+            {
+                i
+                for i, (token, following) in enumerate(zip_longest(tokens, tokens[1:]))
+                if not (self.has_advice and "removal" in token.meanings)
+                if token.meanings.keys() & _DENIALS
+                or ("clear" in token.meanings and following is not None and following.words[0] in ("of", "from"))
+            }
+            - self.limited
+            - self.not_before
+            - self.excluding
+        )
+        for i in range(1, len(tokens)):
+            if tokens[i - 1].words == ("not",) and i in self.denials and "not" not in tokens[i].meanings:
+                self.denials -= {i - 1, i}  # "not clear of"
+        self.mentions: list[Mention] = []
+
+    def find_mentions(self) -> None:
+        """Find the mentions, in any order."""
+        pending: list[int] = []
+        subject: list[int] = []
+        for i, token in enumerate(self.tokens):
+            if token.ends_clause:
+                pending, subject = [], []
+            elif i in self.consumed:
+                continue
+            elif token.meanings.keys() & _STATES and i not in self.denials and self._resolve_state(i, pending, subject):
+                subject = pending or [mention.anchor for mention in self.mentions[-1:]]
+                pending = []
+            elif "finding" in token.meanings:
+                self._add_finding(i, pending)
+                pending, subject = pending if self._is_stated_normal(i) else [], []
+            elif token.words == ("with",):
+                subject = []
+            elif "absence" in token.meanings:
+                self.mentions.append(Mention(token.meanings["absence"], i, False, state=i))
+            elif "structure" in token.meanings and not self._is_adjective(i) and not self._is_location(i):
+                pending.append(i)
+        self.mentions += self._unchanged_structures() if self.mentions else []
+        if not self.mentions:
+            self.mentions = [
+                Mention(token.meanings["structure"], i, True)
+                for i, token in enumerate(self.tokens)
+                if "structure" in token.meanings
+            ]
+        if not self.mentions and self.tokens and self.tokens[0].words[0] not in _PRONOUNS:
+            # "There is no relevant change" is about the whole chest.
+            has_others = any(
+                not token.is_known or token.meanings.keys() & {"detail", "finding", "side", "zone"}
+                for token in self.tokens
+            )
+            changes = [i for i, token in enumerate(self.tokens) if token.meanings.get("change") == "unchanged"]
+            self.mentions = [Mention("chest", i, True, has_state=True) for i in changes[:1] if not has_others]
+
+    def _unchanged_structures(self) -> list[Mention]:
+        """Return the structures of "STABLE HEART SIZE, enlarged aorta", whose change is not that of another finding."""
+        used = self.consumed.union(*((mention.anchor, mention.state) for mention in self.mentions))
+        structures = []
+        for i, (token, following) in enumerate(zip_longest(self.tokens, self.tokens[1:])):
+            ends = following is None or following.ends_clause or following.joins
+            if i and ends and i not in used and "structure" in token.meanings and "finding" not in token.meanings:
+                is_unchanged = self.tokens[i - 1].meanings.get("change") == "unchanged"
+                if is_unchanged and not self._is_location(i):
+                    structures.append(Mention(token.meanings["structure"], i, True))
+        return structures
+
+    def refine_mentions(self) -> None:
+        """Sort the mentions, drop those that assert nothing, and add names by place and exceptions."""
+        self.mentions.sort(key=lambda mention: mention.anchor)
+        self._apply_scope()
+        # "The endotracheal tube is low; the tube should be withdrawn" has one device.
+        devices = [mention for mention in self.mentions if self.ontology.is_a(mention.concept, "device")]
+        if not all(self.ontology.is_generic(mention.concept) for mention in devices):
+            self.mentions = [mention for mention in self.mentions if not self.ontology.is_generic(mention.concept)]
+        # "No opacity concerning for pneumonia" denies only the pneumonia.
+        for first, second in pairwise(self.mentions):
+            between = self.tokens[first.anchor + 1 : second.anchor]
+            qualified = any("qualifying" in token.meanings for token in between)
+            if qualified and not first.present and not second.present:
+                first.concept = ""
+        self.mentions = [mention for mention in self.mentions if mention.concept]
+        self._rename_by_place()
+        self._set_exceptions()
+
+    def _apply_scope(self) -> None:
+        """Drop the mentions that are not asserted, and mark those that are asked or not excluded as possible."""
+        scope = read_scope(self.tokens)
+        self.mentions = [
+            mention
+            for mention in self.mentions
+            if mention.anchor not in scope.unasserted
+            and (mention.anchor not in scope.historical or self._is_artificial(mention.concept))
+        ]
+        for mention in self.mentions:
+            if mention.anchor in scope.uncertain:
+                mention.doubt = POSSIBLE
+        self._resolve_cleared()
+        mark_exchanged(self.mentions, self.tokens, self._is_artificial)
+
+    def _resolve_cleared(self) -> None:
+        """Mark a finding that is the subject of "clear" as resolved: "the infiltrates of both bases ARE now CLEAR"."""
+        for i, token in enumerate(self.tokens):
+            if "clear" not in token.meanings or i in self.consumed | self.denials or not self._ends_phrase(i + 1):
+                continue
+            verb = next((j for j in range(i - 1, max(i - 3, 0), -1) if "copula" in self.tokens[j].meanings), None)
+            if verb is None:
+                continue
+            before = [mention for mention in self.mentions if mention.anchor < verb][-1:]
+            for mention in before:
+                between = self.tokens[mention.anchor : i]
+                is_subject = not any(other.joins or other.ends_clause for other in between)
+                if is_subject and mention.present and not mention.has_state:
+                    token.meanings = {**token.meanings, "change": "resolved"}
+
+    def _is_artificial(self, concept: str) -> bool:
+        return any(self.ontology.is_a(concept, general) for general in ("device", "postoperative_change"))
+
+    def _rename_by_place(self) -> None:
+        """Replace a general finding by its name in the stated structure: "fracture of the sixth rib"."""
+        anchors = {mention.anchor for mention in self.mentions}
+        for i, token in enumerate(self.tokens):
+            if "structure" not in token.meanings or i in anchors:
+                continue
+            here = self.ontology.structures[token.meanings["structure"]].here
+            before = [mention for mention in self.mentions if mention.anchor < i][-1:]
+            after = [mention for mention in self.mentions if mention.anchor > i][:1]
+            for mention in (*before, *after):
+                if not self._is_in_other_claim(*sorted((i, mention.anchor))):
+                    mention.concept = here.get(mention.concept, mention.concept)
+
+    def _is_in_other_claim(self, first: int, last: int) -> bool:
+        """Return whether two tokens belong to different claims; "fracture of the sixth and seventh ribs" is one."""
+        for j in range(first + 1, last):
+            token = self.tokens[j]
+            numbers = token.joins and self.tokens[j - 1].words[0].isdigit() and self.tokens[j + 1].words[0].isdigit()
+            if token.ends_clause or "link" in token.meanings or (token.joins and not numbers):
+                return True
+        return False
+
+    def _set_exceptions(self) -> None:
+        """Add exceptions to normal statements: "clear except for atelectasis", "otherwise clear"."""
+        excepted = {
+            mention.concept
+            for i, token in enumerate(self.tokens)
+            if "except" in token.meanings
+            for mention in self.mentions
+            if mention.present
+            and mention.anchor > i
+            and not any(self.tokens[j].ends_clause for j in range(i + 1, mention.anchor))
+        }
+        if any("otherwise" in token.meanings for token in self.tokens):
+            excepted |= {mention.concept for mention in self.mentions if mention.present} or {"*"}
+        for mention in self.mentions:
+            if mention.has_state and not mention.present:
+                mention.exceptions = frozenset(excepted)
+
+    def _is_adjective(self, i: int) -> bool:
+        """Return whether a structure only qualifies another: "MEDIASTINAL lymph nodes", "BASE of the left lung"."""
+        j = i + 1
+        if j < len(self.tokens) and self.tokens[j].words == ("of",) and "zone" in self.tokens[i].meanings:
+            while j + 1 < len(self.tokens) and (
+                self.tokens[j].words[0] in ("of", "the") or "side" in self.tokens[j].meanings
+            ):
+                j += 1
+        return (
+            j < len(self.tokens) and "structure" in self.tokens[j].meanings and "finding" not in self.tokens[j].meanings
+        )
+
+    def _is_location(self, i: int) -> bool:
+        """Return whether the structure is only the location: "opacity in the left lung"."""
+        seen_finding = self._first_with("finding") < i
+        is_zone = "zone" in self.tokens[i].meanings
+        for j in range(i - 1, -1, -1):
+            token = self.tokens[j]
+            if is_zone and j not in self.consumed and "finding" in token.meanings:
+                return True  # "scarring right apex"
+            if "locative" in token.meanings:
+                return seen_finding or token.words[0] != "of"
+            unread = not token.meanings and token.words[0].isalnum()  # "of the SIXTH rib"
+            if not (
+                unread or token.meanings.keys() & {"side", "zone", "filler", "structure"}
+            ) or token.meanings.keys() & {"copula", "joining"}:
+                return False
+        return False
+
+    def _state_of(self, i: int, structure: int) -> tuple[str, bool] | None:
+        """Return the finding that the state `i` of a structure means, and whether it is present."""
+        token = self.tokens[i]
+        node = self.ontology.structures[self.tokens[structure].meanings["structure"]]
+        if token.words in node.states:
+            return node.states[token.words], True
+        if "intact" in token.words:
+            return node.acute, False  # degenerated bones may be intact
+        if token.words in node.normal or "normal" in token.meanings:
+            return node.abnormal, False
+        if "clear" in token.meanings:
+            return node.clear, False
+        if "abnormal" in token.meanings:
+            before = {word for other in self.tokens[max(structure, i - 3) : i] for word in other.words}
+            if before & _DETERMINERS and not before & {"is", "are"} and token.words[-1].endswith(_NOUNS):
+                return None  # "heart size is normal, the findings of edema"
+            span = self.tokens[max(0, min(structure, i) - 3) : i + 1]
+            is_acute = any({"acute", "active"} & set(neighbor.words) for neighbor in span)
+            return (node.acute if is_acute else node.abnormal), True
+        return None
+
+    def _resolve_state(self, i: int, pending: Sequence[int], subject: Sequence[int]) -> bool:
+        targets = [s for s in pending if self._state_of(i, s)]
+        following = self.tokens[i + 1] if i + 1 < len(self.tokens) else None
+        if (
+            targets
+            and following is not None
+            and "severity" in self.tokens[i].meanings
+            and "state" in following.meanings
+        ):
+            return False  # "borderline enlarged": a degree, not a state
+        is_before = False  # whether the state precedes its structures
+        if targets and self._begins_phrase(i, targets[-1]):
+            targets = []
+        if not targets:
+            targets = [s for s in self._structures_after(i) if self._state_of(i, s)]
+            is_before = bool(targets)
+        if not targets:
+            targets = [s for s in subject if self._state_of(i, s)]
+        for s in targets:
+            concept, present = self._state_of(i, s) or ("", True)
+            first, last = (i, s) if is_before else (s, i)
+            is_negated = self._is_state_negated(first, last)
+            self.mentions.append(Mention(concept, s, present != is_negated, self._doubt(first, last), True, i))
+        if targets:
+            self.consumed.add(i)
+            if is_before:
+                self.consumed.update(targets)
+        return bool(targets)
+
+    def _begins_phrase(self, i: int, before: int) -> bool:
+        """Return whether a state begins the next phrase of a list: "stable heart size, ENLARGED aorta"."""
+        between = self.tokens[before + 1 : i]
+        if not between or not between[-1].joins or any("copula" in token.meanings for token in between):
+            return False
+        following = self._structures_after(i)
+        return bool(following) and any(self._state_of(i, s) for s in following) and following[0] <= i + 3
+
+    def _structures_after(self, i: int) -> list[int]:
+        """Return the structures after a state: "enlarged heart", "elevation of the right hemidiaphragm"."""
+        structures: list[int] = []
+        noun = self.tokens[i].words[0].endswith(_NOUN_ENDINGS)  # "blunting is seen at the left costophrenic angle"
+        for j in range(i + 1, len(self.tokens)):
+            token = self.tokens[j]
+            if structures and self.tokens[j - 1].joins and token.meanings.get("change") == "unchanged":
+                break  # "enlarged hilum, UNCHANGED heart size"
+            if "structure" in token.meanings and "finding" not in token.meanings:
+                if not self._is_adjective(j):
+                    structures.append(j)
+            elif token.meanings.keys() & _STATES and not token.meanings.keys() & {"change", "severity"}:
+                if not structures and "state" in token.meanings:
+                    continue  # "tortuous and calcified aorta"
+                # The list belongs to its own state: "normal heart, and the lungs are clear".
+                copulas = [k for k in range(i + 1, j) if "copula" in self.tokens[k].meanings]
+                own = self._list_start(copulas[0] if copulas else j)
+                return [s for s in structures if s < own] if copulas or own else structures
+            elif not (
+                token.meanings.keys() & {"side", "zone", "severity", "detail", "change", "joining"}
+                or (noun and token.meanings.keys() & {"copula", "locative", "seeing"})
+                or token.words[0] in (",", "the", "of", "a", "size", "sized")
+                or (j == i + 1 and token.words == ("in",))
+            ):
+                break
+        return structures
+
+    def _list_start(self, copula: int) -> int:
+        """Return where the subject of a verb begins: after the last joining word before it."""
+        for j in range(copula - 1, -1, -1):
+            if self.tokens[j].joins:
+                return j
+        return 0
+
+    def _is_state_negated(self, first: int, last: int) -> bool:
+        copula = False
+        for j in range(last - 1, first - 1, -1):
+            token = self.tokens[j]
+            if j in self.consumed and token.meanings.keys() & _STATES:
+                return False  # "not enlarged and of normal size"
+            if token.meanings.keys() & _DENIALS:
+                self.used_denials.add(j)
+                return True
+            copula = copula or "copula" in token.meanings
+        if not copula:
+            start = self.tokens[first]
+            direct = first > 0 and self.tokens[first - 1].meanings.keys() & _DENIALS
+            # "No effusion, and intact bones": what is denied in a list is no normal statement.
+            if direct:
+                self.used_denials.add(first - 1)
+            if direct or (not start.meanings.keys() & {"normal", "clear"} and self._is_negated_before(first)):
+                return True
+        return self._is_denied_after(last)
+
+    def _add_finding(self, i: int, pending: Sequence[int]) -> None:
+        concepts = [(self.tokens[i].meanings["finding"], i)]
+        if divided := self._divided_name(i):
+            concepts = [(divided, i)]
+        # "hilar or mediastinal adenopathy", "endotracheal and enteric tubes": the first adjective shares the noun.
+        if i >= 2 and "joining" in self.tokens[i - 1].meanings:
+            adjective = self.tokens[i - 2]
+            phrase = (*adjective.words, self.tokens[i].words[-1])
+            shares = i - 2 in pending or not adjective.meanings
+            if shares and (shared := self.ontology.phrases.get(phrase, {}).get("finding")):
+                concepts.insert(0, (shared, i - 2))
+        negated = (
+            self._is_negated_before(i, self.ontology.is_a(concepts[-1][0], "device"))
+            or self._is_denied_after(i)
+            or self._is_stated_normal(i)
+        )
+        for concept, anchor in concepts:
+            self.mentions.append(Mention(concept, anchor, not negated, self._doubt(i, i)))
+
+    def _divided_name(self, i: int) -> str | None:
+        """Return the finding whose name is divided by its place: "NODULAR left basal OPACITY"."""
+        j = i - 1
+        while j >= 0 and self.tokens[j].meanings.keys() & {"side", "zone", "place"} and not self.tokens[j].joins:
+            j -= 1
+        if not 0 <= j < i - 1 or self.tokens[j].joins:
+            return None
+        name = (*self.tokens[j].words, *self.tokens[i].words)
+        finding = self.ontology.phrases.get(name, {}).get("finding")
+        self.tokens[j].is_known |= finding is not None
+        return finding
+
+    def _is_negated_before(self, i: int, device: bool = False) -> bool:
+        for j in range(i - 1, -1, -1):
+            token = self.tokens[j]
+            if token.ends_clause or token.words == ("with",):
+                return False
+            if j in self.denials:
+                self.used_denials.add(j)
+                return True
+            if token.joins and (self._starts_new_claim(j) or (device and token.words == ("and",))):
+                return False
+            if j in self.consumed and token.meanings.keys() & {"normal", "clear"} and "negation" not in token.meanings:
+                return False
+        return False
+
+    def _is_stated_normal(self, i: int) -> bool:
+        """Return whether a verb calls a finding normal: "heart size and vascular ENGORGEMENT are normal"."""
+        verbs = takewhile(
+            lambda j: self.tokens[j].meanings.keys() & {"copula", "filler"} and "normal" not in self.tokens[j].words,
+            range(i + 1, len(self.tokens)),
+        )
+        end = max(verbs, default=i) + 1
+        return (
+            i + 1 < end < len(self.tokens)
+            and "copula" in self.tokens[i + 1].meanings
+            and "normal" in self.tokens[end].words
+            and self._ends_phrase(end + 1)
+        )
+
+    def _starts_new_claim(self, joint: int) -> bool:
+        """Return whether a new claim begins after `joint`: "no effusion, stable cardiomegaly"."""
+        following = self.tokens[joint + 1]
+        if following.words == ("there",) or following.meanings.get("change") in ("unchanged", "persistent"):
+            return True
+        article = following.words[0] in ("a", "an", "the") and self.tokens[joint].words != ("or",)
+        own = article or ("severity" in following.meanings and self.tokens[joint].words == ("and",))
+        return own and self._ors[len(self.tokens)] == self._ors[joint]
+
+    def _is_denied_after(self, i: int) -> bool:
+        for j in range(i - 1, -1, -1):
+            if "part" in self.tokens[j].meanings and not self.tokens[j].joins:
+                return False  # "the tip of the tube is not seen": the tube is present
+            if self.tokens[j].ends_clause or self.tokens[j].joins:
+                break
+        for j in range(i + 1, len(self.tokens)):
+            token = self.tokens[j]
+            if token.ends_clause or "part" in token.meanings:
+                return False
+            if j in self.limited or j in self.not_before or j in self.excluding:
+                continue
+            if token.words == ("not",) and any("seeing" in other.meanings for other in self.tokens[j + 1 : j + 3]):
+                self.used_denials.add(j)
+                return True  # "is not also present"
+            if "negation_after" in token.meanings and not (self.has_advice and "removal" in token.meanings):
+                return True  # "should be removed" implies that it is present
+        return False
+
+    def is_unused_negation(self, i: int) -> bool:
+        """Return whether a token is a "no" or "not" that denies no mention: "is not stable"."""
+        return (
+            0 <= i < len(self.tokens)
+            and self.tokens[i].words in (("no",), ("not",))
+            and i not in (self.used_denials | self.limited | self.not_before)
+        )

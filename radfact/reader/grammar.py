@@ -1,0 +1,280 @@
+"""Split a sentence of several findings at its clauses, attachments, lists and predicates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from radfact.reader.clause import Clause, FactReader
+from radfact.reader.lists import split_list
+from radfact.reader.vocabulary import (
+    ADVERBS,
+    ANAPHORIC_WORDS,
+    CLAUSE_CONJUNCTIONS,
+    CONJUNCTIONS,
+    DETERMINERS,
+    DEVICE_PARTS,
+    FINITE_VERBS,
+    NEGATIONS,
+    NORMAL_STATES,
+    NOT_BEFORE_WITH,
+    OBSERVATION_WORDS,
+    PREPOSITIONS,
+    RELATIVES,
+    SEPARATORS,
+    SUBORDINATORS,
+    inflect_verb,
+    is_adjective,
+    is_plural,
+)
+
+_EVIDENCE = re.compile(
+    r"(?:any )?(?:(?:\w+ )?(?:evidence|signs?|suggestion|findings?|indications?) (?:of|for|to suggest) )(?:any |an? )?"
+)
+_BEGINNING = re.compile(r".{400,}?(?= .{100})", re.DOTALL)
+"""Beginning of a sentence that is longer than any of IU-Xray."""
+_SIDES = {("left",): "left", ("right",): "right", ("left", "right"): "bilateral"}
+_SplitFunction = Callable[[Clause], Iterator[list[str]]]
+_NO_FINDING_AFTER_WITH = (
+    ANAPHORIC_WORDS | DEVICE_PARTS | frozenset({"distal", "proximal", "contrast", "change", "respect"})
+)
+
+
+def divide_sentence(sentence: str, reader: FactReader) -> list[str]:
+    """Divide a sentence into sentences of one finding each, or return it whole.
+
+    Grammar proposes splits; a split is rejected unless its parts have every finding of the sentence with its polarity.
+    Shared words of a list ("no", "there is", the predicate) are repeated with each member, and the verb agrees with
+    it; nothing else is added.
+
+    Args:
+        sentence: one sentence without its full stop.
+        reader: reads the facts of the parts.
+
+    Returns:
+        The parts in reading order, without capital or full stop.
+    """
+    pending, divided = [sentence], []
+    while pending:
+        text = pending.pop()
+        parts = _divide_once(text, reader)
+        if parts is None:
+            divided.append(text)
+        else:
+            pending += [part.strip(" ,;") for part in reversed(parts)]
+    return divided
+
+
+def _divide_once(sentence: str, reader: FactReader) -> Sequence[str] | None:
+    """Return the first split that keeps all findings, or None."""
+    beginning = _BEGINNING.match(sentence)
+    if beginning is not None:
+        # The first clause is searched for in the beginning only, so that the time is linear in the clauses.
+        parts = _first_kept(beginning[0], reader, (_split_clauses, _split_attachments))
+        if parts is not None:
+            return [*parts[:-1], parts[-1] + sentence[beginning.end() :]]
+        return _first_kept(sentence, reader, (split_list,))
+    return _first_kept(sentence, reader, (_split_clauses, _split_attachments, split_list, _split_predicates))
+
+
+def _with_side(part: str, whole: str, reader: FactReader) -> str:
+    """Return a part with the side that its finding has in the whole: "left effusion with adjacent LEFT atelectasis"."""
+    own, before = reader.facts_in(part), reader.facts_in(whole)
+    if not own or any(fact.places or not fact.present for fact in own):
+        return part
+    concepts = {fact.concept for fact in own}
+    sides = {
+        tuple(sorted({side for side, _ in fact.places if side is not None}))
+        for fact in before
+        if fact.concept in concepts and fact.present
+    }
+    side = _SIDES.get(sides.pop()) if len(sides) == 1 else None
+    start = reader.start_of_finding(part)
+    if side is None or start is None:
+        return part
+    sided = f"{part[:start]}{side} {part[start:]}"
+    return sided if {fact.concept for fact in reader.facts_in(sided)} == concepts else part
+
+
+def _first_kept(text: str, reader: FactReader, functions: Sequence[_SplitFunction]) -> Sequence[str] | None:
+    clause = Clause(text, reader)
+    if clause.separators or not clause.lower_words.isdisjoint(("with", "without")):
+        for split in functions:
+            for parts in split(clause):
+                if reader.are_kept_by(parts, text):
+                    return [_with_side(part, text, reader) for part in parts]
+    return None
+
+
+def _split_clauses(clause: Clause) -> Iterator[list[str]]:
+    """Yield splits into two clauses, each with a verb or a negation of its own."""
+    for i in clause.separators:
+        after = i + 1
+        while clause.word(after) in SEPARATORS:
+            after += 1
+        if after >= len(clause.words) or i == clause.start:
+            continue
+        if _starts_clause(clause, i, after):
+            yield [clause.span(0, i), clause.span(after, len(clause.words))]
+
+
+def _starts_clause(clause: Clause, i: int, after: int) -> bool:
+    word, following = clause.word(i), clause.word(after)
+    if following in ANAPHORIC_WORDS | SUBORDINATORS:
+        return False
+    if word == ";":
+        return True
+    before = [v for v in clause.verbs if v < i]
+    if following == "no":
+        return _is_statement(clause, i, bool(before)) and not _has_shared_verb(clause, after)
+    if following == "there":
+        return _is_statement(clause, i, bool(before))
+    if _starts_verbless_clause(clause, after) and _is_statement(clause, i, bool(before)):
+        return True
+    verb = next((v for v in clause.verbs if v >= after), None)
+    if verb is None or verb == after or following in PREPOSITIONS:
+        return False
+    return _is_statement(clause, i, bool(before)) and _is_subject(clause, i, after, verb, before)
+
+
+def _starts_verbless_clause(clause: Clause, first: int) -> bool:
+    """Return whether "lungs clear" or "vessels within normal limits" begins here."""
+    end = next((s for s in clause.separators if s > first), len(clause.words))
+    states = clause.phrase(first, end)[1:]
+    comma = next((s for s in clause.separators if s > first and clause.word(s) == ","), len(clause.words))
+    leading = clause.word(first) in NORMAL_STATES or clause.reader.is_change(clause.word(first))
+    if leading and clause.word(first + 1) not in PREPOSITIONS and not any(v >= first for v in clause.verbs):
+        return any(clause.reader.is_structure(word) for word in clause.phrase(first, comma))
+    ends = any(word in NORMAL_STATES for word in states[-1:]) or states[-3:] == ["within", "normal", "limits"]
+    return (
+        ends
+        and not any(first <= v < end for v in clause.verbs)
+        and bool(clause.reader.named_findings(clause.span(first, end)))
+    )
+
+
+def _is_statement(clause: Clause, end: int, has_verb: bool) -> bool:
+    """Return whether the words before `end` say something by themselves."""
+    if has_verb:
+        return clause.word(end - 1) not in FINITE_VERBS | PREPOSITIONS | DETERMINERS
+    first = clause.word(clause.start)
+    last = clause.word(end - 1)
+    if first in NEGATIONS or first in NORMAL_STATES or last in NORMAL_STATES | OBSERVATION_WORDS | {"limits"}:
+        return True
+    return bool(clause.reader.named_findings(clause.span(0, end)))
+
+
+def _has_shared_verb(clause: Clause, after: int) -> bool:
+    """Return whether "no A and no B is seen" continues with a verb for both."""
+    return any(v > after for v in clause.verbs) and not any(v < after for v in clause.verbs)
+
+
+def _is_subject(clause: Clause, i: int, after: int, verb: int, before: Sequence[int]) -> bool:
+    """Return whether the words from `after` to `verb` are the whole subject of a clause that begins there."""
+    inner = [s for s in clause.separators if after <= s < verb]
+    subject = clause.phrase(after, verb)
+    last = subject[inner[-1] + 1 - after :] if inner else subject
+    if set(subject) & (ANAPHORIC_WORDS | RELATIVES | SUBORDINATORS) - {"likely"} or last[:1] == [] or "with" in last:
+        return False
+    if all(word in DETERMINERS | DEVICE_PARTS or clause.reader.is_modifier(word) for word in last):
+        return False  # "The tip" of the tube before, "the left" of the joints before.
+    plural_verb = inflect_verb(clause.word(verb), False) != clause.word(verb)
+    if inner and (clause.word(inner[-1]) not in CONJUNCTIONS or not plural_verb):
+        return False
+    if not before:
+        if clause.word(clause.start) in NEGATIONS and clause.word(i) == ",":
+            return not _is_observed(clause, verb)  # "No effusion, heart size is normal."
+        return not inner and (subject[0] in DETERMINERS or clause.word(i) in CLAUSE_CONJUNCTIONS)
+    if inner:
+        return not is_plural(last) or _is_adjectival(clause, before[-1])
+    too_small = plural_verb and not is_plural(subject) and clause.word(i) in CONJUNCTIONS
+    earlier = any(before[-1] < s < i for s in clause.separators)
+    return not (too_small and earlier)
+
+
+def _is_observed(clause: Clause, verb: int) -> bool:
+    """Return whether the verb only states that something is seen."""
+    after = verb + 1
+    while clause.word(after) in ADVERBS:
+        after += 1
+    return clause.word(after) in OBSERVATION_WORDS
+
+
+def _is_adjectival(clause: Clause, verb: int) -> bool:
+    """Return whether the verb states a condition ("is normal"), not a finding ("shows a nodule")."""
+    return not clause.is_transitive(verb) and clause.word(verb - 1) != "there"
+
+
+def _split_attachments(clause: Clause) -> Iterator[list[str]]:
+    """Yield splits at "with" and "without": "lungs are clear without effusion", "edema with small effusions"."""
+    for i, word in enumerate(clause.words):
+        if word.lower not in ("with", "without") or i <= clause.start or i + 1 == len(clause.words):
+            continue
+        end = i - 1 if clause.word(i - 1) in (",", "and", "but") else i
+        if end <= clause.start or not _is_statement(clause, end, any(v < end for v in clause.verbs)):
+            continue
+        if clause.word(i - 1) in NOT_BEFORE_WITH or any(v > i for v in clause.verbs):
+            continue
+        left = clause.span(0, end)
+        if word.lower == "without" or clause.word(i + 1) == "no":
+            rest = clause.span(i + 1, len(clause.words))
+            rest = re.sub(r"^(?:any|no|an?)\s+", "", rest, flags=re.IGNORECASE)
+            if clause.reader.named_findings(rest) or _EVIDENCE.match(rest.lower() + " "):
+                yield [left, f"no {rest}"]
+        elif _starts_finding(clause, i + 1, left) and (
+            clause.reader.named_findings(left) or _is_structure_in_state(clause, end)
+        ):
+            yield [left, clause.span(i + 1, len(clause.words))]
+
+
+def _is_structure_in_state(clause: Clause, end: int) -> bool:
+    """Return whether "stable mediastinal contours" ends before `end`: a state, or its change, of a structure."""
+    phrase = clause.phrase(clause.start, end)
+    says = any(word in NORMAL_STATES or clause.reader.is_change(word) for word in phrase)
+    return says and any(clause.reader.is_structure(word) for word in phrase)
+
+
+def _starts_finding(clause: Clause, i: int, left: str) -> bool:
+    """Return whether a finding that `left` does not name yet begins at `i`."""
+    stop = next((s for s in clause.separators if s > i), len(clause.words))
+    noun = next((j for j in range(i + 1, stop) if clause.word(j) in PREPOSITIONS), stop)
+    if not _NO_FINDING_AFTER_WITH.isdisjoint(clause.phrase(i, noun)):
+        return False
+    return bool(clause.reader.named_findings(clause.span(i, stop)) - clause.reader.named_findings(left))
+
+
+def _split_predicates(clause: Clause) -> Iterator[list[str]]:
+    """Yield splits into two predicates of one subject: "lungs are clear and well expanded"."""
+    if not clause.verbs or clause.verbs[0] == clause.start:
+        return
+    verb = clause.verbs[0]
+    for i in clause.separators:
+        if (
+            i <= verb + 1
+            or clause.word(i) in (",", "or", "and/or")
+            or "with" in clause.phrase(verb, i)
+            or not _is_predicate(clause, i + 1)
+        ):
+            continue
+        rest = clause.span(i + 1, len(clause.words))
+        subject = clause.span(0, verb if clause.word(i + 1) in FINITE_VERBS else verb + 1)
+        left, right = clause.span(0, i), f"{subject} {rest}"
+        left_findings, right_findings = clause.reader.stated_findings(left), clause.reader.stated_findings(right)
+        if left_findings and right_findings and left_findings.isdisjoint(right_findings):
+            yield [left, right]
+
+
+def _is_predicate(clause: Clause, i: int) -> bool:
+    """Return whether the words from `i` say a state of the subject, or begin with a verb of their own."""
+    if clause.word(i) in FINITE_VERBS:
+        return True
+    end = next(
+        (j for j in range(i + 1, len(clause.words)) if clause.word(j) in PREPOSITIONS | SEPARATORS), len(clause.words)
+    )
+    return i < end and all(
+        word in NORMAL_STATES | ADVERBS | {"well"}
+        or is_adjective(word)
+        or word.endswith("ly")
+        or clause.reader.is_modifier(word)
+        for word in clause.phrase(i, end)
+    )

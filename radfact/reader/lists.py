@@ -1,0 +1,381 @@
+"""Split lists of findings: the members of a list, and the words that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from radfact.reader.clause import Clause
+from radfact.reader.vocabulary import (
+    ABSENCE_DEGREES,
+    ADVERBS,
+    ANATOMICAL_ADJECTIVES,
+    CLAUSE_CONJUNCTIONS,
+    CONJUNCTIONS,
+    CONTINUATION_WORDS,
+    DETERMINERS,
+    DEVICE_PARTS,
+    EVIDENCE_NOUNS,
+    INTERPRETATION_WORDS,
+    JOINT_CONJUNCTIONS,
+    NEGATIONS,
+    NORMAL_STATES,
+    OBSERVATION_WORDS,
+    PREPOSITIONS,
+    PROPERTY_NOUNS,
+    REMARK_WORDS,
+    SEPARATORS,
+    is_adjective,
+    is_plural,
+    singular_noun,
+    split_words,
+)
+
+_ABSENT_STATES = frozenset({"without", "free", "clear", "negative", "devoid"})
+
+
+def split_list(clause: Clause) -> Iterator[list[str]]:
+    """Yield the splits of a clause at its list of findings, the most likely first."""
+    if (joined := _split_joint_subject(clause)) is not None:
+        yield joined
+    listed = _find_list(clause)
+    if listed is not None:
+        yield from listed.divisions()
+
+
+def _split_joint_subject(clause: Clause) -> list[str] | None:
+    """Split "A has increased, along with B", where B shares the predicate of A."""
+    verb = clause.verbs[0] if clause.verbs else None
+    if (
+        verb is None
+        or verb == clause.start
+        or clause.word(verb - 1) in OBSERVATION_WORDS | {"there"}
+        or clause.is_transitive(verb)
+    ):
+        return None
+    for i in clause.separators:
+        if i > verb + 1 and clause.word(i) in JOINT_CONJUNCTIONS and i + 1 < len(clause.words):
+            end = i - 1 if clause.word(i - 1) == "," else i
+            rest = clause.span(i + 1, len(clause.words))
+            predicate = clause.inflect_verb(
+                verb, end, plural=is_plural(clause.phrase(i + 1, len(clause.words))) or " and " in rest
+            )
+            return [clause.span(0, end), f"{rest} {predicate}"]
+    return None
+
+
+def _find_list(clause: Clause) -> FindingList | None:
+    """Return the list of a clause: absent findings, present findings, or the subjects of its verb."""
+    verb = clause.verbs[0] if clause.verbs else None
+    first = clause.word(clause.start)
+    end = len(clause.words)
+    if first in ("no", "without"):
+        lead = _skip_negation(clause, clause.start + 1)
+        return FindingList(clause, lead, _find_tail(clause, lead), negative=True)
+    if first == "negative" and clause.word(clause.start + 1) == "for":
+        return FindingList(clause, clause.start + 2, _find_tail(clause, clause.start + 2), negative=True)
+    if verb is None:
+        after = (
+            1
+            if first in NORMAL_STATES
+            else 2
+            if clause.phrase(clause.start, clause.start + 2) == ["status", "post"]
+            else 0
+        )
+        lead = clause.start + after
+        return FindingList(clause, lead, _find_tail(clause, lead), negative=False, fragment=True)
+    if any(clause.start < s < verb for s in clause.separators):
+        return FindingList(clause, clause.start, verb, negative=False)
+    lead = verb + 1
+    while clause.word(lead) in ADVERBS:
+        lead += 1
+    if clause.word(lead) in _ABSENT_STATES and (
+        clause.word(lead) == "without" or clause.word(lead + 1) in ("of", "for", "from")
+    ):
+        lead = _skip_negation(clause, lead + (1 if clause.word(lead) == "without" else 2))
+        return FindingList(clause, lead, end, negative=True)
+    if clause.phrase(lead, lead + 2) == ["status", "post"]:
+        return FindingList(clause, lead + 2, end, negative=False)
+    if first == "there" or clause.is_transitive(verb):
+        if clause.word(lead) in ("no", "not"):
+            lead = _skip_negation(clause, lead + 1)
+            return FindingList(clause, lead, _find_tail(clause, lead), negative=True)
+        return FindingList(clause, lead, _find_tail(clause, lead), negative=False)
+    return None
+
+
+def _skip_negation(clause: Clause, i: int) -> int:
+    """Return where the list begins after "no", "no evidence of", "no large"."""
+
+    def degrees(i: int) -> int:
+        j = i
+        while clause.word(j) in ABSENCE_DEGREES:
+            j += 1
+        return i if clause.word(j) in SEPARATORS else j
+
+    i = degrees(i + 1 if clause.word(i) in ("any", "a", "an") else i)
+    if clause.word(i) in EVIDENCE_NOUNS and clause.word(i + 1) in ("of", "for", "to"):
+        i += 3 if clause.word(i + 2) == "suggest" else 2
+        i = degrees(i + 1 if clause.word(i) in ("any", "a", "an") else i)
+    return i
+
+
+def _find_tail(clause: Clause, lead: int) -> int:
+    """Return where the members end: at the verb, "seen" or "normal" after the last of them."""
+    last = max((s for s in clause.separators if s >= lead), default=lead)
+    if not NORMAL_STATES.isdisjoint(clause.phrase(lead + 1, last)):
+        return len(clause.words)  # Each member has a state of its own.
+    for i in range(last + 2, len(clause.words)):
+        word, following = clause.word(i), clause.word(i + 1)
+        closes = not following or following in PREPOSITIONS | ADVERBS
+        if (
+            i in clause.verbs
+            or (word in OBSERVATION_WORDS | NORMAL_STATES and closes)
+            or clause.phrase(i, i + 2) == ["within", "normal"]
+        ):
+            return i
+    return len(clause.words)
+
+
+@dataclass(slots=True)
+class FindingList:
+    """A list of findings in a clause.
+
+    Attributes:
+        clause: the clause.
+        lead: first word of the first member; the words before it are shared.
+        tail: word after the last member; the words from it on are shared.
+        negative: whether the members are absent.
+        fragment: whether the sentence has no verb, so that only known findings distinguish a list from other remarks.
+    """
+
+    clause: Clause
+    lead: int
+    tail: int
+    negative: bool
+    fragment: bool = False
+
+    def divisions(self) -> Iterator[list[str]]:
+        """Yield the members as sentences, splits with the same facts as the whole first."""
+        members = self._members()
+        phrases = self._member_phrases(members) if len(members) > 1 else None
+        if phrases is None:
+            return
+        ways = [phrases]
+        if place := self._trailing_place(members):
+            shared = [*(f"{phrase} {place}" for phrase in phrases[:-1]), phrases[-1]]
+            ways.insert(0 if self.negative else 1, shared)
+        clause = self.clause
+        divided = [[self._member_sentence(i, phrase) for i, phrase in enumerate(way)] for way in ways]
+        yield from sorted(
+            divided, key=lambda parts: len(divided) > 1 and not clause.reader.are_same(parts, clause.text)
+        )
+
+    def _members(self) -> list[tuple[int, int]]:
+        """Return the members as ranges of words; fewer than two mean that there is no list."""
+        clause = self.clause
+        cuts = [s for s in clause.separators if self.lead <= s < self.tail]
+        joins = {clause.word(s) for s in cuts} - {","}
+        if joins & CLAUSE_CONJUNCTIONS or any(self.lead < v < self.tail for v in clause.verbs):
+            return []
+        if not self.negative and joins & {"or", "and/or", "nor"}:
+            return []  # "Scarring or atelectasis": one finding of unknown nature.
+        members = self._join_without_noun(self._member_ranges())
+        return members if all(self._is_independent(i, members) for i in range(len(members))) else []
+
+    def _member_ranges(self) -> list[tuple[int, int]]:
+        """Return the ranges of words between separators, joined if a range continues the previous member."""
+        clause = self.clause
+        cuts = [s for s in clause.separators if self.lead <= s < self.tail]
+        ranges: list[tuple[int, int]] = []
+        first = self.lead
+        for cut in [*cuts, self.tail]:
+            if cut > first and ranges and self._continues_previous(ranges[-1], first, cut):
+                ranges[-1] = (ranges[-1][0], cut)
+            elif cut > first:
+                ranges.append((first, cut))
+            first = cut + 1
+        return ranges
+
+    def _is_independent(self, index: int, members: Sequence[tuple[int, int]]) -> bool:
+        """Return whether a member is independent, and not half of a compound: "5th and 6th rib fractures"."""
+        clause = self.clause
+        first, last = members[index]
+        before, after = clause.span(clause.start, self.lead), clause.span(self.tail, len(clause.words))
+        statement = f"{before} {clause.span(first, last)} {after}"
+        if self._names_finding(first, last) or (not self.negative and clause.reader.named_findings(statement)):
+            return True
+        if self.fragment:
+            closing = first == members[-1][0] and clause.word(first - 1) in CONJUNCTIONS
+            return closing and last - first > 1 and not clause.reader.is_modifier(clause.word(last - 1))
+        if not any(self._names_finding(*later) for later in members[index + 1 :]):
+            return True
+        if self.negative:
+            noun = clause.word(self._place_start(first, last) - 1)
+            return self._names_by_adjective(first, last) or not clause.reader.is_structure(noun)
+        return clause.word(first) in DETERMINERS or is_plural(clause.phrase(first, last)) is not False
+
+    def _names_finding(self, first: int, last: int) -> bool:
+        return bool(self.clause.reader.named_findings(self.clause.span(first, last)))
+
+    def _continues_previous(self, previous: tuple[int, int], first: int, last: int) -> bool:
+        """Return whether the words continue the previous member: a place, a property, a remark."""
+        clause = self.clause
+        phrase = clause.phrase(first, last)
+        start = phrase[0]
+        if start in CONTINUATION_WORDS or start == "not" or phrase[1:2] == ["for"] or phrase[-1] in DEVICE_PARTS:
+            return True
+        if phrase[1:2] and phrase[1] in REMARK_WORDS | INTERPRETATION_WORDS:
+            return True
+        if start in DETERMINERS | {"distal", "proximal"} and not DEVICE_PARTS.isdisjoint(phrase[1:3]):
+            return True
+        qualifying = PREPOSITIONS | PROPERTY_NOUNS | DETERMINERS
+        if clause.word(first - 1) == "," and all(
+            word in qualifying or clause.reader.is_modifier(word) for word in phrase
+        ):
+            return self._names_finding(*previous)
+        if all(word in PROPERTY_NOUNS | DETERMINERS or not word[0].isalpha() for word in phrase):
+            return True
+        if start[0].isdigit() and not {"mm", "cm"}.isdisjoint(phrase):
+            return True
+        if clause.reader.named_findings(clause.span(first, last)):
+            return False
+        if start.endswith(("ly", "ing")):
+            return True
+        return self._place_start(*previous) < previous[1] and not (self.negative and start in NEGATIONS)
+
+    def _place_start(self, first: int, last: int) -> int:
+        """Return where the prepositional phrase of a member begins; `last` if it has none."""
+        return next((i for i in range(first + 1, last) if self.clause.word(i) in PREPOSITIONS), last)
+
+    def _join_without_noun(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Join members without a noun to the one that has it: "patchy and linear opacities"."""
+        joined: list[tuple[int, int]] = []
+        begin: int | None = None
+        for first, last in ranges:
+            begin = first if begin is None else begin
+            if not self._lacks_noun(first, last) or self._names_by_adjective(first, last):
+                joined.append((begin, last))
+                begin = None
+        if begin is not None:
+            joined.append((begin, ranges[-1][1]))
+        return joined
+
+    def _lacks_noun(self, first: int, last: int) -> bool:
+        """Return whether the words only qualify a later noun: "hilar", "right", "upper lobe"."""
+        clause = self.clause
+        last = self._place_start(first, last)
+        phrase = clause.phrase(first, last)
+        if clause.reader.named_findings(clause.span(first, last)):
+            return False
+        if phrase[-1] == "heart" and not self.negative:
+            return False
+        if self.negative and self.tail > last and clause.reader.is_place(clause.span(first, last)):
+            return True
+        return all(
+            is_adjective(word) or word.endswith("ly") or word in DETERMINERS or clause.reader.is_modifier(word)
+            for word in phrase
+        ) or phrase[-2:] == ["soft", "tissue"]
+
+    def _names_by_adjective(self, first: int, last: int) -> bool:
+        return self.clause.word(last - 1) in ANATOMICAL_ADJECTIVES or self.clause.phrase(first, last)[-2:] == [
+            "soft",
+            "tissue",
+        ]
+
+    def _member_phrases(self, members: Sequence[tuple[int, int]]) -> list[str] | None:
+        """Return each member as a noun phrase; None if the shared noun of its adjectives is unclear."""
+        clause = self.clause
+        article = "" if self.negative or clause.word(self.lead) != "the" else "the "
+        phrases: list[str] = []
+        waiting: list[str] = []
+        shared = ""
+        for first, last in members:
+            text = clause.span(first, last)
+            if self._lacks_noun(first, last):
+                shared = shared if waiting else self._shared_modifiers(first, last)
+                waiting.append(text)
+                continue
+            if waiting:
+                noun = self._shared_noun(first, last)
+                if noun is None:
+                    return None
+                text = shared + text[: len(text) - len(noun)] + singular_noun(noun)
+                phrases += [
+                    f"{adjective if i == 0 else shared + adjective} {singular_noun(noun)}"
+                    for i, adjective in enumerate(waiting)
+                ]
+                waiting = []
+            phrases.append(text)
+        if waiting:
+            return None
+        return [
+            phrase if phrase.split()[0].lower() in DETERMINERS | NEGATIONS else article + phrase for phrase in phrases
+        ]
+
+    def _shared_modifiers(self, first: int, last: int) -> str:
+        """Return the modifiers of all adjectives of a list: "no ACUTE bony or soft tissue abnormality"."""
+        clause = self.clause
+        end = last - 2 if clause.phrase(first, last)[-2:] == ["soft", "tissue"] else last
+        while end > first and clause.word(end - 1) in ANATOMICAL_ADJECTIVES:
+            end -= 1
+        return "".join(f"{clause.span(i, i + 1)} " for i in range(first, end) if clause.word(i) not in DETERMINERS)
+
+    def _shared_noun(self, first: int, last: int) -> str | None:
+        """Return the noun after the adjective of the last member: "mediastinal SILHOUETTES"."""
+        clause = self.clause
+        while first < last and (clause.word(first) in DETERMINERS or clause.reader.is_modifier(clause.word(first))):
+            first += 1
+        if clause.phrase(first, first + 2) == ["soft", "tissue"]:
+            first += 2
+        elif clause.word(first) in ANATOMICAL_ADJECTIVES or clause.reader.is_structure(clause.word(first)):
+            first += 1
+        else:
+            return None
+        return clause.span(first, last) or None
+
+    def _trailing_place(self, members: Sequence[tuple[int, int]]) -> str:
+        """Return the place after the last member if no other member has a place of its own."""
+        clause = self.clause
+        begin = self._place_start(*members[-1])
+        if begin == members[-1][1] or clause.word(begin) == "of":
+            return ""
+        return (
+            ""
+            if any(self._place_start(*member) < member[1] for member in members[:-1])
+            else clause.span(begin, members[-1][1])
+        )
+
+    def _member_sentence(self, index: int, phrase: str) -> str:
+        """Return a member with the shared words of the list, with the verb in its number."""
+        clause = self.clause
+        first, _, rest = phrase.partition(" ")
+        own = first.lower() if index and rest else ""
+        if own == "no" and not self.negative:
+            return phrase  # "There is a nodule, no mass": a statement of its own.
+        if self.negative and own in ("no", "a", "an", "any"):
+            phrase = rest
+        if self.negative and index and any(not fact.present for fact in clause.reader.facts_in(phrase)):
+            return phrase  # "No effusion, heart normal" likewise.
+        if (
+            self.fragment
+            and index
+            and self._is_normal_lead()
+            and any(f.present for f in clause.reader.facts_in(phrase))
+        ):
+            return phrase  # "Normal heart size, tortuous aorta" likewise.
+        number = is_plural([word.lower for word in split_words(phrase)])
+        if clause.word(clause.start) != "there":
+            return self._join(
+                clause.span(0, self.lead), phrase, clause.inflect_verb(self.tail, len(clause.words), number)
+            )
+        counted = EVIDENCE_NOUNS.isdisjoint(clause.phrase(0, self.lead))  # "There is no evidence of effusions."
+        before = clause.inflect_verb(0, self.lead, number) if counted else clause.span(0, self.lead)
+        return self._join(before, phrase, clause.span(self.tail, len(clause.words)))
+
+    def _is_normal_lead(self) -> bool:
+        return self.clause.word(self.clause.start) in NORMAL_STATES
+
+    @staticmethod
+    def _join(*parts: str) -> str:
+        return " ".join(part for part in parts if part)

@@ -1,0 +1,311 @@
+"""Remove what is not a finding: technique, recommendations, comparisons, interpretations, headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from radfact.reader.clause import FactReader
+from radfact.reader.facts import Fact
+from radfact.reader.tokens import CERTAIN
+from radfact.reader.vocabulary import (
+    CONJUNCTIONS,
+    DETERMINERS,
+    FINITE_VERBS,
+    NEGATIONS,
+    NORMAL_STATES,
+    PREPOSITIONS,
+    SEPARATORS,
+    split_words,
+)
+
+RECOMMENDATION, INTERPRETATION, SPECULATION = "recommendation", "interpretation", "speculation"
+COMPARISON, TECHNIQUE, NO_STATEMENT = "comparison without a finding", "technique", "no statement about the image"
+LINKED = "depends on a removed sentence"
+"""Reasons for a removal."""
+
+_HEADING = re.compile(r"^[A-Za-z][^:.;,()]{0,60}:\s+")
+_REMARK_HEADING = re.compile(
+    r"^(?:technique|comparisons?|recommendations?|indications?|(?:clinical )?(?:history|information)|exam(?:ination)?"
+    r"|procedure|notifications?|views?)\s*:",
+    re.IGNORECASE,
+)
+_CATEGORY = re.compile(r"/|\b(?:changes|devices|lines|tubes|catheters|structures)\b", re.IGNORECASE)
+"""Words of headings that state no finding, whatever they name."""
+_CONNECTIVE = re.compile(
+    r"^(?:(?:however|in addition|additionally|furthermore|moreover|also|and|but|specifically|incidentally)\b,?\s+"
+    r"(?=\w))+",
+    re.IGNORECASE,
+)
+_CIRCUMSTANCE = re.compile(
+    r"^(?:due to|given|because of|owing to|allowing for|accounting for) (?:[\w'/-]+ ){0,5}[\w'/-]+ ?,\s+", re.IGNORECASE
+)
+_RECOMMENDATION = re.compile(
+    r"\brecommend|\badvis(?:e|ed|able)\b"
+    r"|\bsuggest(?:ed)? (?:an? )?(?:repeat|follow|further|lateral|ct\b|chest ct|clinical|correlat)"
+    r"|\bshould be (?:obtained|considered|performed|repeated)"
+    r"|\b(?:may|might|would) be (?:necessary|helpful|useful|of value)"
+    r"|\bfollow[- ]?up (?:is|ct|chest|imaging|radiograph|film|study|exam)"
+    r"|^correlat|\bcorrelat(?:e|ion) (?:clinically|is|with)\b|\bis (?:indicated|warranted)\b"
+    r"|\bclinical(?:ly)? (?:correlat|indicated)",
+    re.IGNORECASE,
+)
+_TECHNIQUE = re.compile(
+    r"\b(?:views?|techniques?|projections?|ap|pa|upright|supine|portable|rotat(?:ed|ion)|lordotic|exposures?|penetrat\w+|"
+    r"inspir\w+|examination|exam|study|studies|radiographs?|x-?rays?|films?|images?|motion|artifacts?|artefacts?|dictated|"
+    r"discussed|communicated|telephoned|notified|year[- ]old|overlying soft tissues?)\b|^(?:clinical )?history\b",
+    re.IGNORECASE,
+)
+_ON_THE_IMAGE = re.compile(
+    r"\b(?:on|in|by|since|from|to|than) (?:the |this |these |that |a |an |today's )?(?:[\w-]+ ){0,3}"
+    r"(?:views?|projections?|examinations?|exams?|study|studies|radiographs?|x-?rays?|films?|images?)\b",
+    re.IGNORECASE,
+)
+_COMPARISON = re.compile(
+    r"^(?:in |by |as )?(?:comparison|compared|comparisons?)\b|^no (?:prior|previous|comparison)"
+    r"|^(?:prior|previous) (?:exam|stud|film|radiograph|image|comparison|ct\b|chest )",
+    re.IGNORECASE,
+)
+_ANAPHORA = re.compile(
+    r"^(?:this|these|those|it|they|such|findings?|which|the findings?|the appearance)\b", re.IGNORECASE
+)
+_LINK = re.compile(
+    r"^(?:this|these|those|it|they)\b(?: (?:finding|findings|change|changes|appearance))?\b", re.IGNORECASE
+)
+_SIZE = re.compile(r"\b\d+(?:\.\d+)?\s*(?:mm|cm)\b", re.IGNORECASE)
+_HEDGE = (
+    r"(?:may|might|could|can|would|likely|possibly|probably|presumably|perhaps|most|is|are|to|which|that|and|findings?)"
+)
+# An interpretation ends at another finding, the verb, or the place of what is seen.
+_RESUMED = (
+    r" with\b| (?:is|are|was|were) (?:again |now )?(?:seen|noted|present|identified|visualized|demonstrated)\b"
+    r"| projects?\b"
+    r"| (?:in|at|on|within|over|overlying|along|behind) (?:the |both )?(?:left|right|bilateral|upper|lower|mid|middle"
+    r"|bases?|ape?x|apices|lungs?|hil\w+|retrocardiac|lingula|heart)\b(?! clinical| setting| context)"
+)
+_INTERPRETATION = re.compile(
+    r"(?:,? in the (?:correct|appropriate|proper|right) (?:clinical )?(?:setting|context),?(?: this| these)?)?"
+    rf",?(?: {_HEDGE})*(?: X{{2,}}(?= represent| indicat| due))?(?:"
+    r" (?:represent(?:s|ing|ative of)?|reflect(?:s|ing)?|suggest(?:s|ing|ive of)?|be indicative of|indicative of)"
+    r"| (?:highly |most |more )?"
+    r"(?:suggestive of|(?:consistent|compatible|concordant) with|(?:concerning|suspicious|worrisome) for)"
+    r"| (?:be )?(?:due to|secondary to|related to|attributable to|attributed to|caused by)| in keeping with"
+    r"|(?<=may) indicate|(?<=might) indicate|(?<=could) indicate|(?<=likely) indicat(?:es?|ing)"
+    r"|(?<=,) (?:probable|possible|presumed)|(?<=likely)|(?<=possibly)|(?<=probably)|(?<=presumably)|(?<=perhaps))"
+    r"\b(?! (?:located|in|at|within|on|stable|unchanged|chronic|a small|small)\b)"
+    rf"[^.;]*?(?=[.;]|,? but |,? although |, and (?:there|no|the) |,? with(?:out)? no |,? without |, no |{_RESUMED}|$)",
+    re.IGNORECASE,
+)
+_APPOSED = re.compile(r",? (?:probable|possible|presumed|likely|possibly|probably|presumably|perhaps)\b", re.IGNORECASE)
+_DIAGNOSIS = re.compile(
+    r"\b(?:aspirat\w+|infect\w+|pneumoni\w+|malignan\w+|neoplas\w+|metasta\w+|tubercul\w+|sarcoid\w+|lymphoma|carcinoma|cancer"
+    r"|heart failure|chf|asthma|contusion|infarct\w*|hypertension)\b",
+    re.IGNORECASE,
+)
+_UNSURE = re.compile(
+    r"\b(?:possib\w+|probab\w+|likely|may|might|could|suspect\w*|suspicio\w+|question\w*|presum\w+|consider\w*|differential"
+    r"|cannot|can not|not (?:entirely |completely )?(?:be )?excluded|concern\w*|suggest\w*)\b",
+    re.IGNORECASE,
+)
+_MARK = re.compile(r"^(?:x{2,}|_+|[\d:/.-]+|[ap]\.?m|\W+)$", re.IGNORECASE)
+
+
+def remove_connective(sentence: str) -> str:
+    """Remove connectives such as "However,"."""
+    return _CONNECTIVE.sub("", sentence)
+
+
+def remove_circumstance(sentence: str, reader: FactReader) -> str:
+    """Remove "Due to rotation," unless it names a finding other than low lung volumes.
+
+    Args:
+        sentence: a sentence of a report.
+        reader: reader of the findings.
+    """
+    match = _CIRCUMSTANCE.match(sentence)
+    if match is None or reader.named_findings(match[0]) - {"low_lung_volumes"}:
+        return sentence
+    return remove_connective(sentence[match.end() :])
+
+
+def remove_heading(sentence: str, reader: FactReader) -> str:
+    """Remove "Lungs and pleura:" if the rest has the same findings without it; "Lungs: Clear" stays.
+
+    Args:
+        sentence: a sentence of a report.
+        reader: reader of the findings.
+    """
+    match = _HEADING.match(sentence)
+    if match is None or _REMARK_HEADING.match(sentence):
+        return sentence
+    rest = sentence[match.end() :]
+    words = {word.lower for word in split_words(match[0])}
+    if words & (FINITE_VERBS | NEGATIONS | PREPOSITIONS | DETERMINERS):
+        return sentence
+    named = bool(reader.named_findings(rest)) and (
+        _CATEGORY.search(match[0]) is not None or reader.are_kept_by([rest], sentence)
+    )
+    return rest if named or any(word.lower in FINITE_VERBS for word in split_words(rest)[1:]) else sentence
+
+
+def remove_interpretation(sentence: str, reader: FactReader) -> str:
+    """Remove "..., which may represent pneumonia" after the finding that it interprets, if no finding is lost.
+
+    Args:
+        sentence: a sentence of a report.
+        reader: reader of the findings.
+    """
+    for match in _INTERPRETATION.finditer(sentence):
+        before, cut = sentence[: match.start()], match[0]
+        unspecific = re.search(r"\b(?:likely|possibl[ey]|probabl[ey]|presum(?:ed|ably)|perhaps)\b", cut) is not None
+        described = reader.named_findings(before) or (len(before.split()) > 3 and not _ANAPHORA.match(before))
+        if not described or (unspecific and not reader.named_findings(cut) and not _DIAGNOSIS.search(cut)):
+            continue
+        remainder = (before + sentence[match.end() :]).strip(" ,;")
+        lost = {concept for concept, _ in reader.stated_findings(sentence) - reader.stated_findings(remainder)}
+        concluded = reader.concluded_findings(sentence) - reader.named_findings(remainder)
+        if not all(map(_is_diagnosis, concluded)):
+            continue  # "consistent with atelectasis" states a finding of the image, as in the published examples
+        hedged = _UNSURE.search(cut) is not None and not re.search(r",|\band\b|\bwith\b", cut.strip(" ,"))
+        if lost and not (hedged and lost <= reader.named_findings(cut)):
+            continue
+        if _APPOSED.match(cut) and not _may_be_same(reader.named_findings(before), reader.named_findings(cut), reader):
+            continue  # "left rib fracture, possible pneumothorax": two findings
+        if not _keep_places(remainder, sentence, reader):
+            continue  # "opacity in the left base, possible nodule at the right apex"
+        if remainder.split()[-1].lower() not in PREPOSITIONS | FINITE_VERBS | SEPARATORS:
+            return remainder
+    return sentence
+
+
+def _may_be_same(certain: Collection[str], uncertain: Collection[str], reader: FactReader) -> bool:
+    """Return whether uncertain findings may be the certain ones: an opacity may be a nodule, not a pneumothorax."""
+    return all(
+        _is_diagnosis(concept)
+        or any(reader.ontology.common_ancestor((concept, other)) is not None for other in certain)
+        for concept in uncertain
+    )
+
+
+def _keep_places(remainder: str, sentence: str, reader: FactReader) -> bool:
+    """Return whether the findings that remain have the same places as in the sentence."""
+    before = {(fact.concept, fact.places) for fact in reader.facts_in(sentence)}
+    placed = {concept for concept, places in before if places}
+    after = {(fact.concept, fact.places) for fact in reader.facts_in(remainder) if fact.concept in placed}
+    return after <= before
+
+
+def remove_recommendation(sentence: str, reader: FactReader) -> str:
+    """Remove "..., CT is recommended" after a finding.
+
+    Args:
+        sentence: a sentence of a report.
+        reader: reader of the findings.
+    """
+    match = _RECOMMENDATION.search(sentence)
+    if match is None:
+        return sentence
+    joints = [m.start() for m in re.finditer(r",|;|\band\b|\bfor which\b", sentence[: match.start()])]
+    remainder = sentence[: joints[-1]].strip(" ,;") if joints else ""
+    return remainder if reader.named_findings(remainder) else sentence
+
+
+def is_linked(sentence: str, reader: FactReader) -> bool:
+    """Return whether the sentence adds change, degree or size to the one before, as "This has increased." does.
+
+    Args:
+        sentence: a sentence of a report.
+        reader: reader of the findings.
+    """
+    if _LINK.match(sentence) is None or reader.named_findings(sentence) or _RECOMMENDATION.search(sentence):
+        return False
+    known = any(reader.is_modifier(word.lower) for word in split_words(sentence)[1:])
+    return (known or _SIZE.search(sentence) is not None) and not _INTERPRETATION.search(sentence)
+
+
+def states_no_finding(sentence: str, reader: FactReader) -> bool:
+    """Return whether the sentence states nothing about the image (MAIRA-2, listing 1).
+
+    Args:
+        sentence: a sentence of a report.
+        reader: reader of the findings.
+    """
+    if all(_MARK.match(word) for word in sentence.split()) or _REMARK_HEADING.match(sentence):
+        return True
+    facts = reader.facts_in(sentence)
+    if sentence.endswith("?") and all(fact.doubt > CERTAIN for fact in facts):
+        return True
+    if _RECOMMENDATION.search(sentence) and all(fact.doubt > CERTAIN or fact.present for fact in facts):
+        return True
+    if _is_speculation(sentence, facts):
+        return True
+    if facts:  # Low volumes are a remark on technique (MAIRA-2, listing 1).
+        only_volumes = all(fact.concept == "low_lung_volumes" and fact.present for fact in facts)
+        return only_volumes and not re.search(r"\b(?:but|although|though|clear|obscur\w+)\b", sentence)
+    return _is_bare_heading(sentence, reader) or _is_remark(sentence, reader)
+
+
+def _is_speculation(sentence: str, facts: Collection[Fact]) -> bool:
+    """Return whether the sentence only interprets, or only doubts a diagnosis."""
+    if not all(fact.doubt > CERTAIN for fact in facts):
+        return False
+    if facts and _ANAPHORA.match(sentence):
+        return re.search(_RESUMED, sentence) is None
+    only = all(_is_diagnosis(fact.concept) for fact in facts) if facts else len(sentence.split()) < 7
+    return only and _DIAGNOSIS.search(sentence) is not None and _UNSURE.search(sentence) is not None
+
+
+def _is_bare_heading(sentence: str, reader: FactReader) -> bool:
+    """Return whether a few words only name a part of the body: "Chest."."""
+    words = [word.lower for word in split_words(sentence)]
+    if len(words) > 4 or any(map(reader.is_change, words)) or not NORMAL_STATES.isdisjoint(words):
+        return False
+    joining = CONJUNCTIONS | {"chest", "the"}
+    return all(reader.is_structure(word) or reader.is_modifier(word) or word in joining for word in words)
+
+
+def _is_remark(sentence: str, reader: FactReader) -> bool:
+    """Return whether a sentence without a known finding is about the image, the comparison or the previous sentence."""
+    words = [word.lower for word in split_words(sentence)]
+    if _LINK.match(sentence) is not None and not FINITE_VERBS.isdisjoint(words[1:3]):
+        return True
+    if "change" in words or any(map(reader.is_change, words)):
+        return reader.names_only_unasserted(sentence)
+    if reader.names_only_unasserted(sentence):
+        return True
+    if _COMPARISON.match(sentence):
+        return True
+    if not (NORMAL_STATES | {"negative"}).isdisjoint(words):
+        return False  # "Unremarkable examination of the chest."
+    statement = _ON_THE_IMAGE.sub("", sentence)
+    if words[0] == "there":
+        # Only what there is ("there is motion artifact"), not how it was seen.
+        statement = " ".join(statement.split()[:7])
+    return _TECHNIQUE.search(statement) is not None
+
+
+def _is_diagnosis(concept: str) -> bool:
+    return _DIAGNOSIS.search(concept.replace("_", " ")) is not None
+
+
+def removal_reason(sentence: str, reader: FactReader) -> str:
+    """Return the reason for removing a sentence.
+
+    Args:
+        sentence: a sentence that `states_no_finding`.
+        reader: reader of the findings.
+    """
+    if heading := _REMARK_HEADING.match(sentence):
+        word = heading[0].rstrip(": ").lower()
+        return RECOMMENDATION if word.startswith("recommend") else COMPARISON if "compar" in word else TECHNIQUE
+    if _RECOMMENDATION.search(sentence):
+        return RECOMMENDATION
+    facts = reader.facts_in(sentence)
+    is_interpreted = _ANAPHORA.match(sentence) is not None and _UNSURE.search(sentence) is not None
+    if sentence.endswith("?") or is_interpreted or _is_speculation(sentence, facts):
+        return SPECULATION
+    if _COMPARISON.match(sentence):
+        return COMPARISON
+    if facts or _TECHNIQUE.search(sentence):
+        return TECHNIQUE
+    return NO_STATEMENT
