@@ -5,20 +5,25 @@ A guide to how much code a reader has to follow, and no measure of time:
     python tests/benchmarks/trace_calls.py              # `radfact score` on one grounded pair, offline judge
     python tests/benchmarks/trace_calls.py --list       # the same, with the functions by file
 
-Functions and methods of the package count once each. Class bodies, module bodies, lambdas, comprehensions and generator
-expressions do not. The depth is the number of such calls that are open at the same time.
+Functions and methods of the package count once each, also those that run while its modules are imported and in other
+threads. Class bodies, module bodies, lambdas, comprehensions and generator expressions do not count. The depth is the
+number of such calls that are open at the same time in one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import importlib.util
 import inspect
 import io
 import json
 import sys
 import tempfile
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -39,52 +44,56 @@ PAIR = {
 
 
 class Trace:
-    """Records which functions of one package are called.
-
-    Args:
-        package: folder of the package; calls into other code are not counted.
-    """
+    """Records which functions of one package are called, in all threads and from the first import on."""
 
     def __init__(self, package: Path) -> None:
         self._root = f"{package.resolve()}/"
         self._counted: dict[CodeType, bool] = {}
+        self._open: Counter[int] = Counter()
         self.functions: set[CodeType] = set()
-        self.depth = self._open = 0
+        self.depth = 0
 
     def _is_counted(self, code: CodeType) -> bool:
         if code not in self._counted:
-            is_function = bool(code.co_flags & inspect.CO_NEWLOCALS) and not code.co_name.startswith("<")
-            # A class body has no CO_NEWLOCALS flag, but neither does it have CO_OPTIMIZED.
-            is_function = is_function and bool(code.co_flags & inspect.CO_OPTIMIZED)
+            # A module body lacks CO_NEWLOCALS, a class body CO_OPTIMIZED.
+            flags = inspect.CO_NEWLOCALS | inspect.CO_OPTIMIZED
+            is_function = code.co_flags & flags == flags and not code.co_name.startswith("<")
             self._counted[code] = is_function and code.co_filename.startswith(self._root)
         return self._counted[code]
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         if event not in ("call", "return") or not self._is_counted(frame.f_code):
             return
-        self._open += 1 if event == "call" else -1
+        thread = threading.get_ident()
+        self._open[thread] += 1 if event == "call" else -1
         if event == "call":
             self.functions.add(frame.f_code)
-            self.depth = max(self.depth, self._open)
+            self.depth = max(self.depth, self._open[thread])
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Trace the calls of the block."""
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
 
 
 def trace_score() -> Trace:
     """Run `radfact score` on one pair, in this process, and trace it."""
-    import radfact
-    from radfact.cli.main import main
-
-    assert radfact.__file__ is not None
-    trace = Trace(Path(radfact.__file__).parent)
+    spec = importlib.util.find_spec("radfact")
+    assert spec is not None
+    assert spec.origin is not None
+    trace = Trace(Path(spec.origin).parent)
     with tempfile.TemporaryDirectory() as folder:
         pairs = Path(folder, "pairs.json")
         pairs.write_text(json.dumps([PAIR]), encoding="utf-8")
         sys.argv = ["radfact", "score", str(pairs), "--judge", "offline", "--out", f"{folder}/results"]
-        sys.setprofile(trace)
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-                main()
-        finally:
-            sys.setprofile(None)
+        with trace.tracing(), contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            importlib.import_module("radfact.cli.main").main()
         if not Path(folder, "results", "scores.json").exists():
             raise SystemExit("the traced command wrote no scores.json")
     return trace
