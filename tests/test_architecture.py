@@ -1,10 +1,11 @@
-"""Layers of the repository: imports point to the same or a lower layer, and subpackages form no cycle."""
+"""Layers and size of the repository: imports point to the same or a lower layer, and packages do not grow."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -131,3 +132,53 @@ def test_light_modules_import_no_heavy_library(module: str) -> None:
     command = f"import sys, {module}; print(*{HEAVY!r}.intersection(sys.modules))"
     result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
     assert result.stdout.split() == []
+
+
+# fmt: off
+MOST_LINES = {
+    "radfact": 41031, "radfact/*": 2199, "radfact/cli": 3703, "radfact/doctor": 710, "radfact/findings": 1919,
+    "radfact/io": 2522, "radfact/judges": 2841, "radfact/llm": 2767, "radfact/meta": 5907, "radfact/metrics": 6720,
+    "radfact/pages": 3189, "radfact/reader": 4435, "radfact/results": 2847, "radfact/statistics": 1272,
+    "radfact pages": 3035, "maira": 28128, "maira/*": 266, "maira/cli": 2864, "maira/evaluate": 843,
+    "maira/generate": 2541, "maira/grounding": 734, "maira/judge": 1811, "maira/model": 2617, "maira/publish": 614,
+    "maira/review": 5703, "maira/runtime": 510, "maira/train": 9625, "data": 8413, "encoders": 430, "tests": 59447,
+    "tests/radfact": 22650,
+}
+# fmt: on
+"""Lines of `*.py` files by package, and of the pages of radfact. Changes may lower these numbers, never raise them."""
+MOST_LONG_LINES = 24
+
+
+@cache
+def _texts(suffix: str) -> dict[Path, str]:
+    files = [path for top in (*LOWER, "tests") for path in (ROOT / top).rglob(f"*{suffix}")]
+    return {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in files}
+
+
+def test_packages_do_not_grow() -> None:
+    sizes = Counter[str]()
+    for path, text in _texts(".py").items():
+        inner = "/".join(path.parts[:2]) if len(path.parts) > 2 else f"{path.parts[0]}/*"
+        sizes.update(dict.fromkeys((path.parts[0], inner), text.count("\n")))
+    for suffix in (".js", ".css", ".html"):
+        pages = [text for path, text in _texts(suffix).items() if path.parts[0] == "radfact"]
+        sizes["radfact pages"] += sum(text.count("\n") for text in pages)
+    assert {name: size for name, size in sizes.items() if size > MOST_LINES.get(name, size)} == {}
+
+
+def test_lines_are_not_packed() -> None:
+    lines = [line for text in _texts(".py").values() for line in text.splitlines()]
+    assert sum(len(line) > 120 for line in lines) <= MOST_LONG_LINES
+    packed = [
+        f"{path}:{number}"
+        for path, text in _texts(".py").items()
+        for number, count in Counter(_statement_lines(text)).items()
+        if count > 1
+    ]
+    assert packed == []
+
+
+def _statement_lines(text: str) -> list[int]:
+    statements = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)]
+    ellipses = (node for node in statements if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    return [node.lineno for node in {*statements} - {*ellipses}]
