@@ -24,18 +24,7 @@ def read_labels(
     line: int | None = None,
     field: str | None = None,
 ) -> Labels:
-    """Return the labels of a record in the columns that may give the clusters.
-
-    Args:
-        record: a row of a table or an object from JSON.
-        cluster: as in `choose_labels`.
-        file: for error messages.
-        line: for error messages.
-        field: path of the record in the file, for error messages.
-
-    Raises:
-        InputError: a label is neither text nor a whole number.
-    """
+    """Return the labels of a record in the columns that may give the clusters."""
     if cluster == NO_CLUSTERS:
         return {}
     labels: dict[str, str | None] = {}
@@ -55,16 +44,7 @@ def read_labels(
 def choose_labels(
     labels: Sequence[Labels], cluster: str | None, *, file: Path | str | None
 ) -> tuple[str | None, list[str | None]]:
-    """Return the column that gives the clusters, and the label of each record; None for the column if there is none.
-
-    Args:
-        labels: of each record, from `read_labels`.
-        cluster: name of the column, "none" for no clusters, or None for the first of `AUTOMATIC_COLUMNS` with a value.
-        file: for error messages.
-
-    Raises:
-        InputError: no record has the named column.
-    """
+    """Return the column that gives the clusters, and the label of each record; None for the column if there is none."""
     if cluster not in (None, NO_CLUSTERS) and not any(cluster in row for row in labels):
         message = f"expected a column or field of {file}, or {NO_CLUSTERS}, found '{cluster}'"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, field="cluster")

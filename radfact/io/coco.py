@@ -73,17 +73,6 @@ def read_coco(
     The text of an annotation is its caption, or else the name of its category; annotations of an image with the same
     text are one sentence. Its region is the segmentation (run-length encoding or polygons), or else the bbox in pixels.
     An image without annotations has an empty report. Scores of detections are not looked at.
-
-    Args:
-        path: a dataset (`images`, `annotations`, `categories`), or a list of results
-            (`image_id`, `category_id` or `caption`, `bbox` or `segmentation`).
-        dataset: where a list of results finds the sizes of its images and the names of its categories.
-        faults: receives the first error of each image with an invalid annotation by the key of its report, which is
-            skipped; the error of an annotation without a known image has the annotation's index in the file as its key.
-            None raises the first error.
-
-    Raises:
-        InputError: naming file and field.
     """
     value = read_json(path)
     if isinstance(value, dict):
@@ -214,11 +203,7 @@ def _sentence(text: str, regions: Sequence[Box | Mask]) -> Sentence:
 
 
 def decode_mask(mask: Mask) -> NDArray[np.bool_]:
-    """Return the pixels of a COCO run-length mask, bool, (height, width).
-
-    Raises:
-        InputError: the runs do not match the size, or the size is too large.
-    """
+    """Return the pixels of a COCO run-length mask, bool, (height, width)."""
     height, width = mask.size
     if height * width > MAX_MASK_PIXELS:
         raise InputError(f"expected at most {MAX_MASK_PIXELS} pixels, found {height} x {width}", field="size")

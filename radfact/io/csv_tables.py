@@ -22,18 +22,7 @@ _QUOTED = re.compile(r'"[^"]*"')
 
 
 def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """Read the columns and the rows of a table, without blank rows.
-
-    Args:
-        path: `.csv`, `.csv.gz`, or `.zip` with one CSV in it.
-
-    Returns:
-        The columns, and an iterator over (line on which the row begins, from 1; cells by column).
-
-    Raises:
-        InputError: the file cannot be read, or two columns have the same name; during iteration: the file is not a
-            CSV, or a row has more or fewer cells than the header.
-    """
+    """Read the columns and the rows of a table, without blank rows."""
     rows = _rows(Path(path))
     _, columns = next(rows, (1, []))
     return columns, ((line, dict(zip(columns, cells, strict=True))) for line, cells in rows)
@@ -42,19 +31,7 @@ def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str,
 def stream_columns(
     path: Path, columns: Sequence[str], optional: Sequence[str] = ()
 ) -> Iterator[tuple[int, tuple[str | None, ...]]]:
-    """Yield (line, cells) of some columns for every row of a large table.
-
-    Args:
-        path: as in `read_csv`.
-        columns: names of required columns, in the order of the cells.
-        optional: names of further columns, whose cells are None if the table lacks them.
-
-    Yields:
-        The line on which the row begins, and its stripped cells; None where a cell is empty or NaN.
-
-    Raises:
-        InputError: as `read_csv`, or the table lacks a column.
-    """
+    """Yield (line, cells) of some columns for every row of a large table."""
     rows = _rows(path)
     _, header = next(rows, (1, []))
     for column in columns:

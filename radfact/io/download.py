@@ -37,18 +37,6 @@ def download(
 
     An interrupted download stays as `PATH.part`, which the next call resumes by an HTTP range. Without a published
     checksum, that requires that the server still has the same version by its ETag.
-
-    Args:
-        url: source address; redirections are followed, and proxies come from the environment.
-        path: the file to write; an existing file is checked instead, without a connection.
-        size: published size in bytes.
-        sha256: published checksum, in hexadecimal digits.
-        on_progress: called after every piece.
-
-    Raises:
-        RunError: the server cannot be reached or does not send the file, or size or checksum differ. A download of
-            another checksum is removed; an existing file stays.
-        OSError: the file cannot be written.
     """
     part = path.with_name(f"{path.name}.part")
     is_new = not path.exists()
@@ -71,11 +59,7 @@ def download(
 
 
 def file_sha256(path: Path) -> str:
-    """Compute the SHA-256 of a file, in hexadecimal digits.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Compute the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

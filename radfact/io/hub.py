@@ -32,18 +32,7 @@ def parse_hub_name(name: Path | str) -> tuple[str, str | None] | None:
 
 
 def resolve_model(name: Path | str, *, field: str | None = None, **options: Any) -> Path:
-    """Return the local folder of a model, downloading it from the Hub if needed.
-
-    Args:
-        name: a path, or ORG/NAME[@REVISION], where REVISION is a branch, a tag or a commit.
-        field: option that holds the name, for errors.
-        options: further arguments of `huggingface_hub.snapshot_download`, such as `revision` or `cache_dir`.
-
-    Raises:
-        InputError: huggingface_hub is not installed, there is no such repository or revision, the token gives no
-            access, or the model is not in the cache and HF_HUB_OFFLINE is set.
-        RunError: the Hub cannot be reached or fails.
-    """
+    """Return the local folder of a model, downloading it from the Hub if needed."""
     parsed = parse_hub_name(name)
     if parsed is None:
         return Path(name)
@@ -72,15 +61,7 @@ def snapshot_name(folder: Path) -> tuple[str, str] | None:
 
 @contextmanager
 def hub_errors(name: str, *, field: str | None = None) -> Iterator[None]:
-    """Turn errors of huggingface_hub into errors of one line.
-
-    Args:
-        name: the repository, with its revision if there is one.
-        field: option that holds the name.
-
-    Raises:
-        InputError, RunError: as in `resolve_model`.
-    """
+    """Turn errors of huggingface_hub into errors of one line."""
     from huggingface_hub import errors
 
     try:

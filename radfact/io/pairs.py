@@ -225,11 +225,7 @@ def _pair_up(
 
 
 def read_drafts(path: Path | str) -> dict[str, Report]:
-    """Read the reports of a drafts file (JSON Lines) by `sample_id`.
-
-    Raises:
-        InputError: naming file, line and field.
-    """
+    """Read the reports of a drafts file (JSON Lines) by `sample_id`."""
     return _read_keyed(path, _draft)
 
 
@@ -239,9 +235,6 @@ def read_reports(path: Path | str) -> dict[str, Report]:
     `.jsonl`: drafts or a manifest; rows without a report are skipped. `.json`: pairs of grounded reports, a COCO file
     or a ReXrank file. `.csv`: pairs of narratives, or a table with the columns `id` and `report`. `.txt`: one sentence
     per line, each a report. Of pairs, both reports are read.
-
-    Raises:
-        InputError: the file cannot be read or is invalid, with its line and field.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -372,16 +365,7 @@ def _read_grounded_json(path: Path, cluster: str | None) -> Pairs:
 
 
 def parse_pairs(rows: Sequence[Any], *, cluster: str | None = None, file: Path | None = None) -> Pairs:
-    """Parse pairs in the published layout, `{example_id, prediction, target}` with grounded reports or narratives.
-
-    Args:
-        rows: objects from JSON.
-        cluster: as in `read_pairs`.
-        file: for error messages.
-
-    Raises:
-        InputError: a row is invalid; the error has the path of the field.
-    """
+    """Parse pairs in the published layout, `{example_id, prediction, target}` with grounded reports or narratives."""
     seen: dict[str, str] = {}
     pairs, labels = [], []
     for index, value in enumerate(rows):
@@ -475,17 +459,7 @@ def _reference(row: dict[str, Any], path: Path | str, line: int, cluster: str | 
 
 
 def parse_report(value: Any, *, file: Path | str | None = None, line: int | None = None, field: str) -> Report:
-    """Parse a report: a list of sentences or of `{text, boxes, ...}` objects, or one narrative.
-
-    Args:
-        value: the report.
-        file: for error messages.
-        line: for error messages.
-        field: path of the value, for error messages.
-
-    Raises:
-        InputError: the value is no report.
-    """
+    """Parse a report: a list of sentences or of `{text, boxes, ...}` objects, or one narrative."""
     if isinstance(value, list | tuple):
         sentences = parse_sentences(value, file=file, line=line, field=field)
         _check_masks(sentences, file=file, line=line, field=field)

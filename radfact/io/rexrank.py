@@ -54,15 +54,7 @@ class RexrankStudy:
 
 
 def read_rexrank(path: Path, section: Section | None) -> dict[str, RexrankStudy] | None:
-    """Read the studies of a ReXrank file by id; None for a file in another layout.
-
-    Args:
-        path: of the file.
-        section: `findings` (default), or `report` for findings and impression with their headings.
-
-    Raises:
-        InputError: the file cannot be read, an id is empty, or a field is not a string; the error has its path.
-    """
+    """Read the studies of a ReXrank file by id; None for a file in another layout."""
     if path.suffix.lower() != ".json" or not _is_rexrank(value := read_json(path)):
         return None
     studies = {}
@@ -97,13 +89,7 @@ def findings_of(report: str) -> str:
 
 
 def write_rexrank(pairs: Pairs, path: Path, studies: Mapping[str, RexrankStudy] | None = None) -> None:
-    """Write pairs of reports as a ReXrank file with predictions.
-
-    Args:
-        pairs: candidates become `model_prediction`, references `section_findings`.
-        path: of the file.
-        studies: of a ReXrank file, whose fields are kept; by id.
-    """
+    """Write pairs of reports as a ReXrank file with predictions."""
     known = studies or {}
     rows = {}
     for pair in pairs:

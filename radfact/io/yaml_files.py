@@ -36,11 +36,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(path: Path) -> Any:
-    """Read one YAML document.
-
-    Raises:
-        InputError: the file cannot be read, is not YAML, or a mapping has a key twice.
-    """
+    """Read one YAML document."""
     text = read_text(path)
     try:
         return parse_yaml(text)
@@ -49,11 +45,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse one YAML document.
-
-    Raises:
-        InputError: the text is not YAML, or a mapping has a key twice; with the line, if it is known.
-    """
+    """Parse one YAML document."""
     message, mark, code = "not YAML", None, ErrorCode.INVALID_FORMAT
     try:
         return yaml.load(text, _Loader)

@@ -44,14 +44,7 @@ class FileCheck:
 
 
 def select_entries(names: Sequence[str]) -> list[WeightsEntry]:
-    """Return the weights of the given names, each once.
-
-    Args:
-        names: of weights, or of metrics for all weights that they need.
-
-    Raises:
-        InputError: a name is unknown, or the metric needs no weights of the catalog.
-    """
+    """Return the weights of the given names, each once."""
     selected: dict[str, WeightsEntry] = {}
     known, metrics = catalog(), entries()
     for name in names:
@@ -79,18 +72,7 @@ def metrics_with(weights: str) -> list[str]:
 def fetch(
     entry: WeightsEntry, root: Path, on_progress: Callable[[WeightsFile], OnProgress], *, command: str = ""
 ) -> bool:
-    """Download weights, check them, and put them in their folder; False if they are there already.
-
-    Args:
-        entry: of the catalog.
-        root: folder of weights.
-        on_progress: returns what receives the progress of a file.
-        command: name of the command, for the error of a second run.
-
-    Raises:
-        InputError: the folder holds files of another origin, or another process fetches the same weights.
-        RunError: a file cannot be downloaded or unpacked, or has another checksum.
-    """
+    """Download weights, check them, and put them in their folder; False if they are there already."""
     folder, downloads = root / entry.name, root / DOWNLOADS / entry.name
     with lock_output(downloads, Output("folder", resumes=True, is_private=False), command=command):
         if _is_complete(entry, folder):
@@ -123,12 +105,7 @@ def fetch(
 
 
 def status(entry: WeightsEntry, root: Path) -> Status:
-    """Return whether weights are in their folder; nothing is read but their record.
-
-    Args:
-        entry: of the catalog.
-        root: folder of weights.
-    """
+    """Return whether weights are in their folder; nothing is read but their record."""
     folder, downloads = root / entry.name, root / DOWNLOADS / entry.name
     if (folder / RECORD).exists():
         return "ready" if _is_complete(entry, folder) else "incomplete"
@@ -139,15 +116,7 @@ def status(entry: WeightsEntry, root: Path) -> Status:
 
 
 def verify(entry: WeightsEntry, root: Path) -> list[FileCheck]:
-    """Check the files of weights against published checksums, or those that were recorded when they were fetched.
-
-    Args:
-        entry: of the catalog.
-        root: folder of weights.
-
-    Raises:
-        InputError: the folder does not exist, or its record is invalid.
-    """
+    """Check the files of weights against published checksums, or those that were recorded when they were fetched."""
     folder = root / entry.name
     if not folder.is_dir():
         raise InputError(
@@ -171,12 +140,7 @@ def verify(entry: WeightsEntry, root: Path) -> list[FileCheck]:
 
 
 def describe(entry: WeightsEntry, root: Path) -> dict[str, Any]:
-    """Return everything that is known about weights, in JSON types.
-
-    Args:
-        entry: of the catalog.
-        root: folder of weights.
-    """
+    """Return everything that is known about weights, in JSON types."""
     downloads = root / DOWNLOADS / entry.name
     files = [
         {
@@ -247,11 +211,7 @@ def _has_other_files(folder: Path) -> bool:
 
 
 def _read_record(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the record of fetched weights, checksums by source address and by file; both empty without a record.
-
-    Raises:
-        InputError: the record is invalid.
-    """
+    """Return the record of fetched weights, checksums by source address and by file; both empty without a record."""
     path = folder / RECORD
     if not path.exists():
         return {"sources": {}, "files": {}}
