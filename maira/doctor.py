@@ -1,4 +1,4 @@
-"""Checks of what the model and its jobs require, in addition to those of `radfact.doctor`."""
+"""Checks of what the model and its jobs require, in addition to those of `radfact doctor`."""
 
 from __future__ import annotations
 
@@ -9,41 +9,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maira.review.browser import browser_name, has_screen
-from radfact.doctor import (
-    CheckResult,
-    DoctorReport,
-    check_base,
-    check_evaluation,
-    evaluation,
-    program_line,
-    run_checks,
-)
-from radfact.doctor.evaluation import CommandRequirements, check_commands
-from radfact.doctor.machine import hugging_face_cache
+from radfact.cache_folders import hugging_face_cache
+from radfact.cli.doctor import CheckResult, check_all, check_commands, run_checks
 
 Kind = Literal["checkpoint", "encoder", "language model", "other"]
 
-_MODEL = CommandRequirements(("model",))
-COMMAND_REQUIREMENTS: Mapping[str, CommandRequirements] = {
-    "prepare": _MODEL,
-    "prepare phantom": CommandRequirements(),
-    "train": CommandRequirements(("model",), note="with a configuration such as configs/phantom.yaml"),
-    "estimate": _MODEL,
-    "ablate": CommandRequirements(("model",), judge=True),
-    "generate": _MODEL,
-    "ground": _MODEL,
-    "boxes": _MODEL,
-    "convert": _MODEL,
-    "assemble": _MODEL,
-    "push": CommandRequirements(("model",), note="with a token of the Hugging Face Hub: HF_TOKEN or 'hf auth login'"),
-    "judge-data": _MODEL,
-    "judge-train": CommandRequirements(("model",), note="from any chat model of transformers in a local folder"),
-    "evaluate inputs": CommandRequirements(("model",), judge=True),
-    "sentences": CommandRequirements(judge=True),
-    "review": CommandRequirements(("review",)),
-    "review export": CommandRequirements(),
+COMMAND_EXTRAS: Mapping[str, str] = {
+    "prepare phantom": "",
+    "sentences": "",
+    "review export": "",
+    "review": "review",
+    **dict.fromkeys(("prepare", "train", "estimate", "ablate", "generate", "ground", "boxes"), "model"),
+    **dict.fromkeys(("convert", "assemble", "push", "judge-data", "judge-train", "evaluate inputs"), "model"),
 }
-"""Requirements by the beginning of a command's words, as in `radfact.doctor.evaluation`."""
+"""As in `radfact.cli.doctor`."""
 _COMMANDS_WITH_CHECKPOINT = ("generate", "ground", "boxes", "evaluate inputs")
 _KINDS: Mapping[str, Kind] = {
     "maira2": "checkpoint",
@@ -96,8 +75,8 @@ def diagnose(
     commands: Mapping[str, Sequence[str]] | None = None,
     folders: Sequence[Path] = (),
     weights: Mapping[str, Path] | Sequence[Path] = (),
-) -> DoctorReport:
-    """Check what the model and the evaluation of reports require.
+) -> dict[str, list[CheckResult]]:
+    """Check what the model and the evaluation of reports require; return the results by section.
 
     Args:
         commands: full name of each command of `maira` and of `radfact`.
@@ -112,12 +91,14 @@ def diagnose(
 
     def check_all_commands() -> Sequence[CheckResult]:
         names = commands or {}
-        results = check_commands("maira", names.get("maira", ()), COMMAND_REQUIREMENTS)
-        radfact_results = check_commands("radfact", names.get("radfact", ()), evaluation.COMMAND_REQUIREMENTS)
-        return [*(_add_models(result, models) for result in results), *radfact_results]
+        results = check_commands("maira", names.get("maira", ()), COMMAND_EXTRAS)
+        return [
+            *(_add_models(result, models) for result in results),
+            *check_commands("radfact", names.get("radfact", ())),
+        ]
 
-    sections = (*check_base(), run_checks("Models", check_models, _check_browser), *check_evaluation(weights))
-    return DoctorReport(program_line(), sections, run_checks("Commands", check_all_commands).results)
+    own = run_checks(Models=check_models, Browser=_check_browser, Commands=check_all_commands)
+    return check_all(weights) | own
 
 
 def usual_places() -> Iterator[Path]:
@@ -170,11 +151,10 @@ def _weight_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def _check_folder(model: ModelFolder) -> CheckResult:
-    details = {"kind": model.kind, "model_type": model.model_type, "bytes": model.size}
     if model.problem is not None:
-        return CheckResult(str(model.path), "wrong", model.problem, details=details)
+        return CheckResult(str(model.path), "wrong", model.problem)
     description = _DESCRIPTIONS[model.kind] or f"a model of the type '{model.model_type}'"
-    return CheckResult(str(model.path), "ok", f"{description} ({model.size / 1e9:.2g} GB)", details=details)
+    return CheckResult(str(model.path), "ok", f"{description} ({model.size / 1e9:.2g} GB)")
 
 
 def _check_browser() -> Sequence[CheckResult]:
@@ -182,7 +162,7 @@ def _check_browser() -> Sequence[CheckResult]:
     name = browser_name() if screen else None
     reason = "none found by Python's webbrowser" if screen else "no screen to open one on"
     message = name or f"{reason}; maira review prints its address"
-    return [CheckResult("browser", "note", message, details={"program": name, "screen": screen})]
+    return [CheckResult("browser", "note", message)]
 
 
 def _add_models(result: CheckResult, models: Sequence[ModelFolder]) -> CheckResult:

@@ -14,3 +14,9 @@ def user_cache() -> Path:
 def weights_folder() -> Path:
     """Return the folder of the weights that `radfact weights fetch` downloads: RADFACT_WEIGHTS, or the user's cache."""
     return Path(os.environ.get("RADFACT_WEIGHTS") or user_cache() / "radfact" / "weights")
+
+
+def hugging_face_cache() -> Path:
+    """Return the folder of Hugging Face's downloads."""
+    home = Path(os.environ.get("HF_HOME") or user_cache() / "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub")

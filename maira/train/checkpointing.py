@@ -43,9 +43,9 @@ from torch.distributed.tensor import DTensor
 
 from maira.train.config.run_config import BaseTrainConfig
 from maira.train.parallel import TIMEOUT, DistributedContext
-from radfact.doctor.packages import project_version
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_json, write_json
+from radfact.machine import project_version
 
 RECORD = "state.json"
 FORMAT = 1

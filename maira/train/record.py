@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from maira.train.config.run_config import BaseTrainConfig
 from maira.train.data.packing import ALL_TASKS
-from radfact.doctor.packages import project_version
 from radfact.io.hub import snapshot_name
+from radfact.machine import project_version
 from radfact.records import Record
 
 RECORD_FILE = "training.json"

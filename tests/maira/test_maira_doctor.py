@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.doctor import COMMAND_REQUIREMENTS, diagnose, read_folder
-from radfact.doctor import packages
+from maira.doctor import COMMAND_EXTRAS, diagnose, read_folder
+from radfact import machine
 
 PHANTOM = Path(__file__).parents[2] / "checkpoints/phantom"
 
@@ -31,7 +31,7 @@ def _states(**options: Any) -> dict[str, Any]:
         "maira": ["generate", "assemble", "prepare phantom", "review export", "review summary"],
         "radfact": ["score"],
     }
-    return {result.name: result for result in diagnose(commands, **options).commands}
+    return {result.name: result for result in diagnose(commands, **options)["Commands"]}
 
 
 def test_the_shipped_checkpoint_is_detected() -> None:
@@ -119,8 +119,7 @@ def test_the_browser_of_a_review_is_detected(
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("DISPLAY", screen)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    sections = diagnose().sections
-    messages = [result.message for section in sections for result in section.results if result.name == "browser"]
+    messages = [result.message for result in diagnose()["Browser"]]
     assert [message.partition(";")[0] for message in messages] == [expected]
 
 
@@ -140,9 +139,9 @@ def test_a_folder_without_a_model_is_reported(config: str | None, problem: str, 
 
 
 def test_commands_name_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = packages.installed
+    installed = machine.installed_version
     missing = ("torch", "statsmodels")
-    monkeypatch.setattr(packages, "installed", lambda name: None if name in missing else installed(name))
+    monkeypatch.setattr(machine, "installed_version", lambda name: None if name in missing else installed(name))
     states = _states(folders=[PHANTOM])
     assert states["maira generate"].message == "torch is not installed"
     assert states["maira generate"].fix == 'pip install "maira-radfact[model]"'
@@ -153,12 +152,11 @@ def test_commands_name_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_required_extras_exist() -> None:
-    extras = {extra for requirement in COMMAND_REQUIREMENTS.values() for extra in requirement.extras}
-    assert extras <= packages.requirements().keys()
+    assert {*COMMAND_EXTRAS.values()} <= machine.requirements().keys()
 
 
 def test_every_requirement_belongs_to_a_command() -> None:
     report = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).output)
     names = [item["name"] for item in report["commands"]]
-    assert all(any(f"{name} ".startswith(f"maira {command} ") for name in names) for command in COMMAND_REQUIREMENTS)
+    assert all(any(f"{name} ".startswith(f"maira {command} ") for name in names) for command in COMMAND_EXTRAS)
     assert {"maira generate", "maira prepare dicom", "radfact score"} <= set(names)

@@ -27,9 +27,9 @@ from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
 from maira.train.data.sources import ManifestSource, StudySource, UnreadableSample, manifest_key, open_source
 from maira.train.data.workers import map_in_workers
-from radfact.doctor.machine import usable_cores
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import open_atomic, read_json, write_json
+from radfact.machine import usable_cores
 
 FORMAT = 1
 """Version of the files of a table; increased when their layout or what they count changes."""
