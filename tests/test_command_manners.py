@@ -57,7 +57,7 @@ def test_an_example_on_several_lines_can_be_pasted_into_a_shell(words: str) -> N
 
 @pytest.mark.parametrize(("program", "table"), [("radfact", OF_RADFACT), ("maira", OF_MAIRA)])
 def test_every_example_belongs_to_a_command(program: str, table: Mapping[str, tuple[str, ...]]) -> None:
-    assert {f"{program} {words}" for words in table} - COMMANDS.keys() == set()
+    assert {f"{program} {words}".strip() for words in table} - COMMANDS.keys() == set()
 
 
 def test_wrong_examples_are_detected() -> None:

@@ -23,27 +23,6 @@ if TYPE_CHECKING:
 _LISTED = 10
 """Number of findings that are printed, of those that are better and of those that are worse."""
 
-MANUAL = "\n".join(
-    (
-        "Compare results folders on their common samples: the scores of each system and of the first one, and their "
-        "differences, each over the n samples that both have scored.",
-        "",
-        "Differences have paired bootstrap intervals and a p-value from approximate randomization: each round swaps "
-        "the results of samples between the two systems at random, and p = (k + 1) / (n + 1), where k of n rounds have "
-        "a difference at least as large as the observed one. 'Holm' is p adjusted by Holm's method for all scores and "
-        "all systems of the comparison. Clusters of samples, such as the studies of a patient, are resampled "
-        "and swapped as a whole, if the folders have them.",
-        "",
-        "--published NAME shows the scores of the folders among published ones, with their source. One folder is "
-        "enough.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact compare results/base results/tuned results/other",
-        "  radfact compare results/iu-xray --published rexrank-iu-xray",
-        "  radfact compare results/base results/tuned --out results/comparison",
-    )
-)
-
 
 class ComparisonOptions(BootstrapOptions):
     """Bootstrap intervals, the random seed, and which clusters of the results folders are resampled."""
@@ -101,7 +80,12 @@ def compare(
         Output("folder"),
     ] = None,
 ) -> None:
-    """Compare results folders on their common samples."""
+    """Compare results folders on their common samples, each score over the samples that both systems have scored.
+
+    Differences have paired bootstrap intervals and a p-value from approximate randomization; 'Holm' is p adjusted for
+    all scores and all systems. Clusters of samples, such as the studies of a patient, are resampled and swapped as a
+    whole, if the folders have them.
+    """
     from radfact.pages.comparison_page import published_note, published_table, write_comparison, write_published
     from radfact.results.published import add_local_rows, find_published
 

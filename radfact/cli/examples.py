@@ -1,10 +1,35 @@
-"""Examples of the commands whose help has none of its own, by the words of the command."""
+"""Examples of the commands whose help has none of its own, by the words of the command; "" is radfact itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "": (
+        "radfact score pairs.json --judge offline --out results",
+        "radfact score --candidates drafts.jsonl --references manifest.jsonl --judge openai:MODEL --out results",
+        "radfact evaluate pairs.json --metrics all --judge offline --out results",
+        "radfact metrics",
+        "radfact weights fetch wordnet",
+        "radfact compare results/base results/tuned",
+        "radfact meta agreement ratings.csv --better lower --metrics rouge_l",
+        "radfact page results --manifest manifest.jsonl",
+        "radfact view results",
+        "radfact judge-check --judge offline",
+        "radfact split pairs.csv --judge offline --out sentences.json",
+        "radfact export results --out radfact_scores.json",
+        "radfact doctor",
+    ),
+    "compare": ("radfact compare results/base results/tuned results/other --out results/comparison",),
+    "green-summary": ("radfact green-summary results/model",),
+    "view": (
+        "radfact view results",
+        "radfact view results/base results/tuned --port 8500",
+    ),
+    "split": (
+        "radfact split pairs.csv --judge offline --out sentences.json",
+        "radfact split drafts.jsonl --judge openai:MODEL --out sentences.jsonl",
+    ),
     "metrics": (
         "radfact metrics",
         "radfact metrics --judge openai:MODEL --weights WEIGHTS",

@@ -12,19 +12,6 @@ from radfact.cli.library_output import quiet_libraries
 from radfact.cli.options import OUTPUT, UPDATED_RESULTS
 from radfact.cli.tables import new_console, say
 
-MANUAL = "\n".join(
-    (
-        "Summarize the GREEN assessments in a results folder: per error category, the fraction of error-free reports "
-        "and typical explanations (nearest to the center of the largest cluster of their sentence embeddings).",
-        "",
-        "No model is queried. The summary is printed, written to green_summary.json in the folder, and shown on its "
-        "page. A new 'radfact evaluate' into the folder removes it.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact green-summary results/model",
-    )
-)
-
 EmbeddingsOption = Annotated[
     Path | None,
     typer.Option(
@@ -44,7 +31,11 @@ def green_summary(
     ],
     embeddings: EmbeddingsOption = None,
 ) -> None:
-    """Summarize the GREEN assessments in a results folder."""
+    """Summarize the GREEN assessments in a results folder: error-free reports and typical errors by category.
+
+    Typical are the explanations nearest to the center of the largest cluster of their sentence embeddings. The summary
+    is printed, written to green_summary.json in the folder, and shown on its page. No model is queried.
+    """
     from radfact.pages.page import write_page
     from radfact.results.green_summary import SentenceEmbedder, format_summary, write_summary
 

@@ -28,15 +28,7 @@ _INTERRUPTION = f"interrupted; completed work is kept, and the same command resu
 
 
 def run_command(app: Callable[[], Any], name: str) -> None:
-    """Run a Typer app, and print an error as one line with its code in brackets, without a traceback.
-
-    Args:
-        app: the app.
-        name: name of the command, the beginning of the line.
-
-    Raises:
-        SystemExit: with the exit code, if the command does not succeed.
-    """
+    """Run a Typer app, and print an error as one line with its code in brackets, without a traceback."""
     try:
         with _sigterm_as_interrupt():
             app()
@@ -91,7 +83,6 @@ class _PlainHelp:
     """Help without a metavar for flags, and with arguments in upper case without braces."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters of the command, with their metavars."""
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for parameter in parameters:
             if parameter.metavar is None and parameter.param_type_name == "argument":
@@ -101,7 +92,6 @@ class _PlainHelp:
         return parameters
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the parts of the usage line."""
         pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
         return [piece.replace("{", "").replace("}", "") for piece in pieces]
 
@@ -114,29 +104,20 @@ class PlainGroup(_PlainHelp, TyperGroup):
     """A group of commands with plain help."""
 
 
-def add_examples(app: typer.Typer, examples: Mapping[str, Sequence[str]], prefix: str = "") -> None:
-    """Append examples to the help of commands and groups that have none, and render it plainly.
-
-    Args:
-        app: the app of the commands.
-        examples: command lines by the words of a command ("meta pairs").
-        prefix: words of the groups above `app`.
-    """
+def add_examples(app: typer.Typer, examples: Mapping[str, Sequence[str]], group: str = "") -> None:
+    """Append examples, by the words of a command ("meta pairs"), to the help of an app; its group is above them."""
     if not isinstance(app.info.cls, type):
         app.info.cls = PlainGroup
+    if lines := examples.get(group):
+        app.info.help = _with_examples(str(app.info.help), lines)
     for info in app.registered_commands:
         info.cls = PlainCommand
         name = info.name or get_command_name(info.callback.__name__ if info.callback else "")
-        text = info.help or inspect.getdoc(info.callback) or ""
-        if lines := examples.get(f"{prefix}{name}"):
-            info.help = _with_examples(text, lines)
-    for group in app.registered_groups:
-        inner = group.typer_instance
-        if inner is None:
-            continue
-        if lines := examples.get(f"{prefix}{group.name}"):
-            inner.info.help = _with_examples(str(inner.info.help), lines)
-        add_examples(inner, examples, f"{prefix}{group.name} ")
+        if lines := examples.get(f"{group} {name}".strip()):
+            info.help = _with_examples(info.help or inspect.getdoc(info.callback) or "", lines)
+    for inner in app.registered_groups:
+        if inner.typer_instance is not None:
+            add_examples(inner.typer_instance, examples, f"{group} {inner.name}".strip())
 
 
 def _with_examples(text: str, examples: Sequence[str]) -> str:

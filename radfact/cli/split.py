@@ -20,22 +20,6 @@ from radfact.judges.protocol import ExplainingSplitter, RemovedText, SplitSenten
 from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay, parse_price
 
-MANUAL = "\n".join(
-    (
-        "Split narrative reports into sentences of one finding each, and list what was removed and why (MAIRA-2, "
-        "appendix B.5.1).",
-        "",
-        "FILE holds pairs (.csv with the columns example_id, prediction, target), drafts or references (.jsonl with "
-        "sample_id and report or findings). OUT has the layout of grounded reports, without boxes: .json for pairs, "
-        ".jsonl otherwise. Read and edit the sentences, then score OUT. OUT.removed.jsonl lists the removed parts. "
-        "Reports that already are sentences are unchanged. 'maira sentences' writes a manifest instead.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact split pairs.csv --judge offline --out sentences.json",
-        "  radfact score sentences.json --judge offline --out results",
-        "  radfact split drafts.jsonl --judge openai:MODEL --out sentences.jsonl",
-    )
-)
 _PAIR_FIELDS = ("prediction", "target")
 _REPORT_FIELDS = ("report", "findings")
 
@@ -54,7 +38,12 @@ def split(
     judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url", "few_shots", "concurrency", "max_invalid")],
     price: PriceOption = None,
 ) -> None:
-    """Split narrative reports into sentences."""
+    """Split narrative reports into sentences of one finding each, and list what was removed and why.
+
+    OUT has the layout of grounded reports, without boxes: read and edit the sentences, then score OUT.
+    OUT.removed.jsonl lists the removed parts. Reports that already are sentences are unchanged. 'maira sentences'
+    writes a manifest instead.
+    """
     from radfact.io.jsonl import write_json, write_jsonl
     from radfact.judges.loading import load_splitter
 

@@ -13,25 +13,6 @@ from radfact.cli.tables import new_console, say
 
 PORT = 8472
 
-MANUAL = "\n".join(
-    (
-        "Browse runs (results folders) in a local web page, and compare two of them side by side.",
-        "",
-        "The page lists the runs in and below the folders, with their main scores. It shows the studies of a run as "
-        "its report.html does, or each study with the drafts of two runs, sorted by what changed. Every run, "
-        "comparison, study and sentence has a URL, which is the same whenever the command is started with the "
-        "same folders and port.",
-        "",
-        "The server reads and never writes. By default, only this machine can reach it. A browser needs the token in "
-        "the printed URL once.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact view results",
-        "  radfact view results/base results/tuned --port 8500",
-        "  radfact view results --token-file token.txt",
-    )
-)
-
 
 @with_options
 def view(
@@ -49,7 +30,11 @@ def view(
         ),
     ] = None,
 ) -> None:
-    """Browse runs (results folders) in a local web page, and compare two of them side by side."""
+    """Browse runs (results folders) in a local web page, and compare two of them side by side.
+
+    The server reads and never writes. By default, only this machine can reach it. A browser needs the token in the
+    printed URL once. The same folders and port have the same URLs of runs, comparisons, studies and sentences.
+    """
     from radfact.pages.access import Access, is_loopback, listen, page_url, read_token
     from radfact.pages.server import Explorer, make_server, serve
 
