@@ -15,13 +15,11 @@ from radfact.progress import Price, format_count
 
 if TYPE_CHECKING:
     from radfact.judges.check import Confusion, JudgeCheck
-    from radfact.meta.robustness.invariants import InvariantResult
     from radfact.pages.meta_page import Table as PageTable
     from radfact.records import Pairs
     from radfact.results.evaluation import EvaluationResult
 
 _LISTED = 10
-_EXAMPLES = 3
 MARKS = {"higher": "↑", "lower": "↓", "neutral": ""}
 """Direction in which a score is better."""
 
@@ -215,29 +213,6 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
             f"{number(agreement.accuracy_report)} and {number(agreement.accuracy_sentence)}",
         )
     say(console, "Precision, recall and F1 are those of the entailed class. A failed response counts as wrong.")
-
-
-def show_invariants(console: Console, results: Sequence[InvariantResult]) -> None:
-    """Print the violations of each kind of invariant, with examples.
-
-    Args:
-        console: console to print to.
-        results: results of `check_invariants`.
-    """
-    from radfact.meta.robustness.invariants import results_table
-
-    numbers = results_table(results)
-    table = Table()
-    for position, heading in enumerate(numbers.headings):
-        table.add_column(heading, justify="right" if position else "left")
-    for row in numbers.rows:
-        table.add_row(*map(str, row))
-    console.print(table)
-    for result in results:
-        for example in result.examples[:_EXAMPLES]:
-            premises = " ".join(example.premises)
-            say(console, f"{result.kind}: {example.verdict}: {example.hypothesis}", style="yellow")
-            say(console, f"  report: {premises}" + (f"\n  reason: {example.why}" if example.why else ""))
 
 
 def _confusion_table(heading: str, confusions: Mapping[str, Confusion]) -> Table:

@@ -5,7 +5,7 @@
 
 FOLDER holds `NLMCXR_reports.tgz` and `indiana_projections.csv`. Sections with redacted words are excluded, since their
 meaning may differ, and long ones, since they make training on a CPU slow; `--all` includes both. `--half` selects the
-half of the reports that the invariants of the offline judge were developed on, or the held-out half, by a hash of the
+half of the reports that the rules of the offline judge were developed on, or the held-out half, by a hash of the
 id.
 """
 

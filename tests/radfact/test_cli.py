@@ -549,37 +549,6 @@ def test_judge_check_has_default_examples(run: Run, monkeypatch: pytest.MonkeyPa
     assert "laterality" in out
 
 
-def test_a_judge_is_checked_against_invariants(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "reports.txt").write_text("Small left effusion.\nThe heart is enlarged.\n", encoding="utf-8")
-    options = ("--invariants", "reports.txt", "--judge", "verbatim")
-    code, out, _ = run("judge-check", *options, "--limit", "1", "--out", "check.json")
-    assert code == 0
-    check = read_json(tmp_path / "check.json")
-    assert (check["judge"], check["reports"], check["limit"]) == ("verbatim", 2, 1)
-    rows = {row["kind"]: row for row in check["invariants"]}
-    assert (rows["identity"]["checked"], rows["side swap"]["violations"], rows["order"]["rate"]) == (1, 0, None)
-    assert "side swap" in out
-    assert "side swap" in (tmp_path / "check.html").read_text("utf-8")
-    code, _, err = run("judge-check", *options, "--comparisons")
-    assert (code, "[conflicting-options]" in err) == (2, True)
-    code, _, err = run("judge-check", "--judge", "verbatim", "--limit", "1")
-    assert (code, "--limit" in err, "[missing-option]" in err) == (2, True, True)
-
-
-def test_the_page_of_invariants_replaces_no_other_file(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "reports.txt").write_text("Small left effusion.\n", encoding="utf-8")
-    (tmp_path / "check.html").write_text("notes", encoding="utf-8")
-    options = ("judge-check", "--invariants", "reports.txt", "--judge", "verbatim", "--out")
-    code, out, err = run(*options, "check.json")
-    assert (code, out, "[output-conflict]" in err) == (2, "", True)
-    assert (tmp_path / "check.html").read_text("utf-8") == "notes"
-    assert run(*options, "check.json", "--overwrite")[0] == 0
-    code, out, err = run(*options, "other.html")
-    assert (code, out) == (2, "")
-    assert "--out" in err
-    assert not (tmp_path / "other.html").exists()
-
-
 def test_scores_are_exported_in_the_published_layout(run: Run, pairs: str, tmp_path: Path) -> None:
     run("score", pairs, "--judge", "verbatim", "--out", "done")
     assert run("export", "done", "--out", "flat.json")[0] == 0
