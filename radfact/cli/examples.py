@@ -26,6 +26,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "radfact view results",
         "radfact view results/base results/tuned --port 8500",
     ),
+    "judge-check": (
+        "radfact judge-check --judge offline",
+        "radfact judge-check examples.json --judge openai:MODEL --batch report --out check.json",
+        "radfact judge-check --comparisons --judge openai:MODEL",
+    ),
     "split": (
         "radfact split pairs.csv --judge offline --out sentences.json",
         "radfact split drafts.jsonl --judge openai:MODEL --out sentences.jsonl",

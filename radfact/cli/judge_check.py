@@ -20,19 +20,6 @@ from radfact.progress import Price, ProgressDisplay, parse_price
 if TYPE_CHECKING:
     from rich.console import Console
 
-MANUAL = """Evaluate a judge on labeled examples. Prints accuracy, precision, recall and F1 of the entailed class, F1 \
-of the evidence, confusion matrices by label, relation, topic and set, time and tokens.
-
-With --batch report, also query the judge one sentence at a time, and print the agreement of the two modes.
-
-With --comparisons, test instead whether the model detects mentions of an earlier examination in 50 built-in \
-sentences, as the metric comparison_mentions requires.
-
-[bold]Examples[/bold]
-  radfact judge-check --judge offline
-  radfact judge-check examples.json --judge openai:MODEL --batch report \\
-      --out check.json
-  radfact judge-check --comparisons --judge openai:MODEL"""
 _OPTIONS = only(
     *("judge", "judge_args", "base_url", "few_shots", "system", "answer_format", "batch", "concurrency", "max_invalid")
 )
@@ -64,7 +51,13 @@ def judge_check(
         Output("file"),
     ] = None,
 ) -> None:
-    """Evaluate a judge on labeled examples."""
+    """Evaluate a judge on labeled examples.
+
+    Prints accuracy, precision, recall and F1 of the entailed class, F1 of the evidence, confusion matrices by label,
+    relation, topic and set, time and tokens. With --batch report, also query the judge one sentence at a time, and
+    print the agreement of the two modes. With --comparisons, test instead whether the model detects mentions of an
+    earlier examination in 50 built-in sentences, as the metric comparison_mentions requires.
+    """
     from radfact.io.jsonl import write_json
     from radfact.judges.check import check_judge, load_labeled_queries
 

@@ -12,7 +12,6 @@ from radfact.cli.evaluate import EVALUATE_MANUAL, SCORE_MANUAL, evaluate, score
 from radfact.cli.examples import EXAMPLES
 from radfact.cli.export import export
 from radfact.cli.green_summary import green_summary
-from radfact.cli.judge_check import MANUAL as CHECK_MANUAL
 from radfact.cli.judge_check import judge_check
 from radfact.cli.meta.app import app as meta
 from radfact.cli.metrics import metrics
@@ -79,7 +78,7 @@ app.command()(compare)
 app.command("green-summary")(green_summary)
 app.command()(page)
 app.command()(view)
-app.command("judge-check", help=CHECK_MANUAL)(judge_check)
+app.command("judge-check")(judge_check)
 app.command()(split)
 app.command()(export)
 app.add_typer(meta, name="meta")
