@@ -1,10 +1,9 @@
-"""The notebooks: their stored outputs are current, they run within a time limit, and their files are clean."""
+"""The notebooks: their stored outputs are current, and their files are clean."""
 
 from __future__ import annotations
 
 import json
 import re
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ NAMES = [
 ]
 VARIES = "varies"
 """Tag of cells whose numbers depend on the processor, because rounding errors grow during training."""
-MAX_CPU_SECONDS = 2 * 120
 MAX_BYTES = 400_000
 MACHINE = re.compile(r"/(?:home|root|tmp|work|usr|Users)/|0x[0-9a-f]{6,}|\x1b\[")
 
@@ -51,11 +49,6 @@ def _count_images(cell: Any) -> int:
     return sum("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
 
 
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def test_all_notebooks_are_tested() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
 
@@ -67,10 +60,7 @@ def test_stored_outputs_are_current(name: str) -> None:
     checked = read_notebook(_path(name))
     if name == "train_on_phantoms":
         checked.cells.append(nbformat.v4.new_code_cell(TRAINING_CHECKS, id="checks"))
-    before = _cpu_seconds()
     executed = execute_notebook(checked)
-    # CPU time, because other programs may use the processors at the same time.
-    assert _cpu_seconds() - before < MAX_CPU_SECONDS
     for old, new in zip(stored.cells, executed.cells, strict=False):
         assert _count_images(new) == _count_images(old), old.source
         if VARIES not in old.metadata.get("tags", []):

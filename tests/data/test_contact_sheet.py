@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,11 +195,8 @@ def test_two_thousand_samples_stay_usable(browser: Browser, many: Path) -> None:
         image = page.locator(".box-viewer-image").first
         image.evaluate("node => node.decode()")
         assert image.evaluate("node => node.naturalWidth") == 400
-        start = time.perf_counter()
         page.get_by_role("searchbox").fill("finding 1999.")
         assert page.get_by_role("status").text_content() == "1 of 2000 samples"
-        # A person waits for it; 0.13 s on two cores that others used too.
-        assert time.perf_counter() - start < 5
 
 
 def _shown(manifest: Path, out: Path, **options: Any) -> list[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
-import timeit
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from call_counts import count_calls
 from error_checks import raises_code
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -396,8 +395,8 @@ def test_a_tokenizer_without_format_tokens_is_refused() -> None:
         Vocabulary.from_tokenizer(_sentencepiece())
 
 
-def test_a_token_costs_less_than_a_hundred_microseconds() -> None:
-    """Of one core, at the released vocabulary's size, in a batch of 24, every row in its own place of a report."""
+def test_a_token_costs_few_calls() -> None:
+    """At the released vocabulary's size, in a batch of 24, every row in its own place of a report."""
     texts = [f" word{i}" for i in range(32_000)]
     texts[2], texts[5], texts[6], texts[7] = "", " ", "<", ">"
     ids = {token: len(texts) + i for i, token in enumerate(ADDED_TOKENS)}
@@ -417,11 +416,4 @@ def test_a_token_costs_less_than_a_hundred_microseconds() -> None:
         for step in range(steps):
             processor(ids_now[:, : 8 + step], scores)
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # those that wait for each other take the processor's time, too
-    try:
-        # What else the process does meanwhile can only add to it.
-        least = min(timeit.repeat(answer, timer=time.process_time, number=1, repeat=5))
-    finally:
-        torch.set_num_threads(threads)
-    assert least / steps / rows <= 100e-6
+    assert count_calls(answer) / steps / rows <= 16

@@ -17,7 +17,7 @@ from chat_server import Reply, completion, last
 from llm_client import http_client, numeric
 
 from radfact.errors import Failure, RunError
-from radfact.llm import CachedResponse, CallError, ChatClient, ChatRequest, Message, PromptPrefix
+from radfact.llm import CachedResponse, CallError, ChatClient, ChatRequest, Message, PromptPrefix, client
 
 
 def echo(body: dict[str, Any], _: int) -> Reply:
@@ -283,16 +283,17 @@ def test_a_closed_client_may_be_closed_again(serve: Any) -> None:
     chat.close()
 
 
-def test_a_forked_process_can_have_its_own_client(serve: Any) -> None:
+def test_a_forked_process_can_have_its_own_client(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Waiting for a loop that does not run in the child would outlast this test.
+    monkeypatch.setattr(client, "_CLOSING_SECONDS", 60.0)
     url = serve(echo).base_url
     inherited = [http_client(url)]
     assert inherited[0].complete_all([numeric("1")]) == [1]
 
     def forked(said: Any) -> None:
-        began = time.monotonic()
         # As the garbage collector does, whenever it comes by.
         inherited.clear()
-        said.send((time.monotonic() - began, http_client(url).complete_all([numeric("2")])))
+        said.send(http_client(url).complete_all([numeric("2")]))
 
     context = multiprocessing.get_context("fork")
     heard, said = context.Pipe(duplex=False)
@@ -300,12 +301,9 @@ def test_a_forked_process_can_have_its_own_client(serve: Any) -> None:
     process.start()
     try:
         assert heard.poll(30), "it waits for a thread that it does not have"
-        waited, answers = heard.recv()
+        answers = heard.recv()
     finally:
         process.kill()
         process.join()
     assert answers == [2]
-    began = time.monotonic()
     assert inherited[0].complete_all([numeric("3")]) == [3]
-    # For a loop that nobody runs, and for an answer that the child took its parent's eyes off, it would be 5 seconds.
-    assert max(waited, time.monotonic() - began) < 4

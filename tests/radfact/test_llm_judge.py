@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import time
 from collections.abc import Collection
 from pathlib import Path
-from timeit import repeat
 from typing import Any
 
 import pytest
 import yaml
+from call_counts import count_calls
 from chat_server import ChatServer, Reply, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -442,10 +440,7 @@ def test_queries_equal_the_output_of_the_safe_dumper(reference: list[str], hypot
     assert report_message(reference, hypotheses) == yaml.safe_dump(several, sort_keys=False)
 
 
-def test_formatting_a_query_is_fast() -> None:
-    """A query takes at most 0.2 ms (0.03 measured with libyaml), so that runs do not wait for the processor."""
-    premises = [*PREMISES, "The lungs are clear apart from atelectasis at both bases."]
-    # Different reports, as the text of a report is cached for its other queries.
-    reports = ([*premises, f"Nodule {number}."] for number in itertools.count())
-    taken = repeat(lambda: query_message(next(reports), "A nodule."), number=500, repeat=3, timer=time.process_time)
-    assert min(taken) < 500 * 0.0002
+def test_formatting_a_query_makes_few_calls() -> None:
+    """Formatting by PyYAML in Python makes hundreds of calls per sentence."""
+    premises = [f"The lungs are clear apart from atelectasis in zone {number}." for number in range(10)]
+    assert count_calls(lambda: query_message(premises, "A nodule.")) < 60 * len(premises)
