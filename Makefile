@@ -10,6 +10,9 @@ SERVERS := tests/servers
 # Tests of one file stay in one process, in the order of tests/conftest.py. A process that dies fails the run; replacing it
 # can repeat its test forever.
 XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Every process of the tests would compile the packages again without a cache of bytecode.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
+export PYTHONDONTWRITEBYTECODE :=
 OUT := demo
 CHECKPOINT := checkpoints/phantom
 IMAGE := ghcr.io/maira-radfact/maira-radfact
