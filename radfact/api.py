@@ -1,4 +1,7 @@
-"""The scoring pipeline: pairs of reports in, an `EvaluationResult` and a results folder out."""
+"""Scoring: pairs of reports in, an `EvaluationResult` and a results folder out.
+
+Commands, Python and the jobs of `maira` all call `evaluate`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.in_memory import PairLike, ReportLike, as_pairs
@@ -21,7 +24,6 @@ from radfact.io.outputs import RESULTS_FOLDER, lock_output
 from radfact.judges.options import JudgeOptions
 from radfact.llm.repeat import use_repeat
 from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors
-from radfact.metrics.radfact.metric import RadFactMetric
 from radfact.metrics.radfact.options import Compat, OnFailure
 from radfact.metrics.registry import (
     MetricSelection,
@@ -32,12 +34,11 @@ from radfact.metrics.registry import (
 )
 from radfact.metrics.repeats import score_repeatedly
 from radfact.metrics.resources import MetricResources
-from radfact.records import Pair, Pairs, narratives
+from radfact.records import Pairs, narratives
 from radfact.results.evaluation import EvaluationResult, MetricRun
 from radfact.results.metric_cache import MetricCache
 from radfact.results.options import PageOptions
 from radfact.results.writer import replace_results
-from radfact.statistics.clusters import Clusters, clusters_of
 
 if TYPE_CHECKING:
     from radfact.judges import Judge, Splitter
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     pairs: Iterable[PairLike],
-    metrics: str | Sequence[str | Metric] = ("radfact",),
+    metrics: str | Sequence[str | Metric] | MetricSet = ("radfact",),
     *,
     bootstrap: int = 500,
     seed: int = 42,
@@ -82,55 +83,30 @@ def evaluate(
     started = time.monotonic()
     folder = None if out is None else Path(out)
     pairs = as_pairs(pairs)
-    options["cache"] = options.get("cache") or (folder and folder / "cache")
-    metrics, options["compat"] = expand_presets(metrics, options.get("compat", ()))
-    with (
-        nullcontext()
-        if folder is None
-        else lock_output(folder, RESULTS_FOLDER, inputs=pairs.files, overwrite=overwrite)
-    ):
-        resources = MetricResources(**options)
-        resources.needs_splitter = bool(narratives(pairs))
-        try:
-            runner = MetricRunner(select_metrics(metrics), resources)
-            result = runner.run(pairs, bootstrap=bootstrap, seed=seed, folder=folder)
-        finally:
-            resources.close()
+    with ExitStack() as stack:
         if folder is not None:
-            record = {**run_record(pairs, started=started), **(run or {})}
-            write_results_and_page(result, folder, record, page)
+            stack.enter_context(lock_output(folder, RESULTS_FOLDER, inputs=pairs.files, overwrite=overwrite))
+        if not isinstance(metrics, MetricSet):
+            options["cache"] = options.get("cache") or (folder and folder / "cache")
+            metrics = stack.enter_context(MetricSet(metrics, needs_splitter=bool(narratives(pairs)), **options))
+        result = metrics.score(pairs, bootstrap=bootstrap, seed=seed, folder=folder)
+        if folder is not None:
+            record = {**run_record(pairs, seconds=time.monotonic() - started), **(run or {})}
+            save_results(result, folder, record, page or PageOptions())
     return result
 
 
-def write_results_and_page(
-    result: EvaluationResult, folder: Path, run: Mapping[str, Any] | None = None, page: PageOptions | None = None
-) -> Path:
-    """Write a results folder and its page.
-
-    Args:
-        result: of an evaluation.
-        folder: results folder.
-        run: further fields of `run.json`.
-        page: images and notes of the page.
-
-    Returns:
-        The path of the page.
-    """
+def save_results(result: EvaluationResult, folder: Path, run: Mapping[str, Any], page: PageOptions) -> None:
+    """Replace a locked results folder with its page."""
     from radfact.pages.page import page_record, write_page
 
-    record = page_record(page or PageOptions(), folder).model_dump(mode="json")
-    with replace_results(result, folder, {**(run or {}), "page": record}) as new:
+    record = page_record(page, folder).model_dump(mode="json")
+    with replace_results(result, folder, {**run, "page": record}) as new:
         write_page(new, base=folder)
-    return folder / "report.html"
 
 
-def run_record(pairs: Pairs, *, started: float) -> dict[str, Any]:
-    """Return versions, input and duration of a run for `run.json`.
-
-    Args:
-        pairs: the input.
-        started: `time.monotonic()` at the start of the run.
-    """
+def run_record(pairs: Pairs, *, seconds: float) -> dict[str, Any]:
+    """Return versions, input and duration of a run for `run.json`."""
     return {
         "versions": versions(),
         "input": {
@@ -141,7 +117,7 @@ def run_record(pairs: Pairs, *, started: float) -> dict[str, Any]:
             "empty_candidates": len(pairs.empty_candidates),
             "without_reference": len(pairs.without_reference),
         },
-        "seconds": round(time.monotonic() - started, 3),
+        "seconds": round(seconds, 3),
     }
 
 
@@ -151,58 +127,79 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **packages}
 
 
-class MetricRunner:
-    """The metrics of an evaluation, created before any model is queried, so that a display can watch their usage."""
+class MetricSet:
+    """Selected metrics and what they share, created before any model is queried.
 
-    def __init__(self, selections: Sequence[MetricSelection], resources: MetricResources) -> None:
+    A context manager, which closes the connections of clients.
+
+    Attributes:
+        names: of the metrics and scores, without presets.
+        selections: the selected metrics.
+        resources: judge, model and weights.
+        metrics: the metrics that could be created, with their selections, by name.
+        unavailable: why the others could not be created.
+    """
+
+    def __init__(self, metrics: str | Sequence[str | Metric], *, needs_splitter: bool = True, **options: Any) -> None:
         """Create the metrics.
+
+        Args:
+            metrics: as for `evaluate`.
+            needs_splitter: whether there are narratives, which RadFact splits.
+            options: of `MetricResources`.
 
         Raises:
             InputError: none can be created, two have the same name or give a score of the same name, arguments do not
                 fit their metric, or a variant is none of a selected metric or lacks a selected score.
         """
-        self.resources, self.selections, self.started = resources, selections, time.monotonic()
+        self.names, options["compat"] = expand_presets(metrics, options.get("compat", ()))
+        self.selections = select_metrics(self.names)
+        self.resources = MetricResources(**options)
+        self.resources.needs_splitter = needs_splitter
         self.metrics: dict[str, tuple[MetricSelection, Metric]] = {}
         self.unavailable: dict[str, str] = {}
+        try:
+            self._create_all()
+        except BaseException:
+            self.resources.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.resources.close()
+
+    def _create_all(self) -> None:
+        if self.resources.compat:
+            check_variants(self.resources.compat, self.selections)
+        for name in self.resources.metric_args.keys() - {selection.entry.name for selection in self.selections}:
+            raise _conflict("this metric is not selected", f"metric_args.{name}")
         errors: list[InputError] = []
         metric_of_score: dict[str, str] = {}
-        check_variants(resources.compat, selections)
-        for name in resources.metric_args:
-            if name not in {selection.entry.name for selection in selections}:
-                raise InputError(
-                    "this metric is not selected", code=ErrorCode.CONFLICTING_OPTIONS, field=f"metric_args.{name}"
-                )
-        for selection in selections:
+        for selection in self.selections:
+            name = selection.entry.name
             try:
-                metric = selection.metric or resources.metric(selection.entry)
+                metric = selection.metric or self.resources.metric(selection.entry)
             except InputError as error:
                 # An unknown argument is wrong input; a missing package or weight only makes the metric unavailable.
-                if selection.entry.name in resources.metric_args and not isinstance(error, MissingRequirementError):
+                if name in self.resources.metric_args and not isinstance(error, MissingRequirementError):
                     raise
-                self.unavailable[selection.entry.name] = str(error)
+                self.unavailable[name] = str(error)
                 errors.append(error)
                 continue
             except ModuleNotFoundError as error:
-                self.unavailable[selection.entry.name] = f"needs the package {error.name}"
+                self.unavailable[name] = f"needs the package {error.name}"
                 continue
             if not selection.select(metric):
-                raise InputError(
-                    f"the variant '{metric.variant}' of {metric.name} has no score {', '.join(selection.scores)}",
-                    code=ErrorCode.CONFLICTING_OPTIONS,
-                    field="compat",
-                )
+                scores = ", ".join(selection.scores)
+                raise _conflict(f"the variant '{metric.variant}' of {metric.name} has no score {scores}", "compat")
             if metric.name in self.metrics:
-                raise InputError(
-                    f"two metrics have the name '{metric.name}'; rename one", code=ErrorCode.DUPLICATE, field="metrics"
-                )
+                raise _duplicate(f"two metrics have the name '{metric.name}'; rename one")
             for score in metric.scores:
                 other = metric_of_score.setdefault(score, metric.name)
                 if other != metric.name:
-                    raise InputError(
-                        f"the metrics {other} and {metric.name} both give the score '{score}'",
-                        code=ErrorCode.DUPLICATE,
-                        field="metrics",
-                    )
+                    raise _duplicate(f"the metrics {other} and {metric.name} both give the score '{score}'")
             self.metrics[metric.name] = (selection, metric)
         if not self.metrics:
             if len(self.unavailable) == len(errors) == 1:
@@ -213,50 +210,87 @@ class MetricRunner:
                 field="metrics",
             )
 
-    def run(
-        self, pairs: Iterable[PairLike], *, bootstrap: int, seed: int, folder: Path | None = None
+    def score(
+        self, pairs: Pairs, *, bootstrap: int, seed: int, folder: Path | None = None, is_strict: bool = True
     ) -> EvaluationResult:
         """Score pairs by each metric.
 
         Args:
-            pairs: as for `evaluate`.
+            pairs: the pairs.
             bootstrap: replicates.
             seed: of the bootstrap.
-            folder: results folder with cached results; the result of each metric is cached there when it is done.
+            folder: locked results folder with cached results; the result of each metric is cached there.
+            is_strict: whether a set without pairs, and a metric that cannot score any, is an error.
 
         Raises:
-            InputError: two pairs have the same id, or there are no pairs.
+            InputError: there are no pairs.
             RunError: no metric could score anything.
         """
-        pairs = as_pairs(pairs)
-        if not pairs:
+        if is_strict and not pairs:
             raise InputError("no pairs to score", code=ErrorCode.EMPTY_INPUT)
+        cache = None if folder is None else MetricCache(folder, pairs)
         draws = {"bootstrap": bootstrap, "seed": seed}
-        clusters = _clusters(pairs)
-        with nullcontext() if folder is None else lock_output(folder, RESULTS_FOLDER):
-            cache = None if folder is None else MetricCache(folder, pairs)
-            runs, unavailable = self._run(pairs, draws, clusters, cache)
-        if not runs:
-            raise RunError(
-                "; ".join(f"{name}: {why}" for name, why in unavailable.items()), code=ErrorCode.NOTHING_SCORED
+        result = EvaluationResult(pairs, {}, self.selections, {**self.unavailable}, draws, self.resources.repeat)
+        for name, (selection, metric) in self.metrics.items():
+            try:
+                result.runs[name] = self._run(selection, metric, result, cache, is_strict)
+            except RunError as error:
+                if len(self.selections) == 1:
+                    raise
+                result.unavailable[selection.entry.name] = str(error)
+        if not result.runs:
+            reasons = "; ".join(f"{name}: {why}" for name, why in result.unavailable.items())
+            raise RunError(reasons, code=ErrorCode.NOTHING_SCORED)
+        return result
+
+    def _run(
+        self,
+        selection: MetricSelection,
+        metric: Metric,
+        evaluation: EvaluationResult,
+        cache: MetricCache | None,
+        is_strict: bool,
+    ) -> MetricRun:
+        """Compute or reuse the result of a metric, and aggregate it."""
+        started, identity, cached, stored = time.monotonic(), None, None, None
+        pairs, draws, directions = evaluation.pairs, evaluation.draws, selection.select(metric)
+        with report_errors(metric.name, RunError):
+            if cache is not None:
+                identity = self.resources.identity(selection, metric)
+                cached = cache.read(metric, identity)
+            if cached is not None:
+                result, stored = cached
+            else:
+                result = score_repeatedly(metric, pairs, self.resources.repeat)
+            if is_strict:
+                result = _check_values(result, selection, len(pairs))
+        if cache is not None and cached is None:
+            stored = cache.write(metric, identity, result)
+        with report_errors(metric.name, RunError):
+            summaries = metric.aggregate(
+                result,
+                list(directions),
+                replicates=draws["bootstrap"],
+                seed=draws["seed"],
+                clusters=evaluation.clusters,
             )
-        return EvaluationResult(
-            pairs,
-            runs,
-            self.selections,
-            unavailable,
-            pairs.without_candidate,
-            draws,
-            clusters=clusters,
-            repeat=self.resources.repeat,
-            drawn_from=pairs.drawn_from,
+        return MetricRun(
+            metric,
+            selection,
+            directions,
+            result,
+            {name: replace(summaries[name], direction=direction) for name, direction in directions.items()},
+            round(time.monotonic() - started, 3),
+            self.resources.metric_args.get(selection.entry.name, {}),
+            stored,
+            cached is not None,
         )
 
     def plan(self, pairs: Pairs, folder: Path | None = None) -> dict[str, RequestPlan]:
-        """Count the requests to models that `run` would send, by role, without sending any.
+        """Count the requests to models that `score` would send, by role, without sending any.
 
         Args:
-            pairs: as for `run`.
+            pairs: as for `score`.
             folder: results folder; a metric with cached results there sends no requests.
         """
         cache = None if folder is None else MetricCache(folder, pairs)
@@ -269,40 +303,6 @@ class MetricRunner:
                     for role, plan in plan_pairs(metric, pairs).items():
                         plans[role] = plans[role] + plan if role in plans else plan
         return plans
-
-    def _run(
-        self, pairs: Sequence[Pair], draws: Mapping[str, int], clusters: Clusters | None, cache: MetricCache | None
-    ) -> tuple[dict[str, MetricRun], dict[str, str]]:
-        """Return the runs of the metrics by name, and why others are unavailable."""
-        runs: dict[str, MetricRun] = {}
-        unavailable = dict(self.unavailable)
-        for name, (selection, metric) in self.metrics.items():
-            started, identity, cached = time.monotonic(), None, None
-            try:
-                with report_errors(name, RunError):
-                    if cache is not None:
-                        identity = self.resources.identity(selection, metric)
-                        cached = cache.read(metric, identity)
-                    result = cached or score_repeatedly(metric, pairs, self.resources.repeat)
-                    result = _check_values(result, selection, len(pairs))
-                if cache is not None and cached is None:
-                    cache.write(metric, identity, result)
-                with report_errors(name, RunError):
-                    runs[name] = MetricRun.of(
-                        metric,
-                        selection,
-                        result,
-                        draws,
-                        clusters=clusters,
-                        seconds=round(time.monotonic() - started, 3),
-                        arguments=self.resources.metric_args.get(selection.entry.name, {}),
-                        reused=cached is not None,
-                    )
-            except RunError as error:
-                if len(self.selections) == 1:
-                    raise
-                unavailable[selection.entry.name] = str(error)
-        return runs, unavailable
 
 
 class RadFact:
@@ -346,16 +346,16 @@ class RadFact:
             if number < 0:
                 raise InputError(f"expected 0 or more, found {number!r}", code=ErrorCode.INVALID_OPTION, field=name)
         if judge_options and not isinstance(judge, str):
-            raise InputError(
-                "a judge has its own options; give the judge's name instead of the judge",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field=next(iter(judge_options)),
-            )
-        folder = None if cache is None else Path(cache)
-        resources = MetricResources(judge=judge, splitter=splitter, cache=folder, **judge_options)
-        resources.needs_splitter = splitter is not None or isinstance(judge, str | JudgeOptions)
-        options: dict[str, Any] = {"compat": compat, "threshold": threshold, "on_failure": on_failure}
-        self.metric = RadFactMetric(*resources.entailment(), **options)
+            raise _conflict("a judge has its own options; give the judge's name instead of the judge", *judge_options)
+        self._metrics = MetricSet(
+            "radfact",
+            needs_splitter=splitter is not None or isinstance(judge, str | JudgeOptions),
+            judge=judge,
+            splitter=splitter,
+            cache=None if cache is None else Path(cache),
+            radfact={"compat": compat, "threshold": threshold, "on_failure": on_failure},
+            **judge_options,
+        )
         self.bootstrap, self.seed = bootstrap, seed
 
     def score(
@@ -373,20 +373,7 @@ class RadFact:
             RunError: with `on_failure="stop"`, a query or a narrative has no valid response.
         """
         pairs = as_pairs(candidates, references)
-        draws = {"bootstrap": self.bootstrap, "seed": self.seed}
-        (selection,) = select_metrics(self.metric.name)
-        clusters = _clusters(pairs)
-        run = MetricRun.of(self.metric, selection, self.metric.score(pairs), draws, clusters=clusters)
-        return EvaluationResult(
-            pairs,
-            {run.metric.name: run},
-            [selection],
-            {},
-            pairs.without_candidate,
-            draws,
-            clusters=clusters,
-            drawn_from=pairs.drawn_from,
-        )
+        return self._metrics.score(pairs, bootstrap=self.bootstrap, seed=self.seed, is_strict=False)
 
     async def ascore(
         self, candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None
@@ -419,21 +406,16 @@ class RadFact:
         return await asyncio.wrap_future(outcome)
 
 
-def _clusters(pairs: Pairs) -> Clusters | None:
-    return clusters_of(pairs.cluster_by, [pair.cluster for pair in pairs])
+def _conflict(message: str, *fields: str) -> InputError:
+    return InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field=fields[0])
+
+
+def _duplicate(message: str) -> InputError:
+    return InputError(message, code=ErrorCode.DUPLICATE, field="metrics")
 
 
 def _check_values(result: MetricResult, selection: MetricSelection, count: int) -> MetricResult:
-    """Check the values of a metric, and count samples without any value as failures where a custom metric does not.
-
-    Args:
-        result: of the metric.
-        selection: of the metric.
-        count: number of pairs.
-
-    Raises:
-        RunError: a value is infinite, or no sample could be scored.
-    """
+    """Refuse infinite values and a metric without any, and count what a custom metric does not report as a failure."""
     for name, values in result.values.items():
         if any(map(math.isinf, values)):
             raise RunError(f"{selection.entry.name}: expected finite values of '{name}', found infinity")

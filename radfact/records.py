@@ -176,6 +176,7 @@ class Pairs(Sequence[Pair]):
         models: that wrote the candidates, as their records name them.
         cluster_by: what the samples of a cluster share, such as `patient_id`; None if there are no clusters.
         drawn_from: number of samples that these were drawn from; None if they are all.
+        digests: digests of the reports by id, where the pairs do not have their original texts; None = unknown.
     """
 
     pairs: tuple[Pair, ...]
@@ -187,6 +188,13 @@ class Pairs(Sequence[Pair]):
     models: tuple[str, ...] = ()
     cluster_by: str | None = None
     drawn_from: int | None = None
+    digests: Mapping[str, str | None] = field(default_factory=dict)
+
+    def digest_of(self, pair: Pair) -> str | None:
+        """Return the digest of the reports of a pair."""
+        if pair.sample_id in self.digests:
+            return self.digests[pair.sample_id]
+        return digest(pair.candidate, pair.reference)
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from maira.evaluate.experiments import LATERAL_MENTIONS, PAPER, Experiment
-from radfact.api import MetricRunner, run_record, write_results_and_page
+from radfact.api import MetricSet, evaluate
 from radfact.cli.inputs import read_reports
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.options import InputOptions
@@ -19,7 +19,6 @@ from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
 from radfact.metrics.registry import check_variants, expand_presets, select_metrics
-from radfact.metrics.resources import MetricResources
 from radfact.options import Options, flag_of, parse_key_values
 from radfact.progress import ProgressDisplay
 from radfact.records import narratives
@@ -161,26 +160,29 @@ def score_experiment(experiment: Experiment, scoring: Scoring) -> list[tuple[str
         limit=scoring.limit,
     )
     pairs = read_reports(None, inputs, scoring.bootstrap)
-    resources = MetricResources(
+    options = {"missing": "skip", "narrative": scoring.narrative, "metrics": ",".join(scoring.metrics.metrics)}
+    with MetricSet(
+        scoring.metrics.metrics,
+        needs_splitter=bool(narratives(pairs)),
         judge=scoring.judge,
         cache=scoring.cache,
         weights=scoring.metrics.weights,
         metric_args=scoring.metrics.metric_args,
         compat=scoring.metrics.compat,
         radfact=scoring.radfact.record(),
-    )
-    resources.needs_splitter = bool(narratives(pairs))
-    try:
-        runner = MetricRunner(select_metrics(scoring.metrics.metrics), resources)
-        with ProgressDisplay(Console(stderr=True), resources.usage_by_role):
+    ) as metrics:
+        if "radfact" in metrics.unavailable:
+            raise RunError(metrics.unavailable["radfact"], code=ErrorCode.NOTHING_SCORED)
+        with ProgressDisplay(Console(stderr=True), metrics.resources.usage_by_role):
             draws = scoring.bootstrap
-            result = runner.run(pairs, folder=experiment.results, bootstrap=draws.bootstrap, seed=draws.seed)
-    finally:
-        resources.close()
+            result = evaluate(
+                pairs,
+                metrics,
+                bootstrap=draws.bootstrap,
+                seed=draws.seed,
+                out=experiment.results,
+                run={"options": options},
+            )
     if "radfact" in result.unavailable:
         raise RunError(result.unavailable["radfact"], code=ErrorCode.NOTHING_SCORED)
-    options = {"missing": "skip", "narrative": scoring.narrative, "metrics": ",".join(scoring.metrics.metrics)}
-    write_results_and_page(
-        result, experiment.results, {**run_record(pairs, started=runner.started), "options": options}
-    )
     return [*experiment.unscored, *(result.unavailable.items() if scoring.requires_metrics else ())]

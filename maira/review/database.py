@@ -20,7 +20,7 @@ from maira.review.changes import (
     initial_state,
 )
 from radfact.errors import ErrorCode, InputError, RunError, list_some
-from radfact.io.jsonl import dumps, naming_file
+from radfact.io.jsonl import create_parent, dumps, naming_file
 from radfact.records import Sentence, parse_sentences
 
 # "maRv" distinguishes a review from other SQLite files.
@@ -176,8 +176,7 @@ def create(path: Path, drafts: Sequence[Draft]) -> None:
     Raises:
         RunError: the file cannot be written.
     """
-    with naming_file(path, *path.parents):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    create_parent(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with naming_file(path, temporary):

@@ -113,9 +113,7 @@ def _evaluate(
     cache: CacheFolder = None,
 ) -> None:
     """Score candidates against references with many metrics, and write a results folder with an HTML page."""
-    from radfact.api import MetricRunner, run_record, write_results_and_page
-    from radfact.metrics.registry import expand_presets, select_metrics
-    from radfact.metrics.resources import MetricResources
+    from radfact import api
     from radfact.records import narratives
 
     console, rate, judge = new_console(), parse_price(price), judge.or_environment()
@@ -123,47 +121,48 @@ def _evaluate(
     read = read_reports(pairs, inputs, bootstrap)
     if page.manifest is not None:
         check_images(page.manifest, page.unscored, read)
-    names, compat = expand_presets(metrics.metrics, metrics.compat)
-    metrics = metrics.model_copy(update={"metrics": tuple(names), "compat": compat})
-    selections = select_metrics(metrics.metrics)
-    if [selection.entry.name for selection in selections] == ["radfact"]:
+    if metrics.metrics == ("radfact",):
         judge.required_judge  # noqa: B018 - raises an error before anything is loaded
     cache = cache or out / "cache"
     if dry_run:
         # No worker is started, and no cache is created.
         judge = judge.model_copy(update={"engine": "local", "workers": None})
-    resources = MetricResources(
-        judge=judge,
-        cache=None if dry_run and not cache.is_dir() else cache,
-        weights=metrics.weights,
-        metric_args=metrics.metric_args,
-        compat=metrics.compat,
-        radfact=scoring.record(),
-        repeat=repeats.repeat,
-    )
-    resources.needs_splitter = bool(narratives(read))
-    try:
-        with quiet_libraries():
-            runner = MetricRunner(selections, resources)
+    with (
+        quiet_libraries(),
+        api.MetricSet(
+            metrics.metrics,
+            needs_splitter=bool(narratives(read)),
+            judge=judge,
+            cache=None if dry_run and not cache.is_dir() else cache,
+            weights=metrics.weights,
+            metric_args=metrics.metric_args,
+            compat=metrics.compat,
+            radfact=scoring.record(),
+            repeat=repeats.repeat,
+        ) as selected,
+    ):
         say(console, describe_input(read))
         if dry_run:
-            with quiet_libraries():
-                plans = runner.plan(read, out)
-            show_plan(console, plans, runner.unavailable, rate)
+            show_plan(console, selected.plan(read, out), selected.unavailable, rate)
             return
         options = record_options(inputs, metrics, repeats, judge, scoring, bootstrap)
+        options["metrics"] = [item for item in selected.names if isinstance(item, str)]
         # `compat` in the record of a run is that of RadFact.
-        options["variants"] = list(metrics.compat) or None
-        if difference := describe_difference(out, read, runner, {name: options[name] for name in _COMPARED}):
+        options["variants"] = list(selected.resources.compat) or None
+        if difference := describe_difference(out, read, selected, {name: options[name] for name in _COMPARED}):
             say(console, f"{out} holds scores {difference}; they are replaced at the end of this run", style="yellow")
-        with quiet_libraries(), ProgressDisplay(new_console(stderr=True), resources.usage_by_role, rate):
-            result = runner.run(read, folder=out, bootstrap=bootstrap.bootstrap, seed=bootstrap.seed)
-    finally:
-        resources.close()
-    record = {**run_record(read, started=runner.started), "options": options}
-    report = write_results_and_page(result, out, record, fill_page_options(page, read))
+        with ProgressDisplay(new_console(stderr=True), selected.resources.usage_by_role, rate):
+            result = api.evaluate(
+                read,
+                selected,
+                bootstrap=bootstrap.bootstrap,
+                seed=bootstrap.seed,
+                out=out,
+                run={"options": options},
+                page=fill_page_options(page, read),
+            )
     show_results(console, result, rate)
-    say(console, f"Read the studies in {report}", wrap=False)
+    say(console, f"Read the studies in {out / 'report.html'}", wrap=False)
     named = {selection.entry.name for selection in result.selections if selection.is_named}
     if result.counts["excluded"] > 0 or not named.isdisjoint(result.unavailable):
         raise typer.Exit(ExitCode.INCOMPLETE)

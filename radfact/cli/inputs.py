@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from radfact.errors import ErrorCode, InputError
 
 if TYPE_CHECKING:
-    from radfact.api import MetricRunner
+    from radfact.api import MetricSet
     from radfact.io.options import InputOptions
     from radfact.metrics.radfact.options import BootstrapOptions
     from radfact.records import Pairs
@@ -97,13 +97,13 @@ def check_images(manifest: Path, unscored: Path | None, read: Pairs) -> None:
     check_manifest(manifest, [*(pair.sample_id for pair in read), *read.without_candidate, *drafts])
 
 
-def describe_difference(folder: Path, pairs: Pairs, runner: MetricRunner, options: Mapping[str, Any]) -> str:
+def describe_difference(folder: Path, pairs: Pairs, selected: MetricSet, options: Mapping[str, Any]) -> str:
     """Return how finished results in a folder differ from those of a coming run; empty if they do not, or if none.
 
     Args:
         folder: results folder.
         pairs: input of the coming run.
-        runner: its metrics.
+        selected: its metrics.
         options: its options, by their names in `run.json`.
     """
     from radfact.io.jsonl import dumps
@@ -117,8 +117,8 @@ def describe_difference(folder: Path, pairs: Pairs, runner: MetricRunner, option
         return "of a run whose record cannot be read"
     if list(earlier.input.files) != list(map(str, pairs.files)):
         return f"of other files ({', '.join(earlier.input.files)})"
-    if "radfact" in runner.metrics:
-        settings = json.loads(dumps(runner.metrics["radfact"][1].describe()))
+    if "radfact" in selected.metrics:
+        settings = json.loads(dumps(selected.metrics["radfact"][1].describe()))
         options = {**options, **settings["options"]}
         for role, before in (("judge", earlier.judge), ("splitter", earlier.splitter)):
             before, now = before if isinstance(before, dict) else {}, settings[role] or {}

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ _T = TypeVar("_T")
 
 LOCK = ".lock"
 RECORD = ".output.json"
-_NEW, _COMMIT, _OLD = ".new-", ".commit", ".old"
+_NEW, _COMMIT = ".new", ".commit"
 _ATTEMPTS = 100
 """Maximum number of attempts to lock an output while other runs create and remove its lock file or folder."""
 _WAIT = 0.01
@@ -65,6 +64,10 @@ class Output:
     siblings: tuple[str, ...] = ()
     is_private: bool = True
 
+    def files(self, path: Path) -> list[Path]:
+        """Return the path and its siblings."""
+        return [path, *(path.with_name(name.format(stem=path.stem)) for name in self.siblings)]
+
 
 RESULTS_FOLDER = Output("folder", content="results")
 
@@ -84,8 +87,8 @@ def lock_output(
 ) -> Iterator[bool]:
     """Lock an output during the block, after checking that writing to it destroys no other files.
 
-    A nested lock of the same output has no effect. If the block writes nothing, folders created for the lock are
-    removed. On file systems without locks, the output is only checked.
+    An output that is locked in this context already is not locked again. If the block writes nothing, folders created
+    for the lock are removed. On file systems without locks, the output is only checked.
 
     Args:
         path: folder or file to write.
@@ -110,9 +113,10 @@ def lock_output(
     _check_kind(path, output)
     _check_inputs(path, output, inputs)
     _check_origin(path, output, overwrite)
-    folder = path if output.kind == "folder" else path.parent
+    is_folder = output.kind == "folder"
+    folder = path if is_folder else path.parent
     created = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    lock_file = path / LOCK if output.kind == "folder" else path.with_name(f".{path.name}{LOCK}")
+    lock_file = path / LOCK if is_folder else path.with_name(f".{path.name}{LOCK}")
     with (
         _context_value(_locked_outputs, (*_locked_outputs.get(), real)),
         _context_value(command_inputs, (*command_inputs.get(), *inputs)),
@@ -122,14 +126,17 @@ def lock_output(
         try:
             # Another run may have written there in the meantime.
             _check_origin(path, output, overwrite)
-            with (
-                _record_content(path, output.content)
-                if output.kind == "folder" and not output.resumes
-                else nullcontext()
-            ):
+            with _record_content(path, output.content) if is_folder and not output.resumes else nullcontext():
                 yield lock is not None
         finally:
-            _release(lock, lock_file, created)
+            if lock is not None:
+                # Remove the file while it is locked. Another process that has opened it detects this and tries again.
+                with suppress(OSError):
+                    lock_file.unlink()
+                lock.release()
+                with suppress(OSError):  # not empty
+                    for parent in created:
+                        parent.rmdir()
 
 
 @contextmanager
@@ -145,7 +152,7 @@ def _context_value(variable: ContextVar[_T], value: _T) -> Iterator[None]:
 def _record_content(folder: Path, content: str) -> Iterator[None]:
     """Record the content of a folder if the block writes to it."""
     _finish_replacement(folder)
-    if (_read_record(folder) or {}).get("content") == content:
+    if _read_record(folder).get("content") == content:
         yield
         return
     before = _entries(folder)
@@ -161,31 +168,27 @@ def _record_content(folder: Path, content: str) -> Iterator[None]:
 def replace_files(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder, and move its files into `folder` when the block ends without an error.
 
-    The new files replace all files that the previous call wrote to `folder`; other files are kept. After a failure or
-    a crash, `folder` has either the files of the previous call or those of this call: the next `lock_output` completes
-    an interrupted move.
+    The new files replace all files that the previous call wrote to `folder`; other files are kept. The rename of the
+    temporary folder to `.commit` decides: a process that is killed before it leaves the files of the previous call,
+    and one that is killed after it those of this call, which the next `lock_output` or `finish_interrupted` moves.
 
     Args:
         folder: output folder, locked by `lock_output`. Created if missing.
 
     Raises:
-        InputError: a file would replace an input of the command that locked the folder.
+        InputError: a file would replace an input of the command that locked the folder, or a folder.
         OSError: a file cannot be written. The error names the file in `folder`.
     """
-    create_folder(folder)
-    for stale in folder.glob(f"{_NEW}*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    new = folder / f"{_NEW}{secrets.token_hex(4)}"
+    new = folder / _NEW
+    shutil.rmtree(new, ignore_errors=True)
     try:
         with naming_file(folder, new):
             create_folder(new)
-        with _name_final_folder(folder, new):
             yield new
-            names = _files_in(new)
+            names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if not path.is_dir())
             for name in names:
-                check_not_input(folder / name)
-            record = _read_record(folder) or {}
-            write_json(new / RECORD, {"content": record.get("content", ""), "files": names})
+                _check_replaceable(folder / name)
+            write_json(new / RECORD, {"content": _read_record(folder).get("content", ""), "files": names})
             new.rename(folder / _COMMIT)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
@@ -193,13 +196,42 @@ def replace_files(folder: Path) -> Iterator[Path]:
     _finish_replacement(folder)
 
 
-def record_files(folder: Path, files: Iterable[Path]) -> None:
-    """Add files to the record of an output folder, so that the next run replaces them.
+def _check_replaceable(path: Path) -> None:
+    """Find every reason why a file cannot be moved to a path before the first one is moved."""
+    check_not_input(path)
+    create_folder(path.parent)
+    if path.is_dir() and not path.is_symlink():
+        raise InputError("expected a file, found a folder", code=ErrorCode.OUTPUT_CONFLICT, file=path)
 
-    Args:
-        folder: output folder. Without a record, nothing is added.
-        files: files in the folder.
-    """
+
+def _finish_replacement(folder: Path) -> None:
+    """Move the complete files of `replace_files` into their folder; its record, which lists them, moves last."""
+    new = folder / _COMMIT
+    if (new / RECORD).is_file():
+        names = _recorded_files(new)
+        for name in {*_recorded_files(folder)}.difference(names):
+            path = folder / name
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                if path.parent != folder:
+                    path.parent.rmdir()
+        for name in names:
+            if os.path.lexists(new / name):  # an interrupted run may have moved it
+                create_folder((folder / name).parent)
+                (new / name).replace(folder / name)
+        (new / RECORD).replace(folder / RECORD)
+    shutil.rmtree(new, ignore_errors=True)
+
+
+def finish_interrupted(folder: Path, output: Output = RESULTS_FOLDER) -> None:
+    """Finish what a killed process left of `replace_files`, before files of the folder are read."""
+    if (folder / _COMMIT / RECORD).is_file():
+        with lock_output(folder, output):
+            pass
+
+
+def record_files(folder: Path, files: Iterable[Path]) -> None:
+    """Add files to the record of an output folder, if it has one, so that the next run replaces them."""
     if record := _read_record(folder):
         names = {path.relative_to(folder).as_posix() for path in files}
         if new := names.difference(record["files"]):
@@ -221,7 +253,6 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     try:
         with naming_file(folder, fresh):
             fresh.mkdir(parents=True)
-        with _name_final_folder(folder, fresh):
             yield fresh
     except BaseException:
         # Free the disk space.
@@ -234,149 +265,102 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     shutil.rmtree(old, ignore_errors=True)
 
 
-@contextmanager
-def _name_final_folder(folder: Path, temporary: Path) -> Iterator[None]:
-    """Replace the path of a temporary file by its final path in an `OSError`."""
-    try:
-        yield
-    except OSError as error:
-        name = Path(str(error.filename or ""))
-        if error.filename is not None and not name.is_relative_to(temporary):
-            raise
-        place = folder if error.filename is None else folder / name.relative_to(temporary)
-        raise OSError(error.errno, error.strerror or str(error), str(place)) from error
+def _conflict(message: str, path: Path) -> InputError:
+    return InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=path)
 
 
-def _check_inputs(path: Path, output: Output, inputs: Iterable[Path]) -> None:
-    """Raise an error if an output is an input or contains one."""
-    written = [path, *(path.with_name(name.format(stem=path.stem)) for name in output.siblings)]
-    record = (_read_record(path) if output.kind == "folder" else None) or {}
-    owned = {path / name for name in record.get("files", ())}
+def _check_inputs(path: Path, output: Output, inputs: Sequence[Path]) -> None:
+    """Refuse an output that is an input or contains one."""
+    is_folder = output.kind == "folder"
+    written = [*output.files(path), *(path / name for name in (_recorded_files(path) if is_folder else ()))]
     for item in inputs:
-        content = [item, *(item / name for name in (_read_record(item) or {}).get("files", ()))]
-        if any(is_same_file(file, part) for file in (*written, *owned) for part in content):
-            raise InputError(
-                "expected an output other than the inputs, found an input of this command; choose another output",
-                code=ErrorCode.OUTPUT_CONFLICT,
-                file=path,
+        content = [item, *(item / name for name in _recorded_files(item))]
+        if any(is_same_file(file, part) for file in written for part in content):
+            raise _conflict(
+                "expected an output other than the inputs, found an input of this command; choose another output", path
             )
         is_inside = output.kind != "file" and item.is_relative_to(path.resolve())
-        if is_inside and not (record or output.resumes):
-            raise InputError(
-                f"expected a folder without inputs of this command, found {item}; choose another output folder",
-                code=ErrorCode.OUTPUT_CONFLICT,
-                file=path,
+        if is_inside and not (output.resumes or (is_folder and _read_record(path))):
+            raise _conflict(
+                f"expected a folder without inputs of this command, found {item}; choose another output folder", path
             )
 
 
 def _check_kind(path: Path, output: Output) -> None:
-    """Raise an error for a file instead of a folder, a folder instead of a file, or a folder that is not writable."""
+    """Refuse a file instead of a folder, a folder instead of a file, and a folder that is not writable."""
     if output.kind == "file" and path.is_dir():
-        raise InputError("expected a file, found a folder", code=ErrorCode.OUTPUT_CONFLICT, file=path)
+        raise _conflict("expected a file, found a folder", path)
     existing = next(parent for parent in (path, *path.parents) if parent.exists() or parent.is_symlink())
     if existing == path and output.kind == "file":
         existing = path.parent
     if not existing.is_dir():
-        raise InputError("expected a folder, found a file", code=ErrorCode.OUTPUT_CONFLICT, file=existing)
+        raise _conflict("expected a folder, found a file", existing)
     if not os.access(existing, os.W_OK | os.X_OK):
         raise InputError("expected a writable folder", code=ErrorCode.WRITE_FAILED, file=existing)
 
 
 def _check_origin(path: Path, output: Output, overwrite: bool) -> None:
-    """Raise an error if the files of an output were not written by a command with the same content."""
+    """Refuse an output whose files were not written by a command with the same content."""
     if output.resumes or overwrite:
         return
     if output.kind == "new folder":
         if path.exists() and any(path.iterdir()):
-            message = "expected a new or empty folder, found files; choose another folder or remove it"
-            raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=path)
+            raise _conflict("expected a new or empty folder, found files; choose another folder or remove it", path)
         if path.exists() and path.samefile(Path.cwd()):
-            message = "expected a new folder, found the current directory; choose another folder"
-            raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=path)
+            raise _conflict("expected a new folder, found the current directory; choose another folder", path)
         return
     if output.kind == "file":
-        for file in (path, *(path.with_name(name.format(stem=path.stem)) for name in output.siblings)):
+        for file in output.files(path):
             if file.exists() or file.is_symlink():
-                message = "already exists; choose another file, or add --overwrite to replace it"
-                raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=file)
+                raise _conflict("already exists; choose another file, or add --overwrite to replace it", file)
         return
     record = _read_record(path)
-    if record is not None and record.get("content") == output.content:
+    if record.get("content") == output.content:
         return
     # Hidden files come from file managers or from a run that stopped at this check.
     entries = path.iterdir() if path.is_dir() else ()
-    foreign = sorted(entry.name for entry in entries if not entry.name.startswith(".") and not _is_output(entry))
-    if record is not None or foreign:
+    foreign = sorted(
+        entry.name for entry in entries if not entry.name.startswith(".") and not (entry / RECORD).is_file()
+    )
+    if record or foreign:
         origin = f"files of {record['content']!r}" if record else "files that this command did not write"
         names = f" ({list_some(foreign)})" if foreign else ""
-        message = (
+        raise _conflict(
             f"contains {origin}{names}; choose another folder, or add --overwrite to replace files of the same name "
-            "and keep the others"
+            "and keep the others",
+            path,
         )
-        raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=path)
 
 
 def _entries(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir()} - {LOCK, RECORD}
 
 
-def _is_output(path: Path) -> bool:
-    return (path / RECORD).is_file()
-
-
-def _read_record(folder: Path) -> dict[str, Any] | None:
-    """Return the record of an output folder with its content and the files of the last run; None without a record."""
+def _read_record(folder: Path) -> dict[str, Any]:
+    """Return the record of an output folder with its content and the files of the last run; empty without a record."""
     try:
         record = read_json(folder / RECORD)
     except InputError:
-        return None
+        return {}
     files = record.get("files") if isinstance(record, dict) else None
     if not isinstance(files, list) or not isinstance(record.get("content"), str):
-        return None
+        return {}
     # A record must not name files outside its folder.
-    return record if all(isinstance(name, str) and _is_below(name) for name in files) else None
+    return record if all(isinstance(name, str) and _is_below(name) for name in files) else {}
+
+
+def _recorded_files(folder: Path) -> list[str]:
+    names: list[str] = _read_record(folder).get("files", [])
+    return names
 
 
 def _is_below(name: str) -> bool:
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
-def _files_in(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-
-
-def _finish_replacement(folder: Path) -> None:
-    """Move the complete files of `replace_files` into their folder, also those of an interrupted run."""
-    new, old = folder / _COMMIT, folder / _OLD
-    if not new.is_dir():
-        shutil.rmtree(old, ignore_errors=True)
-        return
-    before, after = _read_record(folder) or {}, _read_record(new) or {}
-    names = after.get("files", [])
-
-    def move_to_old(name: str) -> None:
-        if os.path.lexists(folder / name):
-            target = old / f"{name}.{secrets.token_hex(4)}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).rename(target)
-
-    for name in names:
-        if os.path.lexists(new / name):  # an interrupted run may have moved it
-            move_to_old(name)
-            create_folder((folder / name).parent)
-            (new / name).rename(folder / name)
-    for name in set(before.get("files", [])) - set(names):
-        move_to_old(name)
-        with suppress(OSError):  # not empty
-            if (parent := (folder / name).parent) != folder:
-                parent.rmdir()
-    (new / RECORD).replace(folder / RECORD)
-    shutil.rmtree(new, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileLock | None:
     """Lock an output; None on file systems without locks."""
+    holder = ""
     for _ in range(_ATTEMPTS):
         try:
             create_folder(lock_file.parent)
@@ -385,7 +369,7 @@ def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileL
             lock.acquire(blocking=waits)
         except Timeout:
             if holder := _holder(lock_file):
-                raise _lock_error(path, holder) from None
+                break
             time.sleep(_WAIT)  # the lock was just acquired or released
             continue
         except (FileNotFoundError, FileExistsError):
@@ -406,7 +390,8 @@ def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileL
         with suppress(OSError):  # on a full disk, for example, the lock works without its description
             lock_file.write_text(json.dumps(process), encoding="utf-8")
         return lock
-    raise _lock_error(path, "another process")
+    message = f"locked by {holder or 'another process'}; wait until it ends, or choose another output"
+    raise InputError(message, code=ErrorCode.LOCKED, file=path)
 
 
 def _holder(lock_file: Path) -> str:
@@ -416,21 +401,3 @@ def _holder(lock_file: Path) -> str:
         return f"process {holder['pid']} on {holder['host']} ({holder['command']}, since {holder['since']})"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-
-
-def _lock_error(path: Path, holder: str) -> InputError:
-    message = f"locked by {holder}; wait until it ends, or choose another output"
-    return InputError(message, code=ErrorCode.LOCKED, file=path)
-
-
-def _release(lock: FileLock | None, lock_file: Path, created: list[Path]) -> None:
-    """Release a lock, and remove the empty folders that were created for it."""
-    if lock is None:
-        return
-    # Remove the file while it is locked. Another process that has opened it detects this and tries again.
-    with suppress(OSError):
-        lock_file.unlink()
-    lock.release()
-    with suppress(OSError):  # not empty
-        for path in created:
-            path.rmdir()

@@ -16,7 +16,7 @@ from radfact.results.schema import describe_models, rule_based_metrics
 from radfact.statistics.bootstrap import Direction
 
 if TYPE_CHECKING:
-    from radfact.api import MetricRunner
+    from radfact.api import MetricSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +190,14 @@ def _without_empty(values: Mapping[str, Sequence[float]], directions: Mapping[st
     return ScoreColumns(present, {name: directions[name] for name in present})
 
 
-def compute_scores(
-    pairs: Sequence[Pair], runner: MetricRunner, folder: Path, *, main_only: bool = False
-) -> ScoreColumns:
-    """Score pairs by the metrics of `runner`, and write a results folder.
+def compute_scores(pairs: Sequence[Pair], metrics: MetricSet, folder: Path, *, main_only: bool = False) -> ScoreColumns:
+    """Score pairs by metrics, and write a results folder.
 
     A metric that has results for the same input in the folder is not computed again.
 
     Args:
         pairs: pairs to score.
-        runner: the metrics.
+        metrics: the metrics.
         folder: results folder; it holds all scores in any case.
         main_only: whether a metric that was selected by its name returns its main score only.
 
@@ -207,10 +205,9 @@ def compute_scores(
         RunError: no metric could score anything.
         InputError: duplicate ids.
     """
-    from radfact.api import write_results_and_page
+    from radfact.api import evaluate
 
-    evaluation = runner.run(pairs, bootstrap=0, seed=0, folder=folder)
-    write_results_and_page(evaluation, folder)
+    evaluation = evaluate(pairs, metrics, bootstrap=0, seed=0, out=folder)
     directions = {
         name: run.directions[name]
         for run in evaluation.runs.values()

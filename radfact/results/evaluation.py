@@ -5,21 +5,22 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radfact.metrics.protocol import Metric, MetricResult, units_of
-from radfact.metrics.radfact.scores import PARTS
+from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
-from radfact.records import Pair, digest, narrative, narratives
+from radfact.records import Pair, Pairs, Report, Sentence, narrative, narratives
 from radfact.results.findings import FINDING_COLUMNS, FindingTable, count_findings, finding_metrics, finding_rows
-from radfact.results.schema import RADFACT, NarrativeRow, RemovedRow, SentenceRow
+from radfact.results.schema import RADFACT, RemovedRow, SentenceRow
 from radfact.statistics.bootstrap import Direction, Summary
-from radfact.statistics.clusters import Clusters, Resampling, resampling_of
+from radfact.statistics.clusters import Clusters, Resampling, clusters_of, resampling_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class MetricRun:
         summaries: dataset-level values of the selected scores.
         seconds: time of the computation.
         arguments: arguments that the metric was created with.
+        stored: path without suffix of the files that hold the result already.
         reused: whether the result comes from an earlier run in the same results folder.
     """
 
@@ -44,39 +46,8 @@ class MetricRun:
     summaries: Mapping[str, Summary]
     seconds: float = 0.0
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    stored: Path | None = None
     reused: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        metric: Metric,
-        selection: MetricSelection,
-        result: MetricResult,
-        draws: Mapping[str, int],
-        *,
-        clusters: Clusters | None = None,
-        seconds: float = 0.0,
-        arguments: Mapping[str, Any] | None = None,
-        reused: bool = False,
-    ) -> MetricRun:
-        """Aggregate the result of a metric.
-
-        Args:
-            metric: the metric.
-            selection: how it was selected.
-            result: sample-level result.
-            draws: replicates (`bootstrap`) and `seed` of the bootstrap.
-            clusters: clusters of the samples; None to resample samples.
-            seconds: time of the computation.
-            arguments: arguments that the metric was created with.
-            reused: whether the result comes from an earlier run.
-        """
-        directions = selection.select(metric)
-        summaries = metric.aggregate(
-            result, list(directions), replicates=draws["bootstrap"], seed=draws["seed"], clusters=clusters
-        )
-        summaries = {name: replace(summaries[name], direction=direction) for name, direction in directions.items()}
-        return cls(metric, selection, directions, result, summaries, seconds, arguments or {}, reused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +81,31 @@ class EvaluationResult:
         runs: result of each metric by name.
         selections: the selected metrics.
         unavailable: metrics that could not be computed, with the reason.
-        without_candidate: reason by id of each reference without a candidate, which no metric scores.
         draws: replicates and seed of the bootstrap.
-        report_digests: digest of the reports by sample, where these are not the texts of the pairs.
-        clusters: clusters of the pairs; None if samples were resampled.
         repeat: number of repeats of the queries to models.
-        drawn_from: number of samples that the scored ones were drawn from; None if they are all.
     """
 
-    pairs: Sequence[Pair]
-    runs: Mapping[str, MetricRun]
-    selections: Sequence[MetricSelection] = ()
-    unavailable: Mapping[str, str] = field(default_factory=dict)
-    without_candidate: Mapping[str, str] = field(default_factory=dict)
-    draws: Mapping[str, int] = field(default_factory=dict)
-    report_digests: Mapping[str, str | None] = field(default_factory=dict)
-    clusters: Clusters | None = None
+    pairs: Pairs
+    runs: dict[str, MetricRun]
+    selections: Sequence[MetricSelection]
+    unavailable: dict[str, str]
+    draws: Mapping[str, int]
     repeat: int = 1
-    drawn_from: int | None = None
+
+    @property
+    def without_candidate(self) -> Mapping[str, str]:
+        """Reason by id of each reference without a candidate, which no metric scores."""
+        return self.pairs.without_candidate
+
+    @property
+    def drawn_from(self) -> int | None:
+        """Number of samples that the scored ones were drawn from; None if they are all."""
+        return self.pairs.drawn_from
+
+    @cached_property
+    def clusters(self) -> Clusters | None:
+        """Clusters of the pairs; None if samples are resampled."""
+        return clusters_of(self.pairs.cluster_by, [pair.cluster for pair in self.pairs])
 
     @property
     def resampling(self) -> Resampling:
@@ -213,59 +191,50 @@ class EvaluationResult:
 
     def iter_samples(self) -> Iterator[SampleScore]:
         """Yield the elements of `samples` one at a time."""
-        values = self.values
+        values, has_radfact = self.values, RADFACT in self.runs
         for index, (pair, failures) in enumerate(zip(self.pairs, self.failures, strict=True)):
-            # Where RadFact was computed its failure counts alone, because `radfact export` selects samples by it.
-            failure = failures.get(RADFACT) if RADFACT in self.runs else "; ".join(failures.values()) or None
-            if pair.sample_id in self.report_digests:
-                reports = self.report_digests[pair.sample_id]
-            else:
-                reports = digest(pair.candidate, pair.reference)
             yield SampleScore(
                 pair.sample_id,
                 {name: column[index] for name, column in values.items()},
-                dict(zip(_COUNTS, self._sentence_counts[index].tolist(), strict=True)) if RADFACT in self.runs else {},
-                failure,
+                dict(zip(_COUNTS, self._sentence_counts[index].tolist(), strict=True)) if has_radfact else {},
+                # Where RadFact was computed its failure counts alone, because `radfact export` selects samples by it.
+                failures.get(RADFACT) if has_radfact else "; ".join(failures.values()) or None,
                 failures,
-                reports,
+                self.pairs.digest_of(pair),
                 pair.cluster,
             )
         no_scores = dict.fromkeys(values, math.nan)
-        no_counts = dict.fromkeys(_COUNTS, 0) if RADFACT in self.runs else {}
+        no_counts = dict.fromkeys(_COUNTS if has_radfact else (), 0)
         for key, reason in self.without_candidate.items():
             yield SampleScore(key, no_scores, no_counts, reason, dict.fromkeys(self.runs, reason))
 
     @cached_property
     def sentences(self) -> list[SentenceRow]:
         """Sentences with the verdicts of RadFact; the sentences of the reports where it was not computed."""
-        return list(self.iter_sentences())
+        return list(map(SentenceRow.model_validate, self.sentence_rows()))
 
-    def iter_sentences(self) -> Iterator[SentenceRow]:
-        """Yield the elements of `sentences` one at a time."""
+    def sentence_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of `sentences.jsonl` in input order."""
         if RADFACT in self.runs:
             for detail in self.runs[RADFACT].result.details:
-                yield from map(SentenceRow.model_validate, detail["sentences"])
+                yield from detail["sentences"]
             return
         for pair in self.pairs:
-            for side in PARTS:
-                report = pair.candidate if side == "candidate" else pair.reference
-                if isinstance(report, str):
-                    fields: list[dict[str, Any]] = [{"text": report}] if report.strip() else []
-                else:
-                    fields = [dict(sentence) for sentence in report]
-                for index, sentence in enumerate(fields):
-                    yield SentenceRow(sample_id=pair.sample_id, side=side, index=index, **sentence)
+            for side, report in _sides(pair):
+                sentences = report if not isinstance(report, str) else [Sentence(text=report)] if report.strip() else []
+                for index, sentence in enumerate(sentences):
+                    row = SentenceRow(sample_id=pair.sample_id, side=side, index=index, **dict(sentence))
+                    yield row.model_dump(mode="json")
 
-    def iter_narratives(self) -> Iterator[NarrativeRow]:
-        """Yield the narratives that were split for RadFact, in input order."""
+    def narrative_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of `narratives.jsonl`: the narratives that were split for RadFact, in input order."""
         for pair in self.pairs if RADFACT in self.runs else ():
-            for side in PARTS:
-                report = pair.candidate if side == "candidate" else pair.reference
+            for side, report in _sides(pair):
                 if isinstance(report, str) and report.strip():
-                    yield NarrativeRow(sample_id=pair.sample_id, side=side, text=report)
+                    yield {"sample_id": pair.sample_id, "side": side, "text": report}
 
-    def iter_removed(self) -> Iterator[RemovedRow]:
-        """Yield the parts that the splitter removed from narratives, in input order."""
+    def removed_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of `removed.jsonl`: the parts that the splitter removed from narratives, in input order."""
         if RADFACT not in self.runs:
             return
         details = self.runs[RADFACT].result.details
@@ -273,7 +242,8 @@ class EvaluationResult:
         for index in np.flatnonzero(self._sentence_counts[:, columns].any(axis=1)).tolist():
             for side, texts in details[index]["removed"].items():
                 for text in texts:
-                    yield RemovedRow(sample_id=self.pairs[index].sample_id, side=side, **text)
+                    row = RemovedRow(sample_id=self.pairs[index].sample_id, side=side, **text)
+                    yield row.model_dump(mode="json")
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -366,6 +336,10 @@ class EvaluationResult:
         records = [{**sample.scores, **sample.counts, "failure": sample.failure} for sample in self.samples]
         index = pandas.Index([sample.sample_id for sample in self.samples], name="sample_id")
         return pandas.DataFrame(records, index=index)
+
+
+def _sides(pair: Pair) -> list[tuple[Side, Report]]:
+    return [("candidate", pair.candidate), ("reference", pair.reference)]
 
 
 _COUNTS = (

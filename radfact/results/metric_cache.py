@@ -1,118 +1,112 @@
-"""Cached results of metrics in a results folder, so that the same metric on the same input is not computed twice.
+"""Results of metrics on disk, so that the same metric on the same input is not computed twice.
 
-Results of the last complete run are in `metrics/`, results of the current or an interrupted run in `.pending/`.
+The results of a finished run are in `metrics/` by name, those of an interrupted run in `.pending/` by key. A result is
+reused only if its key, made of everything that determines it, is that of this run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from radfact.errors import InputError
-from radfact.io.jsonl import CompressedRows, create_folder, dumps, read_json, read_jsonl, write_json, write_jsonl
+from radfact.io.jsonl import CompressedRows, dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.llm.cache import canonical_json
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, directions_of
 from radfact.records import NO_CONTEXT, Pair, Report, validate_model
-from radfact.results.schema import METRICS_FOLDER, VERSION, MetricCacheFile, MetricCacheRow
+from radfact.results.schema import METRICS_FOLDER, RADFACT, VERSION, MetricCacheFile, MetricCacheRow
 from radfact.statistics.bootstrap import CountsFunction
 
 PENDING = ".pending"
-
-_row = TypeAdapter(tuple[str, Report, Report])
+_IN_OTHER_FILES = ("counts", "sentences", "removed")
+"""Details of RadFact that are in `samples.jsonl`, `sentences.jsonl` and `removed.jsonl`."""
 
 
 class MetricCache:
-    """Results of metrics for one set of pairs, on disk.
+    """Results of metrics for one set of pairs in a results folder.
 
-    Args:
-        folder: results folder.
-        pairs: input; results of other pairs are not reused.
+    RadFact is not among them: its rows are in other files, and the responses of its judge have their own cache.
     """
 
     def __init__(self, folder: Path, pairs: Sequence[Pair]) -> None:
-        self._folder, self._pairs = Path(folder), pairs
-        self._input = _digest_pairs(pairs)
+        self._folder, self._pairs, self._input = folder, pairs, ""
 
-    def read(self, metric: Metric, identity: Mapping[str, Any] | None) -> MetricResult | None:
-        """Return the cached result of a metric; None if there is none, or if it must be computed again.
-
-        Args:
-            metric: the metric.
-            identity: everything that determines its result; None disables the cache.
-        """
-        key = self._key(identity)
-        if key is None:
+    def read(self, metric: Metric, identity: Mapping[str, Any] | None) -> tuple[MetricResult, Path] | None:
+        """Return the result of a metric with this identity and the path of its files, if it can be reused."""
+        if (key := self._key(metric, identity)) is None:
             return None
-        for folder in (self._folder / PENDING, self._folder):
+        for path in (self._folder / PENDING / key, self._folder / METRICS_FOLDER / metric.name):
             with suppress(InputError):
-                cached = read_metric_cache(folder, metric.name)
-                if cached is not None and cached.file.key == key and cached.is_of(self._pairs):
-                    break
-        else:
+                cached = read_metric_files(path)
+                if cached is None or cached.file.key != key or not cached.is_of(self._pairs):
+                    continue
+                result = cached.to_result(metric.pooled)
+                # A server that was unavailable may be back; its earlier responses are in the response cache.
+                if result is not None and not result.failures and not (result.repeats and result.repeats.partly_failed):
+                    return result, path
+        return None
+
+    def write(self, metric: Metric, identity: Mapping[str, Any] | None, result: MetricResult) -> Path | None:
+        """Write the result of a metric and return the path of its files, unless its identity is not known."""
+        if (key := self._key(metric, identity)) is None:
             return None
-        result = cached.to_result(metric.pooled)
-        # A server that was unavailable may be back; its earlier responses are in the response cache.
-        return (
-            None if result is None or result.failures or (result.repeats and result.repeats.partly_failed) else result
-        )
+        path = self._folder / PENDING / key
+        write_metric_files(path, metric, result, self._pairs, key)
+        return path
 
-    def write(self, metric: Metric, identity: Mapping[str, Any] | None, result: MetricResult) -> None:
-        """Write the result of a metric to `.pending/`; `publish_metrics` adds it to the files of the complete run.
+    def _key(self, metric: Metric, identity: Mapping[str, Any] | None) -> str | None:
+        if identity is None or metric.name == RADFACT:
+            return None
+        self._input = self._input or _digest_pairs(self._pairs)
+        return hashlib.sha256(canonical_json({**identity, "input": self._input, "schema": VERSION})).hexdigest()
 
-        Args:
-            metric: that was computed.
-            identity: everything that determines its result; None disables the cache.
-            result: of the metric.
-        """
-        path = self._folder / PENDING / METRICS_FOLDER / f"{metric.name}.json"
-        path.unlink(missing_ok=True)
-        groups: dict[int, list[str]] = {}
-        for name, pooled in result.pooled.items():
-            groups.setdefault(id(pooled.counts), []).append(name)
-        tables = [result.pooled[names[0]].counts for names in groups.values()]
 
-        def row(index: int, pair: Pair) -> dict[str, Any]:
-            scores = {name: float(column[index]) for name, column in result.values.items()}
-            counts = [list(map(float, table[index])) for table in tables]
-            return {
+def write_metric_files(
+    path: Path, metric: Metric, result: MetricResult, pairs: Sequence[Pair], key: str | None = None
+) -> None:
+    """Write the result of a metric to files with the suffixes `.jsonl` and, last, `.json`."""
+    groups: dict[int, list[str]] = {}
+    for name, pooled in result.pooled.items():
+        groups.setdefault(id(pooled.counts), []).append(name)
+    tables = [result.pooled[names[0]].counts for names in groups.values()]
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for index, pair in enumerate(pairs):
+            details = result.details[index] if result.details else {}
+            if metric.name == RADFACT:
+                details = {name: value for name, value in details.items() if name not in _IN_OTHER_FILES}
+            yield {
                 "sample_id": pair.sample_id,
-                "scores": {name: None if math.isnan(value) else value for name, value in scores.items()},
-                "counts": [[None if math.isnan(value) else value for value in row] for row in counts],
+                "scores": {name: _json_number(column[index]) for name, column in result.values.items()},
+                "counts": [list(map(_json_number, table[index])) for table in tables],
                 "failure": result.failures.get(index),
-                "details": result.details[index] if result.details else {},
+                "details": details,
             }
 
-        write_jsonl(path.with_suffix(".jsonl"), (row(index, pair) for index, pair in enumerate(self._pairs)))
-        file = MetricCacheFile(
-            key=self._key(identity),
-            scores=directions_of(metric),
-            pooled=list(groups.values()),
-            usage=dict(result.usage),
-            usage_by_role={role: dict(usage) for role, usage in result.usage_by_role.items()},
-            counts=dict(result.counts),
-            has_details=bool(result.details),
-            repeats=result.repeats,
-        )
-        write_json(path, file.model_dump(mode="json"))
-
-    def _key(self, identity: Mapping[str, Any] | None) -> str | None:
-        if identity is None:
-            return None
-        return hashlib.sha256(canonical_json({**identity, "input": self._input, "schema": VERSION})).hexdigest()
+    write_jsonl(path.with_name(f"{path.name}.jsonl"), rows())
+    file = MetricCacheFile(
+        key=key,
+        scores=directions_of(metric),
+        pooled=list(groups.values()),
+        usage=dict(result.usage),
+        usage_by_role={role: dict(usage) for role, usage in result.usage_by_role.items()},
+        counts=dict(result.counts),
+        has_details=bool(result.details),
+        repeats=result.repeats,
+    )
+    write_json(path.with_name(f"{path.name}.json"), file.model_dump(mode="json"))
 
 
 @dataclass(frozen=True, slots=True)
 class CachedMetric:
-    """The cached result of a metric, as stored on disk. `details` holds the details of the rows."""
+    """The result of a metric as stored on disk. `details` holds the details of the rows."""
 
     file: MetricCacheFile
     rows: Sequence[MetricCacheRow]
@@ -126,30 +120,21 @@ class CachedMetric:
     def is_of(self, pairs: Sequence[Pair]) -> bool:
         """Return whether there is one row per pair, in order, all with the same scores and counts."""
         shapes = {(tuple(row.scores), tuple(map(len, row.counts))) for row in self.rows}
-        groups = len(self.file.pooled)
-        return (
-            self.sample_ids == [pair.sample_id for pair in pairs]
-            and len(shapes) == 1
-            and all(len(row.counts) == groups for row in self.rows)
-        )
+        is_uniform = len(shapes) == 1 and all(len(counts) == len(self.file.pooled) for _, counts in shapes)
+        return is_uniform and self.sample_ids == [pair.sample_id for pair in pairs]
 
     def counts(self, group: int) -> Counts:
         """Return the counts of one group of pooled scores, (samples, k)."""
         return np.array([list(map(_number, row.counts[group])) for row in self.rows], dtype=np.float64)
 
     def to_result(self, functions: Mapping[str, CountsFunction]) -> MetricResult | None:
-        """Return the result as the metric gave it; None if a pooled score has no function.
-
-        Args:
-            functions: of the pooled scores, by name.
-        """
-        pooled = {}
+        """Return the result as the metric gave it; None if a pooled score has no function."""
+        pooled: dict[str, PooledScore] = {}
         for group, names in enumerate(self.file.pooled):
+            if not functions.keys() >= set(names):
+                return None
             counts = self.counts(group)
-            for name in names:
-                if name not in functions:
-                    return None
-                pooled[name] = PooledScore(counts, functions[name])
+            pooled |= {name: PooledScore(counts, functions[name]) for name in names}
         names = list(self.rows[0].scores) if self.rows else []
         return MetricResult(
             {name: [_number(row.scores[name]) for row in self.rows] for name in names},
@@ -164,59 +149,46 @@ class CachedMetric:
 
 
 def read_metric_cache(folder: Path, name: str) -> CachedMetric | None:
-    """Read the cached result of a metric from a results folder; None if there is none, or if it is incomplete.
-
-    Args:
-        folder: results folder.
-        name: of the metric.
+    """Read the result of a metric from a results folder; None if there is none.
 
     Raises:
         InputError: a file does not match its schema.
     """
-    path = folder / METRICS_FOLDER / f"{name}.json"
-    if not path.is_file():
+    return read_metric_files(folder / METRICS_FOLDER / name)
+
+
+def read_metric_files(path: Path) -> CachedMetric | None:
+    """Read the files of `write_metric_files`."""
+    description, lines = path.with_name(f"{path.name}.json"), path.with_name(f"{path.name}.jsonl")
+    if not description.is_file():
         return None
-    lines = path.with_suffix(".jsonl")
     rows, details = [], CompressedRows()
     for line, values in read_jsonl(lines):
         row = validate_model(MetricCacheRow, values, file=lines, line=line)
         details.append(row.details)
         rows.append(row.model_copy(update={"details": {}}))
-    return CachedMetric(validate_model(MetricCacheFile, read_json(path), file=path), rows, details)
+    return CachedMetric(validate_model(MetricCacheFile, read_json(description), file=description), rows, details)
 
 
 def _digest_pairs(pairs: Sequence[Pair]) -> str:
-    """Return the SHA-256 digest of the pairs as a JSON list, without holding the list in memory."""
-    text = hashlib.sha256(b"[")
-    for index, pair in enumerate(pairs):
-        row = _row.dump_python((pair.sample_id, pair.candidate, pair.reference), mode="json", exclude_none=True)
-        if pair.context != NO_CONTEXT:
-            row = [*row, asdict(pair.context)]
-        text.update(b", " if index else b"")
-        text.update(dumps(row).encode(errors="replace"))
-    text.update(b"]")
+    """Return the SHA-256 digest of everything that a metric can read of the pairs."""
+    text = hashlib.sha256()
+    for pair in pairs:
+        context = None if pair.context == NO_CONTEXT else asdict(pair.context)
+        row = [pair.sample_id, _plain(pair.candidate), _plain(pair.reference), context]
+        text.update(f"{dumps(row)}\n".encode(errors="replace"))
     return text.hexdigest()
 
 
-def publish_metrics(results: Path, target: Path, names: Iterable[str] | None) -> None:
-    """Add the cached results of metrics to the files of a complete run, as hard links if possible.
-
-    Args:
-        results: results folder.
-        target: folder of the new files, in which `metrics/` is created.
-        names: metrics whose results are added, if there are any; None for all.
-    """
-    copied = target / METRICS_FOLDER
-    for folder in (results, results / PENDING):
-        for path in sorted((folder / METRICS_FOLDER).glob("*.json*")):
-            if path.suffix in (".json", ".jsonl") and (names is None or path.stem in names):
-                create_folder(copied)
-                (copied / path.name).unlink(missing_ok=True)
-                try:
-                    (copied / path.name).hardlink_to(path)
-                except OSError:  # a file system without hard links
-                    shutil.copyfile(path, copied / path.name)
+def _plain(report: Report) -> Any:
+    if isinstance(report, str):
+        return report
+    return [sentence.model_dump(mode="json", exclude_none=True) for sentence in report]
 
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+def _json_number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice
 from radfact.io.jsonl import read_json, read_jsonl
+from radfact.io.outputs import finish_interrupted
 from radfact.records import digest, validate_model
 from radfact.results.schema import VERSION, RunFile, SampleRow, ScoresFile
 from radfact.statistics.bootstrap import Direction
@@ -24,6 +25,7 @@ def read_scores(folder: Path | str) -> ScoresFile:
         InputError: the folder is not finished, the file does not match the schema, or a later version wrote it.
     """
     path = Path(folder) / "scores.json"
+    finish_interrupted(path.parent)
     if not path.is_file():
         raise InputError(
             "expected a finished results folder, but it has no scores.json", code=ErrorCode.FILE_NOT_FOUND, file=folder

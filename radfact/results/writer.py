@@ -11,18 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from radfact.io.jsonl import open_atomic, write_json, write_jsonl
+from radfact.io.jsonl import create_folder, open_atomic, write_json, write_jsonl
 from radfact.io.outputs import RESULTS_FOLDER, lock_output, replace_files
 from radfact.results.evaluation import EvaluationResult, MetricRun, SampleScore
 from radfact.results.findings import FINDING_COLUMNS, finding_rows
-from radfact.results.metric_cache import PENDING, publish_metrics
-from radfact.results.schema import (
-    RADFACT,
-    VERSION,
-    MetricRecord,
-    ScoreRecord,
-    ScoresFile,
-)
+from radfact.results.metric_cache import PENDING, write_metric_files
+from radfact.results.schema import METRICS_FOLDER, RADFACT, VERSION, MetricRecord, ScoreRecord, ScoresFile
 
 _TOTALS = ("calls", "cached", "tokens_in", "tokens_out", "repairs", "retries", "failures")
 
@@ -40,39 +34,32 @@ def write_results(result: EvaluationResult, folder: Path | str, run: Mapping[str
     Raises:
         InputError: another process writes to the folder, or it contains files other than results.
     """
-    with replace_results(result, Path(folder), run):
+    with lock_output(Path(folder), RESULTS_FOLDER), replace_results(result, Path(folder), run):
         pass
 
 
 @contextmanager
 def replace_results(result: EvaluationResult, folder: Path, run: Mapping[str, Any] | None = None) -> Iterator[Path]:
-    """Write results like `write_results`, and yield the folder of the new files, where more files can be added.
-
-    Args:
-        result: as in `write_results`.
-        folder: as in `write_results`.
-        run: as in `write_results`.
-
-    Raises:
-        InputError: as in `write_results`.
-    """
-    with lock_output(folder, RESULTS_FOLDER):
-        with replace_files(folder) as new:
-            _write(result, new, run or {})
-            publish_metrics(folder, new, _published(result))
-            yield new
-        shutil.rmtree(folder / PENDING, ignore_errors=True)
+    """Write results to a temporary folder, yield it for further files, and move all to the locked results folder."""
+    with replace_files(folder) as new:
+        _write(result, new, run or {})
+        yield new
+    shutil.rmtree(folder / PENDING, ignore_errors=True)
 
 
 def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> None:
     write_jsonl(folder / "samples.jsonl", map(_sample_row, result.iter_samples()))
-    write_jsonl(folder / "sentences.jsonl", (row.model_dump(mode="json") for row in result.iter_sentences()))
+    write_jsonl(folder / "sentences.jsonl", result.sentence_rows())
     if result.splitter is not None:
-        write_jsonl(folder / "narratives.jsonl", (row.model_dump(mode="json") for row in result.iter_narratives()))
-        write_jsonl(folder / "removed.jsonl", (row.model_dump(mode="json") for row in result.iter_removed()))
+        write_jsonl(folder / "narratives.jsonl", result.narrative_rows())
+        write_jsonl(folder / "removed.jsonl", result.removed_rows())
     if result.findings:
         with open_atomic(folder / "findings.csv") as handle:
             csv.writer(handle, lineterminator="\n").writerows([FINDING_COLUMNS, *finding_rows(result.findings)])
+    for name, metric_run in result.runs.items():
+        # All that a whole RadFact without repeats has is in the files above.
+        if name != RADFACT or metric_run.result.repeats or not metric_run.selection.is_whole:
+            _write_metric(metric_run, folder / METRICS_FOLDER / name, result)
     record = {
         "version": VERSION,
         **run,
@@ -92,6 +79,20 @@ def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> No
     }
     write_json(folder / "run.json", record)
     write_json(folder / "scores.json", scores_file(result).model_dump(mode="json"))
+
+
+def _write_metric(run: MetricRun, path: Path, result: EvaluationResult) -> None:
+    """Write the result of a metric; one that is on disk already gets further names there."""
+    if run.stored is None:
+        write_metric_files(path, run.metric, run.result, result.pairs)
+        return
+    create_folder(path.parent)
+    for suffix in (".jsonl", ".json"):
+        source, target = (place.with_name(f"{place.name}{suffix}") for place in (run.stored, path))
+        try:
+            target.hardlink_to(source)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(source, target)
 
 
 def scores_file(result: EvaluationResult) -> ScoresFile:
@@ -140,13 +141,3 @@ def _metric_record(run: MetricRun) -> MetricRecord:
         settings=None if run.metric.name == RADFACT else run.metric.describe(),
         arguments=dict(run.arguments) or None,
     )
-
-
-def _published(result: EvaluationResult) -> set[str] | None:
-    """Return the metrics whose cached results are kept, None for all; responses of models stay in their cache.
-
-    Results of a selected metric that is unavailable stay: they were paid for, and it may be available again.
-    """
-    builtin = {selection.entry.name for selection in result.selections if selection.entry.is_builtin}
-    # The files of a custom metric have its own name, which is not known if it could not be created.
-    return {*result.runs, *result.unavailable} if builtin.issuperset(result.unavailable) else None

@@ -20,7 +20,7 @@ from typing import get_args
 import numpy as np
 
 from data.sources.iu_xray import read_iu_xray
-from radfact.api import MetricRunner
+from radfact.api import MetricSet
 from radfact.error_categories import CategoryLetter
 from radfact.io.jsonl import read_jsonl
 from radfact.meta.datasets.reports import SiteReport
@@ -30,8 +30,6 @@ from radfact.meta.injection.style import RuleStyler
 from radfact.meta.robustness.rexamine import rexamine
 from radfact.meta.robustness.style_effects import table_2, table_c
 from radfact.meta.scores import compute_scores
-from radfact.metrics.registry import select_metrics
-from radfact.metrics.resources import MetricResources
 from radfact.pages.meta_page import Table
 from radfact.reader.segmentation import segment_sentences
 
@@ -57,20 +55,20 @@ def main() -> None:
     args = parser.parse_args()
     started = time.perf_counter()
     names = [*METRICS, *(("meteor", "bertscore", "chexbert", "radgraph") if args.weights else ())]
-    runner = MetricRunner(select_metrics(names), MetricResources(judge="offline", weights=args.weights))
+    metrics = MetricSet(names, judge="offline", weights=args.weights)
     result = rexamine(
         pseudo_sites(read_findings(args.root)),
         args.out,
         styler=RuleStyler(),
         injector=RuleInjector(seed=args.seed),
-        score=lambda pairs, folder: compute_scores(pairs, runner, folder, main_only=True),
+        score=lambda pairs, folder: compute_scores(pairs, metrics, folder, main_only=True),
         per_site=args.per_site,
         seed=args.seed,
         notes=NOTES,
     )
     print_table(table_2(result.tests))
     print_table(table_c(result.rankings))
-    print_table(detection(args.out, runner, args.seed))
+    print_table(detection(args.out, metrics, args.seed))
     print(f"{time.perf_counter() - started:.0f} s; {args.out / 'rexamine.html'}, {args.out / 'detection.html'}")
 
 
@@ -81,7 +79,7 @@ def print_table(table: Table) -> None:
         print("\t".join(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
 
 
-def detection(out: Path, runner: MetricRunner, seed: int) -> Table:
+def detection(out: Path, metrics: MetricSet, seed: int) -> Table:
     """Inject one to three errors of every category into the reports of the first part, and score them."""
     injector = RuleInjector(seed=seed)
     letters: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
@@ -92,7 +90,7 @@ def detection(out: Path, runner: MetricRunner, seed: int) -> Table:
         for count in (1, 2, 3)
     )
     rows = [candidate for candidate in candidates if candidate is not None]
-    result = detect(rows, compute_scores(detection_pairs(rows), runner, out / "detection"))
+    result = detect(rows, compute_scores(detection_pairs(rows), metrics, out / "detection"))
     write_detection(result, rows, out, {"seed": seed}, NOTES[1:])
     return detection_table(result)
 

@@ -19,9 +19,8 @@ from pathlib import Path
 from bench_score import random_report
 
 from radfact import Pair
-from radfact.api import MetricRunner, select_metrics
+from radfact.api import MetricSet
 from radfact.metrics.registry import entries
-from radfact.metrics.resources import MetricResources
 
 WARM_UP = 5
 
@@ -40,18 +39,15 @@ def milliseconds(name: str, pairs: list[Pair], weights: dict[str, Path]) -> tupl
     """Return the time of one pair and a note; NaN with the reason if the metric cannot be computed."""
     needs_model = entries()[name].load().requirements.judge == "model"
     judge = {"judge": "mock:silent", "judge_args": {"responses": "none"}} if needs_model else {"judge": "offline"}
-    resources = MetricResources(weights=weights, **judge)
     try:
-        runner = MetricRunner(select_metrics(name), resources)
-        ((_, metric),) = runner.metrics.values()
-        metric.score(pairs[:WARM_UP])
-        started = time.process_time()
-        metric.score(pairs[WARM_UP:])
-        seconds = time.process_time() - started
+        with MetricSet(name, weights=weights, **judge) as metrics:
+            ((_, metric),) = metrics.metrics.values()
+            metric.score(pairs[:WARM_UP])
+            started = time.process_time()
+            metric.score(pairs[WARM_UP:])
+            seconds = time.process_time() - started
     except Exception as error:  # continue with the next metric
         return float("nan"), " ".join(str(error).split())[:60]
-    finally:
-        resources.close()
     return 1000 * seconds / (len(pairs) - WARM_UP), "without the model" if needs_model else ""
 
 

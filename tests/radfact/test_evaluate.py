@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ from radfact.records import Box, Pair, Pairs, Sentence
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.export import export
 from radfact.results.metric_cache import MetricCache
+from radfact.results.reader import read_scores
 from radfact.results.writer import write_results
 from radfact.statistics.bootstrap import Direction
 
@@ -271,15 +274,99 @@ def test_compare_writes_its_files(tmp_path: Path) -> None:
 
 def test_equal_input_reuses_cached_scores(tmp_path: Path) -> None:
     first = evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
-    again = evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
-    assert all(run.reused for run in again.runs.values())
-    assert again.summaries == first.summaries
     scores = (tmp_path / "scores.json").read_bytes()
-    assert json.loads(scores)["scores"]["logical_f1"]["point"] == first.scores["logical_f1"]
-    evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
+    again = evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
+    # The rows of RadFact are in other files; the responses of its judge have their own cache.
+    assert {name: run.reused for name, run in again.runs.items()} == {"rouge_l": True, "bleu": True, "radfact": False}
+    assert again.summaries == first.summaries
     assert (tmp_path / "scores.json").read_bytes() == scores
     changed = evaluate([*PAIRS[:-1], Pair("d", "Clear.", "Normal chest.")], ["rouge_l"], out=tmp_path)
     assert not changed.runs["rouge_l"].reused
+
+
+def test_an_interrupted_run_of_another_system_leaves_nothing_in_the_results(tmp_path: Path) -> None:
+    def interrupt(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    others = [Pair(pair.sample_id, "No finding at all.", pair.reference) for pair in PAIRS]
+    first = evaluate(PAIRS, ["bleu"], out=tmp_path)
+    rows = (tmp_path / "metrics/bleu.jsonl").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(others, ["bleu", "radfact"], judge=interrupt, out=tmp_path)
+    assert evaluate(PAIRS, ["bleu"], out=tmp_path).values == first.values
+    assert (tmp_path / "metrics/bleu.jsonl").read_bytes() == rows
+
+
+def test_an_interrupted_run_resumes_with_the_metrics_that_it_computed(tmp_path: Path) -> None:
+    def interrupt(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(PAIRS, ["bleu", "radfact"], judge=interrupt, out=tmp_path)
+    assert evaluate(PAIRS, ["bleu", "rouge_l"], out=tmp_path).runs["bleu"].reused
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [".output.json", "metrics", "report.html", "run.json", "samples.jsonl", "scores.json", "sentences.jsonl"]
+    )
+
+
+_CALLS = ("rename", "replace", "open", "unlink", "mkdir", "rmdir", "fsync", "link")
+
+
+def _kill_at(call: int, pairs: Sequence[Pair], out: Path) -> bool:
+    """Evaluate in a process that ends at a call to the file system; return whether it has as many calls."""
+    if (child := os.fork()) == 0:
+        count = 0
+
+        def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+            def count_call(*args: Any, **kwargs: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count > call:
+                    os._exit(9)
+                return function(*args, **kwargs)
+
+            return count_call
+
+        for name in _CALLS:
+            setattr(os, name, counting(getattr(os, name)))
+        try:
+            evaluate(pairs, ["bleu", "rouge_l"], out=out, bootstrap=0)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def _results(folder: Path) -> dict[str, bytes]:
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if name not in ("run.json", "report.html")}
+
+
+def test_a_kill_at_any_call_leaves_the_old_or_the_new_results(tmp_path: Path) -> None:
+    """The same command finishes them; a file of another origin and the cache stay."""
+    others = [Pair(pair.sample_id, "No finding at all.", pair.reference) for pair in PAIRS]
+    old, new = tmp_path / "old", tmp_path / "new"
+    evaluate(PAIRS, ["bleu", "rouge_l", "lateral_mentions"], out=old, bootstrap=0)
+    shutil.copytree(old, new)
+    evaluate(others, ["bleu", "rouge_l"], out=new, bootstrap=0)
+    complete = {name: _results(folder) for name, folder in (("old", old), ("new", new))}
+    ends = set()
+    for call in range(400):
+        out = tmp_path / "out"
+        shutil.copytree(old, out)
+        (out / "notes.txt").write_text("mine")
+        if not _kill_at(call, others, out):
+            break
+        read_scores(out)  # ends an interrupted move, as every reader does
+        found = _results(out)
+        files = {name: data for name, data in found.items() if name in complete["old"] | complete["new"]}
+        ends |= {name for name, results in complete.items() if results == files}
+        assert files in complete.values()
+        assert (out / "notes.txt").read_text() == "mine"
+        evaluate(others, ["bleu", "rouge_l"], out=out, bootstrap=0)
+        assert _results(out) == {**complete["new"], "notes.txt": b"mine"}
+        shutil.rmtree(out)
+    assert ends == {"old", "new"}
+    assert call > 60
 
 
 def test_files_of_metrics_not_selected_are_removed(tmp_path: Path) -> None:
@@ -308,33 +395,6 @@ class Partial(Length):
         return MetricResult({"share": [1.0] * self.scored + [math.nan] * missing}, failures=failures)
 
 
-def test_files_of_unavailable_metrics_stay_but_are_not_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluate(PAIRS, ["rouge_l", "bleu", "lateral_mentions"], out=tmp_path)
-    before = {path: path.read_bytes() for path in (tmp_path / "metrics").glob("bleu.*")}
-    with monkeypatch.context() as context:
-        context.setattr(MetricCache, "read", lambda *_: None)
-        context.setattr(Bleu, "score", Broken().score)
-        evaluate(PAIRS, ["rouge_l", "bleu"], out=tmp_path)
-    assert {path: path.read_bytes() for path in before} == before
-    assert not (tmp_path / "metrics" / "lateral_mentions.json").exists()
-    scores = json.loads((tmp_path / "scores.json").read_text())
-    assert scores["unavailable"] == {"bleu": "the server cannot be reached for 4 pairs"}
-    assert (list(scores["metrics"]), list(scores["scores"])) == (["rouge_l"], ["rouge_l"])
-    assert "bleu_4" not in (tmp_path / "samples.jsonl").read_text() + (tmp_path / "report.html").read_text()
-    assert evaluate(PAIRS, ["rouge_l", "bleu"], out=tmp_path).runs["bleu"].reused
-
-
-@pytest.mark.usefixtures("custom_module")
-def test_files_stay_if_a_custom_metric_cannot_be_created(tmp_path: Path) -> None:
-    evaluate(PAIRS, ["custom_metric:Length", "rouge_l"], out=tmp_path)
-    with pytest.MonkeyPatch.context() as context:
-        context.setattr(Length, "__init__", FailingConstructor.__init__)
-        assert "custom_metric:Length" in evaluate(PAIRS, ["custom_metric:Length", "rouge_l"], out=tmp_path).unavailable
-    assert (tmp_path / "metrics" / "length.jsonl").is_file()
-
-
 def test_a_metric_without_scores_is_unavailable_with_the_first_reason(tmp_path: Path) -> None:
     result = evaluate(PAIRS, [Partial(0), "rouge_l"], out=tmp_path)
     assert list(result.runs) == ["rouge_l"]
@@ -348,12 +408,6 @@ def test_the_page_counts_samples_not_scored_by_a_metric(tmp_path: Path) -> None:
     assert f"<dt>not scored by partial</dt><dd>{len(PAIRS) - 1}</dd>" in page
     assert "<dt>excluded</dt>" not in page
     assert "not scored by rouge" not in page
-
-
-def test_other_options_recompute_radfact(tmp_path: Path) -> None:
-    evaluate(PAIRS, ["radfact"], judge="offline", out=tmp_path)
-    again = evaluate(PAIRS, ["radfact"], judge="offline", radfact={"threshold": 0.9}, out=tmp_path)
-    assert not again.runs["radfact"].reused
 
 
 def test_an_incomplete_cache_file_is_recomputed(tmp_path: Path) -> None:

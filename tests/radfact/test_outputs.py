@@ -126,42 +126,24 @@ def test_a_block_that_writes_nothing_leaves_nothing(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_replacement_is_ended_by_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop after each rename, and find the files of one run afterwards, never a mixture."""
+def test_a_commit_folder_of_a_finished_move_loses_nothing(tmp_path: Path) -> None:
+    with lock_output(tmp_path, FOLDER), replace_files(tmp_path) as new:
+        write_json(new / "rows.json", {})
+    before = contents(tmp_path)
+    (tmp_path / ".commit").mkdir()
+    with lock_output(tmp_path, FOLDER):
+        pass
+    assert contents(tmp_path) == before
+    assert not (tmp_path / ".commit").exists()
 
-    def write(out: Path, version: int) -> None:
-        with lock_output(out, FOLDER), replace_files(out) as new:
-            for name in ("rows.json", f"parts/{version}.json", "scores.json"):
-                write_json(new / name, version)
 
-    rename, ends = Path.rename, set[str]()
-    for stop in range(40):
-        out, count = tmp_path / str(stop), 0
-
-        def stopping(path: Path, target: Path, stop: int = stop) -> Path:
-            nonlocal count
-            count += 1
-            if count > stop:
-                raise KeyboardInterrupt
-            return rename(path, target)
-
-        write(out, 1)
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "rename", stopping)
-            try:
-                write(out, 2)
-            except KeyboardInterrupt:
-                pass
-            else:
-                break
-        with lock_output(out, FOLDER):
-            found = contents(out)
-            versions = {found[name].decode().strip() for name in found if name.endswith("s.json")}
-            assert len(versions) == 1
-            assert found.keys() - {".output.json", LOCK} == {"rows.json", "scores.json", f"parts/{min(versions)}.json"}
-            ends |= versions
-    assert ends == {"1", "2"}
-    assert count > 4
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_moves(tmp_path: Path) -> None:
+    (tmp_path / "b.json").mkdir()
+    with lock_output(tmp_path, FOLDER, overwrite=True):
+        with raises_code(ErrorCode.OUTPUT_CONFLICT, file=tmp_path / "b.json"), replace_files(tmp_path) as new:
+            write_json(new / "a.json", {})
+            write_json(new / "b.json", {})
+        assert not (tmp_path / "a.json").exists()
 
 
 def test_a_folder_is_replaced_only_when_the_new_one_is_complete(tmp_path: Path) -> None:

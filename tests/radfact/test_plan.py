@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from error_checks import raises_code
 
-from radfact.api import MetricRunner, as_pairs
+from radfact.api import MetricSet, as_pairs
 from radfact.errors import ErrorCode
 from radfact.io.pairs import read_pairs
 from radfact.judges import Judge, load_judge, load_splitter
@@ -23,8 +23,7 @@ from radfact.metrics.llm.crimson import Crimson
 from radfact.metrics.llm.green import Green
 from radfact.metrics.protocol import FunctionMetric, score_pairs
 from radfact.metrics.radfact.metric import RadFactMetric
-from radfact.metrics.registry import entries, select_metrics
-from radfact.metrics.resources import MetricResources
+from radfact.metrics.registry import entries
 from radfact.progress import parse_price
 from radfact.records import Pair, Pairs, Sentence
 
@@ -76,22 +75,22 @@ def test_a_query_with_a_whole_report_is_counted_once(model: MockChatModel) -> No
 @pytest.mark.parametrize("name", LLM_METRICS)
 def test_the_queries_of_a_metric_are_those_of_its_run(name: str) -> None:
     chat = ChatClient(MockChatModel(NO), {"model": "mock:m"}, max_invalid=0)
-    runner = MetricRunner(select_metrics(name), MetricResources(model=chat))
-    plan = runner.plan(as_pairs(NARRATIVE))[name]
+    metrics = MetricSet(name, model=chat)
+    plan = metrics.plan(as_pairs(NARRATIVE))[name]
     assert sent(chat) == []
-    score_pairs(runner.metrics[name][1], NARRATIVE)
+    score_pairs(metrics.metrics[name][1], NARRATIVE)
     assert plan.queries == chat.usage_counter.planned > 0
 
 
 def test_repeats_are_separate_queries() -> None:
-    runner = MetricRunner(select_metrics("green"), MetricResources(model=client(), repeat=3))
-    assert runner.plan(as_pairs(NARRATIVE))["green"].queries == 12
+    metrics = MetricSet("green", model=client(), repeat=3)
+    assert metrics.plan(as_pairs(NARRATIVE))["green"].queries == 12
 
 
 def test_equal_requests_are_one_query() -> None:
     pairs = [Pair("1", "Clear.", "Clear."), Pair("2", "Clear.", "Clear.")]
-    runner = MetricRunner(select_metrics("green"), MetricResources(model=client()))
-    assert runner.plan(as_pairs(pairs))["green"].queries == 1
+    metrics = MetricSet("green", model=client())
+    assert metrics.plan(as_pairs(pairs))["green"].queries == 1
 
 
 def test_the_offline_rules_estimate_narratives_that_are_not_split(model: MockChatModel) -> None:

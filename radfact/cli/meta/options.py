@@ -109,24 +109,18 @@ class Scoring:
         Raises:
             InputError: no metric is selected or can be created.
         """
-        from radfact.api import MetricRunner
+        from radfact.api import MetricSet
         from radfact.meta.scores import compute_scores
-        from radfact.metrics.registry import select_metrics
-        from radfact.metrics.resources import MetricResources
 
-        resources = MetricResources(judge=self.judge, cache=self.cache, weights=self.metrics.weights)
-        try:
-            runner = MetricRunner(select_metrics(self.names), resources)
+        with MetricSet(self.names, judge=self.judge, cache=self.cache, weights=self.metrics.weights) as metrics:
 
             def score(pairs: Sequence[Pair], folder: Path) -> ScoreColumns:
-                scores = compute_scores(pairs, runner, folder, main_only=main_only)
+                scores = compute_scores(pairs, metrics, folder, main_only=main_only)
                 self.unavailable.update(scores.unavailable)
                 return scores
 
-            with ProgressDisplay(new_console(stderr=True), resources.usage_by_role, None):
+            with ProgressDisplay(new_console(stderr=True), metrics.resources.usage_by_role, None):
                 yield score
-        finally:
-            resources.close()
 
 
 def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, parameters: Mapping[str, Any]) -> ChatClient:

@@ -6,13 +6,12 @@ Source: VERT, section 5.1.5.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from radfact.api import MetricRunner, write_results_and_page
+from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
 from radfact.meta.datasets.ratings import RatingSet
@@ -26,10 +25,8 @@ from radfact.meta.ensembles.model import (
     fit_ensemble,
 )
 from radfact.metrics.protocol import Metric, MetricResult
-from radfact.metrics.registry import MetricSelection
-from radfact.metrics.resources import MetricResources
 from radfact.pages.meta_page import Table
-from radfact.records import Pair
+from radfact.records import Pair, Pairs
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.reader import read_digests, read_scores
 from radfact.results.schema import metric_of_scores
@@ -178,19 +175,14 @@ def apply_to_folders(
     Raises:
         InputError: a feature or a text is missing.
     """
-    started = time.monotonic()
     metric = EnsembleMetric(ensemble, judge_scores, folders)
     # Folders with a splitter have split reports; a folder without one has them as they were given.
     scores = {folder: read_scores(folder) for folder in folders.values()}
     source = next((folder for folder, file in scores.items() if file.splitter is None), next(iter(scores)))
-    pairs, digests = _read_pairs(source, judge_scores.sample_ids), read_digests(source)
-    runner = MetricRunner([MetricSelection.of(metric)], MetricResources())
-    evaluation = runner.run(pairs, bootstrap=bootstrap, seed=seed, folder=out)
-    evaluation = replace(evaluation, report_digests={key: digests[key] for key in judge_scores.sample_ids})
+    read = _read_pairs(source, judge_scores.sample_ids)
+    pairs = Pairs(tuple(read), len(read), digests=read_digests(source))
     judge = {"name": f"ensemble of {', '.join(metric.describe()['judges'])}", **metric.describe()}
-    seconds = round(time.monotonic() - started, 3)
-    write_results_and_page(evaluation, out, {**(run or {}), "judge": judge, "seconds": seconds})
-    return evaluation
+    return evaluate(pairs, [metric], bootstrap=bootstrap, seed=seed, out=out, run={**(run or {}), "judge": judge})
 
 
 def _judges(ensemble: Ensemble, folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
