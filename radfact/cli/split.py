@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError
 from radfact.io.outputs import Output
 from radfact.judges.options import JudgeOptions
-from radfact.judges.protocol import ExplainingSplitter, RemovedText, SplitSentence
+from radfact.judges.protocol import ExplainingSplitter
 from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay, parse_price
 
@@ -48,7 +48,7 @@ def split(
     from radfact.judges.loading import load_splitter
 
     is_pairs = file.suffix.lower() == ".csv"
-    expected = ".json" if is_pairs else ".jsonl"
+    expected, fields = (".json", _PAIR_FIELDS) if is_pairs else (".jsonl", _REPORT_FIELDS)
     if out.suffix.lower() != expected:
         message = f"expected a {expected} file for the sentences of {file.name}, found '{out.name}'"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="out")
@@ -65,35 +65,19 @@ def split(
             cache=out.parent / "cache",
         )
     with ProgressDisplay(new_console(stderr=True), {"splitting": splitter.usage}, token_price):
-        result = _split(rows, splitter)
-    if is_pairs:
-        write_json(out, result.rows)
-    else:
-        write_jsonl(out, result.rows)
+        new_rows, removed, failures, sentences = _split(rows, fields, splitter)
     removed_file = out.with_name(f"{out.stem}.removed.jsonl")
-    write_jsonl(removed_file, result.removed)
+    (write_json if is_pairs else write_jsonl)(out, new_rows)
+    write_jsonl(removed_file, removed)
     console = new_console()
-    for sample_id, reason in result.failures.items():
+    for sample_id, reason in failures.items():
         say(console, f"{sample_id}: {reason}", style="yellow", wrap=False)
-    counts = (
-        f"{len(result.rows)} of {len(rows)} samples, {result.sentences} sentences, {len(result.removed)} parts removed"
-    )
-    say(console, counts)
-    for reason, count in Counter(row["reason"] for row in result.removed).most_common():
+    say(console, f"{len(new_rows)} of {len(rows)} samples, {sentences} sentences, {len(removed)} parts removed")
+    for reason, count in Counter(row["reason"] for row in removed).most_common():
         say(console, f"  {count} x {reason or 'no reason given'}")
     say(console, f"Written to {out} and {removed_file}", wrap=False)
-    if result.failures:
+    if failures:
         raise typer.Exit(ExitCode.INCOMPLETE)
-
-
-@dataclass(slots=True)
-class _Result:
-    """Rows with sentences, what was removed, and the samples that could not be split."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    removed: list[dict[str, Any]] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-    sentences: int = 0
 
 
 def _read_rows(file: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -102,17 +86,15 @@ def _read_rows(file: Path) -> list[tuple[str, dict[str, Any]]]:
     from radfact.io.jsonl import read_jsonl
     from radfact.io.pairs import read_pairs, read_reports
 
-    suffix = file.suffix.lower()
-    if suffix == ".csv":
+    if file.suffix.lower() == ".csv":
         ids = [pair.sample_id for pair in read_pairs(file, cluster="none")]
         return list(zip(ids, (dict(cells) for _, cells in read_csv(file)[1]), strict=True))
-    if suffix == ".jsonl":
+    if file.suffix.lower() == ".jsonl":
         reports = read_reports(file)
         rows = [row for _, row in read_jsonl(file)]
         return [(row["sample_id"], row) for row in rows if row["sample_id"] in reports]
-    raise InputError(
-        "expected pairs (.csv), or drafts or references (.jsonl)", code=ErrorCode.INVALID_FORMAT, file=file
-    )
+    message = "expected pairs (.csv), or drafts or references (.jsonl)"
+    raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=file)
 
 
 def _narratives(row: Mapping[str, Any], fields: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -122,28 +104,27 @@ def _narratives(row: Mapping[str, Any], fields: Sequence[str]) -> Iterator[tuple
             yield name, value.strip()
 
 
-def _split(rows: Sequence[tuple[str, dict[str, Any]]], splitter: ExplainingSplitter) -> _Result:
-    """Split the narratives of rows; equal ones once."""
+def _split(
+    rows: Sequence[tuple[str, dict[str, Any]]], fields: Sequence[str], splitter: ExplainingSplitter
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, str], int]:
+    """Split narratives, equal ones once; return rows, removed parts, failures by id, and the number of sentences."""
     from radfact.judges.positions import locate_removed
     from radfact.judges.protocol import flatten_split
 
-    fields = _PAIR_FIELDS if rows and _PAIR_FIELDS[0] in rows[0][1] else _REPORT_FIELDS
     texts = list(dict.fromkeys(text for _, row in rows for _, text in _narratives(row, fields) if text))
-    splits: dict[str, list[SplitSentence] | Failure] = dict(zip(texts, splitter.explain(texts), strict=True))
-    result = _Result()
+    splits: dict[str, Any] = {"": [], **dict(zip(texts, splitter.explain(texts), strict=True))}
+    new_rows, all_removed, failures, count = list[dict[str, Any]](), list[dict[str, Any]](), dict[str, str](), 0
     for sample_id, row in rows:
-        changed, removed, sentences = dict(row), list[tuple[str, RemovedText]](), 0
-        for name, text in _narratives(row, fields):
-            split_text = splits[text] if text else []
-            if isinstance(split_text, Failure):
-                result.failures[sample_id] = split_text.reason
-                break
-            target = "grounded_findings" if name == "findings" else name
-            changed[target] = [{"text": new} for new in flatten_split(split_text)]
-            sentences += len(changed[target])
-            removed += [(name, part) for part in locate_removed(text, split_text)]
-        else:
-            result.rows.append(changed)
-            result.removed += [{"sample_id": sample_id, "field": name, **asdict(part)} for name, part in removed]
-            result.sentences += sentences
-    return result
+        narratives = list(_narratives(row, fields))
+        if failed := [splits[text] for _, text in narratives if isinstance(splits[text], Failure)]:
+            failures[sample_id] = failed[0].reason
+            continue
+        new_row = dict(row)
+        for name, text in narratives:
+            sentences = [{"text": sentence} for sentence in flatten_split(splits[text])]
+            new_row["grounded_findings" if name == "findings" else name] = sentences
+            count += len(sentences)
+            removed = locate_removed(text, splits[text])
+            all_removed += [{"sample_id": sample_id, "field": name, **asdict(part)} for part in removed]
+        new_rows.append(new_row)
+    return new_rows, all_removed, failures, count
