@@ -8,13 +8,7 @@ from typing import Annotated
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.inputs import (
-    check_files,
-    check_images,
-    describe_difference,
-    fill_page_options,
-    read_reports,
-)
+from radfact.cli.inputs import check_files, check_images, describe_difference, fill_page_options, read_reports
 from radfact.cli.library_output import quiet_libraries
 from radfact.cli.options import CacheFolder, DryRunOption, Out, PairsArgument, PriceOption
 from radfact.cli.plan import show_plan
@@ -28,71 +22,15 @@ from radfact.options import only, record_options
 from radfact.progress import ProgressDisplay, parse_price
 from radfact.results.options import PageOptions
 
-# Rich keeps line ends as they are, so a paragraph is one line here.
-EVALUATE_MANUAL = "\n".join(
-    (
-        "Score candidates against references with many metrics, and write a results folder with an HTML page.",
-        "",
-        "--metrics takes the names that 'radfact metrics' lists, names of single scores (bleu_4), module:object for a "
-        "custom metric, rexrank for the ReXrank leaderboard's metrics as it computes them, or all for every metric "
-        "that can be computed. A metric that lacks weights, an API key or a package is reported in one line, and the "
-        "others are computed.",
-        "",
-        "The folder holds scores.json, samples.jsonl (every score of every sample), sentences.jsonl, metrics/ (the "
-        "details of each metric: explanations, corrections, findings), run.json and report.html. The same command "
-        "resumes an interrupted run: completed metrics are reused, and so are the cached responses of models.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact evaluate pairs.csv --metrics rouge_l,bleu_4,radfact \\",
-        "      --judge offline --out results/a",
-        "  radfact evaluate --candidates drafts.jsonl --references manifest.jsonl \\",
-        "      --metrics all --judge openai:MODEL --weights WEIGHTS",
-        "  radfact evaluate pairs.csv --metrics vert,fineradscore \\",
-        "      --judge openai:MODEL --metric-arg fineradscore.examples=none \\",
-        "      --metric-arg vert.shots=shots.json --metric-arg vert.style=rate-err",
-        "",
-        "[bold]Exit codes[/bold]",
-        "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with samples or named metrics excluded and listed",
-    )
-)
-SCORE_MANUAL = "\n".join(
-    (
-        "Score candidates against references with RadFact, and write a results folder with an HTML page.",
-        "",
-        "Equivalent to 'radfact evaluate --metrics radfact'. The folder holds scores.json, samples.jsonl, "
-        "sentences.jsonl (each sentence with its verdict and evidence), run.json (judge, options, calls) and "
-        "report.html; the responses of a model are cached in cache/. The same command resumes an interrupted run. "
-        "Running with another judge or other options replaces all results, but not the cached responses.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact score pairs.json --judge offline",
-        "  radfact score pairs.csv --judge openai:MODEL --splitter offline \\",
-        "      --price 0.5,1.5,EUR --limit 20 --out results/model",
-        "  radfact score pairs.csv --judge openai:MODEL --price 0.5,1.5,EUR --dry-run",
-        "  radfact score --candidates drafts.jsonl --references manifest.jsonl \\",
-        "      --judge openai:MODEL --base-url http://127.0.0.1:8000/v1",
-        "  radfact score --config llama.yaml --compat exact",
-        "",
-        "[bold]Exit codes[/bold]",
-        "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with samples excluded and listed",
-    )
-)
+SCORE_HELP = """Score candidates against references with RadFact, and write a results folder with an HTML page.
 
+This is 'radfact evaluate --metrics radfact'. The same command resumes an interrupted run. Another judge or other
+options replace all results, but not the cached responses.
 
+Exit code 3: samples were excluded, and are listed."""
 _COMPARED = (
-    "missing",
-    "section",
-    "limit",
-    "narrative",
-    "metrics",
-    "variants",
-    "repeat",
-    "engine",
-    "bootstrap",
-    "seed",
-    "cluster",
+    *("missing", "section", "limit", "narrative", "metrics", "variants"),
+    *("repeat", "engine", "bootstrap", "seed", "cluster"),
 )
 """Options that tell whether finished results are those of another run."""
 PAGE = only("manifest", "notes", "unscored", "images")
@@ -112,7 +50,15 @@ def _evaluate(
     out: Out = Path("results"),
     cache: CacheFolder = None,
 ) -> None:
-    """Score candidates against references with many metrics, and write a results folder with an HTML page."""
+    """Score candidates against references with many metrics, and write a results folder with an HTML page.
+
+    --metrics takes the names that 'radfact metrics' lists, names of single scores (bleu_4), module:object for a custom
+    metric, rexrank for the ReXrank leaderboard's metrics as it computes them, or all for every metric that can be
+    computed. A metric that lacks weights, an API key or a package is reported in one line. The same command resumes an
+    interrupted run: completed metrics and cached responses of models are reused.
+
+    Exit code 3: samples or named metrics were excluded, and are listed.
+    """
     from radfact import api
     from radfact.records import narratives
 

@@ -1,4 +1,4 @@
-"""Examples of the commands whose help has none of its own, by the words of the command; "" is radfact itself."""
+"""Examples in the help, by the words of the command; "" is radfact itself."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "radfact score pairs.json --judge offline --out results",
         "radfact score --candidates drafts.jsonl --references manifest.jsonl --judge openai:MODEL --out results",
         "radfact evaluate pairs.json --metrics all --judge offline --out results",
-        "radfact metrics",
-        "radfact weights fetch wordnet",
         "radfact compare results/base results/tuned",
         "radfact meta agreement ratings.csv --better lower --metrics rouge_l",
-        "radfact page results --manifest manifest.jsonl",
         "radfact view results",
-        "radfact judge-check --judge offline",
-        "radfact split pairs.csv --judge offline --out sentences.json",
-        "radfact export results --out radfact_scores.json",
         "radfact doctor",
+    ),
+    "score": (
+        "radfact score pairs.json --judge offline",
+        "radfact score pairs.csv --judge openai:MODEL --price 0.5,1.5,EUR --dry-run",
+        "radfact score --candidates drafts.jsonl --references manifest.jsonl --judge openai:MODEL --limit 20",
+        "radfact score --config llama.yaml --compat exact",
+    ),
+    "evaluate": (
+        "radfact evaluate pairs.csv --metrics rouge_l,bleu_4,radfact --judge offline --out results/a",
+        "radfact evaluate pairs.csv --metrics all --judge openai:MODEL --weights WEIGHTS",
+        "radfact evaluate pairs.csv --metrics fineradscore --judge openai:M --metric-arg fineradscore.examples=none",
     ),
     "compare": ("radfact compare results/base results/tuned results/other --out results/comparison",),
     "green-summary": ("radfact green-summary results/model",),
-    "view": (
-        "radfact view results",
-        "radfact view results/base results/tuned --port 8500",
-    ),
+    "view": ("radfact view results", "radfact view results/base results/tuned --port 8500"),
     "judge-check": (
         "radfact judge-check --judge offline",
         "radfact judge-check examples.json --judge openai:MODEL --batch report --out check.json",
@@ -35,37 +37,18 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "radfact split pairs.csv --judge offline --out sentences.json",
         "radfact split drafts.jsonl --judge openai:MODEL --out sentences.jsonl",
     ),
-    "metrics": (
-        "radfact metrics",
-        "radfact metrics --judge openai:MODEL --weights WEIGHTS",
-    ),
-    "weights": (
-        "radfact weights list",
-        "radfact weights fetch wordnet chexbert",
-        "radfact weights verify",
-    ),
+    "metrics": ("radfact metrics", "radfact metrics --judge openai:MODEL --weights WEIGHTS"),
+    "weights": ("radfact weights list", "radfact weights fetch wordnet chexbert", "radfact weights verify"),
     "weights list": ("radfact weights list --json",),
-    "weights fetch": (
-        "radfact weights fetch meteor",
-        "RADFACT_WEIGHTS=WEIGHTS radfact weights fetch radcliq",
-    ),
-    "weights verify": (
-        "radfact weights verify",
-        "radfact weights verify chexbert",
-    ),
-    "page": (
-        "radfact page results",
-        "radfact page results --manifest manifest.jsonl --note 'Drafts of June.'",
-    ),
+    "weights fetch": ("radfact weights fetch meteor", "RADFACT_WEIGHTS=WEIGHTS radfact weights fetch radcliq"),
+    "weights verify": ("radfact weights verify", "radfact weights verify chexbert"),
+    "page": ("radfact page results", "radfact page results --manifest manifest.jsonl --note 'Drafts of June.'"),
     "export": (
         "radfact export results",
         "radfact export results --out radfact_scores.json",
         "radfact export results --format rexrank --out predictions.json",
     ),
-    "doctor": (
-        "radfact doctor",
-        "radfact doctor --weights WEIGHTS --json",
-    ),
+    "doctor": ("radfact doctor", "radfact doctor --weights WEIGHTS --json"),
     "meta": (
         "radfact meta agreement ratings.csv --better lower --metrics rouge_l",
         "radfact meta inject reports.csv --out injected.jsonl",

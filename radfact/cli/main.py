@@ -8,7 +8,7 @@ import typer
 
 from radfact.cli.compare import compare
 from radfact.cli.doctor import doctor
-from radfact.cli.evaluate import EVALUATE_MANUAL, SCORE_MANUAL, evaluate, score
+from radfact.cli.evaluate import SCORE_HELP, evaluate, score
 from radfact.cli.examples import EXAMPLES
 from radfact.cli.export import export
 from radfact.cli.green_summary import green_summary
@@ -70,8 +70,8 @@ def _common(version: Version = False) -> None:
     del version
 
 
-app.command("score", help=SCORE_MANUAL)(score)
-app.command("evaluate", help=EVALUATE_MANUAL)(evaluate)
+app.command("score", help=SCORE_HELP)(score)
+app.command("evaluate")(evaluate)
 app.command()(metrics)
 app.add_typer(weights, name="weights")
 app.command()(compare)
