@@ -14,24 +14,13 @@ _WHOLE = "chest"
 
 
 def are_opposite(first: Finding, second: Finding) -> bool:
-    """Return whether the changes of two findings exclude each other.
-
-    Args:
-        first: a finding.
-        second: a finding.
-    """
+    """Return whether the changes of two findings exclude each other."""
     own, other = set(first.change), set(second.change)
     return any((a in own and b in other) or (b in own and a in other) for a, b in _OPPOSITE)
 
 
 def unconfirmed_changes(own: Sequence[Finding], others: Sequence[Finding], ontology: Ontology) -> Iterator[int]:
-    """Yield the statements of change without a positive finding that the other report does not make, one per sentence.
-
-    Args:
-        own: findings of one report.
-        others: findings of the other report.
-        ontology: relates findings and structures.
-    """
+    """Yield, one per sentence, the statements of change without a positive finding that only this report makes."""
     sentences: set[int] = set()
     for index, finding in enumerate(own):
         if finding.sentence in sentences or not _states_change(finding, ontology):
@@ -48,13 +37,7 @@ def _states_change(finding: Finding, ontology: Ontology) -> bool:
 
 
 def confirms_change(other: Finding, finding: Finding, ontology: Ontology) -> bool:
-    """Return whether a finding states a compatible change of the same part of the chest, or of the chest as a whole.
-
-    Args:
-        other: a finding of the other report.
-        finding: with a change.
-        ontology: relates findings and structures.
-    """
+    """Return whether a finding states a compatible change of the same part of the chest, or of the chest as a whole."""
     if not other.change or are_opposite(other, finding):
         return False
     first, second = other.concept, finding.concept

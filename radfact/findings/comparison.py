@@ -55,6 +55,16 @@ class FindingMatch:
     attributes: tuple[AttributeDifference, ...]
     reason: str
 
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """Attributes that differ."""
+        return tuple(item.attribute for item in self.attributes if item.cost > 0)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the findings."""
+        return "attribute_error" if self.differing else "correct"
+
 
 @dataclass(frozen=True, slots=True)
 class FindingError:
@@ -77,6 +87,16 @@ class FindingError:
     reference: tuple[int, ...]
     attribute: str | None
     reason: str
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The attribute that differs, if the error is about one."""
+        return () if self.attribute is None else (self.attribute,)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the findings."""
+        return self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +157,7 @@ def compare_findings(
     significance: Significance,
     context: PatientContext,
 ) -> FindingComparison:
-    """Match the findings of two reports with the least total cost, and judge each finding.
-
-    Args:
-        candidate: findings of the candidate.
-        reference: findings of the reference.
-        significance: has the ontology, tiers and costs.
-        context: of the patient.
-    """
+    """Match the findings of two reports with the least total cost, and judge each finding."""
     return _Comparer({"candidate": candidate, "reference": reference}, significance, context).compare()
 
 
@@ -162,14 +175,6 @@ class _Group:
         return self.heavier.weight * self.difference.cost
 
 
-@dataclass(frozen=True, slots=True)
-class _Unmatched:
-    """What a unit costs without a match, and the findings of the other report that deny it."""
-
-    cost: float
-    denials: tuple[int, ...]
-
-
 class _Comparer:
     """Compares the findings of two reports."""
 
@@ -179,10 +184,6 @@ class _Comparer:
         self.findings, self.significance, self.context = findings, significance, context
         self.ontology = significance.ontology
         self.units = {side: group_findings(listed, significance, context) for side, listed in findings.items()}
-        self.unmatched = {
-            side: [self._unmatched(unit, findings[_OTHER[side]]) for unit in units]
-            for side, units in self.units.items()
-        }
 
     def compare(self) -> FindingComparison:
         """Return the matches, errors and verdicts."""
@@ -200,10 +201,6 @@ class _Comparer:
             errors += self._change_errors(side)
         verdicts = {side: self._verdicts(side, matches, errors) for side in self.findings}
         return FindingComparison(self.findings, self.units, matches, errors, verdicts)
-
-    def _unmatched(self, unit: FindingUnit, others: Sequence[Finding]) -> _Unmatched:
-        denials = tuple(index for index, other in enumerate(others) if self._denies(other, unit.finding))
-        return _Unmatched(unit.weight, denials)
 
     def _denies(self, other: Finding, finding: Finding) -> bool:
         """Return whether a finding of the other report rules a positive finding out."""
@@ -227,7 +224,7 @@ class _Comparer:
         costs = np.full((size, size), _FORBIDDEN)
         costs[len(candidates) :, len(references) :] = 0.0
         for row, unit in enumerate(candidates):
-            costs[row, len(references) + row] = self.unmatched["candidate"][row].cost
+            costs[row, len(references) + row] = unit.weight
             for column, other in enumerate(references):
                 difference = compare_units(unit, other, self.significance, self.context)
                 if difference is not None:
@@ -235,8 +232,8 @@ class _Comparer:
                     pairs[row, column] = group
                     # Findings of weight 0 are matched as well.
                     costs[row, column] = group.cost - _PREFERENCE * (2.0 - difference.cost)
-        for column, unmatched in enumerate(self.unmatched["reference"]):
-            costs[len(candidates) + column, column] = unmatched.cost
+        for column, other in enumerate(references):
+            costs[len(candidates) + column, column] = other.weight
         rows, columns = load_optimize().linear_sum_assignment(costs)
         chosen = zip(rows.tolist(), columns.tolist(), strict=True)
         return [pairs[key] for key in chosen if key in pairs]
@@ -254,7 +251,7 @@ class _Comparer:
             if difference is not None:
                 heavier = unit if unit.weight > group.heavier.weight else group.heavier
                 added = heavier.weight * difference.cost - group.cost
-                if added < self.unmatched[side][index].cost:
+                if added < unit.weight:
                     options.append((added, group, difference, heavier))
         if options:
             _, group, group.difference, group.heavier = min(options, key=lambda option: option[0])
@@ -290,16 +287,17 @@ class _Comparer:
 
     def _to_error(self, side: Side, index: int) -> FindingError:
         """Return the error of a unit without a match."""
-        unit, unmatched = self.units[side][index], self.unmatched[side][index]
+        unit, others = self.units[side][index], self.findings[_OTHER[side]]
+        denials = tuple(place for place, other in enumerate(others) if self._denies(other, unit.finding))
         stated = describe_finding(unit.finding, self.ontology)
         kind: ErrorKind = "omitted" if side == "reference" else "unsupported"
         reason = f"The {_OTHER[side]} does not state {stated}."
-        if unmatched.denials:
+        if denials:
             kind = "contradicted"
-            denial = describe_finding(self.findings[_OTHER[side]][unmatched.denials[0]], self.ontology)
+            denial = describe_finding(others[denials[0]], self.ontology)
             reason = f"The {_OTHER[side]} states {denial}, which contradicts {stated}."
-        indices = {side: tuple(unit.indices), _OTHER[side]: unmatched.denials}
-        return FindingError(kind, unit.tier, unmatched.cost, indices["candidate"], indices["reference"], None, reason)
+        indices = {side: tuple(unit.indices), _OTHER[side]: denials}
+        return FindingError(kind, unit.tier, unit.weight, indices["candidate"], indices["reference"], None, reason)
 
     def _change_errors(self, side: Side) -> Iterator[FindingError]:
         """Yield an error for each statement of change without a finding that the other report does not make."""
@@ -325,15 +323,11 @@ class _Comparer:
     ) -> list[FindingVerdict]:
         verdicts: dict[int, FindingVerdict] = {}
         for error in errors:
-            attributes = () if error.attribute is None else (error.attribute,)
-            judged = FindingVerdict(error.kind, error.tier, error.cost, attributes, error.reason)
+            judged = FindingVerdict(error.kind, error.tier, error.cost, error.differing, error.reason)
             verdicts |= dict.fromkeys(getattr(error, side), judged)
         for match in matches:
-            differing = tuple(item.attribute for item in match.attributes if item.cost > 0)
-            verdict: Verdict = "attribute_error" if differing else "correct"
-            verdicts |= dict.fromkeys(
-                getattr(match, side), FindingVerdict(verdict, match.tier, match.weight, differing, match.reason)
-            )
+            judged = FindingVerdict(match.verdict, match.tier, match.weight, match.differing, match.reason)
+            verdicts |= dict.fromkeys(getattr(match, side), judged)
         others = [other for other in self.findings[_OTHER[side]] if not other.is_positive]
         for index, finding in enumerate(self.findings[side]):
             if index not in verdicts:

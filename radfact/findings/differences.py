@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from radfact.findings.changes import are_opposite, confirms_change
@@ -20,7 +21,8 @@ _GOOD, _BAD = "good_position", "malpositioned"
 _NO_COMPARISON = ("none", "no ", "not available", "n/a")
 
 
-class AttributeDifference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AttributeDifference:
     """An attribute that both findings, or one of them, state.
 
     Attributes:
@@ -56,14 +58,7 @@ class UnitDifference(NamedTuple):
 def compare_units(
     candidate: FindingUnit, reference: FindingUnit, significance: Significance, context: PatientContext
 ) -> UnitDifference | None:
-    """Return how two units differ; None if they do not describe the same thing.
-
-    Args:
-        candidate: unit of the candidate.
-        reference: unit of the reference.
-        significance: has distances and costs.
-        context: of the patient.
-    """
+    """Return how two units differ; None if they do not describe the same thing."""
     costs = significance.differences
     options = []
     for concept, status in candidate.claims:

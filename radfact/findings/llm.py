@@ -132,11 +132,7 @@ class LLMFindingExtractor:
         )
 
     def _convert(self, sentences: Sequence[Sentence], response: _Response) -> tuple[Finding, ...]:
-        """Return the findings of a response.
-
-        Raises:
-            ValueError: there are none, or a number of a sentence is wrong.
-        """
+        """Return the findings of a response."""
         if not response.findings:
             raise ValueError("expected at least one finding, present or absent, found none")
         for claim in response.findings:

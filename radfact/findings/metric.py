@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,20 @@ import numpy as np
 from radfact.errors import Failure
 from radfact.findings import (
     Extraction,
-    Finding,
     FindingExtractor,
     LLMFindingExtractor,
     OfflineFindingExtractor,
     Significance,
     Tier,
 )
-from radfact.findings.comparison import ErrorKind, FindingComparison, FindingVerdict, compare_findings
-from radfact.findings.wording import describe_finding
+from radfact.findings.comparison import ErrorKind, FindingComparison, compare_findings
+from radfact.findings.details import record_comparison
 from radfact.io.jsonl import CompressedRows
 from radfact.languages import Language
 from radfact.llm import ChatClient
 from radfact.llm.plan import RequestPlan
 from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
-from radfact.metrics.radfact.scores import PARTS, Side
-from radfact.reader.ontology import Ontology
+from radfact.metrics.radfact.scores import PARTS
 from radfact.reader.ontology_file import default_ontology, load_ontology
 from radfact.records import Pair, PatientContext, Report, narrative
 from radfact.statistics.bootstrap import CountsFunction
@@ -108,16 +105,7 @@ class FindingsBase(Metric):
         ontology: Path | str | None = None,
         significance: Path | str | None = None,
     ) -> None:
-        """Set the extractor and the tables.
-
-        Args:
-            extractor: reads the findings.
-            ontology: a YAML file of findings; by default the packaged one.
-            significance: a YAML file of tiers and costs; by default the packaged one.
-
-        Raises:
-            InputError: a file is wrong, with its field.
-        """
+        """Set the extractor and the tables."""
         self.extractor = extractor
         nodes = default_ontology() if ontology is None else load_ontology(ontology)
         self.significance = Significance(nodes, significance)
@@ -135,9 +123,6 @@ class FindingsBase(Metric):
 
         Each record of the details has the findings of both reports with their verdicts, the matches and the errors of
         one pair (docs/findings.md).
-
-        Raises:
-            RunError: the model of the extractor cannot be reached.
         """
         before = self.extractor.usage()
         extractions = self._extract(pairs)
@@ -156,7 +141,7 @@ class FindingsBase(Metric):
                     if counts[1] > 0:
                         tables[name][place] = counts
                 row = _scores(comparison, is_empty=not narrative(pair.candidate).strip())
-                detail = _record(comparison, self.significance.ontology)
+                detail = record_comparison(comparison, self.significance.ontology)
             for name, column in values.items():
                 column.append(row.get(name.removeprefix(self.name).removeprefix("_"), math.nan))
             details.append(detail)
@@ -186,15 +171,7 @@ class Findings(FindingsBase):
     language = Language.ENGLISH
 
     def __init__(self, *, ontology: Path | str | None = None, significance: Path | str | None = None) -> None:
-        """Load the tables.
-
-        Args:
-            ontology: a YAML file of findings; by default the packaged one.
-            significance: a YAML file of tiers and costs; by default the packaged one.
-
-        Raises:
-            InputError: a file is wrong, with its field.
-        """
+        """Load the tables."""
         super().__init__(OfflineFindingExtractor(ontology), ontology=ontology, significance=significance)
 
 
@@ -219,16 +196,7 @@ class FindingsLLM(FindingsBase):
     def __init__(
         self, client: ChatClient, *, ontology: Path | str | None = None, significance: Path | str | None = None
     ) -> None:
-        """Take the client of the model, and load the tables.
-
-        Args:
-            client: of the model.
-            ontology: a YAML file of findings; by default the packaged one.
-            significance: a YAML file of tiers and costs; by default the packaged one.
-
-        Raises:
-            InputError: a file is wrong, with its field.
-        """
+        """Take the client of the model, and load the tables."""
         self._llm = LLMFindingExtractor(client, ontology=ontology)
         super().__init__(self._llm, ontology=ontology, significance=significance)
         self.client = client
@@ -282,43 +250,4 @@ def _scores(comparison: FindingComparison, *, is_empty: bool) -> dict[str, float
         "side_errors": float(sum(error.attribute == "side" for error in comparison.errors)),
         **{name: ratio_from_counts(np.array(counts)) for name, counts in _counts(comparison).items()},
         "error_free": 0.0 if is_empty or tiers["urgent"] or tiers["actionable"] else 1.0,
-    }
-
-
-def _record(comparison: FindingComparison, ontology: Ontology) -> dict[str, Any]:
-    """Return a comparison as JSON values."""
-    sides: Sequence[Side] = tuple(PARTS)
-    positive = {side: {index for unit in comparison.units[side] for index in unit.indices} for side in sides}
-    return {
-        **{
-            side: [
-                {
-                    **_finding_record(finding, verdict),
-                    "name": ontology.terms.get(finding.concept, finding.concept),
-                    "description": describe_finding(finding, ontology),
-                    "is_positive": index in positive[side],
-                }
-                for index, (finding, verdict) in enumerate(
-                    zip(comparison.findings[side], comparison.verdicts[side], strict=True)
-                )
-            ]
-            for side in sides
-        },
-        "matches": [
-            {
-                **asdict(match),
-                "attributes": [item._asdict() for item in match.attributes],
-            }
-            for match in comparison.matches
-        ],
-        "errors": [asdict(error) for error in comparison.errors],
-    }
-
-
-def _finding_record(finding: Finding, verdict: FindingVerdict) -> dict[str, Any]:
-    """Return a finding with its verdict; attributes that it does not state are excluded."""
-    return {
-        **finding.model_dump(mode="json", exclude_defaults=True, exclude={"tier"}),
-        "status": finding.status,
-        **asdict(verdict),
     }

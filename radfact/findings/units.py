@@ -37,13 +37,7 @@ class FindingUnit:
     statements: Sequence[Finding] = ()
 
     def absorb(self, other: FindingUnit, *, is_same: bool) -> None:
-        """Take over the findings of another unit.
-
-        Args:
-            other: a unit.
-            is_same: whether it is the same finding, so that its places and sizes are further ones, and not only those
-                of a finding without any.
-        """
+        """Take over the findings of another unit."""
         update: dict[str, Any] = {}
         for name in _FILLED:
             own, added = getattr(self.finding, name), getattr(other.finding, name)
@@ -64,11 +58,6 @@ def group_findings(
     Findings of one name at compatible places are one unit, also in different sentences; a general finding joins a
     specific one at the same place ("opacity ... consistent with pneumonia"), and uncertain alternatives of one sentence
     or the next one join each other ("atelectasis or pneumonia").
-
-    Args:
-        findings: of one report; absent ones and changes of structures are ignored.
-        significance: has the ontology and the weights.
-        context: of the patient.
     """
     ontology = significance.ontology
     units: list[FindingUnit] = []
@@ -168,13 +157,7 @@ def _are_compatible(first: Sequence[FindingPlace], second: Sequence[FindingPlace
 
 
 def is_covered(places: Sequence[FindingPlace], around: Sequence[FindingPlace], ontology: Ontology) -> bool:
-    """Return whether every place of a finding lies at a place of another one, or one of both states none.
-
-    Args:
-        places: of the finding.
-        around: of the other one.
-        ontology: has the zones.
-    """
+    """Return whether every place of a finding lies at a place of another one, or one of both states none."""
     return not around or all(any(_overlap(a, b, ontology) for b in around) for a in places)
 
 
@@ -184,13 +167,7 @@ def _overlap(first: FindingPlace, second: FindingPlace, ontology: Ontology) -> b
 
 
 def overlapping_zones(first: str | None, second: str | None, ontology: Ontology) -> bool:
-    """Return whether two zones are the same, one is a part of the other, or one is not stated.
-
-    Args:
-        first: a zone of the ontology; None if not stated.
-        second: likewise.
-        ontology: has the zones.
-    """
+    """Return whether two zones are the same, one is a part of the other, or one is not stated."""
     if None in (first, second) or "all" in (first, second) or first == second:
         return True
     known = ontology.zone_wholes
@@ -200,11 +177,7 @@ def overlapping_zones(first: str | None, second: str | None, ontology: Ontology)
 
 
 def merge_units(units: Iterable[FindingUnit]) -> FindingUnit:
-    """Return several units of one report as one, at the places of all.
-
-    Args:
-        units: at least one.
-    """
+    """Return several units of one report as one, at the places of all."""
     first, *others = units
     merged = replace(first, claims=list(first.claims))
     for unit in others:

@@ -10,12 +10,7 @@ from radfact.reader.tokens import CERTAIN, POSSIBLE
 
 
 def describe_finding(finding: Finding, ontology: Ontology) -> str:
-    """Describe a finding in radiological terms, such as "possible pneumonia in the right lower zone".
-
-    Args:
-        finding: a finding.
-        ontology: has the names.
-    """
+    """Describe a finding in radiological terms, such as "possible pneumonia in the right lower zone"."""
     if finding.concept not in ontology.terms:
         return finding.concept
     fact = Fact(

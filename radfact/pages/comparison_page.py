@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from radfact.findings.comparison import Verdict
+from radfact.findings.contrasts import FindingChange, FindingContrast
 from radfact.io.jsonl import write_json
 from radfact.pages.markup import words
 from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page
 from radfact.results.compare import SIGNIFICANT, Comparison, Contrast
 from radfact.results.display import score_label
-from radfact.results.finding_changes import FindingChange, FindingContrast
 from radfact.results.published import LeaderboardRow, PublishedTable
 from radfact.statistics.bootstrap import Summary
 

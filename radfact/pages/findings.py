@@ -7,17 +7,12 @@ from dataclasses import astuple
 from html import escape
 from typing import Any
 
+from radfact.findings.details import FindingDetails, FindingTable, ListedFinding
 from radfact.metrics.radfact.scores import PARTS
-from radfact.results.findings import FindingDetails, FindingTable, ListedFinding
 
 
 def list_findings(details: FindingDetails, study: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the findings of both reports in the form of the page's script.
-
-    Args:
-        details: of one sample.
-        study: has the sentences of both reports, to which the findings are linked.
-    """
+    """Return the findings of both reports in the form of the page's script."""
     linked: dict[str, set[int]] = {side: set() for side in PARTS}
     links = []
     for link in details.links:
@@ -29,7 +24,7 @@ def list_findings(details: FindingDetails, study: Mapping[str, Sequence[Mapping[
             linked[side].update(indices)
             concepts |= dict.fromkeys(finding.concept for finding in findings if finding.is_positive)
             shown[side] = [_shown(finding, study[side]) for finding in findings]
-        links.append({**shown, "concepts": list(concepts), "attributes": link.attributes})
+        links.append({**shown, "concepts": list(concepts), "attributes": link.differing})
     others: dict[str, dict[str, None]] = {"both": {}, **{side: {} for side in PARTS}}
     for side in PARTS:
         for index, finding in enumerate(getattr(details, side)):
@@ -52,11 +47,7 @@ def _shown(finding: ListedFinding, sentences: Sequence[Mapping[str, Any]]) -> di
 
 
 def finding_keys(study: Mapping[str, Any]) -> Iterator[str]:
-    """Yield concept, tier and kind of each finding of a study as one text, by which a page selects studies.
-
-    Args:
-        study: with the result of `list_findings` by metric, if it has findings.
-    """
+    """Yield concept, tier and kind of each finding of a study as one text, by which a page selects studies."""
     for compared in study.get("findings", {}).values():
         for link in compared["links"]:
             kinds = [link["verdict"], *(f"{link['verdict']}:{attribute}" for attribute in link["attributes"])]
@@ -73,11 +64,7 @@ _CAPTION = (
 
 
 def findings_section(tables: Mapping[str, FindingTable]) -> str:
-    """Return the section with the table by finding of each metric that compares findings; empty if there is none.
-
-    Args:
-        tables: by metric.
-    """
+    """Return the section with the table by finding of each metric that compares findings; empty if there is none."""
     sections = [_section(metric, table, is_only=len(tables) == 1) for metric, table in tables.items() if table.rows]
     return "".join(sections)
 

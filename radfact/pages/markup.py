@@ -15,11 +15,11 @@ from itertools import islice
 from string import Template
 from typing import Any
 
+from radfact.findings.details import FindingTable
 from radfact.metrics.radfact.options import ScoringOptions
 from radfact.metrics.radfact.scores import F1_PARTS, POLICY_SCORES, SCORES
 from radfact.pages.studies import StudyList, scoring_of
 from radfact.results.display import score_label
-from radfact.results.findings import FindingTable
 from radfact.results.schema import RADFACT, RunFile, ScoreRecord, ScoresFile, describe_models, metric_of_scores
 
 STATIC = resources.files("radfact.pages") / "static"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError
+from radfact.findings.details import FindingTable
 from radfact.io.jsonl import open_atomic, read_jsonl
 from radfact.io.outputs import record_files, replace_folder
 from radfact.pages.findings import findings_section
@@ -19,9 +20,8 @@ from radfact.pages.images import MAX_EMBEDDED, image_names, load_images, remove_
 from radfact.pages.markup import PageHead, Part, part_name, render, render_list, render_part
 from radfact.pages.studies import ManifestRow, StudyContext, StudyList, iter_studies, read_drafts
 from radfact.records import validate_model
-from radfact.results.findings import FindingTable, finding_metrics_of
 from radfact.results.options import ImagePlace, PageOptions
-from radfact.results.reader import iter_samples, read_run, read_scores
+from radfact.results.reader import finding_metrics_of, iter_samples, read_run, read_scores
 from radfact.results.schema import RADFACT, PageRecord, scores_with_value
 
 MAX_STUDIES = 20_000

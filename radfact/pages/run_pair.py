@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from radfact.findings.contrasts import contrast_findings
 from radfact.pages.comparison_page import difference_table
 from radfact.pages.markup import words
 from radfact.pages.meta_page import Tag, format_cell
@@ -14,7 +15,7 @@ from radfact.pages.opened_run import OpenedRun
 from radfact.pages.runs import main_scores
 from radfact.pages.studies import StudyList
 from radfact.results.compare import compare
-from radfact.results.finding_changes import contrast_findings, read_outcomes
+from radfact.results.reader import read_outcomes
 from radfact.results.schema import RADFACT
 
 SIDES = ("baseline", "candidate")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from radfact.errors import ErrorCode, InputError, check_unique_id
+from radfact.findings.details import FindingDetails, FindingTable, read_details
 from radfact.io.jsonl import CompressedRows, read_jsonl
 from radfact.metrics.radfact.options import Compat, ScoringOptions
 from radfact.metrics.radfact.regions import covered_share
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.pages.findings import finding_keys, list_findings
 from radfact.records import Sentence, parse_sentences, validate_model
-from radfact.results.findings import FindingDetails, FindingTable, read_details
 from radfact.results.reader import iter_samples, read_run
 from radfact.results.schema import METRICS_FOLDER, MetricCacheRow, NarrativeRow, RemovedRow, Row, RunFile, SentenceRow
 

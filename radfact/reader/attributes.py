@@ -59,15 +59,7 @@ _VIEW_NAMES = _VIEW_NOUNS | {"lateral", "anterior", "posterior", "image", "side"
 
 
 def find_qualified_negations(tokens: Sequence[Token]) -> tuple[set[int], set[int]]:
-    """Find the tokens with a "not" that does not deny a finding.
-
-    Args:
-        tokens: tokens of a sentence.
-
-    Returns:
-        Two sets of indices: limited visibility ("not well seen", "not seen on the lateral view"), and an earlier
-        examination ("not seen on the prior").
-    """
+    """Find the tokens with a "not" that does not deny a finding."""
     limited, before = set[int](), set[int]()
     for i, token in enumerate(tokens):
         if token.words[0] != "not":
@@ -86,11 +78,7 @@ def find_qualified_negations(tokens: Sequence[Token]) -> tuple[set[int], set[int
 
 
 def find_view_words(tokens: Sequence[Token]) -> set[int]:
-    """Find the tokens that name a view, not a place: "on the LEFT LATERAL decubitus film".
-
-    Args:
-        tokens: tokens of a sentence.
-    """
+    """Find the tokens that name a view, not a place: "on the LEFT LATERAL decubitus film"."""
     views: set[int] = set()
     for i, token in enumerate(tokens):
         if "side" not in token.meanings or i in views:
@@ -104,12 +92,7 @@ def find_view_words(tokens: Sequence[Token]) -> set[int]:
 
 
 def find_compared_places(tokens: Sequence[Token], triggers: Collection[str] = COMPARISONS) -> set[int]:
-    """Find the tokens of a side that something is compared with: "denser than THE RIGHT".
-
-    Args:
-        tokens: tokens of a sentence.
-        triggers: words that begin the comparison.
-    """
+    """Find the tokens of a side that something is compared with: "denser than THE RIGHT"."""
     compared: set[int] = set()
     for i, token in enumerate(tokens):
         if i in compared or token.words[0] not in triggers:
@@ -128,12 +111,7 @@ def find_compared_places(tokens: Sequence[Token], triggers: Collection[str] = CO
 
 
 def read_attributes(tokens: Sequence[Token], ontology: Ontology) -> frozenset[Attribute]:
-    """Return the sides, zones, degrees, changes, details, sizes and numbers of a sentence.
-
-    Args:
-        tokens: tokens of the sentence.
-        ontology: ontology with the places.
-    """
+    """Return the sides, zones, degrees, changes, details, sizes and numbers of a sentence."""
     attributes: set[Attribute] = set()
     for token in tokens:
         attributes.update((kind, token.meanings[kind]) for kind in token.meanings.keys() & _KINDS)
@@ -148,10 +126,5 @@ def read_attributes(tokens: Sequence[Token], ontology: Ontology) -> frozenset[At
 
 
 def is_negated(tokens: Sequence[Token], qualified: Set[int]) -> bool:
-    """Return whether a sentence has a negation that may deny a finding.
-
-    Args:
-        tokens: tokens of the sentence.
-        qualified: indices returned by `find_qualified_negations`, which are ignored.
-    """
+    """Return whether a sentence has a negation that may deny a finding."""
     return any(not _NEGATIONS.isdisjoint(token.words) for i, token in enumerate(tokens) if i not in qualified)

@@ -46,12 +46,7 @@ class FactReader:
         return frozenset(fact.concept for fact in self.facts_in(text))
 
     def are_kept_by(self, parts: Sequence[str], whole: str) -> bool:
-        """Return whether the parts have all findings of the whole, with the same presence and certainty.
-
-        Args:
-            parts: the texts that a sentence is split into.
-            whole: the sentence.
-        """
+        """Return whether the parts have all findings of the whole, with the same presence and certainty."""
         stated = frozenset().union(*map(self.stated_findings, parts))
         named = frozenset().union(*map(self.named_findings, parts))
         implied = {
@@ -88,12 +83,7 @@ class FactReader:
         return begin if begin is not None and text[begin].islower() else None
 
     def are_same(self, parts: Sequence[str], whole: str) -> bool:
-        """Return whether the parts have exactly the facts of the whole, details included.
-
-        Args:
-            parts: the texts that a sentence is split into.
-            whole: the sentence.
-        """
+        """Return whether the parts have exactly the facts of the whole, details included."""
         return frozenset().union(*map(self.facts_in, parts)) == self.facts_in(whole)
 
     def is_modifier(self, word: str) -> bool:
@@ -156,21 +146,11 @@ class Clause:
         return self.words[i].lower if 0 <= i < len(self.words) else ""
 
     def span(self, first: int, last: int) -> str:
-        """Return the text of a range of words.
-
-        Args:
-            first: index of the first word.
-            last: index after the last word.
-        """
+        """Return the text of a range of words."""
         return self.text[self.words[first].begin : self.words[last - 1].end] if first < last else ""
 
     def phrase(self, first: int, last: int) -> list[str]:
-        """Return a range of words in lower case.
-
-        Args:
-            first: index of the first word.
-            last: index after the last word.
-        """
+        """Return a range of words in lower case."""
         return [word.lower for word in self.words[first:last]]
 
     def is_transitive(self, verb: int) -> bool:
@@ -181,13 +161,7 @@ class Clause:
         return not (following in ADVERBS | FINITE_VERBS or following.endswith(("ed", "wn", "ly")))
 
     def inflect_verb(self, first: int, last: int, plural: bool | None) -> str:
-        """Return the text of a range of words with its first verb in the given number.
-
-        Args:
-            first: first word.
-            last: word after the last.
-            plural: whether the verb is plural; None keeps it.
-        """
+        """Return the text of a range of words with its first verb in the given number."""
         text = self.span(first, last)
         verb = next((i for i in range(first, last) if self.word(i) in FINITE_VERBS), None)
         if verb is None:

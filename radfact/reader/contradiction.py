@@ -23,23 +23,12 @@ class ContradictionChecker:
 
     A finding and its denial at the same place contradict each other, and so do opposite changes, degrees and directions
     of a finding at the same place. A finding on the other side is no contradiction, since both sides may have it.
-
-    Args:
-        entailment: rules of entailment with the ontology.
     """
 
     entailment: EntailmentChecker
 
     def check(self, hypothesis: ParsedSentence, premises: Sequence[ParsedSentence]) -> Support:
-        """Return the premises that contradict one of the claims of a hypothesis, and the reason.
-
-        Args:
-            hypothesis: a sentence that the premises do not entail.
-            premises: the sentences of the other report.
-
-        Returns:
-            The indices of the premises, empty if there is no contradiction, and the reason as a sentence.
-        """
+        """Return the premises that contradict one of the claims of a hypothesis, and the reason."""
         ontology = self.entailment.ontology
         for alternatives in hypothesis.groups:
             opposing: dict[int, list[Fact]] = {}

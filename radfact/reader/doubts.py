@@ -150,13 +150,7 @@ class DoubtReader:
         )
 
     def _are_separated(self, first: int, last: int, place: str | None = None) -> bool:
-        """Return whether a joining or linking word, a comma or a clause end is between two tokens.
-
-        Args:
-            first: index of the first token.
-            last: index of the last token.
-            place: the only preposition of place that does not separate; None if none separates.
-        """
+        """Return whether a joining or linking word, a comma or a clause end is between two tokens."""
         return any(
             token.joins
             or token.ends_clause

@@ -40,12 +40,7 @@ class EntailmentChecker:
     ontology: Ontology
 
     def check_alternatives(self, alternatives: Sequence[Fact], premises: PremiseFacts) -> Support:
-        """Return the support of "X or Y": of one alternative as certain, or of each as possible.
-
-        Args:
-            alternatives: the facts of a hypothesis, one of which is claimed.
-            premises: facts of the premises, each with the indices of its premises.
-        """
+        """Return the support of "X or Y": of one alternative as certain, or of each as possible."""
         if len(alternatives) == 1:
             return self.check(alternatives[0], premises)
         for fact in alternatives:
@@ -58,12 +53,7 @@ class EntailmentChecker:
         return unsupported or (evidence, " ".join(reason for _, reason in supports))
 
     def check(self, fact: Fact, premises: PremiseFacts) -> Support:
-        """Return the premises that entail `fact` with the rule, or none with the reason.
-
-        Args:
-            fact: a fact of the hypothesis.
-            premises: facts of the premises, each with the indices of its premises.
-        """
+        """Return the premises that entail `fact` with the rule, or none with the reason."""
         claim = describe_fact(fact, self.ontology)
         related = [(indices, premise) for indices, premise in premises if self._concept_entails(premise, fact)]
         if not related:

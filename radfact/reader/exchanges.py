@@ -19,13 +19,7 @@ _NEW = frozenset({"for", "by", "with", "to"})
 
 
 def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], is_artificial: Callable[[str], bool]) -> None:
-    """Mark findings that "gave way to" others as absent, and exchanged devices unless the new one is of the same kind.
-
-    Args:
-        mentions: mentions of a sentence, sorted by position.
-        tokens: tokens of the sentence.
-        is_artificial: function that returns whether a finding is a device or a postoperative change.
-    """
+    """Mark findings that "gave way to" others, and devices exchanged for another kind, as absent."""
     devices = [mention for mention in mentions if is_artificial(mention.concept) and mention.present]
     for i, token in enumerate(tokens):
         if token.words[-1] == "way" and i and tokens[i - 1].words[-1] in _GIVEN:

@@ -244,12 +244,7 @@ class SentenceParser(ModifierAttacher):
 
 
 def common_facts(sentence: ParsedSentence, ontology: Ontology) -> Iterator[Fact]:
-    """Yield facts that all alternatives imply: an opacity for "scarring or atelectasis at the left base".
-
-    Args:
-        sentence: a sentence with groups of alternatives.
-        ontology: ontology with the more general findings.
-    """
+    """Yield facts that all alternatives imply: an opacity for "scarring or atelectasis at the left base"."""
     for group in sentence.groups:
         if len(group) > 1 and (kind := ontology.common_ancestor(fact.concept for fact in group)) is not None:
             places = set(group[0].places).intersection(*(fact.places for fact in group))
@@ -262,12 +257,7 @@ _UNREAD = ParsedSentence((), (), frozenset(), frozenset(), frozenset(), frozense
 
 @lru_cache(maxsize=200_000)
 def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentence:
-    """Parse one sentence; cached, since most reports share sentences.
-
-    Args:
-        text: the sentence. A sentence of more than `MAX_CHARACTERS` has no facts.
-        ontology: by default the packaged ontology.
-    """
+    """Parse one sentence; cached, since most reports share sentences."""
     if len(text) > MAX_CHARACTERS:
         return _UNREAD
     ontology = ontology or default_ontology()

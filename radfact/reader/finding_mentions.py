@@ -49,10 +49,6 @@ class Mention:
 class MentionFinder(DoubtReader):
     """Detects the finding mentions of one sentence.
 
-    Args:
-        tokens: tokens of the sentence, as returned by `tokenize`.
-        ontology: ontology with the findings and structures.
-
     Attributes:
         limited: indices of tokens with a "not" of limited visibility.
         not_before: indices of tokens with a "not" about an earlier examination.

@@ -46,13 +46,6 @@ def divide_sentence(sentence: str, reader: FactReader) -> list[str]:
     Grammar proposes splits; a split is rejected unless its parts have every finding of the sentence with its polarity.
     Shared words of a list ("no", "there is", the predicate) are repeated with each member, and the verb agrees with
     it; nothing else is added.
-
-    Args:
-        sentence: one sentence without its full stop.
-        reader: reads the facts of the parts.
-
-    Returns:
-        The parts in reading order, without capital or full stop.
     """
     pending, divided = [sentence], []
     while pending:

@@ -168,22 +168,12 @@ class Ontology:
     degree_terms: Mapping[frozenset[int], str]
 
     def is_a(self, special: str, general: str) -> bool:
-        """Return whether every `special` is also a `general`.
-
-        Args:
-            special: name of a finding.
-            general: name of a finding.
-        """
+        """Return whether every `special` is also a `general`."""
         finding = self.findings.get(special)
         return special == general if finding is None else general in finding.ancestors
 
     def entails(self, stated: str, finding: str) -> bool:
-        """Return whether the presence of `stated` entails the presence of `finding`.
-
-        Args:
-            stated: name of the stated finding.
-            finding: name of the finding in question.
-        """
+        """Return whether the presence of `stated` entails the presence of `finding`."""
         node = self.findings.get(stated)
         return self.is_a(stated, finding) or (
             node is not None and any(self.is_a(entailed, finding) for entailed in node.entails)
@@ -203,76 +193,41 @@ class Ontology:
         return node is not None and node.generic
 
     def is_well_positioned(self, finding: str, details: Set[str], measures: Sequence[float]) -> bool:
-        """Return whether a device is in good position: at its target, or 20 to 70 mm above the carina.
-
-        Args:
-            finding: name of a device.
-            details: names of its details, such as "above_carina".
-            measures: distances above the carina, mm.
-        """
+        """Return whether a device is in good position: at its target, or 20 to 70 mm above the carina."""
         node = self.findings.get(finding)
         if node is None or "malpositioned" in details or not node.good_position & details:
             return False
         return "above_carina" not in details or (bool(measures) and all(20 <= size <= 70 for size in measures))
 
     def detail_applies(self, detail: str, finding: str) -> bool:
-        """Return whether a detail is a claim for a finding ("acute" is a claim for bones only).
-
-        Args:
-            detail: name of a detail.
-            finding: name of a finding.
-        """
+        """Return whether a detail is a claim for a finding ("acute" is a claim for bones only)."""
         scope = self.detail_scopes.get(detail)
         return scope is None or any(self.is_a(finding, general) for general in scope)
 
     def concerns(self, finding: str, structure: str) -> bool:
-        """Return whether a finding (or a structure of that name) is about `structure`.
-
-        Args:
-            finding: name of a finding or structure.
-            structure: name of a structure.
-        """
+        """Return whether a finding (or a structure of that name) is about `structure`."""
         wholes = self.structures[structure].wholes
         return any(finding == whole or finding in self.whole_findings[whole] for whole in wholes)
 
     def is_denied_by(self, absent: str, finding: str) -> bool:
-        """Return whether the absence of `absent` rules out `finding`.
-
-        Args:
-            absent: name of the absent finding.
-            finding: name of the finding in question.
-        """
+        """Return whether the absence of `absent` rules out `finding`."""
         if self.is_a(finding, absent):
             return True
         node = self.findings.get(absent)
         return node is not None and any(self.is_denied_by(denied, finding) for denied in node.denies)
 
     def denies_only_acute(self, absent: str) -> bool:
-        """Return whether the absence of a finding leaves room for old findings: "no acute osseous abnormality".
-
-        Args:
-            absent: name of the absent finding.
-        """
+        """Return whether the absence of a finding leaves room for old findings: "no acute osseous abnormality"."""
         node = self.findings.get(absent)
         return node is not None and "acute" in node.implied
 
     def is_excluded_by(self, present: str, finding: str) -> bool:
-        """Return whether the presence of `present` rules out `finding`.
-
-        Args:
-            present: name of the present finding.
-            finding: name of the finding in question.
-        """
+        """Return whether the presence of `present` rules out `finding`."""
         node = self.findings.get(present)
         return node is not None and any(self.is_a(finding, excluded) for excluded in node.excludes)
 
     def is_within(self, zone: str | None, whole: str | None) -> bool:
-        """Return whether a zone is another zone or a part of it.
-
-        Args:
-            zone: name of a zone; None if none is stated.
-            whole: name of a zone; None if none is stated.
-        """
+        """Return whether a zone is another zone or a part of it."""
         while zone is not None and zone != whole:
             zone = self.zone_wholes[zone]
         return zone == whole

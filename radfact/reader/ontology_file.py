@@ -139,14 +139,7 @@ class _File(_Node):
 
 
 def load_ontology(path: Path | str) -> Ontology:
-    """Read an ontology file.
-
-    Args:
-        path: a YAML file in the layout that the head of the packaged `ontology.yaml` explains.
-
-    Raises:
-        InputError: the file cannot be read or has a wrong field.
-    """
+    """Read an ontology file."""
     import yaml
 
     text = read_text(path)
@@ -307,11 +300,7 @@ def _named_entries(file: _File) -> Iterator[tuple[str, str, Sequence[str], str]]
 def _transitive_closure(
     parents: Mapping[str, Sequence[str]], path: Path | str, field: str
 ) -> dict[str, frozenset[str]]:
-    """Return each node with all nodes that can be reached from it, itself included.
-
-    Raises:
-        InputError: a cycle.
-    """
+    """Return each node with all nodes that can be reached from it, itself included."""
     try:
         order = list(TopologicalSorter(parents).static_order())
     except CycleError as error:

@@ -16,14 +16,6 @@ def read_polarity(sentence: str, ontology: Ontology | None = None) -> Polarity |
 
     A sentence is positive if it states a finding or a device, even an uncertain one or alongside a denial. It is
     negative if it contains only denials, statements of normality or resolved findings.
-
-    Args:
-        sentence: a sentence of a report, in English.
-        ontology: ontology to read the sentence with. Default: the packaged one.
-
-    Returns:
-        "positive" or "negative". None for a sentence without a known finding, and for one that only states a change of
-        a structure ("The heart is unchanged.").
     """
     ontology = ontology or default_ontology()
     facts = [fact for fact in parse_sentence(sentence, ontology).facts if fact.concept in ontology.findings]

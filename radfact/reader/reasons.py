@@ -15,12 +15,7 @@ _IMPLIED_CHANGES = frozenset({"changed", "not_decreased", "not_increased", "pers
 
 @lru_cache(maxsize=100_000)
 def describe_fact(fact: Fact, ontology: Ontology) -> str:
-    """Describe a fact in a radiologist's terms: "no new pleural effusion on the left (large or severe)".
-
-    Args:
-        fact: the fact.
-        ontology: ontology with the display names.
-    """
+    """Describe a fact in a radiologist's terms: "no new pleural effusion on the left (large or severe)"."""
     words = [] if fact.present or "resolved" in fact.change else ["no"]
     if fact.doubt > CERTAIN:
         words.append("possible")
@@ -38,44 +33,24 @@ def describe_fact(fact: Fact, ontology: Ontology) -> str:
 
 
 def describe_facts(facts: Iterable[Fact], ontology: Ontology) -> str:
-    """Describe several facts, without duplicates: "no fracture and no dislocation".
-
-    Args:
-        facts: at least one fact.
-        ontology: ontology with the display names.
-    """
+    """Describe several facts, without duplicates: "no fracture and no dislocation"."""
     return _join(list(dict.fromkeys(describe_fact(fact, ontology) for fact in facts)))
 
 
 def describe_changes(changes: frozenset[str], ontology: Ontology) -> list[str]:
-    """Return the names of changes over time, without those that a more specific change implies.
-
-    Args:
-        changes: ids of changes.
-        ontology: ontology with the display names.
-    """
+    """Return the names of changes over time, without those that a more specific change implies."""
     return [ontology.terms[change] for change in sorted(changes - _IMPLIED_CHANGES or changes)]
 
 
 def describe_degree(levels: frozenset[int], ontology: Ontology) -> str:
-    """Return the name of a degree: "small or mild", "minimal to moderate".
-
-    Args:
-        levels: severity levels, at least one.
-        ontology: ontology with the display names.
-    """
+    """Return the name of a degree: "small or mild", "minimal to moderate"."""
     degrees = sorted(ontology.degree_terms, key=len)
     ends = (next(degree for degree in degrees if level in degree) for level in (min(levels), max(levels)))
     return ontology.degree_terms.get(levels) or " to ".join(ontology.degree_terms[degree] for degree in ends)
 
 
 def describe_places(places: Sequence[Place], ontology: Ontology) -> str:
-    """Describe places: "on the left", "in the left lower and right upper zones".
-
-    Args:
-        places: at least one place.
-        ontology: ontology with the display names.
-    """
+    """Describe places: "on the left", "in the left lower and right upper zones"."""
     zones = [
         " ".join(filter(None, (side, ontology.terms[zone])))
         for side, zone in places
@@ -95,12 +70,7 @@ def describe_places(places: Sequence[Place], ontology: Ontology) -> str:
 
 
 def enumerate_terms(ids: Iterable[str], ontology: Ontology) -> str:
-    """List the names of entries of the ontology: "fracture and dislocation".
-
-    Args:
-        ids: at least one id.
-        ontology: ontology with the display names.
-    """
+    """List the names of entries of the ontology: "fracture and dislocation"."""
     return _join(sorted(ontology.terms[name] for name in ids))
 
 

@@ -116,12 +116,7 @@ def remove_connective(sentence: str) -> str:
 
 
 def remove_circumstance(sentence: str, reader: FactReader) -> str:
-    """Remove "Due to rotation," unless it names a finding other than low lung volumes.
-
-    Args:
-        sentence: a sentence of a report.
-        reader: reader of the findings.
-    """
+    """Remove "Due to rotation," unless it names a finding other than low lung volumes."""
     match = _CIRCUMSTANCE.match(sentence)
     if match is None or reader.named_findings(match[0]) - {"low_lung_volumes"}:
         return sentence
@@ -129,12 +124,7 @@ def remove_circumstance(sentence: str, reader: FactReader) -> str:
 
 
 def remove_heading(sentence: str, reader: FactReader) -> str:
-    """Remove "Lungs and pleura:" if the rest has the same findings without it; "Lungs: Clear" stays.
-
-    Args:
-        sentence: a sentence of a report.
-        reader: reader of the findings.
-    """
+    """Remove "Lungs and pleura:" if the rest has the same findings without it; "Lungs: Clear" stays."""
     match = _HEADING.match(sentence)
     if match is None or _REMARK_HEADING.match(sentence):
         return sentence
@@ -149,12 +139,7 @@ def remove_heading(sentence: str, reader: FactReader) -> str:
 
 
 def remove_interpretation(sentence: str, reader: FactReader) -> str:
-    """Remove "..., which may represent pneumonia" after the finding that it interprets, if no finding is lost.
-
-    Args:
-        sentence: a sentence of a report.
-        reader: reader of the findings.
-    """
+    """Remove "..., which may represent pneumonia" after the finding that it interprets, if no finding is lost."""
     for match in _INTERPRETATION.finditer(sentence):
         before, cut = sentence[: match.start()], match[0]
         unspecific = re.search(r"\b(?:likely|possibl[ey]|probabl[ey]|presum(?:ed|ably)|perhaps)\b", cut) is not None
@@ -196,12 +181,7 @@ def _keep_places(remainder: str, sentence: str, reader: FactReader) -> bool:
 
 
 def remove_recommendation(sentence: str, reader: FactReader) -> str:
-    """Remove "..., CT is recommended" after a finding.
-
-    Args:
-        sentence: a sentence of a report.
-        reader: reader of the findings.
-    """
+    """Remove "..., CT is recommended" after a finding."""
     match = _RECOMMENDATION.search(sentence)
     if match is None:
         return sentence
@@ -211,12 +191,7 @@ def remove_recommendation(sentence: str, reader: FactReader) -> str:
 
 
 def is_linked(sentence: str, reader: FactReader) -> bool:
-    """Return whether the sentence adds change, degree or size to the one before, as "This has increased." does.
-
-    Args:
-        sentence: a sentence of a report.
-        reader: reader of the findings.
-    """
+    """Return whether the sentence adds change, degree or size to the one before, as "This has increased." does."""
     if _LINK.match(sentence) is None or reader.named_findings(sentence) or _RECOMMENDATION.search(sentence):
         return False
     known = any(reader.is_modifier(word.lower) for word in split_words(sentence)[1:])
@@ -224,12 +199,7 @@ def is_linked(sentence: str, reader: FactReader) -> bool:
 
 
 def states_no_finding(sentence: str, reader: FactReader) -> bool:
-    """Return whether the sentence states nothing about the image (MAIRA-2, listing 1).
-
-    Args:
-        sentence: a sentence of a report.
-        reader: reader of the findings.
-    """
+    """Return whether the sentence states nothing about the image (MAIRA-2, listing 1)."""
     if all(_MARK.match(word) for word in sentence.split()) or _REMARK_HEADING.match(sentence):
         return True
     facts = reader.facts_in(sentence)
@@ -289,12 +259,7 @@ def _is_diagnosis(concept: str) -> bool:
 
 
 def removal_reason(sentence: str, reader: FactReader) -> str:
-    """Return the reason for removing a sentence.
-
-    Args:
-        sentence: a sentence that `states_no_finding`.
-        reader: reader of the findings.
-    """
+    """Return the reason for removing a sentence."""
     if heading := _REMARK_HEADING.match(sentence):
         word = heading[0].rstrip(": ").lower()
         return RECOMMENDATION if word.startswith("recommend") else COMPARISON if "compar" in word else TECHNIQUE

@@ -94,11 +94,7 @@ class Scope:
 
 
 def read_scope(tokens: Sequence[Token]) -> Scope:
-    """Find the tokens of a sentence that do not assert a finding, or only as possible.
-
-    Args:
-        tokens: tokens of the sentence.
-    """
+    """Find the tokens of a sentence that do not assert a finding, or only as possible."""
     text, owners = _join(tokens)
     uncertain = {i for span in _spans(_DOUBTS, text, owners, tokens) for i in span} | set(_questioned(tokens))
     for match in _SUSPECTED.finditer(text):

@@ -26,9 +26,6 @@ def segment_sentences(text: str) -> Iterator[str]:
 
     Abbreviations ("Dr.", "e.g.", "p.m."), decimals and de-identification marks end no sentence. A line break ends a
     sentence unless the line was only wrapped.
-
-    Args:
-        text: the findings section of a report.
     """
     # No search or slice grows with the text: the output of a model in a loop must take linear time.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

@@ -74,12 +74,7 @@ class Token:
 
 
 def tokenize(text: str, ontology: Ontology) -> list[Token]:
-    """Split `text` into the longest phrases of the lexicon, measures, punctuation and unknown words.
-
-    Args:
-        text: a phrase.
-        ontology: has the lexicon.
-    """
+    """Split `text` into the longest phrases of the lexicon, measures, punctuation and unknown words."""
     lemmas = _spell_out_sides(lemmatize(text), text)
     words = [word for word, _, _ in lemmas]
     measures = {match.start(): match for match in _MEASURE.finditer(text)} if _NUMBER.search(text) else {}

@@ -150,12 +150,7 @@ def is_plural(phrase: Sequence[str]) -> bool | None:
 
 
 def inflect_verb(verb: str, plural: bool | None) -> str:
-    """Return a verb in singular or plural; unknown verbs stay unchanged.
-
-    Args:
-        verb: a verb in either form.
-        plural: None leaves the verb unchanged.
-    """
+    """Return a verb in singular or plural; unknown verbs stay unchanged."""
     return verb if plural is None else (_PLURAL if plural else _SINGULAR).get(verb.lower(), verb)
 
 

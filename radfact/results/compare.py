@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError
-from radfact.results.finding_changes import FindingContrast, contrast_findings, read_outcomes
+from radfact.findings.contrasts import FindingContrast, contrast_findings
+from radfact.results.reader import read_outcomes
 from radfact.results.systems import Column, System, pooled_functions, read_system
 from radfact.statistics.bootstrap import Direction, Summary, summarize_counts
 from radfact.statistics.clusters import NO_CLUSTERS, Clusters, Resampling, resampling_of

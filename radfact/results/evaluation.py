@@ -13,11 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from radfact.findings.details import FINDING_COLUMNS, FindingTable, count_findings, finding_metrics, finding_rows
 from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
 from radfact.records import Pair, Pairs, Report, Sentence, narrative, narratives
-from radfact.results.findings import FINDING_COLUMNS, FindingTable, count_findings, finding_metrics, finding_rows
 from radfact.results.schema import RADFACT, RemovedRow, SentenceRow
 from radfact.statistics.bootstrap import Direction, Summary
 from radfact.statistics.clusters import Clusters, Resampling, clusters_of, resampling_of

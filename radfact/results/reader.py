@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice
+from radfact.findings.contrasts import Outcomes
+from radfact.findings.details import FindingOutcome, finding_metrics, read_details
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.outputs import finish_interrupted
 from radfact.records import digest, validate_model
-from radfact.results.schema import VERSION, RunFile, SampleRow, ScoresFile
+from radfact.results.schema import METRICS_FOLDER, VERSION, MetricCacheRow, RunFile, SampleRow, ScoresFile
 from radfact.statistics.bootstrap import Direction
 
 _RowT = TypeVar("_RowT", bound=SampleRow)
@@ -140,3 +142,22 @@ def read_digests(folder: Path | str) -> dict[str, str | None]:
         sides.setdefault(row.get("side"), []).append(str(row.get("text")))
     known = {key: digest(" ".join(sides["candidate"]), " ".join(sides["reference"])) for key, sides in texts.items()}
     return {key: known.get(key) for key in digests}
+
+
+def finding_metrics_of(scores: ScoresFile) -> list[str]:
+    """Return the metrics of a results folder that compare findings."""
+    return finding_metrics({name: metric.settings for name, metric in scores.metrics.items()})
+
+
+def read_outcomes(folder: Path, sample_ids: Collection[str]) -> Outcomes:
+    """Return what the candidates of a results folder make of each finding, by each metric that compares findings."""
+    wanted, outcomes = frozenset(sample_ids), dict[str, dict[str, dict[str, FindingOutcome]]]()
+    for metric in finding_metrics_of(read_scores(folder)):
+        outcomes[metric] = {}
+        path = folder / METRICS_FOLDER / f"{metric}.jsonl"
+        for line, values in read_jsonl(path):
+            row = validate_model(MetricCacheRow, values, file=path, line=line)
+            compared = read_details(row.details, file=path, line=line)
+            if compared is not None and row.sample_id in wanted:
+                outcomes[metric][row.sample_id] = compared.outcomes
+    return outcomes

@@ -11,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from radfact.findings.details import FINDING_COLUMNS, finding_rows
 from radfact.io.jsonl import create_folder, open_atomic, write_json, write_jsonl
 from radfact.io.outputs import RESULTS_FOLDER, lock_output, replace_files
 from radfact.results.evaluation import EvaluationResult, MetricRun, SampleScore
-from radfact.results.findings import FINDING_COLUMNS, finding_rows
 from radfact.results.metric_cache import PENDING, write_metric_files
 from radfact.results.schema import METRICS_FOLDER, RADFACT, VERSION, MetricRecord, ScoreRecord, ScoresFile
 

@@ -18,7 +18,7 @@ from radfact.llm import mock_client
 from radfact.pages.comparison_page import finding_table, write_comparison
 from radfact.pages.page import write_page
 from radfact.results.compare import compare
-from radfact.results.findings import iter_outcomes
+from radfact.results.reader import read_outcomes
 
 REFERENCES = {
     "side": "Left effusion. Cardiomegaly.",
@@ -165,7 +165,7 @@ def test_repeated_queries_of_a_model_leave_samples_without_findings(tmp_path: Pa
     assert [link["verdict"] for link in read["findings"]["findings_llm"]["links"]] == ["correct"]
     assert "findings" not in unread
     assert [study["details"]["findings_llm"]["failed_repeats"] for study in (read, unread)] == [0, 2]
-    assert list(dict(iter_outcomes(tmp_path, "findings_llm"))) == ["read"]
+    assert list(read_outcomes(tmp_path, {"read", "unread"})["findings_llm"]) == ["read"]
 
 
 def test_two_systems_are_compared_by_finding_on_common_samples(folder: Path, tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from radfact.findings.comparison import Verdict
-from radfact.results.findings import FindingOutcome, finding_metrics_of, iter_outcomes, severity
-from radfact.results.reader import read_scores
+from radfact.findings.details import FindingOutcome, severity
 
 Outcomes = Mapping[str, Mapping[str, Mapping[str, FindingOutcome]]]
 """Metric -> sample_id -> concept -> what the candidate makes of the finding."""
@@ -55,30 +53,8 @@ class FindingContrast:
         return len(self.improved) - len(self.worse)
 
 
-def read_outcomes(folder: Path, sample_ids: Collection[str]) -> Outcomes:
-    """Return what the candidates of a results folder make of each finding, by each metric that compares findings.
-
-    Args:
-        folder: results folder.
-        sample_ids: of the samples to read.
-
-    Raises:
-        InputError: a file is missing or does not match its schema.
-    """
-    wanted = frozenset(sample_ids)
-    return {
-        metric: {key: outcomes for key, outcomes in iter_outcomes(folder, metric) if key in wanted}
-        for metric in finding_metrics_of(read_scores(folder))
-    }
-
-
 def contrast_findings(baseline: Outcomes, system: Outcomes) -> list[FindingContrast]:
-    """Compare two systems by kind of finding; those with the largest net improvement come first.
-
-    Args:
-        baseline: of the first system.
-        system: of the other one.
-    """
+    """Compare two systems by kind of finding; those with the largest net improvement come first."""
     contrasts: dict[tuple[str, str], FindingContrast] = {}
     for metric in (name for name in baseline if name in system):
         for sample_id, first in baseline[metric].items():

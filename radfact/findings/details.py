@@ -1,21 +1,20 @@
-"""Findings in a results folder: those of each study in `metrics/NAME.jsonl`, and counts by finding over the set."""
+"""Compared findings as the details of a sample in a results folder, and counts by finding over the set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pydantic import NonNegativeInt, model_validator
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, model_validator
 
-from radfact.findings.comparison import ErrorKind, Verdict
-from radfact.findings.records import Tier
+from radfact.findings.comparison import FindingComparison, FindingError, FindingMatch, Verdict
 from radfact.findings.significance import TIERS
-from radfact.io.jsonl import read_jsonl
+from radfact.findings.wording import describe_finding
 from radfact.metrics.radfact.scores import PARTS
+from radfact.reader.ontology import Ontology
 from radfact.records import validate_model
-from radfact.results.schema import METRICS_FOLDER, MetricCacheRow, Row, ScoresFile
 
 _SEVERITY: Mapping[Verdict, int] = {
     "correct": 0,
@@ -26,7 +25,12 @@ _SEVERITY: Mapping[Verdict, int] = {
 }
 
 
-class ListedFinding(Row):
+class _Row(BaseModel):
+    # A results folder may come from a later version.
+    model_config = ConfigDict(extra="ignore")
+
+
+class ListedFinding(_Row):
     """A finding of a report.
 
     Attributes:
@@ -50,78 +54,28 @@ class ListedFinding(Row):
     attributes: tuple[str, ...] = ()
 
 
-class _Attribute(Row):
-    attribute: str
-    cost: float
-
-
-class _Match(Row):
-    candidate: tuple[NonNegativeInt, ...]
-    reference: tuple[NonNegativeInt, ...]
-    tier: Tier
-    reason: str
-    attributes: tuple[_Attribute, ...]
-
-
-class _Error(Row):
-    kind: ErrorKind
-    candidate: tuple[NonNegativeInt, ...]
-    reference: tuple[NonNegativeInt, ...]
-    tier: Tier
-    reason: str
-
-
-class FindingLink(NamedTuple):
-    """Findings of both reports that match, or a finding without a match and those that deny it.
-
-    Attributes:
-        verdict: on them.
-        tier: their clinical significance.
-        candidate: indices of the findings of the candidate.
-        reference: indices of the findings of the reference.
-        attributes: that differ.
-        reason: in words.
-    """
-
-    verdict: Verdict
-    tier: Tier
-    candidate: tuple[int, ...]
-    reference: tuple[int, ...]
-    attributes: tuple[str, ...]
-    reason: str
-
-
-class FindingDetails(Row):
+class FindingDetails(_Row):
     """Details of a metric of findings about one sample: the findings of both reports, and how they compare."""
 
     candidate: tuple[ListedFinding, ...]
     reference: tuple[ListedFinding, ...]
-    matches: tuple[_Match, ...]
-    errors: tuple[_Error, ...]
+    matches: tuple[FindingMatch, ...]
+    errors: tuple[FindingError, ...]
 
     @model_validator(mode="after")
     def _check_indices(self) -> FindingDetails:
         for side in PARTS:
             count = len(getattr(self, side))
             for link in (*self.matches, *self.errors):
-                if any(index >= count for index in getattr(link, side)):
+                if any(not 0 <= index < count for index in getattr(link, side)):
                     raise ValueError(f"expected indices of the {count} findings of the {side}")
         return self
 
     @property
-    def links(self) -> list[FindingLink]:
+    def links(self) -> list[FindingMatch | FindingError]:
         """Matches and errors without a match; errors come first, and then the most significant."""
-        links = []
-        for match in self.matches:
-            differing = tuple(item.attribute for item in match.attributes if item.cost > 0)
-            verdict: Verdict = "attribute_error" if differing else "correct"
-            links.append(FindingLink(verdict, match.tier, match.candidate, match.reference, differing, match.reason))
-        links += [
-            FindingLink(error.kind, error.tier, error.candidate, error.reference, (), error.reason)
-            for error in self.errors
-            if error.kind != "attribute_error"
-        ]
-        return sorted(links, key=lambda link: (link.verdict == "correct", TIERS.index(link.tier)))
+        unmatched = [error for error in self.errors if error.kind != "attribute_error"]
+        return sorted([*self.matches, *unmatched], key=lambda link: (link.verdict == "correct", TIERS.index(link.tier)))
 
     @property
     def outcomes(self) -> dict[str, FindingOutcome]:
@@ -141,19 +95,30 @@ class FindingDetails(Row):
         return outcomes
 
 
+def record_comparison(comparison: FindingComparison, ontology: Ontology) -> dict[str, Any]:
+    """Return a comparison as the JSON values that `read_details` reads; attributes that are not stated are excluded."""
+    record: dict[str, Any] = {}
+    for side in PARTS:
+        positive = {index for unit in comparison.units[side] for index in unit.indices}
+        judged = zip(comparison.findings[side], comparison.verdicts[side], strict=True)
+        record[side] = [
+            {
+                **finding.model_dump(mode="json", exclude_defaults=True, exclude={"tier"}),
+                "status": finding.status,
+                **asdict(verdict),
+                "name": ontology.terms.get(finding.concept, finding.concept),
+                "description": describe_finding(finding, ontology),
+                "is_positive": index in positive,
+            }
+            for index, (finding, verdict) in enumerate(judged)
+        ]
+    return {**record, "matches": list(map(asdict, comparison.matches)), "errors": list(map(asdict, comparison.errors))}
+
+
 def read_details(
     record: Mapping[str, Any], *, file: Path | None = None, line: int | None = None
 ) -> FindingDetails | None:
-    """Return the findings of a sample; None without scores, where the details have at most the counts of repeats.
-
-    Args:
-        record: details of a metric of findings.
-        file: for error messages.
-        line: for error messages.
-
-    Raises:
-        InputError: the record does not match the schema.
-    """
+    """Return the findings of a sample; None without scores, where the details have at most the counts of repeats."""
     is_compared = any(name in record for name in FindingDetails.model_fields)
     return validate_model(FindingDetails, record, file=file, line=line, field="details") if is_compared else None
 
@@ -185,11 +150,7 @@ def _worse(first: Verdict | None, second: Verdict) -> Verdict:
 
 
 def severity(verdict: Verdict | None) -> int:
-    """Return the order of verdicts; the finding is right at 0.
-
-    Args:
-        verdict: None if neither report states the finding.
-    """
+    """Return the order of verdicts; the finding is right at 0."""
     return 0 if verdict is None else _SEVERITY[verdict]
 
 
@@ -260,11 +221,7 @@ class FindingTable:
 
 
 def count_findings(details: Iterable[Mapping[str, Any]]) -> FindingTable:
-    """Return the counts by finding.
-
-    Args:
-        details: of a metric of findings, one record per sample.
-    """
+    """Return the counts by finding."""
     table = FindingTable()
     for record in details:
         if (compared := read_details(record)) is not None:
@@ -273,40 +230,10 @@ def count_findings(details: Iterable[Mapping[str, Any]]) -> FindingTable:
 
 
 def finding_rows(tables: Mapping[str, FindingTable]) -> list[tuple[str | int, ...]]:
-    """Return the rows of `findings.csv`.
-
-    Args:
-        tables: by metric.
-    """
+    """Return the rows of `findings.csv`."""
     return [(metric, concept, *astuple(counts)) for metric, table in tables.items() for concept, counts in table.rows]
 
 
 def finding_metrics(settings: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
-    """Return the metrics that compare findings.
-
-    Args:
-        settings: what each metric says of itself (`Metric.describe`), by name.
-    """
+    """Return the metrics that compare findings."""
     return [name for name, record in settings.items() if record and {"extractor", "significance"} <= record.keys()]
-
-
-def finding_metrics_of(scores: ScoresFile) -> list[str]:
-    """Return the metrics of a results folder that compare findings."""
-    return finding_metrics({name: metric.settings for name, metric in scores.metrics.items()})
-
-
-def iter_outcomes(folder: Path, metric: str) -> Iterator[tuple[str, dict[str, FindingOutcome]]]:
-    """Yield the samples that a metric of findings scored, each with what the candidate makes of its findings.
-
-    Args:
-        folder: results folder.
-        metric: from `finding_metrics_of`.
-
-    Raises:
-        InputError: the file is missing or does not match its schema.
-    """
-    path = folder / METRICS_FOLDER / f"{metric}.jsonl"
-    for line, values in read_jsonl(path):
-        row = validate_model(MetricCacheRow, values, file=path, line=line)
-        if (compared := read_details(row.details, file=path, line=line)) is not None:
-            yield row.sample_id, compared.outcomes
