@@ -30,11 +30,7 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
 
     A parameter annotated with an `Output` is locked while the command runs; all other paths are inputs. Unless the
     command resumes its output, `--overwrite` is added. Of the processes of a launcher, only rank 0 locks the output.
-
-    Args:
-        command: function that runs the command.
-        fixed: values of parameters that are no options of this command; for an option model, a `Subset` (`only`)
-            replaces that of the annotation.
+    `fixed` sets parameters that are no options of this command; a `Subset` replaces that of the annotation.
     """
     own = signature(command, eval_str=True).parameters.values()
     parameters: list[Parameter] = []
@@ -124,12 +120,7 @@ def _overwrite_option(panel: Any) -> Parameter:
 
 
 def _paths(value: Any, key: str = "") -> Iterator[Path]:
-    """Yield the files and folders among the values of options, which are text in NAME=FOLDER and similar.
-
-    Args:
-        value: of an option, or of several by name.
-        key: name of the option. A cache is read and written.
-    """
+    """Yield the files and folders among the values of options, which are text in NAME=FOLDER and similar."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _paths(item, name)

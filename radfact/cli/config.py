@@ -18,9 +18,6 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     Names are those of the flags or of the keyword arguments in Python, with dashes or underscores. A switch is true or
     false, a repeatable option a list, and one of KEY=VALUE a mapping. Options of other commands of the program are
     ignored, so that one file can serve several commands.
-
-    Raises:
-        InputError: an unknown name, or a value that does not fit, with file and field.
     """
     if path is None or context.resilient_parsing:
         return path

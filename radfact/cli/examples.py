@@ -23,7 +23,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "evaluate": (
         "radfact evaluate pairs.csv --metrics rouge_l,bleu_4,radfact --judge offline --out results/a",
         "radfact evaluate pairs.csv --metrics all --judge openai:MODEL --weights WEIGHTS",
-        "radfact evaluate pairs.csv --metrics fineradscore --judge openai:M --metric-arg fineradscore.examples=none",
+        "radfact evaluate pairs.csv --metrics fineradscore --judge openai:MODEL"
+        " --metric-arg fineradscore.examples=none",
     ),
     "compare": ("radfact compare results/base results/tuned results/other --out results/comparison",),
     "green-summary": ("radfact green-summary results/model",),

@@ -18,16 +18,7 @@ if TYPE_CHECKING:
 
 
 def read_reports(pairs: Path | None, options: InputOptions, draws: BootstrapOptions) -> Pairs:
-    """Read pairs, or a sample of them, as they are in the files, as narratives, or only if grounded.
-
-    Args:
-        pairs: file of pairs, if candidates and references are in one file.
-        options: candidates and references otherwise, and what happens to missing candidates and narratives.
-        draws: column of the clusters, and seed of the sample.
-
-    Raises:
-        InputError: files that do not fit together or cannot be read, no pairs, or a narrative where none is allowed.
-    """
+    """Read pairs, or a sample of them, as they are in the files, as narratives, or only if grounded."""
     from radfact.io.pairs import read_candidates_and_references, read_pairs
 
     candidates, references = options.candidates, options.references
@@ -53,10 +44,6 @@ def fill_page_options(options: PageOptions, pairs: Pairs) -> PageOptions:
 
     Images come from the references if these are a manifest. Candidates without a reference are shown apart unless
     another file of drafts is named.
-
-    Args:
-        options: as given.
-        pairs: the pairs that were read.
     """
     # A COCO file is neither a manifest nor a file of drafts.
     candidates, references = (
@@ -69,27 +56,14 @@ def fill_page_options(options: PageOptions, pairs: Pairs) -> PageOptions:
 
 
 def check_files(*paths: Path | None) -> None:
-    """Check that files exist.
-
-    Raises:
-        InputError: a file does not exist.
-    """
+    """Check that files exist."""
     for path in paths:
         if path is not None and not path.is_file():
             raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path)
 
 
 def check_images(manifest: Path, unscored: Path | None, read: Pairs) -> None:
-    """Check that a manifest has images for the page.
-
-    Args:
-        manifest: `--manifest`.
-        unscored: drafts without a reference, which are on the page too.
-        read: the pairs.
-
-    Raises:
-        InputError: the manifest has none of the studies, or a file cannot be read.
-    """
+    """Check that a manifest has images for the page."""
     from radfact.io.pairs import read_drafts
     from radfact.pages.page import check_manifest
 
@@ -98,14 +72,7 @@ def check_images(manifest: Path, unscored: Path | None, read: Pairs) -> None:
 
 
 def describe_difference(folder: Path, pairs: Pairs, selected: MetricSet, options: Mapping[str, Any]) -> str:
-    """Return how finished results in a folder differ from those of a coming run; empty if they do not, or if none.
-
-    Args:
-        folder: results folder.
-        pairs: input of the coming run.
-        selected: its metrics.
-        options: its options, by their names in `run.json`.
-    """
+    """Return how finished results in a folder differ from those of a coming run; empty if they do not, or if none."""
     from radfact.io.jsonl import dumps
     from radfact.results.reader import read_run
 
