@@ -116,3 +116,4 @@ def _evaluate(
 
 evaluate = with_options(_evaluate)
 score = with_options(_evaluate, metrics=only("compat", metrics=("radfact",)))
+score.__doc__ = SCORE_HELP

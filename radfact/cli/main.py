@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import typer
 
-from radfact.cli.compare import compare
-from radfact.cli.doctor import doctor
-from radfact.cli.evaluate import SCORE_HELP, evaluate, score
 from radfact.cli.examples import EXAMPLES
-from radfact.cli.export import export
-from radfact.cli.green_summary import green_summary
-from radfact.cli.judge_check import judge_check
-from radfact.cli.meta.app import app as meta
-from radfact.cli.metrics import metrics
-from radfact.cli.page import page
 from radfact.cli.program import Version, add_examples, run_command
-from radfact.cli.split import split
-from radfact.cli.view import view
-from radfact.cli.weights import app as weights
 
 HELP = """Score radiology reports, sentence by sentence, against reference reports (RadFact).
 
@@ -56,34 +47,93 @@ of all sentences with boxes or masks that are both entailed and in the right pla
   0 done; 1 the run failed; 2 wrong input or options;
   3 done, with samples excluded and listed"""
 
-app = typer.Typer(
-    help=HELP,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "score": (
+        "evaluate:score",
+        "Score candidates against references with RadFact, and write a results folder with an HTML page.",
+    ),
+    "evaluate": (
+        "evaluate:evaluate",
+        "Score candidates against references with many metrics, and write a results folder with an HTML page.",
+    ),
+    "metrics": (
+        "metrics:metrics",
+        "List all metrics with their scores, directions, sources, cost per report and requirements.",
+    ),
+    "weights": ("weights:app", "Download the weights that metrics need, and check them."),
+    "compare": (
+        "compare:compare",
+        "Compare results folders on their common samples, each score over the samples that both systems have scored.",
+    ),
+    "green-summary": (
+        "green_summary:green_summary",
+        "Summarize the GREEN assessments in a results folder: error-free reports and typical errors by category.",
+    ),
+    "page": ("page:page", "Regenerate the HTML page of a results folder."),
+    "view": (
+        "view:view",
+        "Browse runs (results folders) in a local web page, and compare two of them side by side.",
+    ),
+    "judge-check": ("judge_check:judge_check", "Evaluate a judge on labeled examples."),
+    "split": (
+        "split:split",
+        "Split narrative reports into sentences of one finding each, and list what was removed and why.",
+    ),
+    "export": (
+        "export:export",
+        "Export the scores in the format of the published command, or the reports in the format of ReXrank.",
+    ),
+    "meta": (
+        "meta.app:app",
+        "Meta-evaluation: agreement with experts, corrections, detection of injected errors, ReXamine-Global, "
+        "ensembles of judges.",
+    ),
+    "doctor": (
+        "doctor:doctor",
+        "Check the installation: packages, GPUs, judges, metrics, and which commands can run.",
+    ),
+}
+"""Module and object of each command, and the first line of its help."""
 
 
-@app.callback()
-def _common(version: Version = False) -> None:
-    del version
+def create_app(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
+    """Create the app, in which only the commands of these names are imported; the others have one line of help."""
+    app = typer.Typer(
+        help=HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+
+    @app.callback()
+    def _common(version: Version = False) -> None:
+        del version
+
+    for name, (place, summary) in _COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        command: Any = None
+        if name in names:
+            command = getattr(importlib.import_module(f"radfact.cli.{module}"), attribute)
+        if attribute == "app":
+            app.add_typer(command or typer.Typer(help=summary), name=name)
+        else:
+            app.command(name, help=None if command else summary)(command or _common)
+    add_examples(app, EXAMPLES)
+    return app
 
 
-app.command("score", help=SCORE_HELP)(score)
-app.command("evaluate")(evaluate)
-app.command()(metrics)
-app.add_typer(weights, name="weights")
-app.command()(compare)
-app.command("green-summary")(green_summary)
-app.command()(page)
-app.command()(view)
-app.command("judge-check")(judge_check)
-app.command()(split)
-app.command()(export)
-app.add_typer(meta, name="meta")
-app.command()(doctor)
-add_examples(app, EXAMPLES)
+def main() -> None:
+    """Run the command."""
+    words = sys.argv[1:]
+    # A file of options may have those of all commands.
+    needs_all = any(word.startswith("--config") for word in words)
+    names = {word for word in words if not word.startswith("-")}
+    run_command(create_app(_COMMANDS if needs_all else names), "radfact")
 
-main = partial(run_command, app, "radfact")
-"""Runs the command."""
+
+def __getattr__(name: str) -> typer.Typer:
+    if name != "app":
+        raise AttributeError(f"module 'radfact.cli.main' has no attribute {name!r}")
+    globals()["app"] = app = create_app()
+    return app
