@@ -42,3 +42,19 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_public_names_are_sorted_and_unique() -> None:
     assert radfact.__all__ == sorted(set(radfact.__all__))
+
+
+def test_the_list_of_commands_agrees_with_their_help() -> None:
+    """Only the command that runs is imported; the list has the first lines of the others."""
+    from typer.main import get_command
+
+    from radfact.cli.main import create_app
+
+    listed, imported = (
+        {name: command.get_short_help_str(1000) for name, command in get_command(app).commands.items()}  # type: ignore[attr-defined]
+        for app in (create_app([]), create_app())
+    )
+    assert {name: text.split(". ")[0].rstrip(".") for name, text in imported.items()} == {
+        name: text.split(". ")[0].rstrip(".") for name, text in listed.items()
+    }
+    assert loaded_by("import radfact.cli.main") & {"numpy", "pydantic", "yaml"} == set()
