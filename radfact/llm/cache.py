@@ -6,12 +6,17 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import create_folder, open_private
@@ -38,12 +43,8 @@ def response_key(
 ) -> str:
     """Return the SHA-256 of everything that changes a response: conversation, schema, identity and repeat.
 
-    Args:
-        identity: the model and its parameters as canonical JSON.
-        prefix: beginning of the conversation; where it ends does not change the key.
-        messages: rest of the conversation.
-        schema: JSON schema of the response.
-        repeat: index of the repeat; 0 does not change the key.
+    `identity` is the model and its parameters as canonical JSON. Where the prefix ends does not change the key, and
+    neither does the repeat 0.
     """
     digest = prefix.begin_hash()
     digest.update(messages_json(messages))
@@ -82,16 +83,12 @@ class ResponseCache:
         except (OSError, sqlite3.Error) as error:
             # A busy file is valid and must not be removed.
             hint = "try again or use another folder" if _is_busy(error) else "use another folder or remove it"
-            raise InputError(
-                f"expected a response cache ({error}); {hint}", code=ErrorCode.FILE_UNREADABLE, file=self.path
-            ) from None
+            message = f"expected a response cache ({error}); {hint}"
+            raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=self.path) from None
         if layout != LAYOUT:
             self.close()
-            raise InputError(
-                f"expected responses in layout {LAYOUT}, found {layout}; use another folder or remove it",
-                code=ErrorCode.UNSUPPORTED_VERSION,
-                file=self.path,
-            )
+            message = f"expected responses in layout {LAYOUT}, found {layout}; use another folder or remove it"
+            raise InputError(message, code=ErrorCode.UNSUPPORTED_VERSION, file=self.path)
 
     def _connect(self) -> sqlite3.Connection:
         # Used by the threads of the event loop and of the commits. Without implicit transactions, each statement
@@ -99,8 +96,17 @@ class ResponseCache:
         return sqlite3.connect(self.path, check_same_thread=False, timeout=_LOCK_SECONDS, isolation_level=None)
 
     def _initialize(self) -> int:
-        """Prepare the file for durable writing and return its layout."""
-        self._enable_write_ahead_log()
+        """Prepare the file for durable writing, with reads that do not wait for writes, and return its layout."""
+        deadline = time.monotonic() + _LOCK_SECONDS
+        # SQLite itself does not wait here, since several connections would wait for each other forever; each retries.
+        while True:
+            try:
+                self._writer.execute("PRAGMA journal_mode=WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.0, _MAX_PAUSE))
         self._writer.execute("PRAGMA synchronous=FULL")
         with self._writer:
             self._writer.execute("BEGIN IMMEDIATE")
@@ -108,22 +114,6 @@ class ResponseCache:
                 self._writer.execute(_TABLE)
                 self._writer.execute(f"PRAGMA user_version={LAYOUT}")
         return int(self._writer.execute("PRAGMA user_version").fetchone()[0])
-
-    def _enable_write_ahead_log(self) -> None:
-        """Switch to write-ahead logging, so that reads do not wait for writes.
-
-        SQLite itself does not wait here, since several connections would wait for each other forever; each retries.
-        """
-        deadline = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                self._writer.execute("PRAGMA journal_mode=WAL")
-            except sqlite3.OperationalError as error:
-                if not _is_busy(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(random.uniform(0.0, _MAX_PAUSE))
-            else:
-                return
 
     def get(self, key: str) -> CachedResponse | None:
         """Return the response under `key`, if any.
@@ -154,10 +144,8 @@ class ResponseCache:
                 values = [value for row in chunk for value in row]
                 self._writer.execute(f"INSERT OR IGNORE INTO answers VALUES {places}", values)
         except sqlite3.Error as error:
-            raise RunError(
-                f"{self.path}: cannot write responses ({error}); earlier responses are safe",
-                code=ErrorCode.WRITE_FAILED,
-            ) from None
+            message = f"{self.path}: cannot write responses ({error}); earlier responses are safe"
+            raise RunError(message, code=ErrorCode.WRITE_FAILED) from None
 
     def merge(self, other: ResponseCache) -> None:
         """Add all responses of another cache that are missing here."""
@@ -187,15 +175,7 @@ class GroupCommit:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="radfact-answers")
 
     async def put(self, key: str, response: CachedResponse) -> None:
-        """Store a response; it is on disk when this returns, even if the caller is canceled.
-
-        Args:
-            key: of the request.
-            response: to store.
-
-        Raises:
-            RunError: the response cannot be written.
-        """
+        """Store a response; it is on disk when this returns, even if the caller is canceled."""
         self._rows.append((key, response))
         if self._next is None:
             self._next = asyncio.create_task(self._commit(self._running))
@@ -218,3 +198,51 @@ class GroupCommit:
         await self.settle()
         self._thread.shutdown()
         self.cache.close()
+
+
+@contextmanager
+def worker_caches(cache: Path) -> Iterator[Path]:
+    """Yield a folder for the caches of one run's workers, and merge them into the main cache when the run ends.
+
+    Each worker has its own cache in the folder `workers` of the main cache, because SQLite files cannot be shared
+    between machines. Caches that a killed run left behind are merged first; those of a running run stay. A run is
+    running as long as its process holds a lock, which the system releases when the process dies. This is certain on one
+    machine, and on several if the file system shares its locks (NFS 4, or Lustre mounted with flock). Without locks,
+    all other runs count as running.
+    """
+    folder = cache / "workers"
+    create_folder(folder)
+    for previous in sorted(path for path in folder.iterdir() if path.is_dir()):
+        with _try_lock(previous) as is_locked:
+            if is_locked:
+                _merge_caches(cache, previous)
+    own = folder / uuid.uuid4().hex
+    with _try_lock(own):
+        # Locked first: a folder without a lock belongs to a dead run.
+        create_folder(own)
+        try:
+            yield own
+        finally:
+            _merge_caches(cache, own)
+
+
+@contextmanager
+def _try_lock(folder: Path) -> Iterator[bool]:
+    """Yield whether the lock of a run's folder could be acquired; its file is removed together with the folder."""
+    path = folder.with_name(f"{folder.name}.lock")
+    lock = FileLock(path, blocking=False)
+    with suppress(Timeout, OSError):
+        lock.acquire()
+    try:
+        yield lock.is_locked
+    finally:
+        if not folder.exists():
+            path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _merge_caches(cache: Path, folder: Path) -> None:
+    for path in sorted(folder.rglob(ResponseCache.FILE)):
+        with closing(ResponseCache(cache)) as main, closing(ResponseCache(path.parent)) as worker:
+            main.merge(worker)
+    shutil.rmtree(folder, ignore_errors=True)

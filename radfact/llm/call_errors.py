@@ -18,7 +18,6 @@ refused: this request is refused; stopped: every request is refused."""
 MAX_ATTEMPTS: Mapping[CallErrorKind, int] = {"unreachable": 24, "busy": 24, "broken": 8, "slow": 3}
 """Maximum attempts of one call by kind of error. With the backoff of `client.py` (full jitter up to a minute), 24
 attempts take about nine minutes, enough for a server to restart."""
-
 MAX_WAIT = 300.0
 """Upper bound in seconds on the Retry-After of a server."""
 
@@ -31,26 +30,16 @@ _STOPPED = {
     405: "this address accepts no chat requests; check the base URL (it mostly ends in /v1)",
     407: "the proxy requires a user name and password",
 }
-_NO_QUOTA = "insufficient_quota"
 _UNSUPPORTED = ("unsupported_value", "unsupported_parameter")
 _LIMIT, _LIMIT_ELSEWHERE = "max_tokens", "max_completion_tokens"
 # A name in quotes; a name before a colon is quoted from the request itself.
 _QUOTED = re.compile(r"""(?P<mark>['"`])(?P<name>\w+)(?P=mark)(?!\s*:)""")
 _PAGE = re.compile(r"\s*(?:<(?:!--.*?--|\?xml.*?\?)>\s*)*<(?:!doctype\s+)?html\b", re.IGNORECASE | re.DOTALL)
-_WITHHELD = frozenset(
-    {
-        "blocklist",
-        "content_filter",
-        "content_filtered",
-        "guardrail_intervened",
-        "prohibited_content",
-        "recitation",
-        "refusal",
-        "safety",
-        "spii",
-    }
+_WITHHELD = re.compile(
+    "blocklist|content_filter(ed)?|guardrail_intervened|prohibited_content|recitation|refusal|safety|spii",
+    re.IGNORECASE,
 )
-"""Finish reasons, in lower case, of responses that a provider's filter ended."""
+"""Finish reasons of responses that a provider's filter ended."""
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _WINDOW = 3
@@ -80,20 +69,19 @@ class CallError(Exception):
         self.kind, self.reason, self.server_message, self.retry_after = kind, reason, server_message, retry_after
 
 
-def status_error(status: int, server_message: str = "", wait: str | None = None) -> CallError:
-    """Return the error of an HTTP status.
+def option_error(message: str, field: str, code: ErrorCode = ErrorCode.INVALID_OPTION) -> InputError:
+    """Return the error of an option of a judge, splitter or model."""
+    return InputError(message, code=code, field=field)
 
-    Args:
-        status: the status, 300 or above.
-        server_message: message in the body.
-        wait: value of the header Retry-After.
-    """
+
+def status_error(status: int, server_message: str = "", wait: str | None = None) -> CallError:
+    """Return the error of an HTTP status of 300 or above; `wait` is the header Retry-After."""
     reason = f"HTTP {status}"
-    if status == 429 and _NO_QUOTA in server_message:
+    if status == 429 and "insufficient_quota" in server_message:
         return CallError("stopped", f"the account has no quota left ({reason})")
     if status in _STOPPED:
         return CallError("stopped", f"{_STOPPED[status]} ({reason})")
-    if 300 <= status < 400:
+    if status < 400:
         return CallError("stopped", f"the server is at another address than the base URL ({reason})")
     if status in _BUSY or status >= 500:
         kind: CallErrorKind = "busy" if status in _BUSY else "broken"
@@ -101,28 +89,17 @@ def status_error(status: int, server_message: str = "", wait: str | None = None)
     return CallError("refused", reason, server_message=server_message)
 
 
-def page_error() -> CallError:
-    """Return the error of a web page instead of a response: a retry would not help."""
+def page_error(text: str) -> CallError | None:
+    """Return the error of a web page instead of a response, which no retry would change; None for other texts."""
+    if not _PAGE.match(text):
+        return None
     return CallError("stopped", "this address answers with a web page; check the base URL (it mostly ends in /v1)")
 
 
-def is_page(text: str) -> bool:
-    """Return whether a text is a web page."""
-    return _PAGE.match(text) is not None
-
-
 def check_withheld(finish_reasons: Iterable[object], refusal: object) -> None:
-    """Check that neither the provider nor the model withheld the response: a repair request would not help.
-
-    Args:
-        finish_reasons: why the response ended, by the provider.
-        refusal: the model's refusal message instead of a response, if any.
-
-    Raises:
-        CallError: the response was withheld.
-    """
+    """Raise CallError if the provider's filter or the model withheld the response: a repair would not help."""
     for finish_reason in finish_reasons:
-        if str(finish_reason).lower() in _WITHHELD:
+        if _WITHHELD.fullmatch(str(finish_reason)):
             raise CallError("refused", f"the provider's filter withholds the answer ({finish_reason})")
     if refusal:
         raise CallError("refused", "the model refuses to answer", server_message=str(refusal))
@@ -131,10 +108,8 @@ def check_withheld(finish_reasons: Iterable[object], refusal: object) -> None:
 def option_without_parameter(server_message: str, parameters: Mapping[str, Any]) -> str:
     """Return the option that omits a parameter which the server refuses in every request; empty if there is none.
 
-    Args:
-        server_message: the refusal, with the name of the parameter in quotes. A limit of tokens may be too high for
-            one request only, so the message must call it unsupported.
-        parameters: parameters of the request.
+    The refusal has the name of the parameter in quotes. A limit of tokens may be too high for one request only, so the
+    message must call it unsupported.
     """
     quoted = {match["name"] for match in _QUOTED.finditer(server_message)}
     unsupported = any(word in server_message for word in _UNSUPPORTED)
@@ -172,18 +147,10 @@ def retry_after(value: str | None) -> float | None:
 
 
 def check_key(name: str, key: str) -> None:
-    """Check that a key can be sent in a header.
-
-    Args:
-        name: environment variable of the key.
-        key: its value, which the error does not quote.
-
-    Raises:
-        InputError: the key has a line break, another control character, or a letter that is not ASCII.
-    """
+    """Refuse a key of the environment variable `name` that cannot be sent in a header, without quoting it."""
     if not (key.isascii() and key.isprintable()):
         message = "expected one line of ASCII letters, digits and signs, found other characters; set the key again"
-        raise InputError(message, code=ErrorCode.INVALID_OPTION, field=name)
+        raise option_error(message, name)
 
 
 def redact(text: str) -> str:
@@ -197,10 +164,8 @@ def redact(text: str) -> str:
 def safe_message(server_message: str, contents: Iterable[str] = ()) -> str:
     """Return a server's message as one short line without keys; empty if it repeats the conversation.
 
-    Args:
-        server_message: the message.
-        contents: texts that were sent. Reports are patient data and prompts are long, so a message that repeats three
-            consecutive words of them is not shown.
+    Reports are patient data and prompts are long, so a message that repeats three consecutive words of `contents` is
+    not shown.
     """
     line = " ".join(redact(server_message).split())[:_SHOWN]
     windows = _windows(line)
@@ -215,12 +180,7 @@ def without_quotes(problem: str) -> str:
 
 
 def excerpt(response: str, private: Iterable[str]) -> str:
-    """Return the beginning of a response in one line, without keys and without any word of private texts.
-
-    Args:
-        response: of a model, which may repeat a report.
-        private: reports, and other texts of patients.
-    """
+    """Return the beginning of a response in one line, without keys and without any word of the private texts."""
     words = {word.casefold() for text in private for word in _LETTERS.findall(text)}
     line = " ".join(redact(response).split())
     line = _LETTERS.sub(lambda word: _MASK if word[0].casefold() in words else word[0], line)

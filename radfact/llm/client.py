@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -12,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from radfact.errors import ErrorCode, Failure, InputError, RunError
@@ -31,13 +33,12 @@ from radfact.llm.protocol import CachedResponse, ChatBackend, ChatRequest, Incom
 from radfact.llm.repeat import current_repeat
 from radfact.progress import ServerActivity
 
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
-
 T = TypeVar("T")
 
 FIRST_CONNECTION_SECONDS = 5.0
 """Seconds to wait for a server that was never reached: the address is more often wrong than the server late."""
+MAX_BACKOFF = 60.0
+"""Upper bound in seconds on the random part of a wait, which doubles with each attempt."""
 
 # A refusal costs nothing and depends on the request, so the limit exceeds the requests of any one report.
 # A request that failed for another reason was retried for minutes.
@@ -48,10 +49,12 @@ MAX_INVALID = 10
 """Invalid responses, without any valid one, after which the run stops."""
 
 _CLOSING_SECONDS = 5.0
+_THREAD = "radfact-llm"
 _INHERITED: list[tuple[ChatBackend, GroupCommit | None]] = []
 """References to the parent's clients in a forked process: garbage collection would close their connections."""
 # A parser may quote the response, which can be long.
 _MAX_PROBLEM_CHARACTERS = 300
+_REPAIR_REQUEST = "That answer cannot be used: {}. Answer again, in the same layout as before and with nothing else."
 
 
 @dataclass(slots=True)
@@ -129,7 +132,9 @@ class ChatClient:
         self._reached = self._responded = self._schema_refused = self._has_valid = False
         self._invalid, self._first_problem = 0, ""
         self._failed: dict[CallErrorKind, tuple[int, str]] = {}
-        self._activity = ServerActivity(_server_name(self.identity))
+        # The host of a server, or the name of a model without an address.
+        host = urlsplit(str(self.identity.get("base_url") or "")).netloc
+        self._activity = ServerActivity(host or str(self.identity.get("model", "the model")))
         self._closer = weakref.finalize(self, _close, backend, self._disk, os.getpid())
 
     def complete_all(self, requests: Sequence[ChatRequest[T]]) -> list[T | Failure]:
@@ -142,7 +147,7 @@ class ChatClient:
                 responses are all invalid; completed responses are in the cache.
         """
         # An event loop in its own thread works inside a notebook's loop, and connections live across calls.
-        future = asyncio.run_coroutine_threadsafe(self._complete_all(requests), _event_loop())
+        future = asyncio.run_coroutine_threadsafe(self._complete_all(requests), _event_loop(os.getpid()))
         try:
             return future.result()
         except BaseException:
@@ -224,7 +229,7 @@ class ChatClient:
                 self.usage_counter.repairs += turn > 0
                 return value
             # Some chat templates refuse an empty turn, and most require the roles to alternate.
-            messages = (*messages, ("assistant", text.strip() or "..."), ("user", _repair_request(problem)))
+            messages = (*messages, ("assistant", text.strip() or "..."), ("user", _REPAIR_REQUEST.format(problem)))
         shown = excerpt(text, request.private_texts)
         problem = redact(without_quotes(problem)) + (f"; the response: {shown}" if shown else "")
         self._invalid += 1
@@ -267,83 +272,60 @@ class ChatClient:
 
     async def _call(self, request: ChatRequest[T], messages: tuple[Message, ...]) -> CachedResponse | Failure:
         """Call the model, with retries."""
-        from tenacity import AsyncRetrying, retry_if_exception
-
         errors: Counter[CallErrorKind] = Counter()
-
-        async def attempt() -> CachedResponse:
+        started, waited = time.monotonic(), 0.0
+        while True:
             try:
                 with self._activity.calling():
                     response = await self.backend.complete(request.prefix, messages, request.schema)
-            except CallError as error:
+            except (CallError, InputError) as error:
+                is_refused = isinstance(error, InputError) or error.kind == "refused"
+                if is_refused and request.schema is not None and not request.schema_required:
+                    return _SCHEMA_REFUSED
+                if isinstance(error, InputError):
+                    raise
                 errors[error.kind] += 1
                 self._reached = self._reached or error.kind != "unreachable"
-                raise
-            self._reached = True
-            self._activity.respond()
-            # JSON can hold half a surrogate pair, which cannot be written to disk.
-            text = response.text.encode(errors="replace").decode()
-            return replace(response, text=text)
+                if self._is_last_attempt(error.kind, errors[error.kind], max(waited, time.monotonic() - started)):
+                    return self._give_up(error, request, messages)
+                # The random part is always added: a server may request 0 seconds or a time in the past, and calls that
+                # all wait the same time would all return at once.
+                backoff = random.uniform(0.0, min(2.0 ** (errors.total() - 1), MAX_BACKOFF))
+                seconds = (error.retry_after or 0.0) + backoff
+                self.usage_counter.retries += 1
+                self._activity.wait(error.reason, seconds)
+                waited += seconds
+                await self.sleep(seconds)
+            else:
+                self._reached = self._responded = True
+                self._activity.respond()
+                # JSON can hold half a surrogate pair, which cannot be written to disk.
+                text = response.text.encode(errors="replace").decode()
+                return response if text == response.text else replace(response, text=text)
 
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, CallError) and error.kind in self.attempts),
-            stop=lambda state: self._is_last_attempt(state, errors),
-            wait=_seconds_to_wait,
-            sleep=self.sleep,
-            before_sleep=self._count_retry,
-            reraise=True,
-        )
-        try:
-            response: CachedResponse = await retrying(attempt)
-        except (CallError, InputError) as error:
-            is_refused = isinstance(error, InputError) or error.kind == "refused"
-            if is_refused and request.schema is not None and not request.schema_required:
-                return _SCHEMA_REFUSED
-            if isinstance(error, InputError):
-                raise
-            return self._give_up(error, request, messages)
-        self._responded = True
-        return response
-
-    def _is_last_attempt(self, state: RetryCallState, errors: Mapping[CallErrorKind, int]) -> bool:
-        error = state.outcome.exception() if state.outcome else None
-        if not isinstance(error, CallError):
-            return True
-        if error.kind == "unreachable" and not self._reached:
-            waited = max(state.idle_for, state.seconds_since_start or 0.0)
-            return waited >= FIRST_CONNECTION_SECONDS
-        return errors[error.kind] >= self.attempts[error.kind]
-
-    def _count_retry(self, state: RetryCallState) -> None:
-        self.usage_counter.retries += 1
-        error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, CallError) and state.next_action is not None:
-            self._activity.wait(error.reason, state.next_action.sleep)
+    def _is_last_attempt(self, kind: CallErrorKind, attempts: int, seconds: float) -> bool:
+        """Return whether a call that has taken some seconds is not repeated after an error."""
+        if kind == "unreachable" and not self._reached:
+            return seconds >= FIRST_CONNECTION_SECONDS
+        return attempts >= self.attempts.get(kind, 1)
 
     def _give_up(self, error: CallError, request: ChatRequest[T], messages: tuple[Message, ...]) -> Failure:
-        """Return the failure of a request.
-
-        Raises:
-            RunError: the error concerns every request.
-        """
+        """Return the failure of a request; raise RunError if the error concerns every request."""
         name = self.identity.get("model", "the model")
         if error.kind == "unreachable":
             base_url = self.identity.get("base_url")
             address = "" if base_url is None else f" at {base_url}"
-            raise RunError(
-                f"{name}: cannot reach the server{address}; completed responses are cached",
-                code=ErrorCode.SERVER_UNAVAILABLE,
-            ) from None
+            message = f"{name}: cannot reach the server{address}; completed responses are cached"
+            raise RunError(message, code=ErrorCode.SERVER_UNAVAILABLE) from None
         message = safe_message(error.server_message, (text for _, text in (*request.prefix.messages, *messages)))
         reason = f"{name}: {error.reason}" + (f" ({message})" if message else "")
-        if error.kind == "stopped":
-            raise RunError(reason, code=ErrorCode.JUDGE_FAILED) from None
         # After one response the model is known to accept the parameters of every request.
         parameters = {} if self._responded else self.identity.get("parameters", {})
         if error.kind == "refused" and (option := option_without_parameter(error.server_message, parameters)):
-            raise RunError(
-                f"{reason}; omit it with {option} (of a splitter: --splitter-arg)", code=ErrorCode.JUDGE_FAILED
-            ) from None
+            message = f"{reason}; omit it with {option} (of a splitter: --splitter-arg)"
+            raise RunError(message, code=ErrorCode.JUDGE_FAILED) from None
+        if error.kind == "stopped":
+            raise RunError(reason, code=ErrorCode.JUDGE_FAILED) from None
         if error.kind in self.attempts:
             reason += f", {self.attempts[error.kind]} times"
         self._failed[error.kind] = (self._failed.get(error.kind, (0, ""))[0] + 1, reason)
@@ -391,37 +373,11 @@ def _parse(response: CachedResponse, parse: Callable[[str], T]) -> T:
     raise ValueError("it was cut off at the limit of tokens; keep it short")
 
 
-def _repair_request(problem: str) -> str:
-    return f"That answer cannot be used: {problem}. Answer again, in the same layout as before and with nothing else."
-
-
-def _seconds_to_wait(state: RetryCallState) -> float:
-    """Return the seconds before the next attempt: what the server requests plus random exponential backoff up to 60.
-
-    The random part is always added: a server may request 0 seconds or a time in the past, and calls that all wait the
-    same time would all return at once.
-    """
-    from tenacity import wait_random_exponential
-
-    error = state.outcome.exception() if state.outcome else None
-    requested = (error.retry_after or 0.0) if isinstance(error, CallError) else 0.0
-    return requested + float(wait_random_exponential(multiplier=1, max=60)(state))
-
-
-def _server_name(identity: Mapping[str, Any]) -> str:
-    """Return the host of a server, or the name of a model without an address."""
-    return urlsplit(str(identity.get("base_url") or "")).netloc or str(identity.get("model", "the model"))
-
-
-def _event_loop() -> asyncio.AbstractEventLoop:
-    return _loop_of(os.getpid())
-
-
 @cache
-def _loop_of(_process: int) -> asyncio.AbstractEventLoop:
+def _event_loop(_process: int) -> asyncio.AbstractEventLoop:
     """Return the event loop of a process: a forked process inherits the loop but not the thread that runs it."""
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="radfact-llm", daemon=True).start()
+    threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True).start()
     return loop
 
 
@@ -437,16 +393,9 @@ def _close(backend: ChatBackend, disk: GroupCommit | None, process: int) -> None
         if disk is not None:
             await disk.close()
 
-    loop = _event_loop()
+    loop = _event_loop(process)
     closing = asyncio.run_coroutine_threadsafe(close(), loop)
     # Garbage collection can run in the thread of the loop, which cannot wait for itself.
-    if _running_loop() is not loop:
+    if threading.current_thread().name != _THREAD:
         with suppress(TimeoutError):
             closing.result(_CLOSING_SECONDS)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from radfact.errors import ErrorCode, InputError
 from radfact.llm.call_errors import (
     CallError,
     check_key,
     check_withheld,
     error_message,
-    is_page,
+    option_error,
     page_error,
     status_error,
 )
@@ -33,30 +32,21 @@ _RESERVED = ("model", "messages", "n", "stream", "response_format", "max_retries
 
 
 class HttpBackend:
-    """The user's own server, called with aiohttp; the prefix of the conversations is serialized once."""
+    """The user's own server, called with aiohttp; the prefix of the conversations is serialized once.
+
+    The key is OPENAI_API_KEY of the environment, if set; proxies come from the environment as well. Fields of the
+    parameter `extra_body` are fields of the request.
+    """
 
     def __init__(self, model: str, base_url: str, parameters: Mapping[str, Any], *, timeout: float = 600.0) -> None:
-        """Prepare the requests.
-
-        The key is OPENAI_API_KEY of the environment, if set; proxies come from the environment as well.
-
-        Args:
-            model: name of the model at the server.
-            base_url: address of the server, as in http://HOST:PORT/v1.
-            parameters: fields of the request (temperature, max_tokens, ...); those in `extra_body` are fields too.
-            timeout: seconds for one request and its response.
-
-        Raises:
-            InputError: an invalid address, or a parameter that the client sets itself.
-        """
         self._url = f"{_checked_address(base_url)}/chat/completions"
         fields = {**parameters, **(parameters.get("extra_body") or {})}
         fields.pop("extra_body", None)
         for name, value in fields.items():
             if name in _RESERVED:
-                raise _invalid_option("expected no such parameter: the client sets it", f"judge_args.{name}")
+                raise option_error("expected no such parameter: the client sets it", f"judge_args.{name}")
             if not _is_json(value):
-                raise _invalid_option(f"expected a JSON value, found '{value}'", f"judge_args.{name}")
+                raise option_error(f"expected a JSON value, found '{value}'", f"judge_args.{name}")
         tail = json.dumps({"model": model, "stream": False, **fields})
         self._head, self._tail = b'{"messages":[', b"]," + tail[1:].encode()
         # A body that is not compressed cannot be larger than what is received.
@@ -64,17 +54,11 @@ class HttpBackend:
         if key := os.environ.get("OPENAI_API_KEY", "").strip():
             check_key("OPENAI_API_KEY", key)
             self._headers["Authorization"] = f"Bearer {key}"
-        self._proxy = _proxy(base_url)
+        # Looked up once instead of for every request.
+        address = urlsplit(base_url)
+        self._proxy = None if proxy_bypass(address.netloc) else getproxies().get(address.scheme)
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
-
-    def body(self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None) -> bytes:
-        """Return the JSON body of a request. See `ChatBackend`."""
-        tail = self._tail
-        if schema is not None:
-            form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}
-            tail = tail[:-1] + b',"response_format":' + json.dumps(form).encode() + b"}"
-        return b"".join((self._head, prefix.json, messages_json(messages), tail))
 
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
@@ -83,7 +67,7 @@ class HttpBackend:
         import aiohttp
 
         session = self._session or self._open()
-        body = self.body(prefix, messages, schema)
+        body = b"".join((self._head, prefix.json, messages_json(messages), self._tail_with(schema)))
         try:
             async with session.post(
                 self._url, data=body, headers=self._headers, proxy=self._proxy, allow_redirects=False
@@ -100,6 +84,12 @@ class HttpBackend:
         except (aiohttp.ClientError, OSError):
             raise CallError("broken", "the connection broke off") from None
         return _read_response(raw)
+
+    def _tail_with(self, schema: Mapping[str, Any] | None) -> bytes:
+        if schema is None:
+            return self._tail
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}
+        return self._tail[:-1] + b',"response_format":' + json.dumps(form).encode() + b"}"
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -119,11 +109,7 @@ class HttpBackend:
 
 
 async def _read_limited(reply: aiohttp.ClientResponse) -> bytes:
-    """Return the body of a reply, decompressed piece by piece.
-
-    Raises:
-        CallError: the body is larger than any response; a few kilobytes can decompress to gigabytes.
-    """
+    """Return the body of a reply, piece by piece: a few kilobytes can decompress to gigabytes."""
     body = bytearray()
     async for piece in reply.content.iter_chunked(_PIECE_BYTES):
         body += piece
@@ -139,16 +125,11 @@ def _checked_address(base_url: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise _invalid_option(f"expected http://HOST:PORT/v1, found '{base_url}'", "base_url")
+        raise option_error(f"expected http://HOST:PORT/v1, found '{base_url}'", "base_url")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise _invalid_option(
-            "expected no user name, password or query in the address; keys come from the environment", "base_url"
-        )
+        message = "expected no user name, password or query in the address; keys come from the environment"
+        raise option_error(message, "base_url")
     return base_url.rstrip("/")
-
-
-def _invalid_option(message: str, field: str) -> InputError:
-    return InputError(message, code=ErrorCode.INVALID_OPTION, field=field)
 
 
 def _is_json(value: Any) -> bool:
@@ -157,12 +138,6 @@ def _is_json(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _proxy(base_url: str) -> str | None:
-    """Return the environment's proxy for an address, looked up once instead of for every request."""
-    parts = urlsplit(base_url)
-    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
 def _read_response(raw: bytes) -> CachedResponse:
@@ -181,8 +156,8 @@ def _read_response(raw: bytes) -> CachedResponse:
             cut=choice.get("finish_reason") == "length",
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        if is_page(raw.decode(errors="replace")):
-            raise page_error() from None
+        if page := page_error(raw.decode(errors="replace")):
+            raise page from None
         raise CallError("broken", "an incomplete response, or not of the chat-completions protocol") from None
 
 

@@ -9,13 +9,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode
 from radfact.llm.call_errors import (
     CallError,
     check_key,
     check_withheld,
     error_message,
-    is_page,
+    option_error,
     page_error,
     redact,
     status_error,
@@ -49,38 +49,21 @@ _CUT = frozenset({"length", "max_tokens", "model_length"})
 
 
 def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
-    """Load a LangChain chat model.
-
-    Args:
-        name: "PROVIDER:MODEL".
-        parameters: sampling parameters and further arguments of the provider's class.
-
-    Raises:
-        InputError: an unknown provider, a missing partner package (with the command that installs it), a missing key,
-            or a parameter that the provider does not accept.
-    """
+    """Load the LangChain chat model PROVIDER:MODEL with its sampling parameters and further arguments."""
     provider, _, model = name.partition(":")
     if provider not in PARTNERS:
         known = ", ".join(sorted(PARTNERS))
-        raise InputError(
-            f"expected a provider of {known}, found '{provider}'", code=ErrorCode.UNKNOWN_NAME, field="judge"
-        )
+        raise option_error(f"expected a provider of {known}, found '{provider}'", "judge", ErrorCode.UNKNOWN_NAME)
     module, class_name = PARTNERS[provider]
     try:
         chat_class = getattr(importlib.import_module(module), class_name)
     except ImportError:
         command = f'pip install "maira-radfact[{provider.replace("_", "-")}]"'
-        raise InputError(
-            f"the provider '{provider}' needs its package: {command}",
-            code=ErrorCode.MISSING_REQUIREMENT,
-            field="judge",
-        ) from None
+        message = f"the provider '{provider}' needs its package: {command}"
+        raise option_error(message, "judge", ErrorCode.MISSING_REQUIREMENT) from None
     if provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
-        raise InputError(
-            "expected OPENAI_API_KEY in the environment, or the address of your own server",
-            code=ErrorCode.MISSING_REQUIREMENT,
-            field="judge",
-        )
+        message = "expected OPENAI_API_KEY in the environment, or the address of your own server"
+        raise option_error(message, "judge", ErrorCode.MISSING_REQUIREMENT)
     for variable, key in os.environ.items():
         if variable.endswith("_API_KEY") and variable.startswith(provider.split("_")[0].upper()):
             check_key(variable, key)
@@ -95,13 +78,10 @@ def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
         chat_model: BaseChatModel = chat_class(**arguments)
     except Exception as error:
         reason = " ".join(redact(str(error)).split())
-        raise InputError(f"cannot set up {name}: {reason:.300}", code=ErrorCode.INVALID_OPTION, field="judge") from None
+        raise option_error(f"cannot set up {name}: {reason:.300}", "judge") from None
     if ignored := _ignored_argument(chat_model, arguments):
-        raise InputError(
-            f"{class_name} does not accept '{ignored}'; omit it with {ignored}=null",
-            code=ErrorCode.INVALID_OPTION,
-            field=f"judge_args.{ignored}",
-        )
+        message = f"{class_name} does not accept '{ignored}'; omit it with {ignored}=null"
+        raise option_error(message, f"judge_args.{ignored}")
     return chat_model
 
 
@@ -115,10 +95,9 @@ def _ignored_argument(chat_model: BaseChatModel, arguments: Mapping[str, Any]) -
 
 
 class LangChainBackend:
-    """A LangChain chat model as a `ChatBackend`."""
+    """A LangChain chat model with its sampling parameters as a `ChatBackend`; the timeout is in seconds."""
 
     def __init__(self, model: BaseChatModel, *, timeout: float = 600.0) -> None:
-        """Take a chat model with its sampling parameters, and the timeout of one call in seconds."""
         self._model, self._timeout = model, timeout
         self._prefixes: dict[str, list[BaseMessage]] = {}
 
@@ -143,9 +122,8 @@ class LangChainBackend:
                 check_withheld(["content_filter"], None)
             raise _call_error(error, self._timeout) from None
         if isinstance(reply, dict):
-            return _to_response(
-                reply["raw"], None if reply["parsed"] is None else json.dumps(reply["parsed"], default=str)
-            )
+            parsed = reply["parsed"]
+            return _to_response(reply["raw"], None if parsed is None else json.dumps(parsed, default=str))
         return _to_response(reply)
 
     def _with_schema(self, schema: Mapping[str, Any]) -> Any:
@@ -157,12 +135,8 @@ class LangChainBackend:
             # Many providers implement it by tool calls, which need a name.
             return self._model.with_structured_output({"title": "answer", **schema}, include_raw=True)
         except (NotImplementedError, ValueError, TypeError):
-            kind = type(self._model).__name__
-            raise InputError(
-                f"{kind} does not support JSON schemas; use --format yaml",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field="format",
-            ) from None
+            message = f"{type(self._model).__name__} does not support JSON schemas; use --format yaml"
+            raise option_error(message, "format", ErrorCode.CONFLICTING_OPTIONS) from None
 
     async def close(self) -> None:
         """Do nothing: LangChain's classes close their connections themselves."""
@@ -198,8 +172,8 @@ def _call_error(error: Exception, timeout: float) -> CallError:
             waits = [value for name, value in headers.items() if str(name).lower() == "retry-after"]
             return status_error(status, message, str(waits[0]) if waits else None)
     # The JSON decoder's error holds the whole text, LangChain's quotes it.
-    if is_page(getattr(error, "doc", None) or message[message.find("<") :]):
-        return page_error()
+    if page := page_error(getattr(error, "doc", None) or message[message.find("<") :]):
+        return page
     causes = " ".join(
         cls.__name__
         for exception in (error, error.__cause__, error.__context__)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode
 from radfact.llm.cache import ResponseCache
+from radfact.llm.call_errors import option_error
 from radfact.llm.client import MAX_INVALID, ChatClient
 from radfact.llm.protocol import ChatBackend
 
@@ -50,36 +51,24 @@ def load_chat_client(
     """
     provider, colon, model = name.partition(":")
     if not (colon and provider and model):
-        raise InputError(
-            f"expected PROVIDER:MODEL as in openai:gpt-4o, found '{name}'", code=ErrorCode.UNKNOWN_NAME, field="judge"
-        )
+        message = f"expected PROVIDER:MODEL as in openai:gpt-4o, found '{name}'"
+        raise option_error(message, "judge", ErrorCode.UNKNOWN_NAME)
     if base_url is not None and provider != "openai":
-        raise InputError(
-            f"expected openai:MODEL with an address (any server with the OpenAI protocol), found '{name}'",
-            code=ErrorCode.CONFLICTING_OPTIONS,
-            field="base_url",
-        )
+        message = f"expected openai:MODEL with an address (any server with the OpenAI protocol), found '{name}'"
+        raise option_error(message, "base_url", ErrorCode.CONFLICTING_OPTIONS)
     if concurrency is None:
         is_own = base_url is not None or provider in ("vllm", "mock")
         concurrency = CONCURRENCY_OWN_SERVER if is_own else CONCURRENCY_PROVIDER
     elif concurrency < 1:
-        raise InputError(
-            f"expected a whole number of at least 1, found {concurrency}",
-            code=ErrorCode.INVALID_OPTION,
-            field="concurrency",
-        )
+        raise option_error(f"expected a whole number of at least 1, found {concurrency}", "concurrency")
     parameters = {key: value for key, value in (parameters or {}).items() if value is not None}
-    timeout = _checked_timeout(parameters.pop("timeout", TIMEOUT))
-    backend = _backend(provider, model, base_url, parameters, timeout)
-    identity: dict[str, Any] = {"model": name, "base_url": base_url, "parameters": parameters}
-    if provider == "vllm":
-        from radfact.llm.vllm import VLLMBackend, fingerprint
-
-        if isinstance(backend, VLLMBackend):
-            identity["model_sha256"] = fingerprint(backend.model)
-    if provider == "mock":
-        # A function is no JSON value.
-        identity["parameters"] = {key: value if key != "responses" else str(value) for key, value in parameters.items()}
+    timeout = parameters.pop("timeout", TIMEOUT)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise option_error(f"expected seconds above 0, found '{timeout}'", "judge_args.timeout")
+    backend, more = _backend(provider, model, base_url, parameters, float(timeout))
+    # A function of a mock model is no JSON value.
+    recorded = {key: str(value) if key == "responses" else value for key, value in parameters.items()}
+    identity = {"model": name, "base_url": base_url, "parameters": recorded, **more}
     responses = None if cache is None else ResponseCache(cache)
     limit = MAX_INVALID if max_invalid is None else max_invalid
     return ChatClient(backend, identity, concurrency=concurrency, cache=responses, max_invalid=limit)
@@ -87,34 +76,27 @@ def load_chat_client(
 
 def _backend(
     provider: str, model: str, base_url: str | None, parameters: Mapping[str, Any], timeout: float
-) -> ChatBackend:
+) -> tuple[ChatBackend, dict[str, Any]]:
+    """Return the backend of a model, and what else identifies the model."""
     if base_url is not None:
         from radfact.llm.http import HttpBackend
 
-        return HttpBackend(model, base_url, parameters, timeout=timeout)
+        return HttpBackend(model, base_url, parameters, timeout=timeout), {}
     if provider == "vllm":
-        from radfact.llm.vllm import VLLMBackend
+        from radfact.llm.vllm import VLLMBackend, fingerprint
 
-        return VLLMBackend(model, parameters)
+        backend = VLLMBackend(model, parameters)
+        return backend, {"model_sha256": fingerprint(backend.model)}
     if provider == "mock":
         from radfact.llm.mock import MockChatModel
 
         if "responses" not in parameters:
-            raise InputError(
-                "expected the responses of the mock model", code=ErrorCode.MISSING_OPTION, field="judge_args.responses"
-            )
-        return MockChatModel(parameters["responses"])
+            message = "expected the responses of the mock model"
+            raise option_error(message, "judge_args.responses", ErrorCode.MISSING_OPTION)
+        return MockChatModel(parameters["responses"]), {}
     from radfact.llm.langchain import LangChainBackend, load_chat_model
 
-    return LangChainBackend(load_chat_model(f"{provider}:{model}", parameters), timeout=timeout)
-
-
-def _checked_timeout(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InputError(
-            f"expected seconds above 0, found '{value}'", code=ErrorCode.INVALID_OPTION, field="judge_args.timeout"
-        )
-    return float(value)
+    return LangChainBackend(load_chat_model(f"{provider}:{model}", parameters), timeout=timeout), {}
 
 
 def parse_model_args(model_args: Mapping[str, Any] | None, *, field: str = "judge_args") -> dict[str, Any]:
@@ -136,11 +118,8 @@ def parse_model_args(model_args: Mapping[str, Any] | None, *, field: str = "judg
         except (yaml.YAMLError, ValueError, RecursionError):
             values[name] = value
         if any(map(_is_secret, _nested_names(name, values[name]))):
-            raise InputError(
-                "expected no key; set it in the environment (for example OPENAI_API_KEY)",
-                code=ErrorCode.INVALID_OPTION,
-                field=f"{field}.{name}",
-            )
+            message = "expected no key; set it in the environment (for example OPENAI_API_KEY)"
+            raise option_error(message, f"{field}.{name}")
     return values
 
 
@@ -151,8 +130,5 @@ def _is_secret(name: str) -> bool:
 
 
 def _nested_names(name: str, value: Any) -> list[str]:
-    names = [name]
-    if isinstance(value, dict):
-        for key, item in value.items():
-            names += _nested_names(str(key), item)
-    return names
+    nested = value.items() if isinstance(value, dict) else ()
+    return [name, *(inner for key, item in nested for inner in _nested_names(str(key), item))]

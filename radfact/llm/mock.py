@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from radfact.errors import ErrorCode, InputError
+from radfact.llm.call_errors import option_error
 from radfact.llm.client import ChatClient
 from radfact.llm.protocol import CachedResponse, Message, PromptPrefix
 
@@ -33,21 +33,14 @@ class MockChatModel:
         """
         self.calls: list[tuple[Message, ...]] = []
         """Conversations so far, prefix included."""
-        self._function: Callable[..., str] | None = None
-        self._takes_conversation = False
-        self._texts = [responses] if isinstance(responses, str) else []
-        if callable(responses):
-            self._function = responses
-            self._takes_conversation = _takes_two_arguments(responses)
-        elif not self._texts:
-            if not isinstance(responses, Sequence) or not responses or not all(isinstance(t, str) for t in responses):
-                raise InputError(
-                    "expected a string, a list of strings or a function of the last message, "
-                    f"found {type(responses).__name__}",
-                    code=ErrorCode.INVALID_OPTION,
-                    field="judge_args.responses",
-                )
-            self._texts = list(responses)
+        texts = [responses] if isinstance(responses, str) else responses
+        if not callable(texts) and not (
+            isinstance(texts, Sequence) and texts and all(isinstance(t, str) for t in texts)
+        ):
+            message = "expected a string, a list of strings or a function of the last message"
+            raise option_error(f"{message}, found {type(responses).__name__}", "judge_args.responses")
+        self._responses: Any = texts
+        self._takes_conversation = callable(texts) and _takes_two_arguments(texts)
 
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
@@ -56,12 +49,12 @@ class MockChatModel:
         del schema
         conversation = (*prefix.messages, *messages)
         self.calls.append(conversation)
-        if self._function is None:
-            text = self._texts[(len(self.calls) - 1) % len(self._texts)]
+        if not callable(self._responses):
+            text = self._responses[(len(self.calls) - 1) % len(self._responses)]
         elif self._takes_conversation:
-            text = self._function(conversation[-1][1], conversation)
+            text = self._responses(conversation[-1][1], conversation)
         else:
-            text = self._function(conversation[-1][1])
+            text = self._responses(conversation[-1][1])
         return CachedResponse(text, sum(len(content.split()) for _, content in conversation), len(text.split()))
 
     async def close(self) -> None:

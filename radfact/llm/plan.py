@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from radfact.llm.protocol import CachedResponse, ChatRequest, Message
+from radfact.llm.protocol import ChatRequest, Message
 
 if TYPE_CHECKING:
     from radfact.llm.client import ChatClient
@@ -64,57 +65,43 @@ class RequestPlan:
 
     def __add__(self, other: RequestPlan) -> RequestPlan:
         """Return the requests of two runs with the same model, such as repeats."""
-        both_known = self.characters is not None and other.characters is not None
-        return replace(
-            self,
-            queries=self.queries + other.queries,
-            cached=self.cached + other.cached,
-            characters=(self.characters or 0) + (other.characters or 0) if both_known else None,
-            cached_characters=self.cached_characters + other.cached_characters,
-            cached_tokens_in=self.cached_tokens_in + other.cached_tokens_in,
-            cached_tokens_out=self.cached_tokens_out + other.cached_tokens_out,
-            is_exact=self.is_exact and other.is_exact,
-        )
+        counts = ("queries", "cached", "cached_characters", "cached_tokens_in", "cached_tokens_out")
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in counts}
+        known = None not in (self.characters, other.characters)
+        sums["characters"] = (self.characters or 0) + (other.characters or 0) if known else None
+        return replace(self, **sums, is_exact=self.is_exact and other.is_exact)
 
 
 def plan_requests(client: ChatClient, requests: Sequence[ChatRequest[T]]) -> tuple[RequestPlan, list[T | None]]:
-    """Count the requests that have no cached response.
+    """Count the requests that have no cached response, and return the cached values; nothing is sent.
 
-    Args:
-        client: of the model; nothing is sent.
-        requests: of a run.
-
-    Returns:
-        The counts, and the cached values in the order of the requests; None where a response is missing or invalid.
+    The values are in the order of the requests; None where a response is missing or invalid.
     """
     parameters = client.identity.get("parameters", {})
     limit = next((parameters[name] for name in _LIMITS if parameters.get(name)), None)
-    plan = RequestPlan(str(client.identity.get("model", "the model")), max_tokens=limit)
+    plan = none = RequestPlan(str(client.identity.get("model", "the model")), max_tokens=limit)
     values: list[T | None] = []
     seen: set[tuple[str, tuple[Message, ...]]] = set()
     for request in requests:
         cached = client.cached_response(request)
-        values.append(None if cached is None else _parse(cached, request))
+        value = None
+        if cached is not None and not cached.cut:
+            with suppress(ValueError):
+                value = request.parse(cached.text)
+        values.append(value)
         conversation = request.prefix.sha256, request.messages
         if conversation in seen:
             continue
         seen.add(conversation)
         characters = sum(len(content) for _, content in (*request.prefix.messages, *request.messages))
         if cached is None:
-            plan += RequestPlan(plan.model, queries=1, characters=characters)
+            plan += replace(none, queries=1, characters=characters)
         else:
-            plan += RequestPlan(
-                plan.model,
+            plan += replace(
+                none,
                 cached=1,
                 cached_characters=characters,
                 cached_tokens_in=cached.tokens_in,
                 cached_tokens_out=cached.tokens_out,
             )
     return plan, values
-
-
-def _parse(response: CachedResponse, request: ChatRequest[T]) -> T | None:
-    try:
-        return None if response.cut else request.parse(response.text)
-    except ValueError:
-        return None

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from math import prod
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, Failure, InputError, RunError
+from radfact.llm.cache import ResponseCache, worker_caches
+from radfact.llm.call_errors import option_error
 from radfact.llm.repeat import current_repeat, use_repeat
 from radfact.progress import ServerActivity
 
@@ -42,15 +44,13 @@ _MAX_JOIN_SECONDS = 60.0
 class RayWorkers:
     """Workers that each load the same judge, splitter or engine.
 
-    With a cache, each worker writes to a separate cache (see `radfact.llm.shared_cache`).
-
     Attributes:
         load: makes the object from `name` and `options`, and from `cache` if given; a function or class of a module, so
             that workers can import it. The object has a method `usage`.
         method: name of its method that takes a list of items and returns one result per item, in order.
         name: name of the judge, splitter or engine.
         options: further arguments of `load`, without `cache`.
-        cache: folder of the main response cache.
+        cache: folder of the main response cache, of which each worker has a copy.
         workers: number of workers; by default one for each `gpus` GPUs, or for each CPU.
         gpus: GPUs per worker, if the cluster has any.
         batch: items that a worker processes as fast as one; chunks hold a multiple if that leaves no worker idle.
@@ -77,7 +77,7 @@ class RayWorkers:
         self._activity = ServerActivity(self.name)
 
     def run(self, items: Sequence[Any], group_key: Callable[[Any], Any]) -> list[Any]:
-        """Return one result per item, in order. See `stream` for the arguments and errors."""
+        """Return one result per item, in order. See `stream`."""
         results = dict(self.stream(items, group_key))
         return [results[index] for index in range(len(items))]
 
@@ -86,22 +86,18 @@ class RayWorkers:
     ) -> Generator[tuple[int, Any], None, None]:
         """Yield (index, result) of every item as chunks finish; closing the generator ends the work.
 
-        Args:
-            items: items, which must be picklable.
-            group_key: consecutive items with equal keys go to the same worker in one chunk.
-
-        Raises:
-            InputError: Ray is not installed, or a worker cannot use its options.
-            RunError: the cluster or a worker fails; completed responses are in the main cache.
+        Consecutive items with equal keys go to the same worker in one chunk. Items must be picklable. If the cluster or
+        a worker fails, completed responses are in the main cache.
         """
         self.planned += len(items)
         if not items:
             return
-        with self._worker_caches() as caches, connect_cluster(self.workers) as resources:
+        caches = nullcontext() if self.cache is None else worker_caches(self.cache)
+        with caches as folder, connect_cluster(self.workers) as resources:
             workers, gpus = self._plan_workers(resources)
             chunks = list(_split_chunks(items, group_key, self._chunk_size(len(items), workers)))
             starts = [0, *accumulate(map(len, chunks))]
-            for chunk, results in self._map(chunks, caches, workers, gpus):
+            for chunk, results in self._map(chunks, folder, workers, gpus):
                 self.done += len(results)
                 for failure in (result for result in results if isinstance(result, Failure)):
                     self._activity.fail(failure.reason)
@@ -111,7 +107,7 @@ class RayWorkers:
         """Return the sum of the workers' usage, with the items `planned` and `done`."""
         total: Counter[str] = Counter()
         for usage in self._usage_by_worker.values():
-            total.update({name: count for name, count in usage.items() if name not in ("planned", "done")})
+            total.update(usage)
         return {**total, "planned": self.planned, "done": self.done}
 
     def _plan_workers(self, resources: Mapping[str, float]) -> tuple[int, int]:
@@ -127,74 +123,39 @@ class RayWorkers:
         share, size = -(-items // workers), -(-items // (workers * CHUNKS_PER_WORKER))
         return min(-(-size // self.batch) * self.batch, share, self.max_chunk)
 
-    def _worker_caches(self) -> AbstractContextManager[Path | None]:
-        if self.cache is None:
-            return nullcontext()
-        from radfact.llm.shared_cache import worker_caches
-
-        return worker_caches(self.cache)
-
     def _map(
         self, chunks: Sequence[Sequence[Any]], caches: Path | None, workers: int, gpus: int
     ) -> Iterator[tuple[int, list[Any]]]:
         import ray.data
-        from ray.exceptions import RayError
+        from ray.exceptions import RayActorError, RayError
 
-        attempts = ray.remote(num_cpus=0)(_Attempts).remote()
         rows = [{"chunk": index, "items": pickle.dumps(list(chunk))} for index, chunk in enumerate(chunks)]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Worker,
             fn_constructor_args=(
-                self.load,
-                self.method,
-                self.name,
-                dict(self.options),
-                self.cache,
-                caches,
-                attempts,
-                current_repeat(),
+                *(self.load, self.method, self.name, dict(self.options), self.cache, caches, current_repeat()),
             ),
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
             batch_size=1,
             num_cpus=1,
             num_gpus=gpus,
+            max_task_retries=MAX_ATTEMPTS - 1,
         )
         try:
             for row in dataset.iter_rows():
-                outcome: _Outcome = pickle.loads(row["outcome"])
-                if outcome.error is not None:
-                    raise outcome.error
+                worker, usage, results = pickle.loads(row["outcome"])
+                if isinstance(results, Exception):
+                    raise results
                 # Chunks of a worker can return in another order; its counts only grow.
-                before = self._usage_by_worker.get(outcome.worker, {})
-                self._usage_by_worker[outcome.worker] = {
-                    name: max(count, before.get(name, 0)) for name, count in outcome.usage.items()
-                }
-                yield int(row["chunk"]), outcome.results
+                before = self._usage_by_worker.get(worker, {})
+                self._usage_by_worker[worker] = {name: max(n, before.get(name, 0)) for name, n in usage.items()}
+                yield int(row["chunk"]), results
+        except RayActorError:
+            message = f"a worker of the Ray cluster died {MAX_ATTEMPTS} times at the same chunk"
+            raise RunError(f"{self.name}: {message}; it may have run out of memory") from None
         except RayError as error:
             lines = str(error).strip().splitlines()
             raise RunError(f"{self.name}: the Ray cluster failed: {lines[-1] if lines else ''}") from None
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """Results of one chunk with the worker's usage so far, or the error that ends the run."""
-
-    worker: str
-    results: list[Any] = field(default_factory=list)
-    usage: Mapping[str, int] = field(default_factory=dict)
-    error: InputError | RunError | None = None
-
-
-class _Attempts:
-    """Ray actor that outlives workers and counts the attempts at each chunk."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[int] = Counter()
-
-    def begin(self, chunk: int) -> int:
-        """Return the number of this attempt at a chunk, from 1."""
-        self.counts[chunk] += 1
-        return self.counts[chunk]
 
 
 class _Worker:
@@ -208,47 +169,37 @@ class _Worker:
         options: Mapping[str, Any],
         cache: Path | None,
         caches: Path | None,
-        attempts: Any,
-        number: int,
+        repeat: int,
     ) -> None:
         self.id = uuid.uuid4().hex
         self.load, self.method, self.name, self.options = load, method, name, options
-        self.cache, self.caches, self.attempts = cache, caches, attempts
-        self.repeat = number
+        self.cache, self.caches, self.repeat = cache, caches, repeat
         self.loaded: Any = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        chunks = zip(batch["chunk"], batch["items"], strict=True)
-        outcomes = [pickle.dumps(self.process(int(chunk), pickle.loads(items))) for chunk, items in chunks]
-        return {"chunk": batch["chunk"], "outcome": outcomes}
+        return {"chunk": batch["chunk"], "outcome": [pickle.dumps(self.process(items)) for items in batch["items"]]}
 
-    def process(self, chunk: int, items: Sequence[Any]) -> _Outcome:
-        """Return the results of a chunk; errors are part of the outcome, since not every exception can be pickled."""
-        import ray
+    def process(self, items: bytes) -> tuple[str, Mapping[str, int], list[Any] | Exception]:
+        """Return the worker, its usage so far, and the results of a chunk or the error that ends the run.
 
+        Errors are values, since not every exception can be pickled.
+        """
         try:
-            if ray.get(self.attempts.begin.remote(chunk)) > MAX_ATTEMPTS:
-                raise RunError(
-                    f"{self.name}: a worker of the Ray cluster died {MAX_ATTEMPTS} times at the same chunk; it may "
-                    "have run out of memory"
-                )
             if self.loaded is None:
                 self.loaded = self.load(self.name, **self.options, **self._own_cache())
             with use_repeat(self.repeat):
-                results = getattr(self.loaded, self.method)(items)
+                results = getattr(self.loaded, self.method)(pickle.loads(items))
         except (InputError, RunError) as error:
-            return _Outcome(self.id, error=error)
+            return self.id, {}, error
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            return _Outcome(self.id, error=RunError(f"{self.name}: a worker of the Ray cluster failed: {reason}"))
-        return _Outcome(self.id, results, self.loaded.usage())
+            return self.id, {}, RunError(f"{self.name}: a worker of the Ray cluster failed: {reason}")
+        return self.id, self.loaded.usage(), results
 
     def _own_cache(self) -> dict[str, Path]:
         """Return the argument `cache`, a copy of the main cache for this worker; empty without a cache."""
         if self.cache is None or self.caches is None:
             return {}
-        from radfact.llm import ResponseCache
-
         folder = self.caches / self.id
         if (self.cache / ResponseCache.FILE).exists():
             with closing(ResponseCache(self.cache)) as main, closing(ResponseCache(folder)) as own:
@@ -273,13 +224,7 @@ def _split_chunks(items: Sequence[Any], group_key: Callable[[Any], Any] | None, 
 def connect_cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]:
     """Yield the resources of the connected cluster, of the cluster at RAY_ADDRESS, or of one on this machine.
 
-    Args:
-        workers: CPUs of a cluster that is started on this machine and listens only on the loopback address; None uses
-            all.
-
-    Raises:
-        InputError: Ray is not installed.
-        RunError: no cluster at RAY_ADDRESS, or none could be started.
+    A cluster that is started here has `workers` CPUs (None: all) and listens only on the loopback address.
     """
     try:
         # Ray reads them on import.
@@ -289,11 +234,8 @@ def connect_cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]
         import ray
         import ray.data
     except ImportError:
-        raise InputError(
-            '--engine ray needs Ray: pip install "maira-radfact[ray]"',
-            code=ErrorCode.MISSING_REQUIREMENT,
-            field="engine",
-        ) from None
+        message = '--engine ray needs Ray: pip install "maira-radfact[ray]"'
+        raise option_error(message, "engine", ErrorCode.MISSING_REQUIREMENT) from None
     # Errors are raised as one line; Ray's own log would repeat them.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     ray.data.DataContext.get_current().enable_progress_bars = False
@@ -306,71 +248,30 @@ def connect_cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]
         yield resources()
     finally:
         if is_own:
-            _join_data_thread()
+            # If a thread of Ray Data still uses the cluster, `ray.shutdown` ends the whole process. Ray Data itself
+            # waits for two seconds, which is too short on a busy machine.
+            deadline = time.monotonic() + _MAX_JOIN_SECONDS
+            for thread in threading.enumerate():
+                if thread.name.startswith(_DATA_THREAD):
+                    thread.join(max(0.0, deadline - time.monotonic()))
             ray.shutdown()
-
-
-def _join_data_thread() -> None:
-    """Wait for the threads of Ray Data: if one still uses the cluster, `ray.shutdown` ends the whole process.
-
-    Ray Data itself waits for two seconds, which is too short on a busy machine.
-    """
-    deadline = time.monotonic() + _MAX_JOIN_SECONDS
-    for thread in threading.enumerate():
-        if thread.name.startswith(_DATA_THREAD):
-            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _init_ray(workers: int | None) -> None:
     import ray
 
+    local: dict[str, Any] = {
+        "address": "local",
+        "num_cpus": workers,
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+        "_node_ip_address": "127.0.0.1",
+    }
     try:
-        if os.environ.get("RAY_ADDRESS"):
-            ray.init(log_to_driver=False, logging_level=logging.ERROR)
-        else:
-            ray.init(
-                address="local",
-                num_cpus=workers,
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _node_ip_address="127.0.0.1",
-            )
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if os.environ.get("RAY_ADDRESS") else local))
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise RunError(
-            f"cannot connect to a Ray cluster: {' '.join(str(error).split())}", code=ErrorCode.SERVER_UNAVAILABLE
-        ) from None
-
-
-def check_in_process(name: str, option: str) -> None:
-    """Check that a judge or splitter runs in process: a server or provider needs no cluster, only concurrency.
-
-    Args:
-        name: name of the judge or splitter.
-        option: name of the option in errors.
-
-    Raises:
-        InputError: a model at a server or provider.
-    """
-    kind, _, rest = name.partition(":")
-    if name != "offline" and kind not in ("vllm", "python") and rest:
-        raise InputError(
-            f"expected offline, vllm:PATH or python:MODULE:OBJECT with --engine ray, found {name}; "
-            "use --engine local with more --concurrency",
-            code=ErrorCode.CONFLICTING_OPTIONS,
-            field=option,
-        )
-
-
-def gpus_per_worker(name: str, arguments: Mapping[str, Any] | None) -> int:
-    """Return the GPUs of one worker with this judge or splitter.
-
-    Args:
-        name: of the judge or splitter, such as "vllm:MODEL".
-        arguments: of the model.
-    """
-    return gpus_per_engine(arguments or {}) if name.startswith("vllm:") else 0
+        message = f"cannot connect to a Ray cluster: {' '.join(str(error).split())}"
+        raise RunError(message, code=ErrorCode.SERVER_UNAVAILABLE) from None
 
 
 def gpus_per_engine(arguments: Mapping[str, Any]) -> int:

@@ -11,20 +11,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _REPEAT: ContextVar[int] = ContextVar("repeat", default=0)
-
-
-def current_repeat() -> int:
-    """Return the index of the current repeat; 0 is the first."""
-    return _REPEAT.get()
+current_repeat = _REPEAT.get
+"""Returns the index of the current repeat; 0 is the first, whose responses are those of a run without repeats."""
 
 
 @contextmanager
 def use_repeat(index: int) -> Iterator[None]:
-    """Assign all requests of a block to a repeat, which shares no cached responses with other repeats.
-
-    Args:
-        index: index of the repeat. The responses of repeat 0 are those of a run without repeats.
-    """
+    """Assign all requests of a block to a repeat, which shares no cached responses with other repeats."""
     token = _REPEAT.set(index)
     try:
         yield

@@ -22,10 +22,8 @@ _END_OF_REASONING = re.compile(r"</think>|\[/THINK\]|<\|channel\|>final[^\n]*?<\
 def dump_yaml(value: Any) -> str:
     """Return `yaml.safe_dump(value, sort_keys=False)`, mostly by the faster C library.
 
-    This is the format of the published prompts: lines fold at 80 columns, and non-ASCII characters are escaped.
-
-    Args:
-        value: mappings and lists of texts.
+    This is the format of the published prompts: lines fold at 80 columns, and non-ASCII characters are escaped. The
+    value consists of mappings and lists of texts.
     """
     import yaml
 
@@ -82,11 +80,7 @@ def read_data(body: str) -> Any:
 
 
 def read_list(lines: list[str]) -> list[str]:
-    """Read the texts of a list that is no valid YAML, as with a colon inside a sentence.
-
-    Args:
-        lines: lines from the key of the list on, without the key.
-    """
+    """Read the texts of a list that is no valid YAML, as with a colon inside a sentence; without the list's key."""
     block = "\n".join(lines).strip()
     if block.startswith("[") and isinstance(data := read_data(block[: block.rfind("]") + 1]), list):
         return [text for item in data if isinstance(item, str) and (text := item.strip())]

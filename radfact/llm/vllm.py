@@ -16,7 +16,7 @@ from radfact.errors import ErrorCode, InputError, RunError
 from radfact.fingerprint import weights_digest
 from radfact.io.hub import resolve_model
 from radfact.llm.cache import canonical_json
-from radfact.llm.call_errors import CallError
+from radfact.llm.call_errors import CallError, option_error
 from radfact.llm.protocol import CachedResponse, PromptPrefix
 
 if TYPE_CHECKING:
@@ -60,42 +60,28 @@ class VLLMBackend:
     """
 
     def __init__(self, model: str, parameters: Mapping[str, Any]) -> None:
-        """Check the model and sort its parameters into sampling parameters and engine arguments.
+        """Check the model (a folder, or ORG/NAME[@REVISION] of the Hub) and sort its parameters.
 
-        Args:
-            model: a folder in the layout of Hugging Face, or ORG/NAME[@REVISION] of the Hub.
-            parameters: fields of vLLM's SamplingParams (`temperature`, `max_tokens`, `seed`, ...), of its engine
-                arguments (`tensor_parallel_size`, `dtype`, `max_model_len`, `gpu_memory_utilization`, ...), and
-                `chat_template_kwargs` (a mapping).
-
-        Raises:
-            InputError: vLLM is not installed, there is no such folder or repository, or an unknown parameter.
-            RunError: the Hub cannot be reached.
+        They are fields of vLLM's SamplingParams (`temperature`, `max_tokens`, `seed`, ...), engine arguments
+        (`tensor_parallel_size`, `dtype`, `max_model_len`, ...) and `chat_template_kwargs` (a mapping).
         """
         require_vllm("vllm:PATH", field="judge")
         folder = resolve_model(Path(model).expanduser(), field="judge")
         if not folder.is_dir():
-            raise InputError(f"no such model folder: {model}", code=ErrorCode.FILE_NOT_FOUND, field="judge")
+            raise option_error(f"no such model folder: {model}", "judge", ErrorCode.FILE_NOT_FOUND)
         self.model = str(folder)
         from vllm import SamplingParams
 
         sampling, engine = _parameter_names(SamplingParams), engine_arguments()
         self._template = parameters.get(_TEMPLATE) or {}
         if not isinstance(self._template, Mapping):
-            raise InputError(
-                "expected a mapping, as in {enable_thinking: false}",
-                code=ErrorCode.INVALID_OPTION,
-                field=f"judge_args.{_TEMPLATE}",
-            )
+            raise option_error("expected a mapping, as in {enable_thinking: false}", f"judge_args.{_TEMPLATE}")
         self._sampling: dict[str, Any] = {}
         self._engine_args = dict(_ENGINE_DEFAULTS)
         for name, value in parameters.items():
-            if name in _RESERVED or (name not in sampling and name not in engine and name != _TEMPLATE):
-                raise InputError(
-                    "expected a sampling parameter or engine argument of vLLM",
-                    code=ErrorCode.INVALID_OPTION,
-                    field=f"judge_args.{name}",
-                )
+            if name in _RESERVED or name not in {*sampling, *engine, _TEMPLATE}:
+                message = "expected a sampling parameter or engine argument of vLLM"
+                raise option_error(message, f"judge_args.{name}")
             if name in sampling:
                 self._sampling[name] = value
             elif name in engine:
@@ -103,23 +89,14 @@ class VLLMBackend:
         try:
             self._parameters(None)
         except Exception as error:
-            raise InputError(
-                f"vLLM refuses the sampling parameters ({_one_line(error)})",
-                code=ErrorCode.INVALID_OPTION,
-                field="judge_args",
-            ) from None
+            raise option_error(f"vLLM refuses the sampling parameters ({_one_line(error)})", "judge_args") from None
         self._key = canonical_json([self.model, self._engine_args])
         self._shared: _Shared | None = None
 
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[tuple[str, str]], schema: Mapping[str, Any] | None
     ) -> CachedResponse:
-        """Return one response; vLLM's prefix caching computes equal beginnings once. See `ChatBackend`.
-
-        Raises:
-            CallError: the request does not fit the model, or the engine died.
-            InputError, RunError: the engine cannot start.
-        """
+        """Return one response; vLLM's prefix caching computes equal beginnings once. See `ChatBackend`."""
         engine = self._started()
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -157,15 +134,12 @@ class VLLMBackend:
         shared = self._shared
         if shared.engine is None and shared.error is None:
             try:
-                shared.engine = self._start()
+                shared.engine = start_engine(self.model, self._engine_args, field="judge_args")
             except Exception as error:
                 shared.error = error
         if shared.engine is None:
             raise shared.error or RunError(f"{self.model}: vLLM did not start")
         return shared.engine
-
-    def _start(self) -> AsyncLLM:
-        return start_engine(self.model, self._engine_args, field="judge_args")
 
     def _parameters(self, schema: Mapping[str, Any] | None) -> SamplingParams:
         from vllm import SamplingParams
@@ -183,42 +157,22 @@ class VLLMBackend:
                 conversation, add_generation_prompt=True, tokenize=True, return_dict=False, **self._template
             )
         except Exception as error:
-            raise CallError(
-                "stopped", f"the model's chat template refuses the conversation ({_one_line(error)})"
-            ) from None
+            reason = f"the model's chat template refuses the conversation ({_one_line(error)})"
+            raise CallError("stopped", reason) from None
         return {"prompt_token_ids": tokens}
 
 
 def require_vllm(user: str, *, field: str | None = None) -> None:
-    """Check that vLLM is installed, and disable its telemetry.
-
-    Args:
-        user: what needs vLLM, for the error.
-        field: field of the error.
-
-    Raises:
-        InputError: vLLM is not installed.
-    """
+    """Check that vLLM, which `user` needs, is installed, and disable its telemetry."""
     if importlib.util.find_spec("vllm") is None:
-        raise InputError(
-            f'{user} needs vLLM: pip install "maira-radfact[vllm]"', code=ErrorCode.MISSING_REQUIREMENT, field=field
-        )
+        message = f'{user} needs vLLM: pip install "maira-radfact[vllm]"'
+        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field=field)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> AsyncLLM:
-    """Start vLLM's asynchronous engine with a model.
-
-    Args:
-        model: a folder.
-        arguments: engine arguments by vLLM's names.
-        field: field of the arguments in errors.
-
-    Raises:
-        InputError: vLLM refuses the arguments.
-        RunError: the engine cannot start.
-    """
+    """Start vLLM's asynchronous engine with a model folder; `field` is that of the arguments in errors."""
     from pydantic import ValidationError
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -228,36 +182,27 @@ def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> Asy
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join([field, *map(str, first["loc"])])
-        raise InputError(
-            f"{model}: {' '.join(first['msg'].split())}", code=ErrorCode.INVALID_OPTION, field=place
-        ) from None
+        raise option_error(f"{model}: {' '.join(first['msg'].split())}", place) from None
     except (ValueError, TypeError) as error:
-        raise InputError(f"{model}: {_one_line(error)}", code=ErrorCode.INVALID_OPTION, field=field) from None
+        raise option_error(f"{model}: {_one_line(error)}", field) from None
     except Exception as error:
         raise RunError(f"{model}: vLLM cannot start: {_root_cause(error)}") from None
 
 
-def fingerprint(model: str) -> str | None:
-    """Hash a model folder, so that another checkpoint at the same path is another model; None for anything else.
+def fingerprint(model: str) -> str:
+    """Hash a model folder, so that another checkpoint at the same path is another model.
 
     Configuration and tokenizer are read completely, weights as in `weights_digest`.
-
-    Raises:
-        InputError: a file cannot be read.
     """
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        return None
     digest = hashlib.sha256()
     try:
-        for path in sorted(folder.iterdir()):
+        for path in sorted(Path(model).iterdir()):
             if path.suffix in _READ_WHOLE | _WEIGHTS and path.is_file():
                 digest.update(f"\n{path.name} {path.stat().st_size}\n".encode())
                 digest.update(path.read_bytes() if path.suffix in _READ_WHOLE else weights_digest(path))
     except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=error.filename
-        ) from None
+        message = f"cannot be read: {error.strerror}"
+        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=error.filename) from None
     return digest.hexdigest()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from radfact.errors import RunError
 from radfact.llm import CachedResponse, ResponseCache
-from radfact.llm.shared_cache import worker_caches
+from radfact.llm.cache import worker_caches
 
 ANSWER = CachedResponse("text", 1, 2)
 
@@ -34,7 +34,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from radfact.llm import ResponseCache, CachedResponse
-from radfact.llm.shared_cache import worker_caches
+from radfact.llm.cache import worker_caches
 with worker_caches(Path(sys.argv[1])) as stores:
     store = ResponseCache(stores / "worker")
     for key in ("early", "late"):

@@ -52,7 +52,7 @@ def sent(chat: ChatClient) -> list[Any]:
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockChatModel]:
     """The model of every judge and splitter that is loaded by name."""
     backend = MockChatModel(NO)
-    monkeypatch.setattr("radfact.llm.loading._backend", lambda *_: backend)
+    monkeypatch.setattr("radfact.llm.loading._backend", lambda *_: (backend, {}))
     return backend
 
 

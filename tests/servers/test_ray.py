@@ -29,7 +29,7 @@ from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.options import JudgeOptions
 from radfact.judges.ray import RaySplitter, load_ray_judge
 from radfact.llm import CachedResponse, ChatClient, MockChatModel, ResponseCache
-from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine, gpus_per_worker
+from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine
 from radfact.progress import ServerActivity
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
@@ -220,8 +220,7 @@ class _CrashingJudge(_ChunkJudge):
     ("arguments", "gpus"), [({}, 1), ({"tensor_parallel_size": "4", "pipeline_parallel_size": 2}, 8)]
 )
 def test_gpus_per_worker_depend_on_the_parallel_sizes(arguments: dict[str, Any], gpus: int) -> None:
-    assert gpus_per_engine(arguments) == gpus_per_worker("vllm:folder", arguments) == gpus
-    assert gpus_per_worker("offline", arguments) == 0
+    assert gpus_per_engine(arguments) == gpus
 
 
 @pytest.mark.usefixtures("cluster")
