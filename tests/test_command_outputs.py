@@ -25,7 +25,7 @@ INPUTS: dict[str, list[str]] = {
     "radfact meta corrections": ["IN", "--judge", "openai:m"],
     "radfact meta inject": ["IN"],
     "radfact meta detect": ["IN", "--metrics", "rouge_l"],
-    "radfact meta rexamine": ["IN", "--metrics", "rouge_l"],
+    "radfact meta rexamine": ["IN", "--styler", "openai:m", "--metrics", "rouge_l"],
     "radfact meta ensemble fit": ["IN", "--judges", "a=FOLDER", "--better", "lower"],
     "radfact meta ensemble apply": ["IN", "--judges", "a=FOLDER"],
     "maira stats": ["IN"],

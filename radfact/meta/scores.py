@@ -72,11 +72,7 @@ class ScoreColumns:
         return [f"Judges and models: {'; '.join(f'{name}: {model}' for name, model in self.models.items())}."]
 
     def circular_notes(self, *authors: str) -> list[str]:
-        """Return a warning if reports are judged by the ontology with which they were changed.
-
-        Args:
-            authors: what changed the reports: `rules`, or the name of a model.
-        """
+        """Return a warning if reports are judged by the ontology with which they were changed."""
         if not self.rule_based or RULES not in authors:
             return []
         return [
@@ -97,10 +93,6 @@ ScoreFunction = Callable[[Sequence[Pair], Path], ScoreColumns]
 def orient(values: Sequence[float], direction: Direction) -> list[float] | None:
     """Return values with the sign that makes higher worse, as for counts of errors; None for a neutral direction.
 
-    Args:
-        values: of a score.
-        direction: of the score.
-
     Source: ReXamine-Global, section 2.4.
     """
     if direction == "neutral":
@@ -109,15 +101,7 @@ def orient(values: Sequence[float], direction: Direction) -> list[float] | None:
 
 
 def match_samples(folder: Path, digests: Mapping[str, str | None]) -> SampleMatch:
-    """Compare the samples of a results folder with others by id and text.
-
-    Args:
-        folder: results folder.
-        digests: id -> digest of the reports, as by `pair_digests` or `read_digests`; None = unknown.
-
-    Raises:
-        InputError: a file of the folder is missing or wrong.
-    """
+    """Compare the samples of a results folder with others by id and text."""
     in_folder = read_digests(folder)
     shared = [(key, value, in_folder[key]) for key, value in digests.items() if key in in_folder]
     return SampleMatch(
@@ -137,13 +121,6 @@ def load_scores(folders: Sequence[Path], pairs: Sequence[Pair]) -> ScoreColumns:
     """Read the scores of samples from results folders.
 
     Scores of the same name in two folders are named FOLDER/SCORE.
-
-    Args:
-        folders: results folders of `radfact evaluate` or `radfact score`.
-        pairs: the set; a sample that a folder lacks is NaN. `matches` lists these samples and those with other texts.
-
-    Raises:
-        InputError: a file is missing or wrong, or a folder has none of the samples.
     """
     sample_ids, digests = [pair.sample_id for pair in pairs], pair_digests(pairs)
     tables = {folder: _load_folder(folder, sample_ids) for folder in dict.fromkeys(folders)}
@@ -194,16 +171,6 @@ def compute_scores(pairs: Sequence[Pair], metrics: MetricSet, folder: Path, *, m
     """Score pairs by metrics, and write a results folder.
 
     A metric that has results for the same input in the folder is not computed again.
-
-    Args:
-        pairs: pairs to score.
-        metrics: the metrics.
-        folder: results folder; it holds all scores in any case.
-        main_only: whether a metric that was selected by its name returns its main score only.
-
-    Raises:
-        RunError: no metric could score anything.
-        InputError: duplicate ids.
     """
     from radfact.api import evaluate
 

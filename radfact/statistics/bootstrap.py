@@ -51,11 +51,7 @@ class Summary:
 
 
 def round_noise(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Round values to 12 significant digits of the largest, so that sums in another order compare as equal.
-
-    Args:
-        values: values of one score; NaN stays NaN.
-    """
+    """Round values to 12 significant digits of the largest, so that sums in another order compare as equal."""
     array = np.asarray(values, dtype=np.float64)
     largest = float(np.nanmax(np.abs(array))) if not np.isnan(array).all() else 0.0
     if not (math.isfinite(largest) and largest):
@@ -65,12 +61,7 @@ def round_noise(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.flo
 
 
 def harmonic_mean(precision: float, recall: float) -> float:
-    """Return F1: 0 if both precision and recall are 0, NaN if either is NaN.
-
-    Args:
-        precision: in [0, 1].
-        recall: in [0, 1].
-    """
+    """Return F1: 0 if both precision and recall are 0, NaN if either is NaN."""
     total = precision + recall
     return 2 * precision * recall / total if total != 0 else 0.0
 
@@ -89,14 +80,6 @@ def summarize(
     precision and recall, recomputed in every replicate. Replicates are drawn in sequence from one generator by
     `numpy.random.default_rng(seed).choice(n, n, replace=True)`, where n counts all samples, with and without a value,
     or all clusters of samples.
-
-    Args:
-        values: score name -> one value per sample, NaN = not scored; all of the same length.
-        f1: name of an F1 -> names of its precision and its recall in `values`.
-        replicates: number of bootstrap replicates; 0 returns point estimates only.
-        seed: seed of the generator.
-        clusters: of the samples, which are drawn as a whole; a score with values in fewer than two clusters has no
-            interval. None draws samples.
 
     Source: RadFact (MAIRA-2, appendix C).
     """
@@ -129,14 +112,6 @@ def summarize_counts(
     """Summarize scores that are functions of counts summed over samples, such as corpus BLEU or a macro F1.
 
     Samples are resampled as in `summarize`; each score is recomputed from the sums of every replicate.
-
-    Args:
-        counts: (samples, k), counts of each sample; a row of NaN = not scored.
-        functions: score name -> function of summed counts, (k,) -> float.
-        has_value: selects the samples that `n` counts.
-        replicates: as in `summarize`.
-        seed: as in `summarize`.
-        clusters: as in `summarize`.
     """
     known = scored_rows(counts)
     if not known.any():
@@ -155,18 +130,7 @@ def bootstrap_counts(
     seed: int = 42,
     clusters: Clusters | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """Compute the scores of `summarize_counts` on every bootstrap replicate.
-
-    Args:
-        counts: as in `summarize_counts`.
-        functions: as in `summarize_counts`.
-        replicates: number of replicates.
-        seed: seed of the generator.
-        clusters: as in `summarize`.
-
-    Returns:
-        Arrays of shape (replicates,) by score name; NaN in replicates without a scored sample.
-    """
+    """Compute the scores of `summarize_counts` on every bootstrap replicate."""
     known = scored_rows(counts)
     filled = np.where(known[:, None], counts, 0.0)
     generator = np.random.default_rng(seed)
@@ -193,18 +157,7 @@ def bootstrap(
     seed: int = 42,
     clusters: Clusters | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """Compute the dataset-level scores of `summarize` on every bootstrap replicate.
-
-    Args:
-        values: as in `summarize`.
-        f1: as in `summarize`.
-        replicates: number of replicates.
-        seed: seed of the generator.
-        clusters: as in `summarize`.
-
-    Returns:
-        Arrays of shape (replicates,) by score name; NaN in replicates without a value.
-    """
+    """Compute the dataset-level scores of `summarize` on every bootstrap replicate."""
     table = _to_table(values)
     known = ~np.isnan(table)
     if table.shape[1]:
@@ -220,13 +173,7 @@ def bootstrap(
 
 
 def to_summary(point: float, samples: NDArray[np.float64], n: int) -> Summary:
-    """Combine a point estimate and its replicates.
-
-    Args:
-        point: point estimate; NaN = no value.
-        samples: (replicates,), NaN = no value.
-        n: number of samples behind the point estimate.
-    """
+    """Combine a point estimate and its replicates."""
     if math.isnan(point):
         return Summary(None, n=n)
     if np.isnan(samples).all():

@@ -19,12 +19,7 @@ Level = Literal["nominal", "ordinal", "interval"]
 
 
 def confusion_counts(pairs: Sequence[tuple[float, float]], categories: Sequence[float]) -> NDArray[np.float64]:
-    """Return the confusion matrix of each item, (items, k * k), for `kappa_from_counts`.
-
-    Args:
-        pairs: ratings of both raters by item.
-        categories: all k ratings in order.
-    """
+    """Return the confusion matrix of each item, (items, k * k), for `kappa_from_counts`."""
     places = {category: place for place, category in enumerate(categories)}
     counts = np.zeros((len(pairs), len(categories) ** 2))
     for row, (first, second) in zip(counts, pairs, strict=True):
@@ -37,9 +32,6 @@ def kappa_from_counts(categories: Sequence[float]) -> CountsFunction:
 
     With two categories, it is the kappa without weights. It has no value (NaN) without ratings, or if both raters use
     a single category.
-
-    Args:
-        categories: all ratings in order; the weight of a disagreement is the difference.
 
     Source: Cohen, "Weighted kappa", 1968.
     """
@@ -56,12 +48,7 @@ def kappa_from_counts(categories: Sequence[float]) -> CountsFunction:
 
 
 def coincidence_counts(items: Sequence[Sequence[float]], categories: Sequence[float]) -> NDArray[np.float64]:
-    """Return the coincidence matrix of each item, (items, k * k), for `alpha_from_counts`.
-
-    Args:
-        items: ratings of each item, by any number of raters; with fewer than two they count nothing.
-        categories: all k ratings in order.
-    """
+    """Return the coincidence matrix of each item, (items, k * k), for `alpha_from_counts`."""
     places = {category: place for place, category in enumerate(categories)}
     counts = np.zeros((len(items), len(categories), len(categories)))
     for matrix, ratings in zip(counts, items, strict=True):
@@ -75,10 +62,6 @@ def alpha_from_counts(categories: Sequence[float], level: Level) -> CountsFuncti
     """Return Krippendorff's alpha as a function of summed `coincidence_counts`.
 
     It has no value (NaN) without an item with two ratings, or if all ratings are the same.
-
-    Args:
-        categories: all ratings in order.
-        level: level of measurement.
 
     Source: Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011.
     """

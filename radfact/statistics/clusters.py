@@ -68,11 +68,7 @@ class Clusters:
         return int(self.codes.max()) + 1 if len(self.codes) else 0
 
     def select(self, indices: Sequence[int] | NDArray[np.int_]) -> Clusters:
-        """Return the clusters of some samples.
-
-        Args:
-            indices: of the samples.
-        """
+        """Return the clusters of some samples."""
         return Clusters(self.by, [self.labels[index] for index in indices])
 
     def sum(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -87,36 +83,19 @@ class Clusters:
 
 
 def clusters_of(by: str | None, labels: Sequence[str | None]) -> Clusters | None:
-    """Return the clusters of samples; None if no sample has a label.
-
-    Args:
-        by: what the samples of a cluster share; None if that is not known.
-        labels: one per sample.
-    """
+    """Return the clusters of samples; None if no sample has a label."""
     return None if all(label is None for label in labels) else Clusters(by or "cluster", labels)
 
 
 def resampling_of(clusters: Clusters | None, samples: int) -> Resampling:
-    """Return what the bootstrap draws from samples.
-
-    Args:
-        clusters: of the samples; None = each is drawn by itself.
-        samples: number of samples.
-    """
+    """Return what the bootstrap draws from samples."""
     return Resampling(None, samples, samples) if clusters is None else clusters.resampling()
 
 
 def draw_weights(
     generator: np.random.Generator, samples: int, replicates: int, clusters: Clusters | None = None
 ) -> NDArray[np.float64]:
-    """Return how often each sample is in each bootstrap replicate, (replicates, samples).
-
-    Args:
-        generator: draws `choice(n, n)` for each replicate, where n is the number of clusters, or else of samples.
-        samples: number of samples.
-        replicates: number of replicates.
-        clusters: of the samples, which are drawn as a whole.
-    """
+    """Return how often each sample is in each bootstrap replicate, (replicates, samples)."""
     n = samples if clusters is None else clusters.count
     draws = [np.bincount(generator.choice(n, n, replace=True), minlength=n) for _ in range(replicates)]
     weights = np.array(draws, dtype=np.float64).reshape(replicates, n)

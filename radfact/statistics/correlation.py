@@ -46,21 +46,7 @@ def correlate(
     seed: int = SEED,
     clusters: Clusters | None = None,
 ) -> dict[str, Estimate]:
-    """Return Kendall's tau-b, Spearman's rho and Pearson's r of scores with experts.
-
-    Args:
-        expert: one value per sample, NaN = not rated.
-        scores: one value per sample, NaN = not scored. Only samples with both values count.
-        replicates: number of bootstrap replicates, each drawn by `numpy.random.default_rng(seed).choice(n, n)`; 0 for
-            no intervals.
-        seed: seed of the bootstrap.
-        clusters: of the samples, such as the candidates of a study, which are drawn as a whole (n is then the number
-            of clusters); None draws samples.
-
-    Returns:
-        Estimates by name; without a value for fewer than three samples or if all values are the same, and without an
-        interval for samples of one cluster.
-    """
+    """Return Kendall's tau-b, Spearman's rho and Pearson's r of scores with experts."""
     x, y = np.asarray(expert, dtype=np.float64), np.asarray(scores, dtype=np.float64)
     known = ~np.isnan(x) & ~np.isnan(y)
     x, y = round_noise(x[known]), round_noise(y[known])
@@ -112,16 +98,6 @@ def compare_kendall(
     of the two scores are swapped with probability 0.5 for each sample, or for all samples of a cluster together; ranks,
     because the scores have different scales. p = (k + 1) / (rounds + 1), where k rounds have a difference at least as
     large as the observed one.
-
-    Args:
-        expert: one value per sample, NaN = not rated.
-        first: values of the first score, NaN = not scored, oriented as `second`. Only samples with all three values
-            count.
-        second: values of the second score.
-        replicates: number of bootstrap replicates; 0 for no interval.
-        rounds: number of rounds of the permutation test.
-        seed: of both.
-        clusters: of the samples.
 
     Source: Deutsch, Dror and Roth, "A Statistical Analysis of Summarization Evaluation Metrics Using Resampling
         Methods", 2021 (there with standardized values in place of ranks).

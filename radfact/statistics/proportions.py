@@ -11,10 +11,6 @@ def wilson_interval(part: int, whole: int) -> tuple[float, float] | None:
     """Return the 95% interval of a proportion by Wilson's score method; None without a case.
 
     It is not empty where no or every case is in the part.
-
-    Args:
-        part: number of cases in the part.
-        whole: number of all cases, assumed to be independent.
     """
     if not whole:
         return None

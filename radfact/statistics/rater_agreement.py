@@ -45,12 +45,7 @@ class Share:
 
     @classmethod
     def of(cls, part: int, whole: int) -> Share:
-        """Return a share of cases.
-
-        Args:
-            part: number of cases in the part.
-            whole: number of all cases.
-        """
+        """Return a share of cases."""
         return cls(part / whole if whole else None, whole)
 
 
@@ -99,11 +94,6 @@ def detect_error_types(
     Of h errors of the expert and g predicted ones, min(h, g) are true positives, max(0, g - h) false positives and
     max(0, h - g) false negatives.
 
-    Args:
-        expert: counts of the expert, one mapping per report.
-        predicted: counts of a metric; a report with an unknown count is excluded.
-        categories: categories to compare.
-
     Source: VERT, appendix C.
     """
     table = {}
@@ -123,11 +113,6 @@ def category_accuracy(
 ) -> dict[str, Share]:
     """Return the share of reports with the same count as the mean expert, rounded half up, by category.
 
-    Args:
-        expert: mean counts of all experts, one mapping per report.
-        predicted: counts of a metric; a report with an unknown count is excluded.
-        categories: categories to compare.
-
     Source: GREEN, table 4.
     """
     table = {}
@@ -144,10 +129,6 @@ def _known_pairs(expert: Sequence[Counts], predicted: Sequence[Counts], category
 
 def mean_detected(expert: Sequence[float], predicted: Sequence[float]) -> dict[int, Mean]:
     """Return the mean predicted number of errors by the true number.
-
-    Args:
-        expert: number of errors of each report.
-        predicted: number of errors by a metric, NaN = not scored.
 
     Source: VERT, figures 2 and 3.
     """
@@ -173,13 +154,6 @@ class SeverityErrors:
 def severity_errors(expert: Sequence[int], predicted: Sequence[int]) -> SeverityErrors:
     """Compare the greatest severity of each report, 0 to 4.
 
-    Args:
-        expert: severity of each report, 0 to 4.
-        predicted: severities of the same reports.
-
-    Raises:
-        ValueError: no severities, or not as many of each.
-
     Source: FineRadScore, section 6.4 and figure 2.
     """
     gaps = [ours - theirs for theirs, ours in zip(expert, predicted, strict=True)]
@@ -192,13 +166,6 @@ def severity_errors(expert: Sequence[int], predicted: Sequence[int]) -> Severity
 
 def rater_severity_errors(ratings: Sequence[Sequence[int]], *, seed: int = 42) -> SeverityErrors:
     """Compare one random rater of each report with all other raters of it.
-
-    Args:
-        ratings: severities by the raters of each report; reports with a single rater are excluded.
-        seed: seed of the choice.
-
-    Raises:
-        ValueError: no report has two raters.
 
     Source: FineRadScore, section 6.4.
     """
@@ -231,13 +198,7 @@ class PreferenceAccuracy(Estimate):
 def prefer_by_score(
     first: Sequence[float], second: Sequence[float], *, direction: Literal["higher", "lower"]
 ) -> list[Preference | None]:
-    """Prefer the candidate with the better score; "equal" for the same score, None where one is not scored.
-
-    Args:
-        first: scores of the first candidates, NaN = not scored.
-        second: scores of the second candidates for the same references.
-        direction: which scores are better.
-    """
+    """Prefer the candidate with the better score; "equal" for the same score, None where one is not scored."""
     sign = 1 if direction == "higher" else -1
     rounded = round_noise([*first, *second])
     gaps = sign * (rounded[: len(first)] - rounded[len(first) :])
@@ -253,14 +214,6 @@ def preference_accuracy(
     clusters: Clusters | None = None,
 ) -> PreferenceAccuracy:
     """Return how often the preferred candidate is the experts' one; "equal" never is.
-
-    Args:
-        expert: preferences of the experts; None excludes the pair.
-        preferred: preferences by a score or a judge; None excludes the pair.
-        replicates: number of bootstrap replicates; 0 for no interval.
-        seed: seed of the bootstrap.
-        clusters: of the pairs, which are drawn as a whole; without an interval for pairs of one cluster. None draws
-            pairs.
 
     Source: GREEN, section 4.3.2 and table 6.
     """
@@ -290,14 +243,6 @@ def accuracy_by_confidence(
     clusters: Clusters | None = None,
 ) -> dict[float, PreferenceAccuracy]:
     """Return `preference_accuracy` over the pairs of at least each confidence that occurs.
-
-    Args:
-        expert: as in `preference_accuracy`.
-        preferred: as in `preference_accuracy`; if it has no preference but "equal", there is no accuracy.
-        confidence: confidence of the experts, 1 to 10.
-        replicates: number of bootstrap replicates; 0 for no intervals.
-        seed: seed of the bootstrap.
-        clusters: as in `preference_accuracy`.
 
     Source: GREEN, figure 6.
     """

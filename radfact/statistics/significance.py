@@ -30,23 +30,13 @@ Pairing = Callable[[_Counts, _Counts], tuple[_Counts, _Counts]]
 
 
 def common_rows(left: _Counts, right: _Counts) -> tuple[_Counts, _Counts]:
-    """Blank the samples that are not scored in both systems.
-
-    Args:
-        left: counts of one system, a row per sample.
-        right: counts of the other system.
-    """
+    """Blank the samples that are not scored in both systems."""
     both = (scored_rows(left) & scored_rows(right))[:, None]
     return np.where(both, left, math.nan), np.where(both, right, math.nan)
 
 
 def common_parts(left: _Counts, right: _Counts) -> tuple[_Counts, _Counts]:
-    """Keep each part (precision, recall) of `f1_counts` for the samples for which both systems have it.
-
-    Args:
-        left: counts of one system, a row per sample.
-        right: counts of the other system.
-    """
+    """Keep each part (precision, recall) of `f1_counts` for the samples for which both systems have it."""
     left, right = common_rows(left, right)
     is_missing = np.repeat((left[:, 1::2] == 0) | (right[:, 1::2] == 0), 2, axis=1)
     return np.where(is_missing, 0.0, left), np.where(is_missing, 0.0, right)
@@ -68,18 +58,6 @@ def randomization_test(
     probability 0.5. p = (k + 1) / (n + 1), where k of the n rounds have a difference at least as large as the observed
     one. A round in which a system has no value counts toward k, so that p may be too large where few samples have a
     value, but never too small.
-
-    Args:
-        left: (samples, k), counts of one system, as in `summarize_counts`.
-        right: counts of the other system; samples in the same order.
-        functions: score name -> function of summed counts.
-        pairing: selects what can be compared.
-        rounds: number of rounds.
-        seed: seed of the swaps.
-        clusters: of the samples, which are swapped as a whole; None swaps samples.
-
-    Returns:
-        p by score name; None where a score has no value for either system, or only in one cluster.
     """
     left, right, clusters = _comparable(left, right, pairing, clusters)
     if clusters is not None:
@@ -110,18 +88,7 @@ def paired_difference(
     seed: int = 42,
     clusters: Clusters | None = None,
 ) -> dict[str, Summary]:
-    """Summarize the difference `left` minus `right` of scores; both systems are resampled alike.
-
-    Args:
-        left: as in `randomization_test`.
-        right: as in `randomization_test`.
-        functions: score name -> function of summed counts.
-        has_value: selects the compared samples that `n` counts.
-        pairing: selects what can be compared.
-        replicates: number of bootstrap replicates.
-        seed: seed of the bootstrap.
-        clusters: of the samples, which are drawn as a whole; None draws samples.
-    """
+    """Summarize the difference `left` minus `right` of scores; both systems are resampled alike."""
     left, right, clusters = _comparable(left, right, pairing, clusters)
     if not len(left):
         return {name: Summary(None) for name in functions}
@@ -152,9 +119,6 @@ def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
 
     The i-th smallest of m values is multiplied by m - i + 1, and is at least as large as the one before it.
 
-    Args:
-        p_values: of one family of tests; None is no test.
-
     Source: Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """
     tests = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
@@ -178,14 +142,7 @@ def mean_from_counts(counts: NDArray[np.float64]) -> float:
 
 
 def f1_counts(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return precision and recall of samples as counts for `f1_from_counts`.
-
-    Args:
-        parts: (samples, 2), precision and recall of each sample; NaN = no value.
-
-    Returns:
-        (samples, 4), precision, 1 if it has a value, and the same for recall; a row of NaN if a sample has neither.
-    """
+    """Return precision and recall of samples as counts for `f1_from_counts`."""
     parts = parts.reshape(-1, 2)
     known = ~np.isnan(parts)
     counts = np.stack([np.where(known, parts, 0.0), known], axis=2).reshape(-1, 4).astype(np.float64)
@@ -195,20 +152,12 @@ def f1_counts(parts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def f1_from_counts(counts: NDArray[np.float64]) -> float:
-    """Return the harmonic mean of dataset-level precision and recall; NaN where either has no sample.
-
-    Args:
-        counts: (4,), sum of the `f1_counts` of samples.
-    """
+    """Return the harmonic mean of dataset-level precision and recall; NaN where either has no sample."""
     precision, recall = (counts[i] / counts[i + 1] if counts[i + 1] else math.nan for i in (0, 2))
     return harmonic_mean(float(precision), float(recall))
 
 
 def has_f1(counts: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Select the samples with both precision and recall.
-
-    Args:
-        counts: (samples, 4), as returned by `f1_counts`.
-    """
+    """Select the samples with both precision and recall."""
     both: NDArray[np.bool_] = (counts[:, 1] > 0) & (counts[:, 3] > 0)
     return both

@@ -36,12 +36,12 @@ from pathlib import Path
 import numpy as np
 from iu_reports import HALVES, archive_half
 from read_reports import read_reports
+from rule_styler import RuleStyler
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import kendalltau
 
 from radfact import Pair, PatientContext, evaluate
 from radfact.meta.injection.rules import RuleInjector
-from radfact.meta.injection.style import RuleStyler
 
 METRICS = ("findings", "radfact", "rouge_l", "bleu")
 SCORES = ("findings", "findings_f1", "logical_f1", "rouge_l", "bleu_4")

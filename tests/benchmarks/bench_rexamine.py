@@ -4,9 +4,9 @@
 
 FOLDER holds IU-Xray (`NLMCXR_reports.tgz` and `indiana_projections.csv`). There is one archive and no expert: six
 pseudo-sites are made from the findings sections by style (few or many sentences, and short, medium or long ones), and
-the number of errors injected by rules replaces the counts of experts. Rules standardize the style as well. The pages
-state this. One to three errors of one category are then injected into the same reports, as by `radfact meta inject` and
-`detect`.
+the number of errors injected by rules replaces the counts of experts. Rules standardize the style as well
+(`rule_styler.py`). The pages state this. One to three errors of one category are then injected into the same reports,
+as by `radfact meta inject` and `detect`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
+from rule_styler import RuleStyler
 
 from data.sources.iu_xray import read_iu_xray
 from radfact.api import MetricSet
@@ -25,8 +26,8 @@ from radfact.error_categories import CategoryLetter
 from radfact.io.jsonl import read_jsonl
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.detection import detect, detection_pairs, detection_table, write_detection
+from radfact.meta.injection.records import InjectedReport
 from radfact.meta.injection.rules import RuleInjector
-from radfact.meta.injection.style import RuleStyler
 from radfact.meta.robustness.rexamine import rexamine
 from radfact.meta.robustness.style_effects import table_2, table_c
 from radfact.meta.scores import compute_scores
@@ -83,13 +84,23 @@ def detection(out: Path, metrics: MetricSet, seed: int) -> Table:
     """Inject one to three errors of every category into the reports of the first part, and score them."""
     injector = RuleInjector(seed=seed)
     letters: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
+    reports = {row["sample_id"]: row for _, row in read_jsonl(out / "standardized.jsonl")}
     candidates = (
-        injector.inject(row["sample_id"], row["original"], letter, count)
-        for _, row in read_jsonl(out / "standardized.jsonl")
+        injector.inject(key, row["original"], letter, count)
+        for key, row in reports.items()
         for letter in letters
         for count in (1, 2, 3)
     )
     rows = [candidate for candidate in candidates if candidate is not None]
+    rows += [
+        InjectedReport(
+            sample_id=f"{key}_reworded",
+            source_id=key,
+            reference=reports[key]["original"],
+            candidate=reports[key]["report"],
+        )
+        for key in dict.fromkeys(row.source_id for row in rows)
+    ]
     result = detect(rows, compute_scores(detection_pairs(rows), metrics, out / "detection"))
     write_detection(result, rows, out, {"seed": seed}, NOTES[1:])
     return detection_table(result)

@@ -39,7 +39,7 @@ LINES = (
     "--metrics rouge_l --out out",
     "radfact meta inject reports.csv --out out.jsonl",
     "radfact meta detect injected.jsonl --metrics rouge_l --out out",
-    "radfact meta rexamine reports.csv --metrics rouge_l --out out",
+    "radfact meta rexamine reports.csv --styler openai:m --base-url http://127.0.0.1:9/v1 --metrics rouge_l --out out",
     "radfact meta ensemble fit ratings.csv --better lower --judges a=rated --judges b=rated2 --folds 2 --out out.json",
     "radfact meta ensemble apply ensemble.json --judges a=rated --judges b=rated2 --out out",
     "maira stats phantoms/manifest.jsonl --out out.json",

@@ -20,14 +20,14 @@ from radfact.meta.scores import ScoreColumns
 
 
 def injected(source: str, category: str, count: int, *, mixed: bool = False) -> InjectedReport:
-    change = InjectedError.model_validate({"category": category, "operation": "test"})
+    change = InjectedError.model_validate({"category": category or "a", "operation": "test"})
     return InjectedReport.model_validate(
         {
-            "sample_id": f"{source}_{category}{count}",
+            "sample_id": f"{source}_{category}{count}" if count else f"{source}_reworded",
             "source_id": source,
             "reference": f"No effusion. {source}.",
             "candidate": "x",
-            "category": None if mixed else category,
+            "category": None if mixed else category or None,
             "changes": [change] * count,
         }
     )
@@ -39,11 +39,11 @@ def scores(values: list[float]) -> ScoreColumns:
 
 def test_a_step_is_detected_where_the_score_gets_worse() -> None:
     rows = [injected("s", "a", 1), injected("s", "a", 2), injected("t", "a", 1)]
+    rows += [injected("s", "", 0), injected("t", "", 0)]
     pairs = detection_pairs(rows)
-    assert [pair.sample_id for pair in pairs] == ["s_a1", "s_a2", "t_a1", "s_0", "t_0", "s_reworded", "t_reworded"]
-    assert pairs[5].candidate != pairs[5].reference
+    assert [pair.sample_id for pair in pairs] == ["s_a1", "s_a2", "t_a1", "s_reworded", "t_reworded", "s_0", "t_0"]
     # s: 1.0 -> 0.8 -> 0.8 (the second error is not detected); t: 0.9 -> 0.7. Rewording costs 0.1 of s, nothing of t.
-    detection, reworded = detect(rows, scores([0.8, 0.8, 0.7, 1.0, 0.9, 0.9, 0.9])).detections
+    detection, reworded = detect(rows, scores([0.8, 0.8, 0.7, 0.9, 0.9, 1.0, 0.9])).detections
     assert (detection.category, detection.steps, detection.n) == ("a", pytest.approx(2 / 3), 3)
     assert {k: mean.value for k, mean in detection.curve.items()} == {0: 0.95, 1: 0.75, 2: 0.8}
     assert detection.above_rewording == 1.0
@@ -51,19 +51,21 @@ def test_a_step_is_detected_where_the_score_gets_worse() -> None:
 
 
 def test_single_mixed_errors_are_compared_with_rewording() -> None:
-    rows = [injected(key, "a", count, mixed=True) for key, count in (("s", 3), ("t", 1), ("u", 0))]
-    # s: three errors, worse than rewording; t: one error, not worse than rewording; u: reworded without an error.
-    detection, _ = detect(rows, scores([0.1, 0.9, 0.5, 1.0, 1.0, 1.0, 0.8, 0.8, 0.8])).detections
-    assert (detection.category, detection.steps, detection.n) == ("mixed", 1.0, 2)
+    rows = [injected(key, "a", count, mixed=True) for key, count in (("s", 3), ("t", 1), ("u", 1))]
+    rows += [injected("s", "", 0), injected("t", "", 0)]
+    # s: three errors, worse than rewording; t: one error, not worse than rewording; u: not reworded.
+    detection, _ = detect(rows, scores([0.1, 0.9, 0.5, 0.8, 0.8, 1.0, 1.0, 1.0])).detections
+    assert (detection.category, detection.steps, detection.n) == ("mixed", 1.0, 3)
     assert detection.above_rewording == 0.0
-    assert {k: mean.value for k, mean in detection.curve.items()} == {0: 1.0, 1: 0.9, 3: 0.1}
-    assert detect(rows[:1], scores([0.1, 1.0, 0.8])).detections[0].above_rewording is None
+    assert {k: mean.value for k, mean in detection.curve.items()} == {0: 1.0, 1: 0.7, 3: 0.1}
+    (alone,) = detect(rows[:1], scores([0.1, 1.0])).detections
+    assert alone.above_rewording is None
 
 
 def test_a_score_without_values_has_none_in_the_files(tmp_path: Path) -> None:
     rows = [injected("s", "a", 1)]
     names = ("m_significant", *(f"m_significant_{letter}" for letter in "abcdef"))
-    columns = ScoreColumns({name: [math.nan, 0.0, 0.0] for name in names}, dict.fromkeys(names, "lower"))
+    columns = ScoreColumns({name: [math.nan, 0.0] for name in names}, dict.fromkeys(names, "lower"))
     write_detection(detect(rows, columns), rows, tmp_path, {})
     record = read_json(tmp_path / "detection.json")
     assert record["accuracy"]["m_significant"]["a"] == {"value": None, "n": 0}
@@ -96,6 +98,7 @@ def test_injection_and_detection_by_commands(tmp_path: Path, table: Path) -> Non
     assert (out / "steps.csv").read_text().startswith("score,a,d,e,reworded\nbleu_2,1.0,")
     assert "Errors compared with rewording" in (out / "detection.html").read_text()
     assert (record["models"], record["circular"]) == ({}, False)
+    assert {row["above_rewording"] for row in record["detections"]} == {None}
 
 
 def test_a_judge_with_the_ontology_of_the_rules_is_called_circular(

@@ -18,7 +18,6 @@ from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
 from radfact.meta.datasets.reports import SiteReport, read_counts, read_reports
 from radfact.meta.injection.records import read_injected
 from radfact.meta.injection.rules import RuleInjector
-from radfact.meta.injection.style import RuleStyler
 from radfact.meta.robustness.rexamine import RexamineResult, rexamine
 from radfact.meta.robustness.style_effects import (
     Ranking,
@@ -150,7 +149,6 @@ REPORTS = [
         )
     )
 ]
-GOOD = [report for report in REPORTS if "edema" not in report.report]
 
 
 class WordOverlap:
@@ -169,26 +167,30 @@ class WordOverlap:
         return ScoreColumns({"words": shares}, {"words": "higher"})
 
 
-class CountingStyler:
-    """Counts its calls, and fails on reports of edema."""
+class Styler:
+    """Begins every sentence with "There is", counts its calls, and fails on reports with a word."""
 
-    name = "counting"
+    name = "styler"
 
-    def __init__(self) -> None:
-        self.calls = 0
+    def __init__(self, fails_on: str | None = None) -> None:
+        self.calls, self.fails_on = 0, fails_on
 
     def describe(self) -> dict[str, Any]:
         return {"temperature": 0}
 
     def standardize(self, reports: Sequence[str]) -> list[str | Failure]:
         self.calls += 1
-        styled = RuleStyler().standardize(reports)
-        return [Failure("no answer") if "edema" in text else one for text, one in zip(reports, styled, strict=True)]
+        return [
+            Failure("no answer")
+            if self.fails_on and self.fails_on in report
+            else " ".join(f"There is {sentence[0].lower()}{sentence[1:]}." for sentence in report[:-1].split(". "))
+            for report in reports
+        ]
 
 
 def run(reports: Sequence[SiteReport], folder: Path, **options: Any) -> RexamineResult:
     """Run the seven steps without a model."""
-    defaults = {"styler": RuleStyler(), "injector": RuleInjector(seed=1), "score": WordOverlap(), "seed": 1}
+    defaults = {"styler": Styler(), "injector": RuleInjector(seed=1), "score": WordOverlap(), "seed": 1}
     return rexamine(reports, folder, **{**defaults, **options})
 
 
@@ -209,7 +211,7 @@ def test_counts_of_experts_are_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_failed_reports_are_excluded_and_tried_again(tmp_path: Path) -> None:
-    styler, score = CountingStyler(), WordOverlap()
+    styler, score = Styler("edema"), WordOverlap()
     result = run(REPORTS, tmp_path, styler=styler, score=score)
     assert set(result.excluded) == {"x3", "y3"}
     assert result.experts == "labels"
@@ -223,24 +225,24 @@ def test_failed_reports_are_excluded_and_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_step_runs_once_for_the_same_reports(tmp_path: Path) -> None:
-    styler = CountingStyler()
+    styler = Styler()
     for _ in range(2):
-        run(GOOD, tmp_path, styler=styler)
+        run(REPORTS, tmp_path, styler=styler)
     assert styler.calls == 1
-    run(GOOD[1:], tmp_path, styler=styler)
+    run(REPORTS[1:], tmp_path, styler=styler)
     assert styler.calls == 2
 
 
 def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
-    styler = CountingStyler()
+    styler = Styler()
 
     def fail(pairs: Sequence[Pair], folder: Path) -> ScoreColumns:
         del pairs, folder
         raise RunError("the server went away")
 
     with pytest.raises(RunError):
-        run(GOOD, tmp_path, styler=styler, score=fail)
-    run(GOOD, tmp_path, styler=styler)
+        run(REPORTS, tmp_path, styler=styler, score=fail)
+    run(REPORTS, tmp_path, styler=styler)
     assert styler.calls == 1
 
 
@@ -300,9 +302,17 @@ def table(tmp_path: Path) -> Path:
     return write_table(tmp_path / "r.csv", ["id", "site", "report"], rows)
 
 
-def test_the_command_runs_all_seven_steps(tmp_path: Path, table: Path) -> None:
-    out = tmp_path / "out"
-    assert run_meta("rexamine", table, "--metrics", "rouge_l,bleu_2", "--out", out) == 0
+def model_response(request: dict[str, Any], _: int) -> Reply:
+    """A model that standardizes reports, and adds a mass to standardized ones."""
+    text = last(request)
+    if text.endswith("like a radiologist wrote it."):
+        return 200, {}, f"{text.partition(chr(10))[0]} A mass."
+    return 200, {}, f"Findings: {text}"
+
+
+def test_the_command_runs_all_seven_steps(tmp_path: Path, table: Path, serve: Callable[..., ChatServer]) -> None:
+    out, model = tmp_path / "out", ("--judge", "openai:m", "--base-url", serve(model_response).base_url)
+    assert run_meta("rexamine", table, *model, "--metrics", "rouge_l,bleu_2", "--out", out) == 0
     record = read_json(out / "rexamine.json")
     assert {test["score"] for test in record["style_tests"]} == {"rouge_l", "bleu_2"}
     assert record["sites"] == {"x": 4, "y": 4}
@@ -321,7 +331,12 @@ def test_a_metric_is_tested_by_its_main_score(
     names: str, scores: list[str], tmp_path: Path, table: Path, serve: Callable[..., ChatServer]
 ) -> None:
     response = GreenResponse((("A mass",), *[()] * 5), ((),) * 6, ("Clear lungs",)).text()
-    server, out = serve(lambda *_: (200, {}, response)), tmp_path / "out"
+
+    def respond(request: dict[str, Any], number: int) -> Reply:
+        is_style = request["messages"][0]["role"] == "system"
+        return model_response(request, number) if is_style else (200, {}, response)
+
+    server, out = serve(respond), tmp_path / "out"
     model = ("--judge", "openai:m", "--base-url", server.base_url)
     assert run_meta("rexamine", table, "--metrics", names, *model, "--out", out) == 0
     record = read_json(out / "rexamine.json")
@@ -334,20 +349,11 @@ def test_a_metric_is_tested_by_its_main_score(
     assert "Judges and models: green: openai:m." in (out / "rexamine.html").read_text()
 
 
-def model_response(request: dict[str, Any], _: int) -> Reply:
-    """A model that standardizes reports, and adds a mass to standardized ones."""
-    text = last(request)
-    if text.endswith("like a radiologist wrote it."):
-        return 200, {}, f"{text.partition(chr(10))[0]} A mass."
-    return 200, {}, f"Findings: {text}"
-
-
-@pytest.mark.parametrize("option", ["--styler", "--errors-by"])
 def test_a_step_runs_again_for_other_parameters_of_the_model(
-    option: str, tmp_path: Path, table: Path, serve: Callable[..., ChatServer]
+    tmp_path: Path, table: Path, serve: Callable[..., ChatServer]
 ) -> None:
     server = serve(model_response)
-    model = (option, "openai:m", "--base-url", server.base_url)
+    model = ("--styler", "openai:m", "--errors-by", "openai:m", "--base-url", server.base_url)
     command = ("rexamine", table, *model, "--metrics", "bleu_1", "--out", tmp_path / "out")
     assert run_meta(*command) == 0
     first = len(server.requests)

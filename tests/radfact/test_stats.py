@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.statistics.bootstrap import Summary, harmonic_mean, summarize
+from radfact.statistics.proportions import wilson_interval
 
 shares = st.floats(0, 1) | st.just(math.nan)
 
@@ -100,3 +101,13 @@ def test_the_bootstrap_makes_no_call_per_sample() -> None:
 
     calls(150)  # the first call imports modules
     assert calls(15_000) <= calls(150)
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (3, 10, 0.1078, 0.6032), (1, 1000, 0.0002, 0.0056)],
+)
+def test_the_wilson_interval_is_that_of_scipy(part: int, whole: int, low: float, high: float) -> None:
+    # From scipy.stats.binomtest(part, whole).proportion_ci(method="wilson").
+    assert wilson_interval(part, whole) == pytest.approx((low, high), abs=1e-4)
+    assert wilson_interval(0, 0) is None

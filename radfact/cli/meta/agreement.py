@@ -162,7 +162,10 @@ def _correlations(
     )
     drawn = resampling_of(ratings.clusters, len(ratings.samples))
     record |= {"resampling": asdict(drawn)}
-    show_table(new_console(), short_table(result.agreements))
+    show_table(
+        new_console(),
+        short_table("score", {row.score: row.coefficients for row in result.agreements if row.group == "all"}),
+    )
     if tests:
         say(new_console(), f"Compared with {tests[0].baseline}, over the reports with both scores:")
         show_table(new_console(), contrast_table(tests))
@@ -226,17 +229,7 @@ def _query_judge(
 
 
 def read(table: Path, options: RatingOptions, cluster: str | None = None, *, texts_only: bool = False) -> RatingSet:
-    """Read a set of ratings as the options describe it.
-
-    Args:
-        table: a file, or the folder of a dataset.
-        options: layout, selection of samples, directions.
-        cluster: as in `radfact.meta.datasets.layouts.read_ratings`.
-        texts_only: likewise.
-
-    Raises:
-        InputError: the ratings cannot be read, or the layout has preferences instead of ratings.
-    """
+    """Read a set of ratings as the options describe it."""
     from radfact.meta.datasets.layouts import LAYOUTS, read_ratings
     from radfact.meta.datasets.reports import read_ids
 

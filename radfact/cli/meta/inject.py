@@ -234,8 +234,7 @@ def detect(
     scoring = Scoring(metrics, judge.or_environment(), cache or out / "cache")
     columns = collect_scores(detection.detection_pairs(rows), scores, scoring, out)
     result = detection.detect(rows, columns)
-    # Reports are always reworded by rules.
-    circular = columns.circular_notes(RULES)
+    circular = columns.circular_notes(*(row.by for row in rows))
     notes = [*columns.model_notes(), *circular]
     record = {"injected": str(injected), "models": columns.models, "circular": bool(circular)}
     with replace_files(out) as new:

@@ -33,28 +33,21 @@ MODEL = only("judge", "judge_args", "base_url", "concurrency", "max_invalid")
 METRICS = only("metrics", "weights", metrics=())
 DRAWS = only(bootstrap=1000)
 
+
+def option(help_text: str, metavar: str | None, panel: str, **more: Any) -> Any:
+    """Return an option of a command with its metavar and its panel in the help."""
+    return typer.Option(metavar=metavar, help=help_text, rich_help_panel=panel, **more)
+
+
 Scores = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Results folder to read scores of these samples from; repeatable.",
-        rich_help_panel=INPUT,
-    ),
+    list[Path] | None, option("Results folder to read scores of these samples from; repeatable.", "FOLDER", INPUT)
 ]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.", rich_help_panel=SCORES)]
-Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.", rich_help_panel=OUTPUT), Output("folder")]
-Notes = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="Note shown at the top of the page; repeatable.", rich_help_panel=OUTPUT),
-]
+Seed = Annotated[int, option("Random seed.", "N", SCORES, min=0)]
+Out = Annotated[Path, option("Output folder.", "FOLDER", OUTPUT), Output("folder")]
+Notes = Annotated[list[str] | None, option("Note shown at the top of the page; repeatable.", "TEXT", OUTPUT)]
 Cache = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Cache of model responses. Default: cache/ in the output folder.",
-        show_default=False,
-        rich_help_panel=OUTPUT,
-    ),
+    option("Cache of model responses. Default: cache/ in the output folder.", "FOLDER", OUTPUT, show_default=False),
 ]
 
 
@@ -82,15 +75,7 @@ class Scoring:
         return list(self.metrics.metrics)
 
     def finish(self, console: Console, *, named: bool = True) -> None:
-        """Print which metrics gave no result.
-
-        Args:
-            console: output.
-            named: whether the user selected the metrics.
-
-        Raises:
-            typer.Exit: the exit code for incomplete results, if the user selected a metric without a result.
-        """
+        """Print which metrics gave no result."""
         from radfact.metrics.registry import select_metrics
 
         for name, reason in self.unavailable.items():
@@ -101,14 +86,7 @@ class Scoring:
 
     @contextmanager
     def scorer(self, *, main_only: bool = False) -> Iterator[ScoreFunction]:
-        """Create the metrics, show their progress, and release their resources at the end.
-
-        Args:
-            main_only: as for `radfact.meta.scores.compute_scores`.
-
-        Raises:
-            InputError: no metric is selected or can be created.
-        """
+        """Create the metrics, show their progress, and release their resources at the end."""
         from radfact.api import MetricSet
         from radfact.meta.scores import compute_scores
 
@@ -124,15 +102,7 @@ class Scoring:
 
 
 def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, parameters: Mapping[str, Any]) -> ChatClient:
-    """Return the client of a language model that an option names.
-
-    Args:
-        name: PROVIDER:MODEL.
-        judge: arguments of the model, address of its server, calls in flight.
-        cache: cache of responses.
-        option: name of the option, for errors.
-        parameters: default sampling parameters.
-    """
+    """Return the client of a language model that an option names."""
     from radfact.llm import load_chat_client, parse_model_args
 
     with rename_fields({"judge": option}):
@@ -147,17 +117,7 @@ def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, param
 
 
 def collect_scores(pairs: Sequence[Pair], folders: Sequence[Path] | None, scoring: Scoring, out: Path) -> ScoreColumns:
-    """Read scores from results folders, compute them by metrics, or both.
-
-    Args:
-        pairs: the samples.
-        folders: results folders.
-        scoring: the selected metrics.
-        out: output folder of the command.
-
-    Raises:
-        InputError: neither is selected.
-    """
+    """Read scores from results folders, compute them by metrics, or both."""
     from radfact.meta.scores import ScoreColumns, load_scores
 
     if not (folders or scoring.names):
@@ -186,11 +146,6 @@ def say_matches(matches: Sequence[SampleMatch]) -> None:
 
 
 def say_notes(console: Console, notes: Sequence[str]) -> None:
-    """Print notes.
-
-    Args:
-        console: console to print to.
-        notes: to print.
-    """
+    """Print notes."""
     for note in notes:
         say(console, note, style="yellow")

@@ -20,7 +20,7 @@ from radfact.meta.options import RULES
 from radfact.metrics.options import MetricOptions
 
 if TYPE_CHECKING:
-    from radfact.meta.robustness.rexamine import Injector, Styler
+    from radfact.meta.robustness.rexamine import Injector
 
 MANUAL = "\n".join(
     (
@@ -36,11 +36,9 @@ MANUAL = "\n".join(
         "them. The significance level is 0.05, divided by the number of scores times sites.",
         "",
         "[bold]Examples[/bold]",
-        "  radfact meta rexamine reports.csv --metrics rouge_l,bleu_2",
-        "  radfact meta rexamine reports.csv --styler openai:MODEL \\",
-        "      --errors-by openai:MODEL --metrics all --judge openai:MODEL",
-        "  radfact meta rexamine reports.csv --metrics rouge_l,bleu_2 \\",
-        "      --counts rexamine/for_experts.csv",
+        "  radfact meta rexamine reports.csv --styler openai:MODEL --metrics rouge_l,bleu_2",
+        "  radfact meta rexamine reports.csv --judge openai:MODEL \\",
+        "      --errors-by openai:MODEL --metrics all",
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
@@ -49,41 +47,30 @@ MANUAL = "\n".join(
 )
 
 
-StylerOption = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", help="How to standardize reports: rules, or a model PROVIDER:MODEL.", rich_help_panel=INPUT
-    ),
-]
-ErrorsOption = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="How to inject errors: rules, or a model PROVIDER:MODEL.", rich_help_panel=INPUT),
-]
-CountsOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Error counts of experts: CSV with id and errors.", rich_help_panel=INPUT),
-]
-PerSiteOption = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Number of reports to draw per site; 0: all.", rich_help_panel=SCORES)
-]
-
-
 @with_options
 def rexamine(
     reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, site and report.")],
     metrics: Annotated[MetricOptions, own.METRICS],
     judge: Annotated[JudgeOptions, own.MODEL],
     seed: own.Seed = 42,
-    styler: StylerOption = RULES,
-    errors_by: ErrorsOption = RULES,
-    counts: CountsOption = None,
-    per_site: PerSiteOption = 40,
+    styler: Annotated[
+        str | None,
+        own.option("Model that standardizes reports, PROVIDER:MODEL. Default: the judge.", "NAME", INPUT),
+    ] = None,
+    errors_by: Annotated[
+        str, own.option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", INPUT)
+    ] = RULES,
+    counts: Annotated[
+        Path | None, own.option("Error counts of experts: CSV with id and errors.", "FILE", INPUT)
+    ] = None,
+    per_site: Annotated[int, own.option("Number of reports to draw per site; 0: all.", "N", SCORES, min=0)] = 40,
     out: own.Out = Path("rexamine"),
     cache: own.Cache = None,
     note: own.Notes = None,
 ) -> None:
     """Test metrics across writing styles and sites."""
     from radfact.meta.datasets.reports import read_counts, read_reports
+    from radfact.meta.injection.llm_editor import ModelStyler
     from radfact.meta.robustness.rexamine import rexamine as run
     from radfact.meta.robustness.style_effects import short_table_c, table_2
 
@@ -94,16 +81,20 @@ def rexamine(
     scoring = Scoring(metrics, judge, cache)
     if not scoring.names:
         raise InputError("--metrics: expected the metrics to test", code=ErrorCode.MISSING_OPTION)
+    if styler is None and not judge.judge:
+        message = "expected a model that standardizes the reports, in --styler or --judge"
+        raise InputError(message, code=ErrorCode.MISSING_OPTION, field="styler")
     with ExitStack() as stack:
-        style = _styler(styler, judge, cache, stack)
+        parameters = {"temperature": 0}
+        client = client_of(styler or judge.required_judge, judge, cache, option="--styler", parameters=parameters)
+        style = ModelStyler(stack.enter_context(client))
         injector = _injector(errors_by, judge, cache, seed, stack)
-        score = stack.enter_context(scoring.scorer(main_only=True))
         result = run(
             site_reports,
             out,
             styler=style,
             injector=injector,
-            score=score,
+            score=stack.enter_context(scoring.scorer(main_only=True)),
             counts=expert_counts,
             per_site=per_site or None,
             seed=seed,
@@ -121,16 +112,6 @@ def rexamine(
     scoring.finish(console)
     if result.excluded:
         raise typer.Exit(ExitCode.INCOMPLETE)
-
-
-def _styler(name: str, judge: JudgeOptions, cache: Path, stack: ExitStack) -> Styler:
-    from radfact.meta.injection.llm_editor import ModelStyler
-    from radfact.meta.injection.style import RuleStyler
-
-    if name == RULES:
-        return RuleStyler()
-    client = client_of(name, judge, cache, option="--styler", parameters={"temperature": 0})
-    return ModelStyler(stack.enter_context(client))
 
 
 def _injector(name: str, judge: JudgeOptions, cache: Path, seed: int, stack: ExitStack) -> Injector:

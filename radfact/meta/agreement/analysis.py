@@ -89,13 +89,6 @@ def correlate_with_experts(
 ) -> list[MetricAgreement]:
     """Correlate every score with the experts' target, over all samples and within groups.
 
-    Args:
-        ratings: ratings of the experts; their mean counts.
-        scores: scores of the same samples.
-        group: kind of group, such as site; by default the set's own.
-        replicates: number of bootstrap replicates.
-        seed: seed of the bootstrap.
-
     Source: GREEN, ReXamine-Global and VERT.
     """
     expert = orient(ratings.means(ratings.target), ratings.better[ratings.target]) or []
@@ -114,11 +107,6 @@ def correlate_with_experts(
 
 def compare_raters(ratings: RatingSet, *, replicates: int = REPLICATES, seed: int = SEED) -> list[RaterAgreement]:
     """Compare all pairs of raters, and each rater with the mean of all, for every quantity but counts by category.
-
-    Args:
-        ratings: ratings of the experts.
-        replicates: number of bootstrap replicates.
-        seed: seed of the bootstrap.
 
     Source: GREEN, figure 5.
     """
@@ -142,12 +130,7 @@ def _row_means(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def counted_quantity(score: str, quantities: Mapping[str, Better]) -> str | None:
-    """Return the quantity that a score counts: `significant` for `green_significant`, `errors` for `green_ec`.
-
-    Args:
-        score: name of a score.
-        quantities: the rated quantities of a set.
-    """
+    """Return the quantity that a score counts: `significant` for `green_significant`, `errors` for `green_ec`."""
     if score.endswith("_ec"):
         return "errors" if "errors" in quantities else None
     matching = [
@@ -158,10 +141,6 @@ def counted_quantity(score: str, quantities: Mapping[str, Better]) -> str | None
 
 def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
     """Compare the number of errors that metrics count with the mean expert and with each expert.
-
-    Args:
-        ratings: experts' ratings.
-        scores: metrics' scores of the same samples.
 
     Source: GREEN, tables 2 and 4.
     """
@@ -184,10 +163,6 @@ def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
 
 def compare_counts(ratings: RatingSet, scores: ScoreColumns) -> list[CountAgreement]:
     """Compare counts of metrics with the mean expert, rounded half up: by number of errors and by category.
-
-    Args:
-        ratings: experts' ratings.
-        scores: metrics' scores of the same samples.
 
     Source: VERT, figures 2 and 4 and appendix C; GREEN, table 4.
     """

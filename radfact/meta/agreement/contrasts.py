@@ -78,19 +78,7 @@ def compare_metrics(
     rounds: int = ROUNDS,
     seed: int = SEED,
 ) -> list[MetricContrast]:
-    """Test each score against the baseline: does it agree better or worse with the experts' target?
-
-    Args:
-        ratings: ratings of the experts; their mean counts.
-        scores: scores of the same samples.
-        baseline: score that the others are compared with; by default the first.
-        replicates: number of bootstrap replicates.
-        rounds: of the permutation test.
-        seed: of both.
-
-    Raises:
-        InputError: the baseline is no score with a direction.
-    """
+    """Test each score against the baseline: does it agree better or worse with the experts' target?"""
     columns = {name: column for name in scores.values if (column := scores.oriented(name)) is not None}
     if baseline is not None and baseline not in columns:
         hint = suggest_name(baseline, columns, f"scores are {', '.join(columns)}")
@@ -110,13 +98,7 @@ def compare_metrics(
 
 
 def find_disagreements(ratings: RatingSet, scores: ScoreColumns, *, listed: int = LISTED) -> list[Disagreement]:
-    """Return the reports whose ranks by a score and by the experts differ most, by score, the largest first.
-
-    Args:
-        ratings: ratings of the experts; their mean counts.
-        scores: scores of the same samples.
-        listed: number of reports of each score.
-    """
+    """Return the reports whose ranks by a score and by the experts differ most, by score, the largest first."""
     target = ratings.means(ratings.target)
     expert = np.array(orient(target, ratings.better[ratings.target]))
     results = []
@@ -147,13 +129,7 @@ def _relative_ranks(values: Sequence[float]) -> list[float]:
 def find_wrong_preferences(
     preferences: PreferenceSet, scores: ScoreColumns, *, listed: int = LISTED
 ) -> list[WrongPreference]:
-    """Return the rows in which a score does not prefer the experts' candidate, by score, the surest experts first.
-
-    Args:
-        preferences: preferences of the experts.
-        scores: scores of `preferences.pairs`.
-        listed: number of rows of each score.
-    """
+    """Return the rows in which a score does not prefer the experts' candidate, by score, the surest experts first."""
     half = len(preferences.first)
     results = []
     for name, values in scores.values.items():

@@ -79,16 +79,6 @@ def correct_reports(
     """Correct rated reports with a model.
 
     In sets with corrections of radiologists the model sees the same lines with the same numbers.
-
-    Args:
-        ratings: rated reports.
-        metric: FineRadScore with the client of the model.
-        setting: changes to the reports before the model sees them.
-        paraphraser: model for the setting `paraphrased`; by default the model that corrects.
-        seed: seed for the setting `shuffled`.
-
-    Raises:
-        RunError: no report could be corrected.
     """
     lines_by_id = {
         sample.pair.sample_id: sample.corrections.lines
@@ -169,17 +159,7 @@ class CorrectionResult:
 def evaluate_corrections(
     run: CorrectionRun, ratings: RatingSet, score: ScoreFunction, folder: Path
 ) -> CorrectionResult:
-    """Compare a model's corrections with the experts'.
-
-    Args:
-        run: corrections of the model.
-        ratings: the rated reports; raters of the same candidate are compared with each other.
-        score: scores texts.
-        folder: folder for the results of `score`.
-
-    Raises:
-        RunError: no metric could score anything.
-    """
+    """Compare a model's corrections with the experts'."""
     reports = [report for report in run.reports if report.expert is not None]
     expert = [report.expert for report in run.reports if report.expert is not None]
     model = [report.model for report in reports]

@@ -10,7 +10,7 @@ from typing import Any
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.meta.agreement.corrections import CorrectionResult, CorrectionRun, Setting
 from radfact.meta.agreement.line_corrections import CHANGES
-from radfact.meta.agreement.report import CATEGORY_LEGEND
+from radfact.meta.report import CATEGORY_LEGEND
 from radfact.pages import plots
 from radfact.pages.meta_page import PlotFolder, Section, Table, write_page
 
@@ -75,19 +75,7 @@ def write_corrections(
     setting: Setting,
     notes: Sequence[str] = (),
 ) -> list[str]:
-    """Write `corrections.json`, `corrections.jsonl`, CSV tables, a plot and `corrections.html`.
-
-    Args:
-        result: agreement with radiologists.
-        run: corrections of the model, one line per report.
-        folder: output folder.
-        record: run details as JSON values.
-        setting: setting of the run.
-        notes: sentences for the page.
-
-    Returns:
-        Sentences about missing plots.
-    """
+    """Write `corrections.json`, `corrections.jsonl`, CSV tables, a plot and `corrections.html`."""
     plotter = PlotFolder(folder)
     sections = [
         *_line_sections(result, setting, folder),

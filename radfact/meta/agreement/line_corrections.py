@@ -37,13 +37,6 @@ def change_agreement(expert: Sequence[Corrections], model: Sequence[Corrections]
     """Return how often the model makes the radiologist's change, by change of the radiologist (tables 1, 4 and 7).
 
     Changes are compared per line, insertions per report, since the same content may be inserted in one line or three.
-
-    Args:
-        expert: the radiologist's corrections, one per report.
-        model: the model's corrections of the same candidates in the same order.
-
-    Raises:
-        ValueError: the corrections are of different lines.
     """
     same, cases = Counter[Change](), Counter[Change]()
     for theirs, ours in zip(expert, model, strict=True):
@@ -65,23 +58,13 @@ def corrected_text(corrections: Corrections) -> str:
 
 
 def corrected_text_pairs(expert: Sequence[Corrections], model: Sequence[Corrections]) -> list[Pair]:
-    """Pair the model's `corrected_text` with the radiologist's; reports without either are excluded.
-
-    Args:
-        expert: a radiologist's corrections, per report.
-        model: the model's corrections of the same reports.
-    """
+    """Pair the model's `corrected_text` with the radiologist's; reports without either are excluded."""
     texts = [(corrected_text(ours), corrected_text(theirs)) for theirs, ours in zip(expert, model, strict=True)]
     return [Pair(str(index), *both) for index, both in enumerate(texts) if any(both)]
 
 
 def corrected_pairs(pairs: Sequence[Pair], corrections: Sequence[Corrections]) -> list[Pair]:
-    """Replace candidates by corrected ones; their scores show the gain of correction.
-
-    Args:
-        pairs: candidates and references.
-        corrections: of each candidate.
-    """
+    """Replace candidates by corrected ones; their scores show the gain of correction."""
     return [replace(pair, candidate=item.corrected_report()) for pair, item in zip(pairs, corrections, strict=True)]
 
 
@@ -94,12 +77,7 @@ class CategoryShares:
 
 
 def detect_categories(expert: Sequence[Mapping[str, int]], model: Sequence[Corrections]) -> dict[str, CategoryShares]:
-    """Return precision and recall of each of ReXVal's categories per report: does it occur at all (appendix D)?
-
-    Args:
-        expert: number of errors by letter, one mapping per report.
-        model: corrections with their categories.
-    """
+    """Return precision and recall of each of ReXVal's categories per report: does it occur at all (appendix D)?"""
     table = {}
     for letter in CATEGORY_NAMES:
         true = [counts.get(letter, 0) > 0 for counts in expert]
@@ -110,12 +88,7 @@ def detect_categories(expert: Sequence[Mapping[str, int]], model: Sequence[Corre
 
 
 def shuffle_lines(report: str, *, seed: int = 42) -> str:
-    """Return a report with its lines in another order, if it has at least two different ones (section 7.1).
-
-    Args:
-        report: one narrative.
-        seed: seed of the order, combined with the report.
-    """
+    """Return a report with its lines in another order, if it has at least two different ones (section 7.1)."""
     lines = list(split_lines(report))
     if len(set(lines)) < 2:
         return report
@@ -129,16 +102,6 @@ def paraphrase(client: ChatClient, texts: Sequence[str]) -> list[str | Failure]:
     """Paraphrase texts with a language model and a prompt of this project (section 7.2).
 
     In the paper radiologists checked that each paraphrase has the same content; here nothing checks this.
-
-    Args:
-        client: of the language model.
-        texts: to paraphrase.
-
-    Returns:
-        A paraphrase or a failure per text.
-
-    Raises:
-        RunError: the server refuses the key or the model, or cannot be reached.
     """
     prompt = load_prompt("paraphrase")
 

@@ -34,12 +34,6 @@ def evaluate_scores(
 
     A score that is the same for both candidates of every pair has no accuracy.
 
-    Args:
-        preferences: preferences of the experts.
-        scores: scores of `preferences.pairs`.
-        replicates: number of bootstrap replicates; 0 for no intervals.
-        seed: seed of the bootstrap.
-
     Source: GREEN, figure 6.
     """
     half = len(preferences.first)
@@ -69,15 +63,6 @@ class JudgePreferences:
 
 def evaluate_judge(client: ChatClient, preferences: PreferenceSet, *, replicates: int, seed: int) -> JudgePreferences:
     """Query a model for the better candidate of each row in which the experts prefer one.
-
-    Args:
-        client: client of the model.
-        preferences: preferences of the experts.
-        replicates: number of bootstrap replicates; 0 for no intervals.
-        seed: seed of the bootstrap.
-
-    Raises:
-        RunError: the server refuses the key or the model, or cannot be reached.
 
     Source: GREEN, appendix A.3 and table 6.
     """
@@ -109,11 +94,7 @@ def evaluate_judge(client: ChatClient, preferences: PreferenceSet, *, replicates
 
 
 def parse_preference(text: str) -> Preference:
-    """Parse a response whose last line is the label, as the prompt requires; earlier lines are ignored.
-
-    Raises:
-        ValueError: the last line is no label, or has more than one.
-    """
+    """Parse a response whose last line is the label, as the prompt requires; earlier lines are ignored."""
     lines = [_NO_LETTERS.sub(" ", line) for line in strip_reasoning(text).splitlines()]
     last = " ".join(next((line for line in reversed(lines) if line.strip()), "").lower().split())
     labels = {_LABELS[label] for label in _LABEL.findall(last)}

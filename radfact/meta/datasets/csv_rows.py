@@ -24,22 +24,14 @@ class CsvRow:
         return self.cells[column].strip()
 
     def id(self, column: str) -> str:
-        """Return a cell as an id.
-
-        Raises:
-            InputError: the cell is empty.
-        """
+        """Return a cell as an id."""
         key = self.text(column)
         if not key:
             raise self.error("expected an id, found an empty cell", column, ErrorCode.MISSING_FIELD)
         return key
 
     def number(self, column: str) -> float:
-        """Return a cell as a finite number, or NaN for an empty cell and "nan".
-
-        Raises:
-            InputError: the cell is something else.
-        """
+        """Return a cell as a finite number, or NaN for an empty cell and "nan"."""
         text = self.text(column) or "nan"
         try:
             # Python reads 1_0 as 10.
@@ -51,16 +43,7 @@ class CsvRow:
         return value
 
     def whole_number(self, column: str, lowest: int, highest: int) -> int:
-        """Return a cell as a whole number.
-
-        Args:
-            column: name of the column.
-            lowest: smallest valid number.
-            highest: largest valid number.
-
-        Raises:
-            InputError: the cell is no such number.
-        """
+        """Return a cell as a whole number."""
         value = self.number(column)
         if not (value == value // 1 and lowest <= value <= highest):
             message = f"expected a whole number from {lowest} to {highest}, found {describe_choice(self.cells[column])}"
@@ -68,40 +51,19 @@ class CsvRow:
         return int(value)
 
     def count(self, column: str) -> float:
-        """Return a cell as a whole number from 0, or NaN for an empty cell and "nan".
-
-        Raises:
-            InputError: the cell is something else.
-        """
+        """Return a cell as a whole number from 0, or NaN for an empty cell and "nan"."""
         value = self.number(column)
         if not (math.isnan(value) or (value >= 0 and value == value // 1)):
             raise self.error(f"expected a whole number from 0, found {describe_choice(self.cells[column])}", column)
         return value
 
     def error(self, message: str, column: str | None = None, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
-        """Return an error at a cell of this row.
-
-        Args:
-            message: of the error.
-            column: of the cell; None for the row itself.
-            code: of the error.
-        """
+        """Return an error at a cell of this row."""
         return InputError(message, code=code, file=self.file, line=self.line, field=column)
 
 
 def read_rows(path: Path, required: Sequence[str]) -> tuple[list[str], Iterator[CsvRow]]:
-    """Read a CSV file.
-
-    Args:
-        path: the file.
-        required: columns that the file must have.
-
-    Returns:
-        The columns and the rows.
-
-    Raises:
-        InputError: the file cannot be read, or a column is missing.
-    """
+    """Read a CSV file."""
     columns, rows = read_csv(path)
     for name in required:
         if name not in columns:

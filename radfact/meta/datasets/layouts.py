@@ -55,21 +55,6 @@ def read_ratings(
     `rexval`: the folder with the set's two CSV files, or the file of ratings in it. `refisco-v0`, `refisco-v1`: the CSV
     of corrected lines. `rate-eval`: `rate_test.csv` or `rate_train.csv` of a task, or the folder with the former.
     `radeval`: the CSV of the expert set.
-
-    Args:
-        path: file or folder.
-        layout: one of `LAYOUTS`.
-        experts: expert columns of a plain table; by default all columns with such names.
-        better: which ratings of a plain table are better.
-        target: quantity that metrics are correlated with; by default the set's own.
-        cluster: column of a plain table that is the same for samples that belong together, or "none"; by default
-            `patient_id`, or else `study_id`. Published sets have the clusters `study_id`, if several candidates of a
-            study are known.
-        texts_only: whether to read the reports alone, so that a plain table needs no experts and `rate-eval` no
-            `Score`.
-
-    Raises:
-        InputError: a file cannot be read, or a column, cell or option is missing or wrong.
     """
     if layout not in LAYOUTS:
         raise InputError(
@@ -196,11 +181,7 @@ def _read_rexval(path: Path) -> RatingSet:
 
 
 def _add_missing_counts(counts: Mapping[tuple[int, str], dict[str, dict[str, dict[str, float]]]]) -> list[str]:
-    """Add NaN for each count that a rater of a candidate does not have, unless the file lists no zero at all.
-
-    Returns:
-        A note on the meaning of counts that are not in the file, if there are any.
-    """
+    """Add NaN for each count that a rater of a candidate does not have, unless the file lists no zero at all."""
     absent: list[tuple[dict[str, float], str]] = []
     numbers: list[float] = []
     for kinds in counts.values():

@@ -62,15 +62,6 @@ def read_preferences(
     A cell of an expert is first, second, equal or empty; `confidence` is one number per row, such as the mean of the
     experts.
 
-    Args:
-        path: the file.
-        consensus: which experts decide a row.
-        cluster: as in `radfact.meta.datasets.layouts.read_ratings` for a plain table.
-        texts_only: whether to read the candidates and references alone, so that the file needs no experts.
-
-    Raises:
-        InputError: the file cannot be read or a cell is wrong.
-
     Source: GREEN, section 3.4.2.
     """
     columns, rows = read_rows(path, ("id", "reference", "candidate_1", "candidate_2"))

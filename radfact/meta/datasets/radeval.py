@@ -51,11 +51,7 @@ _DOUBT = re.compile(
 
 
 def read_radeval(path: Path) -> RatingSet:
-    """Read three annotated candidates per row; NaN for each missing count, and for all counts of an invalid annotation.
-
-    Raises:
-        InputError: the file cannot be read, or a column or an annotator is missing.
-    """
+    """Read three annotated candidates per row; a missing count is NaN, and so are all of an invalid annotation."""
     texts = [f"{kind}{number}" for kind in ("prediction", "annotation") for number in (1, 2, 3)]
     _, rows = read_rows(path, ("annotator", "type", "ground_truth", *texts))
     samples: list[RatedReport] = []
@@ -95,9 +91,6 @@ def parse_annotation(text: str) -> dict[str, dict[str, float]]:
     An object `{significant: {CATEGORY: n}, insignificant: {CATEGORY: n}}` in JSON, YAML or Python syntax, or lines
     `CATEGORY: n` under headings such as "significant", "not significant", "without clinical significance". A count is
     missing if its category is, or if it is anything but a whole number.
-
-    Raises:
-        ValueError: no count at all, an unknown or duplicate category, or an ambiguous heading.
     """
     counts: dict[str, dict[str, float]] = {}
     for kind, name, count in _entries(text):

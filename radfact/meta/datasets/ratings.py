@@ -95,14 +95,7 @@ class RatingSet:
         return [sample.pair for sample in self.samples]
 
     def select(self, ids: frozenset[str]) -> RatingSet:
-        """Return the samples with some ids.
-
-        Args:
-            ids: ids of samples, or their beginnings before an underscore, which select all candidates of a study.
-
-        Raises:
-            InputError: an id selects no sample.
-        """
+        """Return the samples with some ids."""
         selected = [sample for sample in self.samples if not ids.isdisjoint(_id_prefixes(sample.pair.sample_id))]
         missing = ids.difference(*(_id_prefixes(sample.pair.sample_id) for sample in selected))
         if missing:
@@ -121,21 +114,11 @@ class RatingSet:
         return sorted({rater for sample in self.samples for rater in sample.ratings.get(quantity, {})})
 
     def values_by_sample(self, quantity: str, rater: str) -> list[float]:
-        """Return one rater's value of every sample; NaN without a rating.
-
-        Args:
-            quantity: what is rated.
-            rater: name of the rater.
-        """
+        """Return one rater's value of every sample; NaN without a rating."""
         return [sample.ratings.get(quantity, {}).get(rater, math.nan) for sample in self.samples]
 
     def values_by_candidate(self, quantity: str, rater: str) -> list[float]:
-        """Return one rater's value of every candidate, in the order of the samples; NaN without a rating.
-
-        Args:
-            quantity: what is rated.
-            rater: name of the rater.
-        """
+        """Return one rater's value of every candidate, in the order of the samples; NaN without a rating."""
         values: dict[str, float] = {}
         for sample in self.samples:
             key = sample.candidate_id or sample.pair.sample_id
@@ -172,9 +155,6 @@ def count_quantities(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) ->
     """Convert error counts, kind -> letter -> rater -> number, to quantities, quantity -> rater -> number.
 
     A rater's total is NaN if one of its counts is NaN; an absent category has no errors.
-
-    Args:
-        counts: counts of `significant` and `insignificant` errors; NaN is a missing count.
     """
     quantities: dict[str, dict[str, float]] = {}
     raters = {rater for kind in counts.values() for letter in kind.values() for rater in letter}

@@ -50,20 +50,12 @@ _V1 = _Columns(
 
 
 def read_refisco_v0(path: Path) -> RatingSet:
-    """Read version 0: `[no edit]` keeps a line, `[delete]` deletes it, an empty original inserts one.
-
-    Raises:
-        InputError: the file cannot be read or a cell is wrong.
-    """
+    """Read version 0: `[no edit]` keeps a line, `[delete]` deletes it, an empty original inserts one."""
     return _read(path, _V0)
 
 
 def read_refisco_v1(path: Path) -> RatingSet:
-    """Read version 1, in which a line without a correction is kept.
-
-    Raises:
-        InputError: the file cannot be read or a cell is wrong.
-    """
+    """Read version 1, in which a line without a correction is kept."""
     return _read(path, _V1)
 
 

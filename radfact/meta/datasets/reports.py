@@ -30,13 +30,6 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
 
     The report of a manifest's sample is `findings`, or else the sentences of `grounded_findings`; samples where both
     are null are skipped.
-
-    Args:
-        path: `.csv` or `.jsonl`.
-        default_site: site of reports without one; None requires a site.
-
-    Raises:
-        InputError: the file cannot be read or a field is missing or wrong.
     """
     path = Path(path)
     rows: Iterable[tuple[int, Mapping[str, Any]]]
@@ -83,11 +76,7 @@ def _first_text(
 
 
 def read_ids(path: Path | str) -> frozenset[str]:
-    """Read ids, one per line.
-
-    Raises:
-        InputError: the file cannot be read or is empty.
-    """
+    """Read ids, one per line."""
     ids = frozenset(line.strip() for line in read_text(path).splitlines() if line.strip())
     if not ids:
         raise InputError("expected ids, found none", code=ErrorCode.EMPTY_INPUT, file=path)
@@ -98,9 +87,6 @@ def read_counts(path: Path | str) -> dict[str, float]:
     """Read the number of errors that experts count in each candidate, from a CSV with `id` and `errors`.
 
     Several rows of one id are averaged; an empty cell is no rating.
-
-    Raises:
-        InputError: the file cannot be read or a cell is wrong.
     """
     _, rows = read_rows(Path(path), ("id", "errors"))
     counts: dict[str, list[float]] = {}

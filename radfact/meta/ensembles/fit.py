@@ -14,6 +14,7 @@ from typing import Any
 from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
+from radfact.meta.agreement.report import short_table
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.ensembles.model import (
     FOLDS,
@@ -33,7 +34,7 @@ from radfact.results.schema import metric_of_scores
 from radfact.results.systems import metric_settings
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.clusters import Clusters, clusters_of
-from radfact.statistics.correlation import COEFFICIENTS, REPLICATES, SEED, correlate
+from radfact.statistics.correlation import REPLICATES, SEED, correlate
 
 NAME = "ensemble"
 """Name of the metric and of its score."""
@@ -58,18 +59,11 @@ class FittedEnsemble:
     clusters: Clusters | None = None
 
     def table(self, *, replicates: int = REPLICATES, seed: int = SEED) -> Table:
-        """Return correlations with the experts, of the cross-validated ensemble and of each feature.
-
-        Args:
-            replicates: number of bootstrap replicates.
-            seed: seed of the bootstrap.
-        """
-        rows = []
-        for name, column in {"cross-validated": self.held_out, **self.features}.items():
-            estimates = correlate(self.experts, column, replicates=replicates, seed=seed, clusters=self.clusters)
-            first, *others = (estimates[coefficient] for coefficient in COEFFICIENTS)
-            rows.append([name, first.n, first.value, first.low, first.high, *(e.value for e in others)])
-        return Table(["scores", "n", COEFFICIENTS[0], "low", "high", *COEFFICIENTS[1:]], rows)
+        """Return correlations with the experts, of the cross-validated ensemble and of each feature."""
+        columns = {"cross-validated": self.held_out, **self.features}
+        draws = {"replicates": replicates, "seed": seed}
+        estimates = {n: correlate(self.experts, c, clusters=self.clusters, **draws) for n, c in columns.items()}
+        return short_table("scores", estimates)
 
 
 def fit_on_ratings(
@@ -80,19 +74,7 @@ def fit_on_ratings(
     folds: int = FOLDS,
     seed: int = SEED,
 ) -> FittedEnsemble:
-    """Fit an ensemble on the rated samples that judges have scored.
-
-    Args:
-        ratings: the mean of the raters for the target is the expert score.
-        judge_scores: scores by the judges.
-        method: as in `fit_ensemble`.
-        folds: number of folds of the cross-validation.
-        seed: seed of the folds.
-
-    Raises:
-        InputError: no common sample, the same rating of all samples, features with different directions for an
-            average, or as for `fit_ensemble`.
-    """
+    """Fit an ensemble on the rated samples that judges have scored."""
     means = dict(zip((sample.pair.sample_id for sample in ratings.samples), ratings.means(ratings.target), strict=True))
     indices = [index for index, key in enumerate(judge_scores.sample_ids) if key in means]
     if not indices:
@@ -131,11 +113,7 @@ class EnsembleMetric(Metric):
     source = "VERT, section 5.1.5"
 
     def __init__(self, ensemble: Ensemble, judge_scores: JudgeScores, folders: Mapping[str, Path]) -> None:
-        """Create the metric.
-
-        Raises:
-            InputError: a feature is missing.
-        """
+        """Create the metric."""
         self.scores = {NAME: ensemble.direction}
         self._scores = dict(zip(judge_scores.sample_ids, ensemble.apply(judge_scores.features), strict=True))
         self._ensemble, self._judges = ensemble, _judges(ensemble, folders)
@@ -161,20 +139,7 @@ def apply_to_folders(
     bootstrap: int = 500,
     seed: int = SEED,
 ) -> EvaluationResult:
-    """Score the samples of results folders by an ensemble, and write another results folder.
-
-    Args:
-        ensemble: fitted on judges with the same names.
-        judge_scores: scores by the judges.
-        folders: judge -> results folder.
-        out: output folder.
-        run: further fields of `run.json`.
-        bootstrap: number of bootstrap replicates; 0 for no intervals.
-        seed: seed of the bootstrap.
-
-    Raises:
-        InputError: a feature or a text is missing.
-    """
+    """Score the samples of results folders by an ensemble, and write another results folder."""
     metric = EnsembleMetric(ensemble, judge_scores, folders)
     # Folders with a splitter have split reports; a folder without one has them as they were given.
     scores = {folder: read_scores(folder) for folder in folders.values()}

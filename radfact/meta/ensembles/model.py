@@ -50,11 +50,7 @@ class Ensemble(Record):
     n: int = 0
 
     def apply(self, features: Features) -> list[float]:
-        """Return the score of every sample; NaN if a feature is NaN.
-
-        Raises:
-            InputError: a feature is missing.
-        """
+        """Return the score of every sample; NaN if a feature is NaN."""
         for name in self.coefficients:
             if name not in features:
                 message = f"expected '{name}', which the ensemble was fitted with"
@@ -69,11 +65,7 @@ class Ensemble(Record):
 
     @classmethod
     def load(cls, path: Path | str) -> Ensemble:
-        """Read the file of `save`.
-
-        Raises:
-            InputError: the file cannot be read, or a field is missing or wrong.
-        """
+        """Read the file of `save`."""
         return validate_model(cls, read_json(path), file=path)
 
 
@@ -85,18 +77,7 @@ def fit_ensemble(
     target_name: str | None = None,
     direction: Direction = "higher",
 ) -> Ensemble:
-    """Fit an ensemble.
-
-    Args:
-        features: features of the training split.
-        target: expert score of every sample; an average needs none.
-        method: `average` weighs all features alike, so that they should have the same scale.
-        target_name: name of the expert score, for the record.
-        direction: which scores of the ensemble are better.
-
-    Raises:
-        InputError: no features, no target, or fewer complete samples than coefficients.
-    """
+    """Fit an ensemble."""
     if method not in get_args(Method):
         message = f"expected {' or '.join(get_args(Method))}, found '{method}'"
         raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="method")
@@ -134,19 +115,7 @@ def cross_validate(
     seed: int = 42,
     clusters: Clusters | None = None,
 ) -> list[float]:
-    """Return every sample's score by an ensemble fitted on the other folds; NaN for incomplete samples.
-
-    Args:
-        features: as in `fit_ensemble`.
-        target: expert scores.
-        method: as in `fit_ensemble`.
-        folds: number of folds, at most the number of samples, or of clusters.
-        seed: seed of the folds.
-        clusters: of the samples, which are in one fold as a whole; None = each sample is drawn by itself.
-
-    Raises:
-        InputError: as for `fit_ensemble`, or an invalid number of folds.
-    """
+    """Return every sample's score by an ensemble fitted on the other folds; NaN for incomplete samples."""
     table, expert, indices = _complete_samples(features, target)
     if len(indices) < 2:
         message = f"expected at least 2 samples with a target and all of {', '.join(features)}, found {len(indices)}"
@@ -182,15 +151,7 @@ class JudgeScores:
 
 
 def read_features(runs: Mapping[str, Path | str], scores: Sequence[str] | None = None) -> JudgeScores:
-    """Read the features of several judges from their results folders.
-
-    Args:
-        runs: judge -> results folder.
-        scores: names of scores; by default all that a judge has for any of the samples.
-
-    Raises:
-        InputError: an unreadable folder, an unknown score, or no common sample.
-    """
+    """Read the features of several judges from their results folders."""
     tables = {judge: read_sample_scores(folder) for judge, folder in runs.items()}
     rows_by_judge = [table.rows for table in tables.values()]
     common = [key for key in next(iter(rows_by_judge), {}) if all(key in rows for rows in rows_by_judge)]

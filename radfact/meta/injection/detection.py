@@ -11,14 +11,13 @@ from typing import Any
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import write_json
 from radfact.meta.agreement.analysis import CountAgreement, compare_counts, counted_quantity
-from radfact.meta.agreement.report import CATEGORY_LEGEND, category_table
+from radfact.meta.agreement.report import category_table
 from radfact.meta.injection.records import InjectedReport, to_rating_set
-from radfact.meta.injection.style import RuleStyler
-from radfact.meta.scores import ScoreColumns, orient
+from radfact.meta.report import CATEGORY_LEGEND, AnalysisReport
+from radfact.meta.scores import ScoreColumns
 from radfact.pages import plots
-from radfact.pages.meta_page import PlotFolder, Section, Table, write_page
+from radfact.pages.meta_page import Table
 from radfact.records import Pair
 from radfact.statistics.bootstrap import round_noise
 from radfact.statistics.rater_agreement import Mean, mean_detected
@@ -33,15 +32,12 @@ class ScoreDetection:
     """Detection of errors of one category by one score.
 
     Attributes:
-        score: name of the score.
         category: letter, `mixed` or `reworded`.
         curve: number of errors -> mean score; 0 is each report compared with itself.
-        steps: share of the steps from one candidate of a report to the one with the next more errors at which the score
-            gets worse; None without a step.
-        n: number of steps.
-        above_rewording: share of the candidates with one error that are worse than the reworded report without an
-            error (the standard style by rules), since a score that reacts to words detects nothing; None without a
-            candidate with one error, which is common for mixed errors.
+        steps: share of the `n` steps from one candidate of a report to the one with the next more errors at which the
+            score gets worse.
+        above_rewording: share of the candidates with one error that are worse than a candidate of the same report
+            without an error, since a score that reacts to words detects nothing; None without such candidates.
     """
 
     score: str
@@ -64,40 +60,27 @@ class DetectionResult:
 
 
 def detection_pairs(rows: Sequence[InjectedReport]) -> list[Pair]:
-    """Return the pairs to score: all candidates, then each report against itself, then each reworded report.
-
-    Raises:
-        InputError: a candidate has the id of one of the latter.
-    """
-    references = {row.source_id: row.reference for row in rows}
-    reworded = RuleStyler().standardize(list(references.values()))
-    own = [Pair(f"{source}_0", text, text) for source, text in references.items()]
-    own += [
-        Pair(f"{source}_reworded", text if isinstance(text, str) else references[source], references[source])
-        for source, text in zip(references, reworded, strict=True)
-    ]
+    """Return the pairs to score: all candidates, then each report against itself."""
+    own = [Pair(f"{source}_0", text, text) for source, text in {row.source_id: row.reference for row in rows}.items()]
     sample_ids = {row.sample_id for row in rows}
     clash = next((pair.sample_id for pair in own if pair.sample_id in sample_ids), None)
     if clash is not None:
-        raise InputError(
-            f"expected another id, found '{clash}', which is reserved", code=ErrorCode.DUPLICATE, field="sample_id"
-        )
+        message = f"expected another id, found '{clash}', which is reserved"
+        raise InputError(message, code=ErrorCode.DUPLICATE, field="sample_id")
     return [*(row.pair for row in rows), *own]
 
 
 def detect(rows: Sequence[InjectedReport], scores: ScoreColumns) -> DetectionResult:
-    """Measure which errors each score detects.
+    """Measure by the scores of `detection_pairs(rows)` which errors each score detects.
 
-    Args:
-        rows: candidates with their errors; a candidate without errors, reworded by a model, is ignored.
-        scores: scores of `detection_pairs(rows)`.
+    A candidate without errors is its report in other words.
     """
     sources = list(dict.fromkeys(row.source_id for row in rows))
     original = {source: len(rows) + index for index, source in enumerate(sources)}
-    reworded = {source: len(rows) + len(sources) + index for index, source in enumerate(sources)}
+    reworded = {row.source_id: index for index, row in enumerate(rows) if not row.changes}
     detections = []
     for name, values in scores.values.items():
-        oriented = orient(values, scores.directions.get(name, "higher"))
+        oriented = scores.oriented(name)
         if oriented is None:
             continue
         worse = round_noise(oriented).tolist()
@@ -110,15 +93,15 @@ def detect(rows: Sequence[InjectedReport], scores: ScoreColumns) -> DetectionRes
             for i in sorted(indices, key=lambda index: len(rows[index].changes)):
                 chains.setdefault(rows[i].source_id, [original[rows[i].source_id]]).append(i)
             steps = [worse[b] - worse[a] for chain in chains.values() for a, b in pairwise(chain)]
-            single = [i for i in indices if len(rows[i].changes) == 1]
+            single = [i for i in indices if len(rows[i].changes) == 1 and rows[i].source_id in reworded]
             above, _ = _positive_share([worse[i] - worse[reworded[rows[i].source_id]] for i in single])
             detections.append(ScoreDetection(name, category, curve, *_positive_share(steps), above))
-        rewording = [worse[reworded[source]] - worse[original[source]] for source in sources]
-        detections.append(ScoreDetection(name, _REWORDED, {}, *_positive_share(rewording), None))
-    of_candidates = ScoreColumns(
-        {name: column[: len(rows)] for name, column in scores.values.items()}, scores.directions
-    )
-    return DetectionResult(detections, compare_counts(to_rating_set(rows), of_candidates))
+        if reworded:
+            gaps = [worse[index] - worse[original[source]] for source, index in reworded.items()]
+            detections.append(ScoreDetection(name, _REWORDED, {}, *_positive_share(gaps), None))
+    of_candidates = {name: column[: len(rows)] for name, column in scores.values.items()}
+    counts = compare_counts(to_rating_set(rows), ScoreColumns(of_candidates, scores.directions))
+    return DetectionResult(detections, counts)
 
 
 def _positive_share(gaps: Sequence[float]) -> tuple[float | None, int]:
@@ -138,60 +121,50 @@ def write_detection(
     record: Mapping[str, Any],
     notes: Sequence[str] = (),
 ) -> list[str]:
-    """Write `detection.json`, CSV tables, plots and `detection.html`.
-
-    Args:
-        result: the detection.
-        rows: candidates with their errors.
-        folder: output folder.
-        record: run details as JSON values.
-        notes: sentences for the page.
-
-    Returns:
-        Sentences about missing plots.
-    """
-    categories = _categories(rows)
+    """Write `detection.json`, CSV tables, plots and `detection.html`; return sentences about missing plots."""
+    report, categories = AnalysisReport(folder), _categories(rows)
+    report.add(
+        "Detected errors",
+        _table_by_category(result, [*categories, _REWORDED], "steps"),
+        f"How often a score gets worse with one more error in the same report; under {_REWORDED}, how often it gets "
+        f"worse with another wording of the same content, which it should not. {CATEGORY_LEGEND}",
+        file="steps",
+    )
+    report.add(
+        "Errors compared with rewording",
+        _table_by_category(result, categories, "above_rewording"),
+        "How often one error makes a report worse than another wording of the same content, in reports with a "
+        "candidate without errors.",
+        file="above_rewording",
+    )
+    report.add(
+        "Mean by number of errors",
+        *_plots(result, report),
+        _curve_table(result),
+        "Not every report offers more errors, so that larger numbers are means over fewer reports.",
+        file="curves",
+    )
+    if any(row.by_category for row in result.counts):
+        text = "F1 of the errors of each category, and share of reports with the right number of them."
+        report.add("Errors by category", category_table(result.counts), text, file="categories")
     numbers = {
         category: sum(len(row.changes) for row in rows if (row.category or _MIXED) == category)
         for category in categories
     }
-    plotter = PlotFolder(folder)
-    steps = _table_by_category(result, [*categories, _REWORDED], "steps")
-    above = _table_by_category(result, categories, "above_rewording")
-    curves = _curve_table(result)
-    steps_text = (
-        f"How often a score gets worse with one more error in the same report; under {_REWORDED}, how often it gets "
-        f"worse with another wording of the same content, which it should not. {CATEGORY_LEGEND}"
-    )
-    sections = [
-        Section("Detected errors", [steps, steps_text]),
-        Section(
-            "Errors compared with rewording",
-            [above, "How often one error makes a report worse than another wording of the same content."],
-        ),
-        Section(
-            "Mean by number of errors",
-            [
-                *_plots(result, plotter),
-                curves,
-                "Not every report offers more errors, so that larger numbers are means over fewer reports.",
-            ],
-        ),
-    ]
-    tables = {"steps": steps, "above_rewording": above, "curves": curves}
-    if any(row.by_category for row in result.counts):
-        tables["categories"] = category_table(result.counts)
-        text = "F1 of the errors of each category, and share of reports with the right number of them."
-        sections.append(Section("Errors by category", [tables["categories"], text]))
-    for name, table in tables.items():
-        table.write(folder / f"{name}.csv")
-    write_json(folder / "detection.json", {**record, "errors": numbers, **_as_json(result)})
     amounts = ", ".join(f"{number} of ({category})" for category, number in numbers.items())
     injectors = ", ".join(sorted({row.by for row in rows}))
     introduction = f"{sum(numbers.values())} errors injected by {injectors}: {amounts}."
-    page_notes = [introduction, *notes, *plotter.notes]
-    write_page(folder / "detection.html", "Detection of injected errors", page_notes, sections)
-    return plotter.notes
+    counts = [row for row in result.counts if row.by_category]
+    details = {
+        "errors": numbers,
+        "detections": [
+            {**asdict(row), "curve": {str(number): asdict(mean) for number, mean in row.curve.items()}}
+            for row in result.detections
+        ],
+        "f1": {row.score: {letter: d.f1 for letter, d in row.by_category.items()} for row in counts},
+        "accuracy": {row.score: {letter: asdict(share) for letter, share in row.accuracy.items()} for row in counts},
+    }
+    return report.write("detection", "Detection of injected errors", {**record, **details}, [introduction, *notes])
 
 
 def detection_table(result: DetectionResult) -> Table:
@@ -216,20 +189,7 @@ def _curve_table(result: DetectionResult) -> Table:
     return Table(["score", "category", *map(str, numbers)], rows)
 
 
-def _as_json(result: DetectionResult) -> dict[str, Any]:
-    detections = [
-        {**asdict(row), "curve": {str(number): asdict(mean) for number, mean in row.curve.items()}}
-        for row in result.detections
-    ]
-    counts = [row for row in result.counts if row.by_category]
-    return {
-        "detections": detections,
-        "f1": {row.score: {letter: d.f1 for letter, d in row.by_category.items()} for row in counts},
-        "accuracy": {row.score: {letter: asdict(share) for letter, share in row.accuracy.items()} for row in counts},
-    }
-
-
-def _plots(result: DetectionResult, plotter: PlotFolder) -> list[Any]:
+def _plots(result: DetectionResult, report: AnalysisReport) -> list[Any]:
     """Plot counts of errors against the true number, and all other scores."""
     quantities = to_rating_set([]).better
     counting: dict[str, dict[str, dict[int, float | None]]] = {}
@@ -240,17 +200,8 @@ def _plots(result: DetectionResult, plotter: PlotFolder) -> list[Any]:
         if row.curve and quantity in (None, "errors", "significant"):
             panels = others if quantity is None else counting
             panels.setdefault(row.score, {})[row.category] = {n: mean.value for n, mean in row.curve.items()}
-    images = []
-    if counting:
-        images += plotter.draw(
-            "detected",
-            "Mean detected errors by the number of injected errors",
-            lambda path: plots.curves(counting, path, x="injected errors", y="mean detected errors", diagonal=True),
-        )
-    if others:
-        images += plotter.draw(
-            "curves",
-            "Mean by the number of injected errors",
-            lambda path: plots.curves(others, path, x="injected errors", y="mean", diagonal=False),
-        )
-    return images
+    by = "by the number of injected errors"
+    labels = {"x": "injected errors", "y": "mean detected errors"}
+    detected = report.draw("detected", f"Mean detected errors {by}", plots.curves, counting, **labels, diagonal=True)
+    labels["y"] = "mean"
+    return [*detected, *report.draw("curves", f"Mean {by}", plots.curves, others, **labels, diagonal=False)]

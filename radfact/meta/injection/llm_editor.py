@@ -69,11 +69,7 @@ class ModelStyler(_PromptedModel):
     prompt = "standardize"
 
     def standardize(self, reports: Sequence[str]) -> list[str | Failure]:
-        """Return each report in the standard style.
-
-        Raises:
-            RunError: as for `ChatClient.complete_all`.
-        """
+        """Return each report in the standard style."""
         system = ("system", self.instructions)
         requests = [_report_request((system, ("user", report)), report) for report in reports]
         responses = self.client.complete_all(requests)
@@ -86,11 +82,7 @@ class ModelInjector(_PromptedModel):
     prompt = "perturb"
 
     def inject_reports(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
-        """Return a candidate of every report.
-
-        Raises:
-            RunError: as for `ChatClient.complete_all`.
-        """
+        """Return a candidate of every report."""
         requests = [
             _report_request((("user", f"{report.report}\n\n{self.instructions}"),), report.report, changed=True)
             for report in reports
@@ -146,17 +138,6 @@ def inject_with_model(
     The instructions (VERT, F.1 for category a and F.2 for b) are the system message. The paper does not print its user
     message, so that message is ours. If errors are not plausible (F.3), a new request states the reason, because the
     same request would return the cached response.
-
-    Args:
-        client: client of the model.
-        sources: reports.
-        category: a or b.
-        count: errors per report.
-        tries: maximum number of requests per report.
-
-    Raises:
-        ValueError: a category without instructions.
-        RunError: as for `ChatClient.complete_all`.
     """
     if category not in ("a", "b"):
         raise ValueError(f"expected category a or b, found '{category}'")
@@ -213,18 +194,7 @@ def _plausibility_request(source: SourceReport, modified: ModifiedReport) -> Cha
 
 
 def parse_modified_report(text: str, report: str, category: CategoryLetter, count: int) -> ModifiedReport:
-    """Parse a report with errors from JSON; keys may have spaces in place of underscores.
-
-    Args:
-        text: the response.
-        report: the original report.
-        category: category of the errors.
-        count: number of errors.
-
-    Raises:
-        ValueError: no JSON with these keys, an unchanged report, another number of changed sentences, or a sentence
-            that is in neither report.
-    """
+    """Parse a report with errors from JSON; keys may have spaces in place of underscores."""
     data = _find_object(text, "modified_report")
     modified = data["modified_report"]
     details = data.get("changes_detail")
@@ -255,11 +225,7 @@ def parse_modified_report(text: str, report: str, category: CategoryLetter, coun
 
 
 def parse_plausibility(text: str) -> Plausibility:
-    """Parse a check of plausibility from JSON.
-
-    Raises:
-        ValueError: no such JSON.
-    """
+    """Parse a check of plausibility from JSON."""
     data = _find_object(text, "plausible")
     value = data["plausible"]
     plausible = {"true": True, "yes": True, "false": False, "no": False}.get(str(value).strip().lower())
@@ -278,15 +244,6 @@ def inject_mixed_with_model(
     """Inject errors of several categories with a model, or paraphrase reports without a category.
 
     Half of the requests, drawn by seed and report, ask for subtle errors. The changed sentences are not known.
-
-    Args:
-        client: client of the model.
-        sources: reports.
-        categories: categories of each report; none requests a paraphrase.
-        seed: seed of the subtle requests.
-
-    Raises:
-        RunError: as for `ChatClient.complete_all`.
 
     Source: GREEN, appendix A.4.
     """
@@ -317,12 +274,7 @@ def inject_mixed_with_model(
 
 
 def draw_categories(source_id: str, *, seed: int = 42) -> tuple[CategoryLetter, ...]:
-    """Draw up to three categories; the GREEN paper does not describe how it combines them.
-
-    Args:
-        source_id: id of the report, which the draw depends on.
-        seed: seed of the draw.
-    """
+    """Draw up to three categories; the GREEN paper does not describe how it combines them."""
     generator = random.Random(f"{seed}/{source_id}/categories")
     letters: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
     return tuple(sorted(generator.sample(letters, generator.randint(0, 3))))
@@ -337,16 +289,7 @@ def _report_request(messages: tuple[Message, ...], source: str, *, changed: bool
 
 
 def parse_candidate(text: str, source: str, *, changed: bool = False) -> str:
-    """Parse the report after "[Candidate]:" in a response.
-
-    Args:
-        text: the response.
-        source: the original report.
-        changed: whether the report must differ from the original.
-
-    Raises:
-        ValueError: no "[Candidate]:", or no report after it.
-    """
+    """Parse the report after "[Candidate]:" in a response."""
     parts = re.split(
         r"\W*\bcandidate(?: report)?[\]*_]*[ \t]*:", strip_reasoning(text), maxsplit=1, flags=re.IGNORECASE
     )

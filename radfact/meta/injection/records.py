@@ -64,21 +64,12 @@ class InjectedReport(Record):
 
 
 def write_injected(path: Path | str, reports: Iterable[InjectedReport]) -> int:
-    """Write JSON Lines and return the number of reports.
-
-    Args:
-        path: file to write.
-        reports: reports with injected errors.
-    """
+    """Write JSON Lines and return the number of reports."""
     return write_jsonl(path, (report.model_dump() for report in reports))
 
 
 def read_injected(path: Path | str) -> list[InjectedReport]:
-    """Read the file of `write_injected`.
-
-    Raises:
-        InputError: the file cannot be read, or a field is missing or wrong.
-    """
+    """Read the file of `write_injected`."""
     reports, seen = [], dict[str, int]()
     for line, row in read_jsonl(path):
         report = validate_model(InjectedReport, row, file=path, line=line)

@@ -129,14 +129,7 @@ class RuleInjector:
         return {"rules": self.name, "seed": self.seed}
 
     def inject(self, source_id: str, report: str, category: CategoryLetter, count: int) -> InjectedReport | None:
-        """Return a candidate with errors of one category; None if the report offers fewer.
-
-        Args:
-            source_id: id of the report.
-            report: the reference.
-            category: letter of the category.
-            count: number of errors, at least 1.
-        """
+        """Return a candidate with errors of one category; None if the report offers fewer."""
         document = ReportSentences.of(report)
         edits = self.edits(source_id, document, category)[:count]
         if len(edits) < count:
@@ -144,13 +137,7 @@ class RuleInjector:
         return _apply(f"{source_id}_{category}{count}", source_id, document, edits, category)
 
     def inject_mixed(self, source_id: str, report: str, count: int) -> InjectedReport:
-        """Return a candidate with up to `count` errors of any categories.
-
-        Args:
-            source_id: id of the report; part of the random seed.
-            report: report without errors.
-            count: maximum number of errors.
-        """
+        """Return a candidate with up to `count` errors of any categories."""
         document = ReportSentences.of(report)
         generator = random.Random(f"{self.seed}/{source_id}/mixed")
         pool = {letter: self.edits(source_id, document, letter) for letter in _GENERATORS}
@@ -175,13 +162,7 @@ class RuleInjector:
         return candidates
 
     def edits(self, source_id: str, document: ReportSentences, category: CategoryLetter) -> list[Edit]:
-        """Return all errors of a category that fit into the report together, in the order in which they are used.
-
-        Args:
-            source_id: id of the report; part of the random seed.
-            document: sentences of the report.
-            category: category of the errors.
-        """
+        """Return all errors of a category that fit into the report together, in the order in which they are used."""
         if not is_readable(document):
             return []
         generator = random.Random(f"{self.seed}/{source_id}/{category}/{document.text}")
@@ -334,14 +315,6 @@ def _swaps(
 
     A range, such as "mild to moderate", is replaced as a whole. The severity of measured findings does not change,
     since "large nodule of 5 mm" makes no sense.
-
-    Args:
-        words: word -> replacement.
-        category: category of the error.
-        operation: name of the operation.
-        changed: the property.
-        alone: whether to skip sentences that repeat the word or contain its replacement, since "right greater than
-            left" or "in the right lung, at the right base" makes no sense with one word replaced.
     """
     options = "|".join(words)
     single = re.compile(rf"\b(?:{options})\b", re.IGNORECASE)

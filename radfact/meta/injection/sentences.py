@@ -44,12 +44,7 @@ class ReportSentences:
         return cls(text, tuple(sentences), tuple(spans))
 
     def replaced(self, changes: Mapping[int, str | None], added: Mapping[int, Sequence[str]]) -> str:
-        """Return the report with changed and added sentences.
-
-        Args:
-            changes: index of a sentence -> new text with its final mark; None removes the sentence.
-            added: index of a sentence -> sentences that follow it.
-        """
+        """Return the report with changed and added sentences."""
         parts, position = [], 0
         for index, (start, end) in enumerate(self.spans):
             parts.append(self.text[position:start].strip())

@@ -105,23 +105,6 @@ def rexamine(
     """Run the seven steps; each step is stored in the folder and reused for the same input, styler and injector.
 
     A step with failed reports runs again, with cached responses of the model for the other reports.
-
-    Args:
-        reports: original references by site (step 1).
-        folder: output folder.
-        styler: standardizes the references (step 2).
-        injector: injects errors into the standardized references (step 3).
-        score: scores pairs (step 4).
-        counts: number of errors of each candidate by id, counted by experts (step 5); by default the labels of an
-            injector that has them, which the page states.
-        per_site: number of reports to draw from each site; None for all.
-        seed: seed of the draw.
-        notes: sentences for the page.
-
-    Raises:
-        InputError: a site has fewer than two reports, `counts` has none of the candidates, or the folder holds expert
-            counts of other candidates.
-        RunError: no report could be standardized, injected or scored.
     """
     steps = _Steps(folder)
     drawn = _draw(reports, per_site, seed)

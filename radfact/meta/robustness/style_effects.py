@@ -49,11 +49,6 @@ class Ranking:
 def style_tests(original: ScoreColumns, standardized: ScoreColumns, sites: Sequence[str]) -> list[StyleTest]:
     """Test every score at every site.
 
-    Args:
-        original: scores of the candidates with the original references.
-        standardized: scores of the same candidates with the standardized references.
-        sites: site of each candidate.
-
     Source: ReXamine-Global, section 2.4, step 6.
     """
     tests = []
@@ -83,11 +78,6 @@ def significance_level(tests: Sequence[StyleTest]) -> float:
 
 def rankings(scores: Mapping[Style, ScoreColumns], experts: Sequence[float], sites: Sequence[str]) -> list[Ranking]:
     """Correlate every score with the experts by site and style.
-
-    Args:
-        scores: scores of the same candidates with the references of each style.
-        experts: number of errors of each candidate, NaN = not counted.
-        sites: site of each candidate.
 
     Source: ReXamine-Global, section 2.4, step 7.
     """

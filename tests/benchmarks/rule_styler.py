@@ -1,4 +1,4 @@
-"""Rewriting of reports in a standard style by rules."""
+"""Rewriting of reports in a standard style by rules, which stands for a model in measurements without one."""
 
 from __future__ import annotations
 

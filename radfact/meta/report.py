@@ -1,0 +1,49 @@
+"""Page, tables, plots and JSON file of one analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from radfact.error_categories import ERROR_CATEGORIES
+from radfact.io.jsonl import write_json
+from radfact.pages.meta_page import Plot, PlotFolder, Section, Table, write_page
+
+CATEGORY_LEGEND = "; ".join(f"({letter}) {name}" for letter, name in ERROR_CATEGORIES.items()) + "."
+"""Sentence with the names of the categories of errors."""
+
+
+class AnalysisReport:
+    """Sections of a page whose tables and plots are also files in the output folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._plots = folder, PlotFolder(folder)
+        self._sections: list[Section] = []
+
+    def add(self, heading: str, *parts: Table | Plot | str, file: str | None = None) -> None:
+        """Add a section; its first table becomes `FILE.csv`, and an empty one omits the section."""
+        table = next((part for part in parts if isinstance(part, Table)), None)
+        if table is None or table.rows:
+            self._sections.append(Section(heading, parts))
+            if table is not None and file is not None:
+                self.write_table(file, table)
+
+    def write_table(self, file: str, table: Table) -> None:
+        """Write `FILE.csv`, of a table that no section has or that is not its first."""
+        table.write(self._folder / f"{file}.csv")
+
+    def draw(
+        self, file: str, description: str, plot: Callable[..., Path], data: Any, *others: Any, **options: Any
+    ) -> list[Plot]:
+        """Return the plot of some data; none without data or without matplotlib, which is noted."""
+        if not data:
+            return []
+        return self._plots.draw(file, description, lambda path: plot(data, *others, path, **options))
+
+    def write(self, file: str, title: str, record: Mapping[str, Any], notes: Iterable[str]) -> list[str]:
+        """Write `FILE.json` and `FILE.html`, and return sentences about missing plots."""
+        missing = list(dict.fromkeys(self._plots.notes))
+        write_json(self._folder / f"{file}.json", record)
+        write_page(self._folder / f"{file}.html", title, dict.fromkeys((*notes, *missing)), self._sections)
+        return missing
