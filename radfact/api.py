@@ -141,17 +141,7 @@ class MetricSet:
     """
 
     def __init__(self, metrics: str | Sequence[str | Metric], *, needs_splitter: bool = True, **options: Any) -> None:
-        """Create the metrics.
-
-        Args:
-            metrics: as for `evaluate`.
-            needs_splitter: whether there are narratives, which RadFact splits.
-            options: of `MetricResources`.
-
-        Raises:
-            InputError: none can be created, two have the same name or give a score of the same name, arguments do not
-                fit their metric, or a variant is none of a selected metric or lacks a selected score.
-        """
+        """Create the metrics."""
         self.names, options["compat"] = expand_presets(metrics, options.get("compat", ()))
         self.selections = select_metrics(self.names)
         self.resources = MetricResources(**options)
@@ -213,19 +203,7 @@ class MetricSet:
     def score(
         self, pairs: Pairs, *, bootstrap: int, seed: int, folder: Path | None = None, is_strict: bool = True
     ) -> EvaluationResult:
-        """Score pairs by each metric.
-
-        Args:
-            pairs: the pairs.
-            bootstrap: replicates.
-            seed: of the bootstrap.
-            folder: locked results folder with cached results; the result of each metric is cached there.
-            is_strict: whether a set without pairs, and a metric that cannot score any, is an error.
-
-        Raises:
-            InputError: there are no pairs.
-            RunError: no metric could score anything.
-        """
+        """Score pairs by each metric."""
         if is_strict and not pairs:
             raise InputError("no pairs to score", code=ErrorCode.EMPTY_INPUT)
         cache = None if folder is None else MetricCache(folder, pairs)
@@ -287,12 +265,7 @@ class MetricSet:
         )
 
     def plan(self, pairs: Pairs, folder: Path | None = None) -> dict[str, RequestPlan]:
-        """Count the requests to models that `score` would send, by role, without sending any.
-
-        Args:
-            pairs: as for `score`.
-            folder: results folder; a metric with cached results there sends no requests.
-        """
+        """Count the requests to models that `score` would send, by role, without sending any."""
         cache = None if folder is None else MetricCache(folder, pairs)
         plans: dict[str, RequestPlan] = {}
         for selection, metric in self.metrics.values():

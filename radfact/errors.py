@@ -118,13 +118,7 @@ def list_some(ids: Sequence[str]) -> str:
 
 
 def suggest_name(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint for an unknown name.
-
-    Args:
-        name: the unknown name.
-        known: valid names.
-        otherwise: hint if no valid name is similar.
-    """
+    """Return a hint for an unknown name."""
     close = get_close_matches(name, [*known], n=1)
     return f"did you mean '{close[0]}'?" if close else otherwise
 
@@ -164,18 +158,7 @@ _PlaceT = TypeVar("_PlaceT", int, str)
 def check_unique_id(
     seen: dict[str, _PlaceT], key: str, place: _PlaceT, *, file: Path | str | None, field: str = "sample_id"
 ) -> None:
-    """Record where an id occurs and refuse a duplicate.
-
-    Args:
-        seen: places of the ids so far; the new one is added.
-        key: the id.
-        place: its line, or the path of its object, as in `images[3]`.
-        file: the file that is read.
-        field: name of the field that holds the id.
-
-    Raises:
-        InputError: the id occurred at another place.
-    """
+    """Record where an id occurs and refuse a duplicate."""
     first = seen.setdefault(key, place)
     if first == place:
         return

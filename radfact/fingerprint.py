@@ -20,9 +20,6 @@ def weights_digest(path: Path) -> bytes:
 
     Of safetensors, the header and the ends and the middle of every tensor are read, since training may change a small
     part of a file or the last rows of a tensor; of other files, evenly spread positions.
-
-    Raises:
-        OSError: the weights cannot be read.
     """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())

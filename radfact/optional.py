@@ -9,29 +9,17 @@ from radfact.errors import ErrorCode, InputError
 
 
 def load_stats() -> Any:
-    """Import `scipy.stats`.
-
-    Raises:
-        InputError: scipy is not installed.
-    """
+    """Import `scipy.stats`."""
     return _import("scipy.stats")
 
 
 def load_optimize() -> Any:
-    """Import `scipy.optimize`.
-
-    Raises:
-        InputError: scipy is not installed.
-    """
+    """Import `scipy.optimize`."""
     return _import("scipy.optimize")
 
 
 def load_pyplot() -> Any:
-    """Import `matplotlib.pyplot` with a backend that draws into files.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
+    """Import `matplotlib.pyplot` with a backend that draws into files."""
     _import("matplotlib").use("agg")
     return _import("matplotlib.pyplot")
 

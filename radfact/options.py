@@ -65,10 +65,6 @@ def only(*names: str, **defaults: Any) -> Subset:
     """Select fields of an option model.
 
     Used in annotations: `Annotated[JudgeOptions, only("judge", "base_url")]`.
-
-    Args:
-        names: fields to take; none for all.
-        defaults: defaults of this command where they differ from those of the model.
     """
     return Subset(names, defaults)
 
@@ -87,11 +83,7 @@ class Options(BaseModel):
     if not TYPE_CHECKING:
 
         def __init__(self, **values: Any) -> None:
-            """Check the values; None stands for the default.
-
-            Raises:
-                InputError: an unknown option, a value of the wrong type or out of range, or options that conflict.
-            """
+            """Check the values; None stands for the default."""
             try:
                 super().__init__(**{name: value for name, value in values.items() if value is not None})
             except ValidationError as error:
@@ -133,15 +125,7 @@ def record_options(*models: Options) -> dict[str, Any]:
 
 
 def option_of(model: type[Options], name: str) -> Option:
-    """Return how a field of a model appears on the command line.
-
-    Args:
-        model: an option model.
-        name: of a field.
-
-    Raises:
-        TypeError: the annotation of the field has no `Option`.
-    """
+    """Return how a field of a model appears on the command line."""
     for item in model.model_fields[name].metadata:
         if isinstance(item, Option):
             return item
@@ -149,12 +133,7 @@ def option_of(model: type[Options], name: str) -> Option:
 
 
 def flag_of(model: type[Options], name: str) -> str:
-    """Return the flag of a field, such as "--judge-arg".
-
-    Args:
-        model: an option model.
-        name: of a field.
-    """
+    """Return the flag of a field, such as "--judge-arg"."""
     return option_of(model, name).flag or f"--{name.replace('_', '-')}"
 
 
@@ -168,15 +147,7 @@ def value_type(annotation: Any) -> Any:
 
 @contextmanager
 def rename_fields(names: Mapping[str, str], separator: str = ".") -> Iterator[None]:
-    """Rename the option that an `InputError` is about, for example to the flag that the value comes from.
-
-    Args:
-        names: new names by old ones; errors about other fields, or about a file, pass unchanged.
-        separator: between the name of an option and the key of one of its values.
-
-    Raises:
-        InputError: raised in the context, under the new name.
-    """
+    """Rename the option that an `InputError` is about, for example to the flag that the value comes from."""
     try:
         yield
     except InputError as error:
@@ -188,15 +159,7 @@ def rename_fields(names: Mapping[str, str], separator: str = ".") -> Iterator[No
 
 
 def parse_key_values(items: Sequence[str], flag: str) -> dict[str, str]:
-    """Return the values of a repeatable flag of the form KEY=VALUE, by key.
-
-    Args:
-        items: values as written.
-        flag: for errors.
-
-    Raises:
-        InputError: an item is not KEY=VALUE, or a key is a duplicate.
-    """
+    """Return the values of a repeatable flag of the form KEY=VALUE, by key."""
     values: dict[str, str] = {}
     for item in items:
         key, equals, value = item.partition("=")

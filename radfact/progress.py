@@ -74,12 +74,7 @@ class ServerActivity:
         self._silent_since, self._problem = self._clock(), ""
 
     def wait(self, problem: str, seconds: float) -> None:
-        """Record that a failed call is repeated.
-
-        Args:
-            problem: why it failed, such as "HTTP 503".
-            seconds: until the next attempt.
-        """
+        """Record that a failed call is repeated."""
         self._problem = "rate limited" if problem == _RATE_LIMITED else problem
         self._next_attempt = self._clock() + seconds
 
@@ -133,11 +128,7 @@ class Price:
 
 
 def parse_price(text: str | None) -> Price | None:
-    """Parse the option `--price IN,OUT[,CURRENCY]`.
-
-    Raises:
-        InputError: the text is not two numbers from 0, and three capital letters if there is a third part.
-    """
+    """Parse the option `--price IN,OUT[,CURRENCY]`."""
     if text is None:
         return None
     tokens_in, tokens_out, currency = (*(part.strip() for part in text.split(",")), "", "")[:3]
@@ -181,12 +172,7 @@ class Meter:
     _last_progress: tuple[float, int, int] | None = None
 
     def read(self, usage: UsageCounts, now: float) -> None:
-        """Update from a usage.
-
-        Args:
-            usage: counts so far; empty before the start.
-            now: seconds of a monotonic clock.
-        """
+        """Update from a usage."""
         if not usage:
             return
         self.planned = usage.get("planned", 0)
@@ -263,14 +249,7 @@ class ProgressDisplay:
         price: Price | None = None,
         window: float = WINDOW,
     ) -> None:
-        """Prepare the display.
-
-        Args:
-            console: console of standard error.
-            usage_by_role: functions that return the usage counts, by role.
-            price: price of the tokens.
-            window: window of the rate in seconds.
-        """
+        """Prepare the display."""
         self.console, self.usage_by_role, self.price, self.window = console, usage_by_role, price, window
         self._stopped = threading.Event()
         self._shown = set(ServerActivity.failures())
@@ -325,12 +304,7 @@ class ProgressDisplay:
 
 
 def _render(meters: Sequence[Meter], notes: Sequence[str] = ()) -> RenderableType:
-    """Return a bar with the pace of each meter, and its status below, where a narrow terminal does not cut it off.
-
-    Args:
-        meters: in progress.
-        notes: further lines.
-    """
+    """Return a bar with the pace of each meter, and its status below, where a narrow terminal does not cut it off."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -246,12 +246,7 @@ def narrative(report: Report) -> str:
 
 
 def digest(candidate: Report, reference: Report) -> str:
-    """Return a hash of a pair of reports, which ignores case, spaces and punctuation, since splitters change these.
-
-    Args:
-        candidate: report.
-        reference: report.
-    """
+    """Return a hash of a pair of reports, which ignores case, spaces and punctuation, since splitters change these."""
     plain = "\n".join(re.sub(r"\W+", "", narrative(report).lower()) for report in (candidate, reference))
     return hashlib.sha256(plain.encode(errors="replace")).hexdigest()[:16]
 
@@ -300,9 +295,6 @@ def normalize_text(text: str) -> str:
     """Return the form of a text for comparison, without case, extra spaces, dashes and one final mark.
 
     A dash between digits is kept, as a hyphen.
-
-    Args:
-        text: a sentence.
     """
     text = _DASHES.sub(lambda dash: "-" if dash["between"] else "", text.lower())
     return re.sub(r"\s*[.:!?]$", "", " ".join(text.split()))
@@ -311,17 +303,7 @@ def normalize_text(text: str) -> str:
 def parse_sentences(
     value: Any, *, file: Path | str | None = None, line: int | None = None, field: str = "report"
 ) -> list[Sentence]:
-    """Validate a list of `{text, boxes, ...}` objects from JSON.
-
-    Args:
-        value: parsed JSON.
-        file: for error messages.
-        line: for error messages.
-        field: path of the value in the file, for error messages.
-
-    Raises:
-        InputError: the value is invalid; the error has file, line and the path of the field.
-    """
+    """Validate a list of `{text, boxes, ...}` objects from JSON."""
     try:
         return _sentences.validate_python(value)
     except ValidationError as error:
@@ -334,18 +316,7 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 def validate_model(
     model: type[_ModelT], value: Any, *, file: Path | str | None = None, line: int | None = None, field: str = ""
 ) -> _ModelT:
-    """Validate a value from a file as an instance of `model`.
-
-    Args:
-        model: a Pydantic model.
-        value: parsed JSON.
-        file: for error messages.
-        line: for error messages.
-        field: path of the value in the file, for error messages.
-
-    Raises:
-        InputError: the value is invalid; the error has file, line and the path of the field.
-    """
+    """Validate a value from a file as an instance of `model`."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -361,16 +332,7 @@ def as_input_error(
     field: str = "",
     quote: bool = False,
 ) -> InputError:
-    """Return the first error of a Pydantic validation as an error of one line with the path of the field.
-
-    Args:
-        error: of the validation.
-        kind: expected type of the value; its fields are suggested for an unknown field.
-        file: for error messages.
-        line: for error messages.
-        field: path of the value in the file.
-        quote: whether the error may quote texts: those of options, not of files.
-    """
+    """Return the first error of a Pydantic validation as an error of one line with the path of the field."""
     faults = error.errors(include_url=False)
     # A missing field may be present under a misspelled name.
     unknown = (

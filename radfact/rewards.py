@@ -208,13 +208,7 @@ def _has_boxes(report: Report) -> bool:
 
 
 def _complete_box_scores(values: list[float], pairs: Sequence[Pair], failures: Mapping[int, str]) -> None:
-    """Replace missing scores of boxes by 0 in place where exactly one of the two reports has boxes.
-
-    Args:
-        values: one score per pair.
-        pairs: of reports.
-        failures: reasons why pairs could not be scored, by index; these stay missing.
-    """
+    """Replace missing scores of boxes by 0 in place where exactly one of the two reports has boxes."""
     for index, pair in enumerate(pairs):
         is_one_sided = _has_boxes(pair.candidate) != _has_boxes(pair.reference)
         if math.isnan(values[index]) and is_one_sided and index not in failures:

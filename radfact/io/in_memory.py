@@ -19,15 +19,7 @@ ReportLike = Report | Sequence[Sentence | Mapping[str, Any]]
 def as_pairs(
     candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None
 ) -> Pairs:
-    """Return valid pairs.
-
-    Args:
-        candidates: pairs or objects of pairs, or reports.
-        references: reports, if the candidates are reports; the pairs are numbered from 0 then.
-
-    Raises:
-        InputError: the two lists differ in length or hold something else than reports, or an id is a duplicate.
-    """
+    """Return valid pairs."""
     items = _list(candidates)
     if references is not None:
         targets = _list(references)

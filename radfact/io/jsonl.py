@@ -200,11 +200,7 @@ def _decode(data: bytes, path: Path | str, offset: int = 0) -> str:
 
 
 def read_text(path: Path | str) -> str:
-    """Read a UTF-8 text file (a byte order mark is dropped, line ends become line feeds).
-
-    Raises:
-        InputError: the file does not exist, cannot be read or is not UTF-8 text.
-    """
+    """Read a UTF-8 text file (a byte order mark is dropped, line ends become line feeds)."""
     with _reading(path):
         return _decode(Path(path).read_bytes(), path).replace("\r\n", "\n").replace("\r", "\n")
 
@@ -213,33 +209,17 @@ def read_json(path: Path | str, *, allow_nan: bool = False) -> Any:
     """Read one JSON document.
 
     With `allow_nan`, NaN and infinities are null; data sets from pandas have NaN for missing values.
-
-    Raises:
-        InputError: the file cannot be read or is not JSON.
     """
     return parse_json(read_text(path), path, allow_nan=allow_nan)
 
 
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number from 1, object) for every line that is not blank, while the file is read.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not one JSON object.
-    """
+    """Yield (line number from 1, object) for every line that is not blank, while the file is read."""
     return parse_rows(read_lines(path), path)
 
 
 def parse_rows(lines: Iterable[str], path: Path | str, first_line: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) for lines of a JSON Lines file that are not blank.
-
-    Args:
-        lines: lines without their ends.
-        path: named in errors.
-        first_line: number of the first line.
-
-    Raises:
-        InputError: a line is not one JSON object.
-    """
+    """Yield (line number, object) for lines of a JSON Lines file that are not blank."""
     for number, line in enumerate(lines, start=first_line):
         if not line.strip():
             continue
@@ -251,11 +231,7 @@ def parse_rows(lines: Iterable[str], path: Path | str, first_line: int = 1) -> I
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file (a byte order mark is dropped), which may be larger than the memory.
-
-    Raises:
-        InputError: the file does not exist, cannot be read or is not UTF-8 text.
-    """
+    """Yield the lines of a UTF-8 text file (a byte order mark is dropped), which may be larger than the memory."""
     offset = 0
     # Read as bytes: JSON strings may contain U+2028 and similar characters, which are not line ends here.
     with _reading(path), Path(path).open("rb") as handle:
@@ -267,18 +243,7 @@ def read_lines(path: Path | str) -> Iterator[str]:
 def parse_json(
     text: str, path: Path | str, *, first_line: int = 1, field: str | None = None, allow_nan: bool = False
 ) -> Any:
-    """Parse one JSON document.
-
-    Args:
-        text: the document.
-        path: of its file, for errors.
-        first_line: number of its first line, for errors.
-        field: that holds the document, for errors.
-        allow_nan: read NaN and infinities as null.
-
-    Raises:
-        InputError: the text is not JSON, has NaN or an infinity, or an object has a key twice.
-    """
+    """Parse one JSON document."""
     try:
         return (_nan_decoder if allow_nan else _decoder).decode(text)
     except json.JSONDecodeError as error:

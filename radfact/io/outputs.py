@@ -171,13 +171,6 @@ def replace_files(folder: Path) -> Iterator[Path]:
     The new files replace all files that the previous call wrote to `folder`; other files are kept. The rename of the
     temporary folder to `.commit` decides: a process that is killed before it leaves the files of the previous call,
     and one that is killed after it those of this call, which the next `lock_output` or `finish_interrupted` moves.
-
-    Args:
-        folder: output folder, locked by `lock_output`. Created if missing.
-
-    Raises:
-        InputError: a file would replace an input of the command that locked the folder, or a folder.
-        OSError: a file cannot be written. The error names the file in `folder`.
     """
     new = folder / _NEW
     shutil.rmtree(new, ignore_errors=True)
@@ -240,14 +233,7 @@ def record_files(folder: Path, files: Iterable[Path]) -> None:
 
 @contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces another one when the block ends without an error.
-
-    Args:
-        folder: the folder to replace; it is removed after the new one is in place.
-
-    Raises:
-        OSError: the folder cannot be written. The error names `folder`.
-    """
+    """Yield a temporary folder that replaces another one when the block ends without an error."""
     fresh, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
     shutil.rmtree(fresh, ignore_errors=True)
     try:

@@ -46,13 +46,7 @@ def scores_table(result: EvaluationResult) -> str:
 
 
 def score_label(name: str, direction: Direction, unit: str | None) -> str:
-    """Return the name of a score with an arrow to its better values, and its unit.
-
-    Args:
-        name: of the score.
-        direction: which values are better.
-        unit: range or unit; None or empty for 0 to 1.
-    """
+    """Return the name of a score with an arrow to its better values, and its unit."""
     return " ".join(filter(None, (name, ARROWS[direction], f"({unit})" if unit else "")))
 
 

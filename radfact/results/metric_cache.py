@@ -149,11 +149,7 @@ class CachedMetric:
 
 
 def read_metric_cache(folder: Path, name: str) -> CachedMetric | None:
-    """Read the result of a metric from a results folder; None if there is none.
-
-    Raises:
-        InputError: a file does not match its schema.
-    """
+    """Read the result of a metric from a results folder; None if there is none."""
     return read_metric_files(folder / METRICS_FOLDER / name)
 
 

@@ -21,11 +21,7 @@ _RowT = TypeVar("_RowT", bound=SampleRow)
 
 
 def read_scores(folder: Path | str) -> ScoresFile:
-    """Read `scores.json` of a results folder.
-
-    Raises:
-        InputError: the folder is not finished, the file does not match the schema, or a later version wrote it.
-    """
+    """Read `scores.json` of a results folder."""
     path = Path(folder) / "scores.json"
     finish_interrupted(path.parent)
     if not path.is_file():
@@ -45,11 +41,7 @@ def read_scores(folder: Path | str) -> ScoresFile:
 
 
 def read_run(folder: Path | str) -> RunFile:
-    """Read `run.json` of a results folder; a folder without one has an empty record.
-
-    Raises:
-        InputError: the file does not match the schema.
-    """
+    """Read `run.json` of a results folder; a folder without one has an empty record."""
     path = Path(folder) / "run.json"
     return validate_model(RunFile, read_json(path) if path.exists() else {}, file=path)
 
@@ -59,17 +51,7 @@ def iter_samples(folder: Path | str, names: Sequence[str]) -> Iterator[SampleRow
 @overload
 def iter_samples(folder: Path | str, names: Sequence[str], model: type[_RowT]) -> Iterator[_RowT]: ...
 def iter_samples(folder: Path | str, names: Sequence[str], model: type[SampleRow] = SampleRow) -> Iterator[SampleRow]:
-    """Read the rows of `samples.jsonl` of a results folder one at a time.
-
-    Args:
-        folder: results folder.
-        names: columns that hold scores.
-        model: of a row.
-
-    Raises:
-        InputError: there is no such file, a row does not match the schema, an id is a duplicate, or a score is not a
-            finite number.
-    """
+    """Read the rows of `samples.jsonl` of a results folder one at a time."""
     path = Path(folder) / "samples.jsonl"
     seen: dict[str, int] = {}
     for line, values in read_jsonl(path):
@@ -104,11 +86,7 @@ class SampleScores:
 
 
 def read_sample_scores(folder: Path | str) -> SampleScores:
-    """Read the sample-level scores of a finished results folder.
-
-    Raises:
-        InputError: as `read_scores` and `iter_samples`.
-    """
+    """Read the sample-level scores of a finished results folder."""
     directions = {name: score.direction for name, score in read_scores(folder).scores.items()}
     rows: dict[str, Mapping[str, float]] = {}
     clusters: dict[str, str | None] = {}
@@ -125,9 +103,6 @@ def read_digests(folder: Path | str) -> dict[str, str | None]:
     """Read the digest of the reports of each sample; None where the folder does not have it.
 
     It is in `samples.jsonl`; if no sample has one there, it is computed from the sentences.
-
-    Raises:
-        InputError: there is no `samples.jsonl`.
     """
     digests: dict[str, str | None] = {}
     for _, row in read_jsonl(Path(folder) / "samples.jsonl"):

@@ -245,9 +245,6 @@ def scores_with_value(scores: Mapping[str, _Scored]) -> dict[str, _Scored]:
 
 def describe_models(scores: ScoresFile) -> dict[str, str]:
     """Return what reads the reports for each metric, as a person names it: a judge, an extractor or a language model.
-
-    Args:
-        scores: of a results folder.
     """
     models = {
         name: str(metric.model["model"])
@@ -261,11 +258,7 @@ def describe_models(scores: ScoresFile) -> dict[str, str]:
 
 
 def rule_based_metrics(scores: ScoresFile) -> list[str]:
-    """Return the metrics for which the offline rules of this project read the reports.
-
-    Args:
-        scores: of a results folder.
-    """
+    """Return the metrics for which the offline rules of this project read the reports."""
     return [name for name, reader in _readers(scores).items() if reader.get("name") == "offline"]
 
 
