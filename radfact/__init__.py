@@ -5,8 +5,9 @@ The public names below are imported when they are first used, so that `import ra
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from radfact.lazy import lazy_names
 
 if TYPE_CHECKING:
     from radfact.api import RadFact, evaluate
@@ -66,7 +67,7 @@ __all__ = [
     "write_results",
 ]
 
-_EXPORTS = {
+_MODULES = {
     "errors": ("ExitCode", "Failure", "InputError", "RunError"),
     "pages.page": ("write_page",),
     "io.pairs": ("read_candidates_and_references", "read_pairs"),
@@ -87,15 +88,7 @@ _EXPORTS = {
     "results.writer": ("write_results",),
     "statistics.bootstrap": ("Summary",),
 }
-_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'radfact' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"radfact.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -5,8 +5,6 @@ Commands, Python and the jobs of `maira` all call `evaluate`.
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import math
 import platform
 import threading
@@ -364,6 +362,9 @@ class RadFact:
             InputError: as `score`.
             RunError: as `score`.
         """
+        import asyncio
+        import concurrent.futures
+
         outcome: concurrent.futures.Future[EvaluationResult] = concurrent.futures.Future()
 
         def work() -> None:

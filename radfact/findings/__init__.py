@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from radfact.findings.llm import LLMFindingExtractor
-from radfact.findings.offline import OfflineFindingExtractor
-from radfact.findings.records import Extraction, Finding, FindingExtractor, Status, Tier
-from radfact.findings.significance import Significance
+from typing import TYPE_CHECKING
+
+from radfact.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from radfact.findings.llm import LLMFindingExtractor
+    from radfact.findings.offline import OfflineFindingExtractor
+    from radfact.findings.records import Extraction, Finding, FindingExtractor, Status, Tier
+    from radfact.findings.significance import Significance
 
 __all__ = [
     "Extraction",
@@ -17,3 +22,13 @@ __all__ = [
     "Status",
     "Tier",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "llm": ("LLMFindingExtractor",),
+        "offline": ("OfflineFindingExtractor",),
+        "records": ("Extraction", "Finding", "FindingExtractor", "Status", "Tier"),
+        "significance": ("Significance",),
+    },
+)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from radfact.errors import Failure
-from radfact.judges.callables import CallableJudge, CallableSplitter
-from radfact.judges.loading import default_splitter, load_judge, load_splitter
-from radfact.judges.mock import MockJudge
-from radfact.judges.offline_splitter import split_narrative
-from radfact.judges.protocol import (
-    EntailmentQuery,
-    ExplainingSplitter,
-    Judge,
-    SplitSentence,
-    Splitter,
-    Status,
-    Verdict,
-    query_judge,
-)
+from radfact.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from radfact.judges.callables import CallableJudge, CallableSplitter
+    from radfact.judges.loading import default_splitter, load_judge, load_splitter
+    from radfact.judges.mock import MockJudge
+    from radfact.judges.offline_splitter import split_narrative
+    from radfact.judges.protocol import (
+        EntailmentQuery,
+        ExplainingSplitter,
+        Judge,
+        SplitSentence,
+        Splitter,
+        Status,
+        Verdict,
+        query_judge,
+    )
 
 __all__ = [
     "CallableJudge",
@@ -36,3 +41,23 @@ __all__ = [
     "query_judge",
     "split_narrative",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "callables": ("CallableJudge", "CallableSplitter"),
+        "loading": ("default_splitter", "load_judge", "load_splitter"),
+        "mock": ("MockJudge",),
+        "offline_splitter": ("split_narrative",),
+        "protocol": (
+            "EntailmentQuery",
+            "ExplainingSplitter",
+            "Judge",
+            "SplitSentence",
+            "Splitter",
+            "Status",
+            "Verdict",
+            "query_judge",
+        ),
+    },
+)

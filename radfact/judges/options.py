@@ -23,9 +23,10 @@ _SPLITTER_FIELDS = {"judge": "splitter", "judge_args": "splitter_args", "few_sho
 
 def _check_arguments(value: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, Any]:
     """Refuse keys of providers, which must not reach a record."""
-    from radfact.llm import parse_model_args
+    if value:
+        from radfact.llm import parse_model_args
 
-    parse_model_args(value, field=str(info.field_name))
+        parse_model_args(value, field=str(info.field_name))
     return value
 
 

@@ -1,12 +1,19 @@
 """Language models: requests with retries, a cache, parsing and repairs, over providers, servers and vLLM."""
 
-from radfact.llm.cache import ResponseCache
-from radfact.llm.call_errors import CallError
-from radfact.llm.client import ChatClient, UsageCounter
-from radfact.llm.loading import load_chat_client, parse_model_args
-from radfact.llm.mock import MockChatModel, mock_client
-from radfact.llm.protocol import CachedResponse, ChatBackend, ChatRequest, Message, PromptPrefix
-from radfact.llm.structured import structured_request
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from radfact.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from radfact.llm.cache import ResponseCache
+    from radfact.llm.call_errors import CallError
+    from radfact.llm.client import ChatClient, UsageCounter
+    from radfact.llm.loading import load_chat_client, parse_model_args
+    from radfact.llm.mock import MockChatModel, mock_client
+    from radfact.llm.protocol import CachedResponse, ChatBackend, ChatRequest, Message, PromptPrefix
+    from radfact.llm.structured import structured_request
 
 __all__ = [
     "CachedResponse",
@@ -24,3 +31,16 @@ __all__ = [
     "parse_model_args",
     "structured_request",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "cache": ("ResponseCache",),
+        "call_errors": ("CallError",),
+        "client": ("ChatClient", "UsageCounter"),
+        "loading": ("load_chat_client", "parse_model_args"),
+        "mock": ("MockChatModel", "mock_client"),
+        "protocol": ("CachedResponse", "ChatBackend", "ChatRequest", "Message", "PromptPrefix"),
+        "structured": ("structured_request",),
+    },
+)

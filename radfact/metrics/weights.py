@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from radfact.io.yaml_files import read_yaml
-
 CATALOG = Path(__file__).with_name("weights.yaml")
 
 
@@ -55,6 +53,8 @@ class WeightsEntry:
 @cache
 def catalog() -> Mapping[str, WeightsEntry]:
     """Read the catalog of weights by name."""
+    from radfact.io.yaml_files import read_yaml
+
     entries = {}
     for name, fields in read_yaml(CATALOG).items():
         files = tuple(WeightsFile(**file) for file in fields.pop("files"))

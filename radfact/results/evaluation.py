@@ -8,19 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.findings.details import FINDING_COLUMNS, FindingTable, count_findings, finding_metrics, finding_rows
 from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
 from radfact.records import Pair, Pairs, Report, Sentence, narrative, narratives
-from radfact.results.schema import RADFACT, RemovedRow, SentenceRow
+from radfact.results.schema import RADFACT, RemovedRow, SentenceRow, finding_metrics
 from radfact.statistics.bootstrap import Direction, Summary
 from radfact.statistics.clusters import Clusters, Resampling, clusters_of, resampling_of
+
+if TYPE_CHECKING:
+    from radfact.findings.details import FindingTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +283,12 @@ class EvaluationResult:
     @cached_property
     def findings(self) -> dict[str, FindingTable]:
         """Counts by finding over the set, by metric; only of metrics that compare findings."""
-        settings = {name: run.metric.describe() for name, run in self.runs.items()}
-        return {name: count_findings(self.runs[name].result.details) for name in finding_metrics(settings)}
+        names = finding_metrics({name: run.metric.describe() for name, run in self.runs.items()})
+        if not names:
+            return {}
+        from radfact.findings.details import count_findings
+
+        return {name: count_findings(self.runs[name].result.details) for name in names}
 
     @property
     def judge(self) -> Mapping[str, Any] | None:
@@ -332,6 +338,8 @@ class EvaluationResult:
         if rows == "sentences":
             return pandas.DataFrame([dict(row) for row in self.sentences], columns=list(SentenceRow.model_fields))
         if rows == "findings":
+            from radfact.findings.details import FINDING_COLUMNS, finding_rows
+
             return pandas.DataFrame(finding_rows(self.findings), columns=FINDING_COLUMNS)
         records = [{**sample.scores, **sample.counts, "failure": sample.failure} for sample in self.samples]
         index = pandas.Index([sample.sample_id for sample in self.samples], name="sample_id")

@@ -7,6 +7,7 @@ reused only if its key, made of everything that determines it, is that of this r
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,6 @@ import numpy as np
 
 from radfact.errors import InputError
 from radfact.io.jsonl import CompressedRows, dumps, read_json, read_jsonl, write_json, write_jsonl
-from radfact.llm.cache import canonical_json
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, directions_of
 from radfact.records import NO_CONTEXT, Pair, Report, validate_model
 from radfact.results.schema import METRICS_FOLDER, RADFACT, VERSION, MetricCacheFile, MetricCacheRow
@@ -65,7 +65,8 @@ class MetricCache:
         if identity is None or metric.name == RADFACT:
             return None
         self._input = self._input or _digest_pairs(self._pairs)
-        return hashlib.sha256(canonical_json({**identity, "input": self._input, "schema": VERSION})).hexdigest()
+        content = {**identity, "input": self._input, "schema": VERSION}
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def write_metric_files(

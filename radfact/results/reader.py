@@ -6,16 +6,25 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice
-from radfact.findings.contrasts import Outcomes
-from radfact.findings.details import FindingOutcome, finding_metrics, read_details
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.outputs import finish_interrupted
-from radfact.records import digest, validate_model
-from radfact.results.schema import METRICS_FOLDER, VERSION, MetricCacheRow, RunFile, SampleRow, ScoresFile
+from radfact.records import validate_model
+from radfact.results.schema import (
+    METRICS_FOLDER,
+    VERSION,
+    MetricCacheRow,
+    RunFile,
+    SampleRow,
+    ScoresFile,
+    finding_metrics,
+)
 from radfact.statistics.bootstrap import Direction
+
+if TYPE_CHECKING:
+    from radfact.findings.contrasts import Outcomes
 
 _RowT = TypeVar("_RowT", bound=SampleRow)
 
@@ -28,16 +37,17 @@ def read_scores(folder: Path | str) -> ScoresFile:
         raise InputError(
             "expected a finished results folder, but it has no scores.json", code=ErrorCode.FILE_NOT_FOUND, file=folder
         )
-    scores = validate_model(ScoresFile, read_json(path), file=path)
-    if scores.version > VERSION:
+    values = read_json(path)
+    version = values.get("version", 1) if isinstance(values, dict) else VERSION
+    if version != VERSION:
+        remedy = "update maira-radfact" if isinstance(version, int) and version > VERSION else "score the reports again"
         raise InputError(
-            f"expected version {VERSION} of the results schema or an earlier one, found {scores.version}; "
-            "update maira-radfact",
+            f"expected version {VERSION} of the results schema, found {describe_choice(version)}; {remedy}",
             code=ErrorCode.UNSUPPORTED_VERSION,
             file=path,
             field="version",
         )
-    return scores
+    return validate_model(ScoresFile, values, file=path)
 
 
 def read_run(folder: Path | str) -> RunFile:
@@ -100,23 +110,8 @@ def read_sample_scores(folder: Path | str) -> SampleScores:
 
 
 def read_digests(folder: Path | str) -> dict[str, str | None]:
-    """Read the digest of the reports of each sample; None where the folder does not have it.
-
-    It is in `samples.jsonl`; if no sample has one there, it is computed from the sentences.
-    """
-    digests: dict[str, str | None] = {}
-    for _, row in read_jsonl(Path(folder) / "samples.jsonl"):
-        reports = row.get("reports")
-        digests[str(row.get("sample_id"))] = reports if isinstance(reports, str) else None
-    path = Path(folder) / "sentences.jsonl"
-    if any(digests.values()) or not path.is_file():
-        return digests
-    texts: dict[str, dict[Any, list[str]]] = {}
-    for _, row in read_jsonl(path):
-        sides = texts.setdefault(str(row.get("sample_id")), {"candidate": [], "reference": []})
-        sides.setdefault(row.get("side"), []).append(str(row.get("text")))
-    known = {key: digest(" ".join(sides["candidate"]), " ".join(sides["reference"])) for key, sides in texts.items()}
-    return {key: known.get(key) for key in digests}
+    """Read the digest of the reports of each sample; None for a sample without a candidate."""
+    return {sample.sample_id: sample.reports for sample in iter_samples(folder, ())}
 
 
 def finding_metrics_of(scores: ScoresFile) -> list[str]:
@@ -126,6 +121,8 @@ def finding_metrics_of(scores: ScoresFile) -> list[str]:
 
 def read_outcomes(folder: Path, sample_ids: Collection[str]) -> Outcomes:
     """Return what the candidates of a results folder make of each finding, by each metric that compares findings."""
+    from radfact.findings.details import FindingOutcome, read_details
+
     wanted, outcomes = frozenset(sample_ids), dict[str, dict[str, dict[str, FindingOutcome]]]()
     for metric in finding_metrics_of(read_scores(folder)):
         outcomes[metric] = {}

@@ -16,9 +16,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
 from radfact.metrics.protocol import Repeats
 from radfact.metrics.radfact.scores import SentenceScore, Side
@@ -27,8 +27,7 @@ from radfact.statistics.bootstrap import Direction
 from radfact.statistics.clusters import Resampling
 
 VERSION = 3
-"""Version of the schema. Version 1, which has no `version` field, called the scores `figures` and usage
-`account`; version 2 has no scores by absence policy, and no relation or polarity of sentences."""
+"""Version of the schema. Earlier ones, of version 0.1 of this package, are refused."""
 
 
 class _HasPoint(Protocol):
@@ -43,7 +42,6 @@ GREEN_SUMMARY_FILE = "green_summary.json"
 METRICS_FOLDER = "metrics"
 
 SentenceRow = SentenceScore
-Scores = Field(validation_alias=AliasChoices("scores", "figures"))
 
 
 class Row(BaseModel):
@@ -75,7 +73,7 @@ class ScoreRecord(Row):
 class MetricRecord(Row):
     """A metric in `scores.json`: its scores, failed samples, repeats, and how it was computed."""
 
-    scores: Annotated[tuple[str, ...], Scores]
+    scores: tuple[str, ...]
     source: str | None = None
     variant: str | None = None
     failed: NonNegativeInt = 0
@@ -89,23 +87,14 @@ class MetricRecord(Row):
 class ScoresFile(Row):
     """`scores.json`."""
 
-    version: int = 1
-    scores: Annotated[dict[str, ScoreRecord], Scores]
+    version: int
+    scores: dict[str, ScoreRecord]
     judge: str | dict[str, Any] | None = None
     splitter: dict[str, Any] | None = None
     counts: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, MetricRecord] = Field(default_factory=dict)
     unavailable: dict[str, str] = Field(default_factory=dict)
     resampling: Resampling | None = None
-
-    @model_validator(mode="after")
-    def _upgrade(self) -> ScoresFile:
-        for old, new in (("left_out", "excluded"), ("judgements", "judgments")):
-            for name in [name for name in self.counts if old in name]:
-                self.counts[name.replace(old, new)] = self.counts.pop(name)
-        if not self.metrics:
-            self.metrics[RADFACT] = MetricRecord.model_validate({"scores": tuple(self.scores)})
-        return self
 
 
 class NarrativeRow(Row):
@@ -219,9 +208,9 @@ class MetricCacheFile(Row):
     """`metrics/NAME.json`: what the cached result of a metric was computed from."""
 
     key: str | None
-    scores: Annotated[dict[str, Direction], Scores]
+    scores: dict[str, Direction]
     pooled: list[list[str]]
-    usage: dict[str, int] = Field(validation_alias=AliasChoices("usage", "account"))
+    usage: dict[str, int]
     usage_by_role: dict[str, dict[str, int]] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
     has_details: bool
@@ -232,7 +221,7 @@ class MetricCacheRow(Row):
     """A row of `metrics/NAME.jsonl`: scores, counts of pooled scores, failure and details of one sample."""
 
     sample_id: str
-    scores: Annotated[dict[str, float | None], Scores] = Field(default_factory=dict)
+    scores: dict[str, float | None] = Field(default_factory=dict)
     counts: list[list[float | None]] = Field(default_factory=list)
     failure: str | None = None
     details: dict[str, Any] = Field(default_factory=dict)
@@ -244,8 +233,7 @@ def scores_with_value(scores: Mapping[str, _Scored]) -> dict[str, _Scored]:
 
 
 def describe_models(scores: ScoresFile) -> dict[str, str]:
-    """Return what reads the reports for each metric, as a person names it: a judge, an extractor or a language model.
-    """
+    """Return what reads the reports for each metric, in words: a judge, an extractor or a language model."""
     models = {
         name: str(metric.model["model"])
         for name, metric in scores.metrics.items()
@@ -255,6 +243,11 @@ def describe_models(scores: ScoresFile) -> dict[str, str]:
     if scores.splitter and RADFACT in readers:
         readers[RADFACT] += f", narratives split by {scores.splitter.get('name')}"
     return {**readers, **models}
+
+
+def finding_metrics(settings: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+    """Return the metrics that compare findings, by what each metric says of itself (`Metric.describe`)."""
+    return [name for name, record in settings.items() if record and {"extractor", "significance"} <= record.keys()]
 
 
 def rule_based_metrics(scores: ScoresFile) -> list[str]:

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from radfact.findings.details import FINDING_COLUMNS, finding_rows
 from radfact.io.jsonl import create_folder, open_atomic, write_json, write_jsonl
 from radfact.io.outputs import RESULTS_FOLDER, lock_output, replace_files
 from radfact.results.evaluation import EvaluationResult, MetricRun, SampleScore
@@ -54,6 +53,8 @@ def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> No
         write_jsonl(folder / "narratives.jsonl", result.narrative_rows())
         write_jsonl(folder / "removed.jsonl", result.removed_rows())
     if result.findings:
+        from radfact.findings.details import FINDING_COLUMNS, finding_rows
+
         with open_atomic(folder / "findings.csv") as handle:
             csv.writer(handle, lineterminator="\n").writerows([FINDING_COLUMNS, *finding_rows(result.findings)])
     for name, metric_run in result.runs.items():

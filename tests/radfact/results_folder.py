@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from radfact.io.jsonl import write_json, write_jsonl
+from radfact.results.schema import VERSION
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
 
@@ -46,8 +47,10 @@ def write_folder(folder: Path) -> Path:
     """Three studies in input order `good`, `bad`, `failed`; the first has two boxes a side, the second hostile text."""
     figures = {"logical_precision": figure(0.75), "logical_recall": figure(0.5), "logical_f1": figure(0.6)}
     judge = {"name": "tester", "note": "Figures of this judge stand alone."}
-    write_json(folder / "scores.json", {"figures": figures, "judge": judge, "counts": {"samples": 3, "left_out": 1}})
-    write_json(folder / "run.json", {"version": "0.1.0", "seed": 42})
+    metrics, counts = {"radfact": {"scores": list(FIGURES)}}, {"samples": 3, "excluded": 1}
+    scores = {"version": VERSION, "scores": figures, "judge": judge, "counts": counts, "metrics": metrics}
+    write_json(folder / "scores.json", scores)
+    write_json(folder / "run.json", {"version": VERSION, "seed": 42})
     scored = {"good": 1.0, "bad": 0.25}
     write_jsonl(
         folder / "samples.jsonl",

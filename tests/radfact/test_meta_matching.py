@@ -8,7 +8,7 @@ import pytest
 from meta_run import run_meta, write_table
 
 from radfact.api import RadFact, evaluate
-from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
+from radfact.io.jsonl import read_json, read_jsonl
 from radfact.judges.offline import OfflineJudge
 from radfact.meta.ensembles.model import fit_ensemble
 from radfact.meta.scores import match_samples, pair_digests
@@ -38,14 +38,6 @@ def others(pairs: list[Pair]) -> list[Pair]:
 def test_the_same_reports_match(tmp_path: Path) -> None:
     result = match_samples(scores(tmp_path / "s", PAIRS), pair_digests(PAIRS))
     assert (result.missing, result.unknown, result.other_texts, result.notes()) == ([], [], [], [])
-
-
-def test_texts_without_a_digest_are_read_from_sentences(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "samples.jsonl", [{"sample_id": "0"}, {"sample_id": "1"}, {"sample_id": "2"}])
-    rows = [("0", "candidate", "clear lungs 0"), ("0", "reference", "Clear lungs."), ("0", "reference", "No effusion.")]
-    rows += [("1", "candidate", "Edema.")]
-    write_jsonl(tmp_path / "sentences.jsonl", [dict(zip(("sample_id", "side", "text"), r, strict=True)) for r in rows])
-    assert match_samples(tmp_path, pair_digests(PAIRS)).other_texts == ["1"]
 
 
 def test_agreement_records_samples_that_do_not_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

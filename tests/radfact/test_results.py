@@ -14,7 +14,7 @@ from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.metrics.radfact.scores import POLICY_SCORES, SCORES
 from radfact.records import Box, Mask, Sentence, digest
 from radfact.results.evaluation import EvaluationResult
-from radfact.results.reader import read_sample_scores, read_scores
+from radfact.results.reader import read_sample_scores
 from radfact.results.schema import VERSION
 from radfact.results.writer import write_results
 
@@ -176,7 +176,9 @@ def test_sample_scores_are_read_from_a_folder(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "samples.jsonl", rows)
     with pytest.raises(InputError, match=r"no scores\.json"):
         read_sample_scores(tmp_path)
-    write_json(tmp_path / "scores.json", {"figures": {"x": {"direction": "lower"}, "of_the_set": {}}})
+    write_json(
+        tmp_path / "scores.json", {"version": VERSION, "scores": {"x": {"direction": "lower"}, "of_the_set": {}}}
+    )
     scores = read_sample_scores(tmp_path)
     assert scores.directions == {"x": "lower", "of_the_set": "higher"}
     assert list(scores.rows) == ["b", "a"]
@@ -197,23 +199,16 @@ def test_rows_that_do_not_match_the_schema_are_named(
     tmp_path: Path, rows: list[dict[str, Any]], wrong: tuple[ErrorCode, int, str]
 ) -> None:
     write_jsonl(tmp_path / "samples.jsonl", rows)
-    write_json(tmp_path / "scores.json", {"scores": {"x": {}}})
+    write_json(tmp_path / "scores.json", {"version": VERSION, "scores": {"x": {}}})
     with pytest.raises(InputError) as error:
         read_sample_scores(tmp_path)
     assert (error.value.code, error.value.line, error.value.field) == wrong
 
 
-def test_a_folder_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    write_json(tmp_path / "scores.json", {"version": VERSION + 1, "scores": {}})
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1, "0.1.0", None])
+def test_a_folder_of_another_version_is_refused(version: object, tmp_path: Path) -> None:
+    named = {} if version is None else {"version": version}
+    write_json(tmp_path / "scores.json", {"scores": {}, **named})
     with pytest.raises(InputError) as error:
         read_sample_scores(tmp_path)
     assert (error.value.code, error.value.field) == (ErrorCode.UNSUPPORTED_VERSION, "version")
-
-
-def test_a_folder_of_the_first_version_is_read(tmp_path: Path) -> None:
-    counts = {"samples": 2, "left_out": 1, "failed_judgements": 3}
-    write_json(tmp_path / "scores.json", {"figures": {"logical_f1": {"point": 0.5}}, "counts": counts})
-    scores = read_scores(tmp_path)
-    assert scores.scores["logical_f1"].point == 0.5
-    assert scores.counts == {"samples": 2, "excluded": 1, "failed_judgments": 3}
-    assert scores.metrics["radfact"].scores == ("logical_f1",)
