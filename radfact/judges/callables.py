@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, Failure, InputError, brief
-from radfact.judges.protocol import EntailmentQuery, Judge, Splitter, Status, Verdict, normalize_verdict
+from radfact.judges.protocol import COSTS, EntailmentQuery, Judge, Splitter, Status, Verdict, normalize_verdict
+from radfact.llm.call_errors import option_error
 
 VerdictLike = Verdict | bool | tuple[bool | Status, Sequence[int]]
 """A verdict, True or False, or (True, False or a status, indices of the premises that decide it)."""
@@ -40,7 +41,7 @@ class CallableJudge:
         module = getattr(function, "__module__", None) or type(function).__module__
         qualified_name = getattr(function, "__qualname__", None) or type(function).__qualname__
         self.name = name or f"python:{module}:{qualified_name}"
-        self._calls = self._failures = self._planned = self._done = 0
+        self._usage = dict.fromkeys((*COSTS, "planned", "done"), 0)
 
     def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         """Return one verdict or failure per query, in order; equal queries are judged once.
@@ -48,26 +49,23 @@ class CallableJudge:
         Raises:
             InputError: the function fails with a programming error before its first verdict.
         """
-        self._planned += len(queries)
+        self._usage["planned"] += len(queries)
         verdicts: dict[EntailmentQuery, Verdict | Failure] = {}
         for query in queries:
             if query not in verdicts:
                 verdicts[query] = self._call(query)
-            self._done += 1
+            self._usage["done"] += 1
         return [verdicts[query] for query in queries]
 
     def _call(self, query: EntailmentQuery) -> Verdict | Failure:
-        self._calls += 1
+        self._usage["calls"] += 1
         try:
             return _to_verdict(self.function(query.premises, query.hypothesis), query)
         except Exception as error:
-            self._failures += 1
-            if isinstance(error, _PROGRAMMING_ERRORS) and self._failures == self._calls:
-                raise InputError(
-                    f"{self.name} fails on its first queries with {_describe_error(error)}",
-                    code=ErrorCode.INVALID_PLUGIN,
-                    field="judge",
-                ) from error
+            self._usage["failures"] += 1
+            if isinstance(error, _PROGRAMMING_ERRORS) and self._usage["failures"] == self._usage["calls"]:
+                message = f"{self.name} fails on its first queries with {_describe_error(error)}"
+                raise _invalid_plugin(message) from error
             return Failure(f"{self.name}: {_describe_error(error)}")
 
     def describe(self) -> dict[str, Any]:
@@ -81,16 +79,7 @@ class CallableJudge:
 
     def usage(self) -> dict[str, int]:
         """Return calls, failures and progress; tokens are unknown and counted as 0."""
-        return {
-            "calls": self._calls,
-            "tokens_in": 0,
-            "tokens_out": 0,
-            "repairs": 0,
-            "failures": self._failures,
-            "cached": 0,
-            "planned": self._planned,
-            "done": self._done,
-        }
+        return dict(self._usage)
 
 
 class CallableSplitter:
@@ -121,51 +110,30 @@ class CallableSplitter:
 
 
 def as_judge(judge: Judge | JudgeFunction) -> Judge:
-    """Return a judge as it is, and a function as a `CallableJudge`.
-
-    Raises:
-        InputError: neither a judge nor a function.
-    """
+    """Return a judge as it is, and a function as a `CallableJudge`."""
     if isinstance(judge, Judge):
         return judge
     if not callable(judge):
-        raise InputError(
-            "expected a judge (load_judge makes one of a name) or a function of (premises, hypothesis), "
-            f"found {type(judge).__name__}",
-            code=ErrorCode.INVALID_PLUGIN,
-            field="judge",
-        )
+        expected = "a judge (load_judge makes one of a name) or a function of (premises, hypothesis)"
+        raise _invalid_plugin(f"expected {expected}, found {type(judge).__name__}")
     return CallableJudge(judge)
 
 
 def as_splitter(splitter: Splitter | SplitFunction) -> Splitter:
-    """Return a splitter as it is, and a function as a `CallableSplitter`.
-
-    Raises:
-        InputError: neither a splitter nor a function.
-    """
+    """Return a splitter as it is, and a function as a `CallableSplitter`."""
     if isinstance(splitter, Splitter):
         return splitter
     if not callable(splitter):
-        raise InputError(
-            "expected a splitter (load_splitter makes one of a name) or a function of one narrative, "
-            f"found {type(splitter).__name__}",
-            code=ErrorCode.INVALID_PLUGIN,
-            field="splitter",
-        )
+        expected = "a splitter (load_splitter makes one of a name) or a function of one narrative"
+        raise _invalid_plugin(f"expected {expected}, found {type(splitter).__name__}", "splitter")
     return CallableSplitter(splitter)
 
 
 def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> Judge:
     """Load the judge "MODULE:OBJECT"; the module may be in the current directory.
 
-    Args:
-        path: the object is a `Judge`, a factory of one (a class, or a function without positional arguments), or a
-            function(premises, hypothesis).
-        arguments: keyword arguments of the factory.
-
-    Raises:
-        InputError: no such module or object, an object of another kind, or arguments that do not fit.
+    The object is a `Judge`, a factory of one (a class, or a function without positional arguments, called with the
+    arguments), or a function(premises, hypothesis).
     """
     name = f"python:{path}"
     judge = _import_object(path, name)
@@ -176,11 +144,7 @@ def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> 
         is_judge = isinstance(judge, Judge)
     elif arguments:
         kind = "a finished judge" if is_judge else "a function of (premises, hypothesis)"
-        raise InputError(
-            f"{name} is {kind} and takes no arguments",
-            code=ErrorCode.INVALID_OPTION,
-            field=f"judge_args.{next(iter(arguments))}",
-        )
+        raise option_error(f"{name} is {kind} and takes no arguments", f"judge_args.{next(iter(arguments))}")
     if not is_judge and not callable(judge):
         raise _invalid_plugin(f"{name}: {_EXPECTED_JUDGE}, found {type(judge).__name__}")
     result: Judge = judge if is_judge else CallableJudge(judge, name)
@@ -198,21 +162,18 @@ def add_working_directory_to_path() -> None:
 def _import_object(path: str, name: str) -> Any:
     module_name, colon, object_name = path.partition(":")
     if not (colon and module_name and object_name):
-        raise InputError(f"expected python:MODULE:OBJECT, found '{name}'", code=ErrorCode.UNKNOWN_NAME, field="judge")
+        raise option_error(f"expected python:MODULE:OBJECT, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
     add_working_directory_to_path()
     try:
         value: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise InputError(
-            f"{name}: no module named '{error.name}' in this directory or installed",
-            code=ErrorCode.UNKNOWN_NAME,
-            field="judge",
-        ) from None
+        message = f"{name}: no module named '{error.name}' in this directory or installed"
+        raise option_error(message, "judge", ErrorCode.UNKNOWN_NAME) from None
     except Exception as error:
         raise _invalid_plugin(f"cannot import {name}: {_describe_error(error)}") from error
     for part in object_name.split("."):
         if not hasattr(value, part):
-            raise InputError(f"{name}: no '{part}' in '{module_name}'", code=ErrorCode.UNKNOWN_NAME, field="judge")
+            raise option_error(f"{name}: no '{part}' in '{module_name}'", "judge", ErrorCode.UNKNOWN_NAME)
         value = getattr(value, part)
     return value
 
@@ -220,11 +181,8 @@ def _import_object(path: str, name: str) -> Any:
 def _call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Any:
     if not _accepts(factory, **arguments):
         names = f" with {', '.join(arguments)}" if arguments else ""
-        raise InputError(
-            f"{name}: {_EXPECTED_JUDGE}{names}, found a callable with other parameters",
-            code=ErrorCode.INVALID_OPTION if arguments else ErrorCode.INVALID_PLUGIN,
-            field="judge_args" if arguments else "judge",
-        )
+        message = f"{name}: {_EXPECTED_JUDGE}{names}, found a callable with other parameters"
+        raise option_error(message, "judge_args") if arguments else _invalid_plugin(message)
     try:
         return factory(**arguments)
     except InputError:
@@ -242,16 +200,12 @@ def _accepts(function: Callable[..., Any], *positional: Any, **named: Any) -> bo
     return True
 
 
-def _invalid_plugin(message: str) -> InputError:
-    return InputError(message, code=ErrorCode.INVALID_PLUGIN, field="judge")
+def _invalid_plugin(message: str, field: str = "judge") -> InputError:
+    return option_error(message, field, ErrorCode.INVALID_PLUGIN)
 
 
 def _to_verdict(value: Any, query: EntailmentQuery) -> Verdict:
-    """Convert the return value of a judge function.
-
-    Raises:
-        TypeError: not `VerdictLike`.
-    """
+    """Convert the return value of a judge function; TypeError if it is not `VerdictLike`."""
     if inspect.iscoroutine(value):
         value.close()
         raise TypeError(f"{_EXPECTED_VERDICT}, found a coroutine; give a function that is not async")

@@ -22,10 +22,7 @@ _SETS = {"used in development": True, "not used in development": False, "use unk
 
 Confusion = Mapping[str, Mapping[str, int]]
 """Number of queries by label (entailment, neutral, ...), then by outcome (a status or relation, or `failed`)."""
-_Verdicts = Sequence[Verdict | Failure]
-_Outcome = Callable[[Verdict | Failure], str]
-_Scores = tuple[float | None, float | None, float | None]
-"""Precision, recall and F1."""
+_Rows = Sequence[tuple["LabeledQuery", Verdict | Failure]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +113,9 @@ class JudgeCheck:
 
 
 def load_labeled_queries(path: Path | str | None = None) -> list[LabeledQuery]:
-    """Read labeled judgments in the published few-shot layout.
+    """Read labeled judgments in the published few-shot layout; by default those of this package.
 
     In addition, a phrase may have a `topic`, an example may have `development`, and an entailment may have no evidence.
-
-    Args:
-        path: the file; by default the judgments of this package.
-
-    Raises:
-        InputError: the file cannot be read, or has a wrong field or evidence.
     """
     path = DEFAULT_LABELED if path is None else path
     labeled = []
@@ -133,11 +124,8 @@ def load_labeled_queries(path: Path | str | None = None) -> list[LabeledQuery]:
         for text in example.evidence:
             index = match_evidence(text, example.reference)
             if index is None:
-                raise InputError(
-                    f"expected sentences of the other report as evidence of phrase {number}, found other text",
-                    code=ErrorCode.MISMATCH,
-                    file=path,
-                )
+                message = f"expected sentences of the other report as evidence of phrase {number}, found other text"
+                raise InputError(message, code=ErrorCode.MISMATCH, file=path)
             evidence.append(index)
         query = EntailmentQuery(example.reference, example.phrase)
         labeled.append(LabeledQuery(query, example.label, tuple(evidence), example.topic, example.development))
@@ -149,14 +137,6 @@ def check_judge(judge: Judge, labeled: Sequence[LabeledQuery]) -> JudgeCheck:
 
     A model that judges a report per call is also queried with a sentence per call, to measure its agreement with
     itself. Seconds and cost do not include these calls.
-
-    Args:
-        judge: the judge.
-        labeled: queries with their labels.
-
-    Raises:
-        InputError: there are no queries.
-        RunError: the judge cannot be reached or returns too few verdicts.
     """
     if not labeled:
         raise InputError("expected at least one labeled judgment, found none", code=ErrorCode.EMPTY_INPUT)
@@ -164,26 +144,28 @@ def check_judge(judge: Judge, labeled: Sequence[LabeledQuery]) -> JudgeCheck:
     verdicts = query_judge(judge, [item.query for item in labeled])
     seconds, after = time.perf_counter() - started, judge.usage()
     cost = {name: after.get(name, 0) - before.get(name, 0) for name in ("calls", "tokens_in", "tokens_out")}
-    precision, recall, f1 = _entailed_class_scores(labeled, verdicts)
-    topics = dict.fromkeys(item.topic for item in labeled if item.topic is not None)
     rows = list(zip(labeled, verdicts, strict=True))
+    entailed = [_outcome(verdict) == "entailment" for verdict in verdicts]
+    true_positives = sum(item.is_entailed for item, is_entailed in zip(labeled, entailed, strict=True) if is_entailed)
+    precision, recall, f1 = _scores(true_positives, sum(entailed), sum(item.is_entailed for item in labeled))
+    topics = dict.fromkeys(item.topic for item in labeled if item.topic is not None)
     sets = {name: [row for row in rows if row[0].development is used] for name, used in _SETS.items()}
     return JudgeCheck(
         judge=judge.name,
         n=len(labeled),
         failures=sum(isinstance(verdict, Failure) for verdict in verdicts),
-        accuracy=_accuracy(labeled, verdicts),
+        accuracy=_accuracy(rows),
         precision=precision,
         recall=recall,
         f1=f1,
-        evidence_f1=_evidence_f1(labeled, verdicts),
+        evidence_f1=_evidence_f1(rows),
         confusion=_confusion(rows),
         relations=_confusion([row for row in rows if row[0].label in get_args(Relation)], _relation),
         by_topic={topic: _confusion([row for row in rows if row[0].topic == topic]) for topic in topics},
         by_set={name: _confusion(members) for name, members in sets.items() if members},
         seconds=seconds,
         **cost,
-        agreement=_agreement(judge, labeled, verdicts),
+        agreement=_agreement(judge, rows),
     )
 
 
@@ -200,51 +182,45 @@ def _outcome(verdict: Verdict | Failure) -> str:
     return FAILED if isinstance(verdict, Failure) else verdict.status
 
 
-def _accuracy(labeled: Sequence[LabeledQuery], verdicts: _Verdicts) -> float:
-    correct = ("entailment" if item.is_entailed else "not_entailment" for item in labeled)
-    return sum(_outcome(verdict) == status for verdict, status in zip(verdicts, correct, strict=True)) / len(labeled)
+def _relation(verdict: Verdict | Failure) -> str:
+    return FAILED if isinstance(verdict, Failure) else verdict.relation or verdict.status
 
 
-def _entailed_class_scores(labeled: Sequence[LabeledQuery], verdicts: _Verdicts) -> _Scores:
-    predicted = [_outcome(verdict) == "entailment" for verdict in verdicts]
-    true_positives = sum(entailed and item.is_entailed for entailed, item in zip(predicted, labeled, strict=True))
-    return _scores(true_positives, sum(predicted), sum(item.is_entailed for item in labeled))
+def _accuracy(rows: _Rows) -> float:
+    return confusion_accuracy(_confusion(rows)) or 0.0
 
 
-def _scores(true_positives: int, predicted: int, actual: int) -> _Scores:
+def _scores(true_positives: int, predicted: int, actual: int) -> tuple[float | None, float | None, float | None]:
+    """Return precision, recall and F1."""
     precision = true_positives / predicted if predicted else None
     recall = true_positives / actual if actual else None
     f1 = None if precision is None or recall is None else harmonic_mean(precision, recall)
     return precision, recall, f1
 
 
-def _evidence_f1(labeled: Sequence[LabeledQuery], verdicts: _Verdicts) -> float | None:
-    true_positives = predicted = actual = 0
-    for item, verdict in zip(labeled, verdicts, strict=True):
-        if item.is_entailed and item.evidence and isinstance(verdict, Verdict) and verdict.status == "entailment":
-            true_positives += len(set(verdict.evidence) & set(item.evidence))
-            predicted += len(set(verdict.evidence))
-            actual += len(set(item.evidence))
-    return _scores(true_positives, predicted, actual)[2]
+def _evidence_f1(rows: _Rows) -> float | None:
+    evidence = [
+        (set(verdict.evidence), set(item.evidence))
+        for item, verdict in rows
+        if item.is_entailed and item.evidence and isinstance(verdict, Verdict) and verdict.status == "entailment"
+    ]
+    common = sum(len(named & labeled) for named, labeled in evidence)
+    return _scores(common, sum(len(named) for named, _ in evidence), sum(len(labeled) for _, labeled in evidence))[2]
 
 
-def _relation(verdict: Verdict | Failure) -> str:
-    return FAILED if isinstance(verdict, Failure) else verdict.relation or verdict.status
-
-
-def _confusion(rows: Sequence[tuple[LabeledQuery, Verdict | Failure]], outcome: _Outcome = _outcome) -> Confusion:
+def _confusion(rows: _Rows, outcome: Callable[[Verdict | Failure], str] = _outcome) -> Confusion:
     counts: dict[str, Counter[str]] = {}
     for item, verdict in rows:
         counts.setdefault(item.label, Counter())[outcome(verdict)] += 1
     return {label: dict(row) for label, row in counts.items()}
 
 
-def _agreement(judge: Judge, labeled: Sequence[LabeledQuery], verdicts: _Verdicts) -> Agreement | None:
+def _agreement(judge: Judge, rows: _Rows) -> Agreement | None:
     from radfact.judges.llm_judge import LLMJudge
 
     if not isinstance(judge, LLMJudge) or judge.batch != "report":
         return None
+    labeled = [item for item, _ in rows]
     single = query_judge(judge.with_sentence_batches(), [item.query for item in labeled])
-    same = sum(_outcome(a) == _outcome(b) != FAILED for a, b in zip(verdicts, single, strict=True))
-    n = len(labeled)
-    return Agreement(n, same / n, _accuracy(labeled, verdicts), _accuracy(labeled, single))
+    same = sum(_outcome(a) == _outcome(b) != FAILED for (_, a), b in zip(rows, single, strict=True))
+    return Agreement(len(rows), same / len(rows), _accuracy(rows), _accuracy(list(zip(labeled, single, strict=True))))

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from radfact.errors import ErrorCode, Failure, InputError
-from radfact.io.jsonl import read_json
+from pydantic import BaseModel, Field
+
+from radfact.errors import Failure
+from radfact.judges.prompt import Sentence, read_examples
 from radfact.judges.protocol import SplitSentence, flatten_split
 from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix, load_chat_client, parse_model_args
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import EMPTY_WORDS, bodies, dump_yaml, read_data, read_list, unquoted
+from radfact.options import rename_fields
 
 # Source: MAIRA-2, listing 1, verbatim; the paper breaks two of its lines.
 SYSTEM_MESSAGE = """\
@@ -57,42 +60,29 @@ class SplitExample:
     sentences: tuple[SplitSentence, ...]
 
 
+class _Split(BaseModel):
+    orig: str
+    new: list[str]
+
+
+class _ParsedReport(BaseModel):
+    sentence_list: Annotated[list[_Split], Field(min_length=1)]
+
+
+class _FewShot(BaseModel):
+    findings_text: Sentence
+    parsed_report: _ParsedReport
+
+
 def load_split_examples(path: Path | str = DEFAULT_FEW_SHOTS) -> list[SplitExample]:
-    """Read examples in the published layout: a list of `findings_text` and `parsed_report.sentence_list`.
-
-    Raises:
-        InputError: the file cannot be read or has a wrong field.
-    """
-    examples = read_json(path)
-    if not isinstance(examples, list) or not examples:
-        raise InputError("expected a list of at least one example", code=ErrorCode.INVALID_FORMAT, file=path)
-    return [_read_example(example, path, f"[{index}]") for index, example in enumerate(examples)]
-
-
-def _read_example(example: Any, path: Path | str, field: str) -> SplitExample:
-    narrative = example.get("findings_text") if isinstance(example, dict) else None
-    if not isinstance(narrative, str) or not narrative.strip():
-        raise InputError(
-            "expected a narrative", code=ErrorCode.INVALID_FORMAT, file=path, field=f"{field}.findings_text"
+    """Read examples in the published layout: a list of `findings_text` and `parsed_report.sentence_list`."""
+    return [
+        SplitExample(
+            example.findings_text,
+            tuple(SplitSentence(split.orig, tuple(split.new)) for split in example.parsed_report.sentence_list),
         )
-    field += ".parsed_report"
-    for step in ("parsed_report", "sentence_list"):
-        example = example.get(step) if isinstance(example, dict) else None
-    if not isinstance(example, list) or not example:
-        raise InputError(
-            "expected a list of {orig, new}", code=ErrorCode.INVALID_FORMAT, file=path, field=f"{field}.sentence_list"
-        )
-    sentences = []
-    for index, item in enumerate(example):
-        orig, new = (item.get("orig"), item.get("new")) if isinstance(item, dict) else (None, None)
-        if not (isinstance(orig, str) and isinstance(new, list) and all(isinstance(text, str) for text in new)):
-            raise InputError(
-                "expected a string 'orig' and a list of strings 'new'",
-                file=path,
-                field=f"{field}.sentence_list[{index}]",
-            )
-        sentences.append(SplitSentence(orig, tuple(new)))
-    return SplitExample(narrative, tuple(sentences))
+        for example in read_examples(path, _FewShot)
+    ]
 
 
 def few_shot_messages(examples: Sequence[SplitExample]) -> tuple[Message, ...]:
@@ -107,16 +97,9 @@ def few_shot_messages(examples: Sequence[SplitExample]) -> tuple[Message, ...]:
 def parse_split(text: str, narrative: str) -> list[SplitSentence]:
     """Parse the response to one narrative, strict on content and lenient on form.
 
-    Args:
-        text: YAML or JSON, a list of `orig` and `new` (or such a list under one key), fenced or not.
-        narrative: the narrative.
-
-    Returns:
-        The split sentences in order; their `new` may all be empty.
-
-    Raises:
-        ValueError: no such list, an `orig` that is not in the narrative, or a sentence of the narrative without an
-            `orig`, which would be lost silently.
+    The response is YAML or JSON, a list of `orig` and `new` (or such a list under one key), fenced or not. It is
+    refused (ValueError) without such a list, with an `orig` that is not in the narrative, and without an `orig` of a
+    sentence of the narrative, which would be lost silently.
     """
     items = next(filter(None, map(_read_items, bodies(text))), [])
     if not items:
@@ -191,8 +174,35 @@ def _nonempty(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(stripped for text in texts if (stripped := text.strip()).lower() not in EMPTY_WORDS)
 
 
-class LLMSplitter:
-    """A chat model as splitter, with the prompts of the paper (MAIRA-2, appendix B.5.1)."""
+class PromptedModel:
+    """A chat model with the constant part of its prompt.
+
+    Args:
+        name: name of the judge or splitter in results.
+        client: of the model.
+        prefix: constant part of the prompt.
+        description: hash and sources of the prompt for results.
+    """
+
+    def __init__(self, name: str, client: ChatClient, prefix: PromptPrefix, description: Mapping[str, Any]) -> None:
+        self.name, self.client = name, client
+        self._prefix, self._description = prefix, description
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name, the model's parameters, and the hash and sources of the constant part of the prompt."""
+        return {"name": self.name, **self.client.identity, **self._description}
+
+    def usage(self) -> dict[str, int]:
+        """Return the client's usage."""
+        return self.client.usage_counter.as_dict()
+
+    def close(self) -> None:
+        """Close the client."""
+        self.client.close()
+
+
+class LLMSplitter(PromptedModel):
+    """A chat model as splitter, with the prompts of the paper (MAIRA-2, appendix B.5.1) and worked narratives."""
 
     def __init__(
         self,
@@ -202,32 +212,21 @@ class LLMSplitter:
         *,
         examples_from: str = "default examples (not the published ones)",
     ) -> None:
-        """Prepare the constant part of the prompt.
-
-        Args:
-            name: name of the splitter in results.
-            client: client of the model.
-            examples: worked narratives.
-            examples_from: source of the examples, as recorded in results.
-        """
-        self.name, self.client = name, client
-        self._prefix = PromptPrefix(few_shot_messages(examples))
-        self._examples, self._examples_from = len(examples), examples_from
+        prefix = PromptPrefix(few_shot_messages(examples))
+        description = {
+            "prompt_sha256": prefix.sha256,
+            "system_from": "MAIRA-2, listing 1",
+            "few_shots": len(examples),
+            "few_shots_from": examples_from,
+        }
+        super().__init__(name, client, prefix, description)
 
     def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
-        """Return the sentences of each narrative, in order; equal narratives are sent once, empty ones not at all.
-
-        Raises:
-            RunError: the server refuses the key or the model, or cannot be reached.
-        """
+        """Return the sentences of each narrative, in order; equal narratives are sent once, empty ones not at all."""
         return [result if isinstance(result, Failure) else flatten_split(result) for result in self.explain(narratives)]
 
     def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
-        """Return the split sentences of each narrative, in order.
-
-        Raises:
-            RunError: as `split`.
-        """
+        """Return the split sentences of each narrative, in order."""
         requests = self._requests(narratives)
         responses = self.client.complete_all(list(requests.values()))
         results: dict[str, list[SplitSentence] | Failure] = dict(zip(requests, responses, strict=True))
@@ -250,56 +249,14 @@ class LLMSplitter:
             if narrative.strip()
         }
 
-    def describe(self) -> dict[str, Any]:
-        """Return the name, the model's parameters, and the hash and sources of the constant part of the prompt."""
-        return {
-            "name": self.name,
-            **self.client.identity,
-            "prompt_sha256": self._prefix.sha256,
-            "system_from": "MAIRA-2, listing 1",
-            "few_shots": self._examples,
-            "few_shots_from": self._examples_from,
-        }
-
-    def usage(self) -> dict[str, int]:
-        """Return the client's usage."""
-        return self.client.usage_counter.as_dict()
-
-    def close(self) -> None:
-        """Close the client."""
-        self.client.close()
-
 
 def load_llm_splitter(
-    name: str,
-    *,
-    base_url: str | None = None,
-    splitter_args: Mapping[str, Any] | None = None,
-    few_shots: Path | None = None,
-    concurrency: int | None = None,
-    max_invalid: int | None = None,
-    cache: Path | None = None,
+    name: str, *, splitter_args: Mapping[str, Any] | None = None, few_shots: Path | None = None, **options: Any
 ) -> LLMSplitter:
-    """Load the splitter of MAIRA-2. See `load_splitter` for the arguments.
-
-    Raises:
-        InputError: an unknown provider, a missing package or key, or an option that does not fit.
-    """
+    """Load the splitter of MAIRA-2. See `load_splitter` for the arguments."""
     parameters = {**PARAMETERS, **parse_model_args(splitter_args, field="splitter_args")}
     examples = load_split_examples(few_shots or DEFAULT_FEW_SHOTS)
-    try:
-        client = load_chat_client(
-            name,
-            base_url=base_url,
-            parameters=parameters,
-            concurrency=concurrency,
-            max_invalid=max_invalid,
-            cache=cache,
-        )
-    except InputError as error:
-        # The client names the options of a judge.
-        field = error.field and error.field.replace("judge", "splitter", 1)
-        raise InputError(error.message, code=error.code, file=error.file, line=error.line, field=field) from None
-    if few_shots is None:
-        return LLMSplitter(name, client, examples)
-    return LLMSplitter(name, client, examples, examples_from=Path(few_shots).name)
+    # The client names the options of a judge.
+    with rename_fields({"judge": "splitter", "judge_args": "splitter_args"}):
+        client = load_chat_client(name, parameters=parameters, **options)
+    return LLMSplitter(name, client, examples, **({} if few_shots is None else {"examples_from": few_shots.name}))

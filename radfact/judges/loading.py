@@ -10,6 +10,7 @@ from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.judges.callables import load_custom_judge
 from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter, SplittingJudge
+from radfact.llm.call_errors import option_error
 
 JUDGE_NAMES = "offline, PROVIDER:MODEL as in openai:gpt-4o, vllm:PATH or python:MODULE:OBJECT"
 MODEL_OPTIONS = ("base_url", "few_shots", "system", "answer_format", "batch", "concurrency")
@@ -50,7 +51,7 @@ def load_judge(name: str, *, cache: Path | None = None, **options: Any) -> Judge
 
         return load_custom_judge(path, parse_model_args(judge_args))
     if not (kind and path):
-        raise InputError(f"expected {JUDGE_NAMES}, found '{name}'", code=ErrorCode.UNKNOWN_NAME, field="judge")
+        raise option_error(f"expected {JUDGE_NAMES}, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
     from radfact.judges.llm_judge import load_llm_judge
 
     return load_llm_judge(name, judge_options, cache)
@@ -90,31 +91,18 @@ def load_splitter(
         arguments = dict(splitter_args or {})
         keep = arguments.pop("keep_interpretations", False)
         if keep not in (True, False, "true", "false"):
-            raise InputError(
-                f"expected true or false, found {describe_choice(keep)}",
-                code=ErrorCode.INVALID_OPTION,
-                field="splitter_args.keep_interpretations",
-            )
+            message = f"expected true or false, found {describe_choice(keep)}"
+            raise option_error(message, "splitter_args.keep_interpretations")
         ontology = _ontology_argument(arguments, "splitter_args")
         return OfflineSplitter(ontology, keep_interpretations=keep in (True, "true"))
     provider, _, model = name.partition(":")
     if not (provider and model) or provider == "python":
-        raise InputError(
-            f"expected offline, PROVIDER:MODEL as in openai:gpt-4o, or vllm:PATH, found '{name}'",
-            code=ErrorCode.UNKNOWN_NAME,
-            field="splitter",
-        )
+        message = f"expected offline, PROVIDER:MODEL as in openai:gpt-4o, or vllm:PATH, found '{name}'"
+        raise option_error(message, "splitter", ErrorCode.UNKNOWN_NAME)
     from radfact.judges.llm_splitter import load_llm_splitter
 
-    return load_llm_splitter(
-        name,
-        base_url=base_url,
-        splitter_args=splitter_args,
-        few_shots=few_shots,
-        concurrency=concurrency,
-        max_invalid=max_invalid,
-        cache=cache,
-    )
+    shared = {"base_url": base_url, "concurrency": concurrency, "max_invalid": max_invalid, "cache": cache}
+    return load_llm_splitter(name, splitter_args=splitter_args, few_shots=few_shots, **shared)
 
 
 def default_splitter(judge: Judge) -> Splitter:
@@ -127,20 +115,13 @@ def default_splitter(judge: Judge) -> Splitter:
 
 
 def _unexpected_option(name: str, option: str) -> InputError:
-    return InputError(
-        f"expected no such option, since '{name}' is no language model; omit it or name a model",
-        code=ErrorCode.CONFLICTING_OPTIONS,
-        field=option,
-    )
+    message = f"expected no such option, since '{name}' is no language model; omit it or name a model"
+    return option_error(message, option, ErrorCode.CONFLICTING_OPTIONS)
 
 
 def _ontology_argument(arguments: Mapping[str, Any] | None, option: str) -> Path | str | None:
     """Return the argument `ontology`, the only one of the offline judge and splitter."""
     arguments = arguments or {}
     if unknown := sorted(set(arguments) - {"ontology"}):
-        raise InputError(
-            f"expected only 'ontology', found '{unknown[0]}'",
-            code=ErrorCode.INVALID_OPTION,
-            field=f"{option}.{unknown[0]}",
-        )
+        raise option_error(f"expected only 'ontology', found '{unknown[0]}'", f"{option}.{unknown[0]}")
     return arguments.get("ontology")

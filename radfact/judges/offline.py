@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import Failure
-from radfact.judges.protocol import EntailmentQuery, Splitter, Verdict
+from radfact.judges.protocol import COSTS, EntailmentQuery, Splitter, Verdict
 from radfact.languages import Language
 from radfact.reader.contradiction import ContradictionChecker
 from radfact.reader.entailment_rules import EntailmentChecker
@@ -55,14 +55,7 @@ class OfflineJudge:
     name = "offline"
 
     def __init__(self, ontology: Path | str | None = None) -> None:
-        """Load the ontology.
-
-        Args:
-            ontology: a YAML file; by default the packaged ontology.
-
-        Raises:
-            InputError: the ontology file is wrong, with its field.
-        """
+        """Load the ontology of a YAML file; by default the packaged one."""
         self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
         self._ontology_file = ontology
         self._checker = EntailmentChecker(self.ontology)
@@ -115,9 +108,8 @@ class OfflineJudge:
         evidence_words = frozenset().union(*(premises[index].words for index in evidence))
         missing = (hypothesis.unread_words | hypothesis.required_words) - evidence_words
         if missing & hypothesis.required_words or len(missing) > MAX_UNREAD_WORDS:
-            return Verdict(
-                "not_entailment", (), f"The other report does not contain the words: {', '.join(sorted(missing))}."
-            )
+            why = f"The other report does not contain the words: {', '.join(sorted(missing))}."
+            return Verdict("not_entailment", (), why)
         return Verdict("entailment", tuple(sorted(evidence)), " ".join(dict.fromkeys(reasons)))
 
     def make_splitter(self) -> Splitter:
@@ -139,8 +131,7 @@ class OfflineJudge:
 
     def usage(self) -> dict[str, int]:
         """Return the progress; all costs are zero."""
-        costs = dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
-        return {**costs, "planned": self._planned, "done": self._done}
+        return {**dict.fromkeys(COSTS, 0), "planned": self._planned, "done": self._done}
 
 
 def count_unread(reasons: Iterable[str | None]) -> int:
@@ -149,12 +140,7 @@ def count_unread(reasons: Iterable[str | None]) -> int:
 
 
 def unread_note(unread: int, sentences: int) -> str | None:
-    """Return a warning if many sentences were not understood.
-
-    Args:
-        unread: number of sentences without a known finding.
-        sentences: number of all sentences.
-    """
+    """Return a warning if many of the sentences name no known finding."""
     if not sentences or unread / sentences < UNREAD_SHARE:
         return None
     return (
@@ -166,9 +152,8 @@ def unread_note(unread: int, sentences: int) -> str | None:
 def _compare_words(hypothesis: ParsedSentence, premises: Sequence[ParsedSentence]) -> Verdict:
     """Judge a sentence without a known finding: one premise must contain nearly all of its words."""
     if not hypothesis.words:
-        return Verdict(
-            "not_entailment", (), f"{_NO_FINDING}: it contains no words, or more than {MAX_CHARACTERS:,} characters."
-        )
+        why = f"{_NO_FINDING}: it contains no words, or more than {MAX_CHARACTERS:,} characters."
+        return Verdict("not_entailment", (), why)
     stems = _stems(hypothesis)
     shares = [
         len(stems & _stems(premise)) / len(stems) if _attributes_agree(hypothesis, premise) else 0.0

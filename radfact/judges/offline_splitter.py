@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import Failure
-from radfact.judges.protocol import RemovedText, SplitSentence, flatten_split
+from radfact.judges.protocol import COSTS, RemovedText, SplitSentence, flatten_split
 from radfact.languages import Language
 from radfact.reader import removal
 from radfact.reader.clause import FactReader
@@ -30,14 +30,9 @@ class OfflineSplitter:
     name = "offline"
 
     def __init__(self, ontology: Path | str | None = None, *, keep_interpretations: bool = False) -> None:
-        """Load the ontology.
+        """Load the ontology of a YAML file, by default the packaged one.
 
-        Args:
-            ontology: a YAML file, or by default the packaged one.
-            keep_interpretations: whether to keep "consistent with pneumonia" after the finding that it interprets.
-
-        Raises:
-            InputError: the ontology file is wrong, with its field.
+        `keep_interpretations` keeps "consistent with pneumonia" after the finding that it interprets.
         """
         self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
         self.keep_interpretations = keep_interpretations
@@ -68,7 +63,7 @@ class OfflineSplitter:
 
     def usage(self) -> dict[str, int]:
         """Return zero costs."""
-        return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
+        return dict.fromkeys(COSTS, 0)
 
 
 def split_narrative(text: str, ontology: Ontology | None = None) -> list[str]:
@@ -92,11 +87,6 @@ def explain_split(
     Sentences with several findings are split. Technique, recommendations, comparisons without a finding, and
     interpretations of a finding are removed; changes over time are kept. A sentence that depends on the previous one
     ("This has increased.") stays with it. A sentence of more than `MAX_CHARACTERS` is not split.
-
-    Args:
-        text: the findings section of a report.
-        ontology: by default the packaged one.
-        keep_interpretations: whether to keep interpretations of findings.
     """
     reader = FactReader(ontology or default_ontology())
     split: list[SplitSentence] = []

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 VARIABLE = "RADFACT_JUDGE"
 """Environment variable that names the judge where no option does."""
+_JUDGE_FIELDS = {
+    *("judge_args", "base_url", "few_shots", "system", "answer_format", "batch", "concurrency", "max_invalid")
+}
 _SPLITTER_FIELDS = {"judge": "splitter", "judge_args": "splitter_args", "few_shots": "splitter_few_shots"}
 """Options of the splitter by the arguments of the functions that load it."""
 
@@ -112,42 +115,19 @@ class JudgeOptions(Options):
 
     @property
     def required_judge(self) -> str:
-        """The name of the judge.
-
-        Raises:
-            InputError: no judge is named.
-        """
+        """The name of the judge; InputError if none is named."""
         if self.judge is None:
-            raise InputError(
+            message = (
                 "expected a judge, found none; choose 'offline' or PROVIDER:MODEL (for example openai:MODEL), or set "
-                f"{VARIABLE}",
-                code=ErrorCode.MISSING_OPTION,
-                field="judge",
             )
+            raise InputError(message + VARIABLE, code=ErrorCode.MISSING_OPTION, field="judge")
         return self.judge
 
     def load(self, cache: Path | None = None) -> Judge:
-        """Load the judge.
-
-        Args:
-            cache: folder of the response cache of a model.
-
-        Raises:
-            InputError: no judge is named, the name is unknown, an option does not fit, or a package is missing.
-        """
+        """Load the judge, with a folder for the response cache of a model."""
         from radfact.judges import load_judge
 
-        names = {
-            "base_url",
-            "judge_args",
-            "few_shots",
-            "system",
-            "answer_format",
-            "batch",
-            "concurrency",
-            "max_invalid",
-        }
-        options = self.model_dump(include=names)
+        options = self.model_dump(include=_JUDGE_FIELDS)
         if self.engine == "ray":
             from radfact.judges.ray import load_ray_judge
 
@@ -160,9 +140,6 @@ class JudgeOptions(Options):
         Args:
             judge: the judge that `load` returned.
             cache: folder of the response cache of a model.
-
-        Raises:
-            InputError: the name is unknown, an option does not fit, or a package is missing.
         """
         from radfact.judges import load_splitter
         from radfact.judges.protocol import SplittingJudge
@@ -174,11 +151,8 @@ class JudgeOptions(Options):
         name = self.splitter or (self.required_judge if make_own else "offline")
         is_same, is_model = name == self.judge, name != "offline"
         if is_same and make_own and name.startswith("python:"):
-            raise InputError(
-                "the judge's own splitter takes no arguments; name another splitter",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field=own_options[0],
-            )
+            message = "the judge's own splitter takes no arguments; name another splitter"
+            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field=own_options[0])
         # The address and the arguments of the judge are those of its model, not of another one.
         options: dict[str, Any] = {
             "base_url": self.base_url if is_same and is_model else None,

@@ -21,10 +21,6 @@ def locate_removed(narrative: str, split: Sequence[SplitSentence]) -> list[Remov
     Words are compared without case, and with any spaces and punctuation between them. A part is searched for in the
     sentence that it was removed from. If the narrative does not contain this sentence, the part is located only if it
     occurs exactly once. Positions do not overlap.
-
-    Args:
-        narrative: a report section.
-        split: split of each of its sentences.
     """
     if not any(sentence.all_removed for sentence in split):
         return []

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from radfact.errors import ErrorCode, InputError, describe_choice
+from pydantic import AfterValidator, BaseModel, Field, StrictBool, TypeAdapter, ValidationError
+
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.judges.protocol import Status
 from radfact.llm import Message
 from radfact.llm.response_text import dump_yaml
+from radfact.records import as_input_error
 
+ModelT = TypeVar("ModelT", bound=BaseModel)
 AnswerFormat = Literal["yaml", "schema"]
 """yaml: as in the paper; schema: JSON that the server constrains to a JSON schema."""
 Batch = Literal["sentence", "report"]
@@ -39,7 +43,39 @@ DEFAULT_FEW_SHOTS = Path(__file__).with_name("few_shots.json")
 MAX_CHOICES = 250
 """Maximum number of premises that a schema enumerates; OpenAI's servers and the grammars of others have such limits."""
 _MAX_TEXT_LENGTH = 1000
-_DIRECTIONS = (("A", "B"), ("B", "A"))
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("expected a sentence")
+    return text
+
+
+Sentence = Annotated[str, AfterValidator(_not_blank)]
+"""A text of a prompt, which stays as it is in the file."""
+
+
+class _Judgment(BaseModel):
+    phrase: Sentence
+    evidence: list[str]
+    status: Label
+    topic: str | None = None
+
+
+class _Reports(BaseModel):
+    phrases_a: list[str] = Field(alias="phrases_A")
+    phrases_b: list[str] = Field(alias="phrases_B")
+
+
+class _Judgments(BaseModel):
+    phrases_a: list[_Judgment] = Field(alias="phrases_A_evidenced")
+    phrases_b: list[_Judgment] = Field(alias="phrases_B_evidenced")
+
+
+class _FewShots(BaseModel):
+    input: _Reports
+    output: _Judgments
+    development: StrictBool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,87 +104,35 @@ class Example:
         return "entailment" if self.label == "entailment" else "not_entailment"
 
 
-def load_few_shots(path: Path | str = DEFAULT_FEW_SHOTS, *, needs_evidence: bool = True) -> list[Example]:
-    """Read examples in the published bidirectional layout: the sentences of A given B, then of B given A.
-
-    Args:
-        path: the file.
-        needs_evidence: whether an entailment without evidence is an error.
-
-    Raises:
-        InputError: the file cannot be read or has a wrong field.
-    """
-    reports = read_json(path)
-    if not isinstance(reports, list) or not reports:
+def read_examples(path: Path | str, kind: type[ModelT]) -> list[ModelT]:
+    """Read a JSON file with a list of worked examples in a published layout."""
+    rows = read_json(path)
+    if not isinstance(rows, list) or not rows:
         raise InputError("expected a list of at least one example", code=ErrorCode.INVALID_FORMAT, file=path)
-    examples = [
-        example
-        for index, report in enumerate(reports)
-        for example in _read_examples(report, path, index, needs_evidence=needs_evidence)
-    ]
+    try:
+        return TypeAdapter(list[kind]).validate_python(rows)  # type: ignore[valid-type]
+    except ValidationError as error:
+        raise as_input_error(error, file=path) from None
+
+
+def load_few_shots(path: Path | str = DEFAULT_FEW_SHOTS, *, needs_evidence: bool = True) -> list[Example]:
+    """Read examples in the published bidirectional layout: the sentences of A given B, then of B given A."""
+    examples: list[Example] = []
+    for index, report in enumerate(read_examples(path, _FewShots)):
+        directions = {
+            "A": (report.input.phrases_b, report.output.phrases_a),
+            "B": (report.input.phrases_a, report.output.phrases_b),
+        }
+        for side, (reference, judgments) in directions.items():
+            for number, item in enumerate(judgments):
+                if needs_evidence and item.status == "entailment" and not item.evidence:
+                    field = f"[{index}].output.phrases_{side}_evidenced[{number}].evidence"
+                    raise InputError("expected evidence for an entailment, found none", file=path, field=field)
+                more = item.topic, report.development
+                examples.append(Example(tuple(reference), item.phrase, tuple(item.evidence), item.status, *more))
     if not examples:
         raise InputError("expected at least one sentence with its status", code=ErrorCode.EMPTY_INPUT, file=path)
     return examples
-
-
-def _read_examples(report: Any, path: Path | str, index: int, *, needs_evidence: bool) -> Iterable[Example]:
-    development = report.get("development") if isinstance(report, dict) else None
-    if not isinstance(development, bool | None):
-        raise InputError("expected true or false", file=path, field=f"[{index}].development")
-    for hypotheses, premises in _DIRECTIONS:
-        field = f"[{index}].input.phrases_{premises}"
-        reference = _texts(_get(report, path, f"[{index}]", "input", f"phrases_{premises}"), path, field)
-        field = f"[{index}].output.phrases_{hypotheses}_evidenced"
-        items = _get(report, path, f"[{index}]", "output", f"phrases_{hypotheses}_evidenced")
-        if not isinstance(items, list):
-            raise _layout_error(path, field)
-        for number, item in enumerate(items):
-            example = _read_example(reference, item, path, f"{field}[{number}]")
-            if needs_evidence and example.label == "entailment" and not example.evidence:
-                raise InputError(
-                    "expected evidence for an entailment, found none", file=path, field=f"{field}[{number}].evidence"
-                )
-            yield replace(example, development=development)
-
-
-def _read_example(reference: tuple[str, ...], item: Any, path: Path | str, field: str) -> Example:
-    phrase, label = _get(item, path, field, "phrase"), _get(item, path, field, "status")
-    evidence = _texts(_get(item, path, field, "evidence"), path, f"{field}.evidence")
-    topic = item.get("topic")
-    if label not in get_args(Label):
-        expected = ", ".join(get_args(Label))
-        raise InputError(
-            f"expected one of {expected}, found {describe_choice(label)}", file=path, field=f"{field}.status"
-        )
-    if not isinstance(phrase, str) or not phrase.strip():
-        raise InputError("expected a sentence", file=path, field=f"{field}.phrase")
-    if not isinstance(topic, str | None):
-        raise InputError("expected a string", file=path, field=f"{field}.topic")
-    return Example(reference, phrase, evidence, label, topic)
-
-
-def _get(value: Any, path: Path | str, field: str, *keys: str) -> Any:
-    for key in keys:
-        field = f"{field}.{key}"
-        if not isinstance(value, Mapping) or key not in value:
-            raise _layout_error(path, field)
-        value = value[key]
-    return value
-
-
-def _texts(value: Any, path: Path | str, field: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise _layout_error(path, field)
-    return tuple(value)
-
-
-def _layout_error(path: Path | str, field: str) -> InputError:
-    return InputError(
-        "expected a value as in the published layout, found none or another type",
-        code=ErrorCode.INVALID_FORMAT,
-        file=path,
-        field=field,
-    )
 
 
 def few_shot_messages(
@@ -156,15 +140,10 @@ def few_shot_messages(
 ) -> tuple[Message, ...]:
     """Return the constant part of every prompt: the system message, then the worked queries with their responses.
 
-    With a schema the worked responses are JSON too: YAML examples would contradict the constraint to JSON.
-
-    Args:
-        examples: worked queries; with `batch="report"`, consecutive examples with the same reference share a message.
-        system: system message.
-        answer_format: format of the worked responses.
-        batch: hypotheses per message.
+    With a schema the worked responses are JSON too: YAML examples would contradict the constraint to JSON. With
+    `batch="report"`, consecutive examples with the same reference share a message.
     """
-    dump = dump_yaml if answer_format == "yaml" else _dump_json
+    dump = dump_yaml if answer_format == "yaml" else partial(json.dumps, ensure_ascii=False)
     if batch == "sentence":
         messages: list[Message] = [("system", system)]
         for example in examples:
@@ -189,27 +168,13 @@ def worked_response(example: Example) -> dict[str, Any]:
     return {"phrase": example.phrase, "evidence": list(example.evidence), "status": example.status}
 
 
-def _dump_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 def query_message(reference: Sequence[str], hypothesis: str) -> str:
-    """Return the user message of one query (MAIRA-2, listing 5).
-
-    Args:
-        reference: the premises.
-        hypothesis: a sentence.
-    """
+    """Return the user message of one query (MAIRA-2, listing 5)."""
     return _reference_yaml(tuple(reference)) + dump_yaml({"hypothesis": hypothesis})
 
 
 def report_message(reference: Sequence[str], hypotheses: Sequence[str]) -> str:
-    """Return the user message of all hypotheses of a report, numbered from 1.
-
-    Args:
-        reference: the premises.
-        hypotheses: the sentences of a report.
-    """
+    """Return the user message of all hypotheses of a report, numbered from 1."""
     return _reference_yaml(tuple(reference)) + dump_yaml({"hypotheses": dict(enumerate(hypotheses, start=1))})
 
 
@@ -224,21 +189,12 @@ def verdict_schema(premises: Sequence[str], hypothesis: str) -> dict[str, Any]:
 
     Every text is one of a list, or bounded in length if the list would be too long, and every list is bounded:
     otherwise some models generate up to the limit of tokens.
-
-    Args:
-        premises: the sentences that the evidence is quoted from.
-        hypothesis: a sentence.
     """
     return _object(_verdict_fields(premises, {"type": "string", "enum": [hypothesis]}))
 
 
 def report_schema(premises: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Any]:
-    """Return the JSON schema of the response to all hypotheses of a report.
-
-    Args:
-        premises: the sentences that the evidence is quoted from.
-        hypotheses: the sentences of a report.
-    """
+    """Return the JSON schema of the response to all hypotheses of a report."""
     count = len(hypotheses)
     phrase = {"type": "string", "enum": list(dict.fromkeys(hypotheses))}
     number = {"type": "integer", "enum": list(range(1, count + 1))}

@@ -12,8 +12,11 @@ from radfact.errors import ErrorCode, Failure, RunError, describe
 if TYPE_CHECKING:
     from radfact.llm.plan import RequestPlan
 
+COSTS = ("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached")
+"""Counts of `Judge.usage`."""
 Status = Literal["entailment", "not_entailment"]
 Relation = Literal["entailment", "neutral", "contradiction"]
+_STATUSES, _RELATIONS = get_args(Status), (None, *get_args(Relation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,36 +180,32 @@ def query_judge(judge: Judge, queries: Sequence[EntailmentQuery]) -> list[Verdic
     """
     verdicts = judge.judge(queries)
     if len(verdicts) != len(queries):
-        raise RunError(
-            f"judge '{judge.name}': expected {len(queries)} verdicts, found {len(verdicts)}",
-            code=ErrorCode.JUDGE_FAILED,
-        )
-    valid: list[Verdict | Failure] = []
-    for query, value in zip(queries, verdicts, strict=True):
-        verdict = value if isinstance(value, Failure) else normalize_verdict(value)
-        if verdict is None:
-            verdict = Failure(
-                f"expected a Verdict of {' or '.join(get_args(Status))} with indices into the premises as its "
-                f"evidence, found {describe(value)}"
-            )
-        elif isinstance(verdict, Verdict) and verdict.status == "entailment" and not verdict.evidence:
-            verdict = Failure("entailment without evidence")
-        elif isinstance(verdict, Verdict) and any(not 0 <= index < len(query.premises) for index in verdict.evidence):
-            verdict = Failure(f"evidence {list(verdict.evidence)} outside of the {len(query.premises)} premises")
-        valid.append(verdict)
-    return valid
+        message = f"judge '{judge.name}': expected {len(queries)} verdicts, found {len(verdicts)}"
+        raise RunError(message, code=ErrorCode.JUDGE_FAILED)
+    return [_validated(verdict, len(query.premises)) for query, verdict in zip(queries, verdicts, strict=True)]
+
+
+def _validated(value: Any, premises: int) -> Verdict | Failure:
+    if isinstance(value, Failure):
+        return value
+    if (verdict := normalize_verdict(value)) is None:
+        expected = f"a Verdict of {' or '.join(get_args(Status))} with indices into the premises as its evidence"
+        return Failure(f"expected {expected}, found {describe(value)}")
+    if verdict.status == "entailment" and not verdict.evidence:
+        return Failure("entailment without evidence")
+    if any(not 0 <= index < premises for index in verdict.evidence):
+        return Failure(f"evidence {list(verdict.evidence)} outside of the {premises} premises")
+    return verdict
 
 
 def normalize_verdict(value: Any) -> Verdict | None:
     """Return a verdict with its evidence as a tuple of int; None if the value is no valid verdict."""
-    if not isinstance(value, Verdict) or value.status not in get_args(Status):
+    if not isinstance(value, Verdict) or value.status not in _STATUSES or value.relation not in _RELATIONS:
         return None
     evidence: Any = value.evidence
     if not isinstance(evidence, Sequence) or isinstance(evidence, str | bytes):
         return None
     if any(isinstance(index, bool) or not isinstance(index, Integral) for index in evidence):
-        return None
-    if value.relation not in (None, *get_args(Relation)):
         return None
     if value.relation is not None and (value.relation == "entailment") != (value.status == "entailment"):
         return None

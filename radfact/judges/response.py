@@ -49,17 +49,10 @@ class ReportResponse:
 
 
 def parse_response(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
-    """Parse the response to one query.
+    """Parse the response to one query: YAML or JSON with `evidence` and `status`, fenced or not.
 
-    Args:
-        text: YAML or JSON with `evidence` and `status`, fenced or not.
-        premises: the sentences that evidence may quote.
-
-    Returns:
-        The verdict, and the number of evidence texts that matched no premise and were dropped.
-
-    Raises:
-        ValueError: no status, an unknown one, or an entailment without evidence among the premises.
+    Returns the verdict, and the number of evidence texts that matched no premise and were dropped. ValueError: no
+    status, an unknown one, or an entailment without evidence among the premises.
     """
     for body in bodies(text):
         if fields := _read_fields(body):
@@ -70,13 +63,9 @@ def parse_response(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
 def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequence[str]) -> ReportResponse:
     """Parse the response to all hypotheses of a report; never raises.
 
-    An item belongs to the hypothesis with its number or, without a valid number, to the hypothesis that it quotes. An
-    item with the number of one hypothesis that quotes another belongs to none, and neither do two items that disagree.
-
-    Args:
-        text: YAML or JSON, a list of `number`, `phrase`, `evidence` and `status`, fenced or not.
-        premises: the sentences that evidence may quote.
-        hypotheses: hypotheses of the query, in the order of their numbers.
+    The response is a list of `number`, `phrase`, `evidence` and `status` in YAML or JSON, fenced or not. An item
+    belongs to the hypothesis with its number or, without a valid number, to the hypothesis that it quotes. An item with
+    the number of one hypothesis that quotes another belongs to none, and neither do two items that disagree.
     """
     items: Sequence[Fields] = next(filter(None, map(_read_items, bodies(text))), [])
     response = ReportResponse()
@@ -107,14 +96,9 @@ def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequen
 
 
 def match_evidence(quoted: str, premises: Sequence[str]) -> int | None:
-    """Return the first premise that a quotation means: verbatim, normalized, or by the longest common substring.
+    """Return the index of the first premise that a quotation means; None if none has enough in common with it.
 
-    Args:
-        quoted: evidence in a response.
-        premises: the sentences that it may quote.
-
-    Returns:
-        Index of the premise; None if none has enough in common with the quotation.
+    Premises are compared verbatim, then normalized, then by the longest common substring.
     """
     if quoted in premises:
         return list(premises).index(quoted)
@@ -216,8 +200,7 @@ def _blocks(body: str) -> list[dict[str, Any]]:
 def _hypothesis_index(item: Fields, hypotheses: Sequence[str]) -> int:
     """Return the index of the hypothesis of an item.
 
-    Raises:
-        ValueError: no valid number and no quoted hypothesis, or the number of one hypothesis and the text of another.
+    ValueError: no valid number and no quoted hypothesis, or the number of one hypothesis and the text of another.
     """
     phrase, number = item.get("phrase"), _NUMBER.search(str(item.get("number", "")))
     text = normalize_text(phrase) if isinstance(phrase, str) else ""

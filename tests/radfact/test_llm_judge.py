@@ -135,7 +135,7 @@ def test_no_published_example_is_among_the_defaults() -> None:
     ("content", "code", "field"),
     [
         ("{}", ErrorCode.INVALID_FORMAT, None),
-        ('[{"input": {"phrases_A": ["a"]}}]', ErrorCode.INVALID_FORMAT, "[0].input.phrases_B"),
+        ('[{"input": {"phrases_A": ["a"]}}]', ErrorCode.MISSING_FIELD, "[0].input.phrases_B"),
         (
             '[{"input": {"phrases_A": ["a"], "phrases_B": ["b"]}, "output": {"phrases_A_evidenced": '
             '[{"phrase": "a", "evidence": [], "status": "perhaps"}], "phrases_B_evidenced": []}}]',

@@ -224,10 +224,10 @@ def test_the_published_file_loads_and_shares_no_sentence_with_the_defaults(serve
     [
         ("[]", None),
         ("[{}]", "[0].findings_text"),
-        ('[{"findings_text": "a"}]', "[0].parsed_report.sentence_list"),
+        ('[{"findings_text": "a"}]', "[0].parsed_report"),
         (
             '[{"findings_text": "a", "parsed_report": {"sentence_list": [{"orig": "a", "new": "a"}]}}]',
-            "[0].parsed_report.sentence_list[0]",
+            "[0].parsed_report.sentence_list[0].new",
         ),
     ],
 )
