@@ -72,11 +72,6 @@ def test_an_async_function_is_refused() -> None:
         CallableJudge(judge).judge([QUERY])  # type: ignore[arg-type]
 
 
-def test_a_wrong_signature_stops_at_the_first_query() -> None:
-    with pytest.raises(InputError, match="TypeError"):
-        CallableJudge(len).judge([QUERY])  # type: ignore[arg-type]
-
-
 def fails_at(place: int, error: Exception) -> Any:
     calls = iter(range(100))
 
@@ -102,12 +97,6 @@ def test_an_exception_fails_its_query_only(place: int, error: Exception) -> None
 def test_a_type_error_after_a_verdict_fails_its_query_only() -> None:
     answers = CallableJudge(fails_at(1, TypeError("one of them has no text"))).judge(queries(3))
     assert [type(answer) for answer in answers] == [Verdict, Failure, Verdict]
-
-
-def test_equal_queries_are_sent_once() -> None:
-    judge = CallableJudge(lambda *_: True)
-    judge.judge([QUERY] * 3)
-    assert judge.usage()["calls"] == 1
 
 
 @settings(deadline=None)

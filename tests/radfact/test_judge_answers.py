@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import replace
 from typing import get_args
@@ -12,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.judges import Status, Verdict
+from radfact.judges import Verdict
 from radfact.judges.prompt import AnswerFormat, Example, few_shot_messages
 from radfact.judges.response import parse_report_response, parse_response
 from radfact.llm.response_text import strip_reasoning
@@ -168,20 +167,13 @@ def test_a_verdict_within_reasoning_text_is_ignored(before: str, after: str) -> 
 
 
 @settings(deadline=None)
-@given(st.text(max_size=200))
+@given(st.text(max_size=200) | st.text(alphabet="-:[]{}\"'`,\n ex0statusevidencephrase", max_size=300))
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         verdict = answer(text)
     except ValueError:
         return
     assert verdict.status == "not_entailment" or verdict.evidence
-
-
-@settings(deadline=None)
-@given(st.text(alphabet="-:[]{}\"'`,\n ex0statusevidencephrase", max_size=300))
-def test_any_data_is_parsed_or_refused(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        assert answer(text).status in get_args(Status)
 
 
 @pytest.mark.parametrize("text", ["[" * 20_000, "{" * 20_000, "- " * 20_000, "&a [" * 500, "```\n" * 5_000])

@@ -33,29 +33,12 @@ def test_a_second_run_sends_no_requests(serve: Any, tmp_path: Path) -> None:
     assert (len(server.requests), again.usage_counter.cached, again.usage_counter.calls) == (3, 2, 1)
 
 
-def test_responses_before_an_interruption_are_cached(serve: Any, tmp_path: Path) -> None:
-    server = serve(lambda body, n: (200, {}, last(body)) if n <= 3 else (401, {}, "expired"))
-    with pytest.raises(RunError):
-        http_client(server.base_url, concurrency=1, cache=ResponseCache(tmp_path)).complete_all(
-            [numeric(str(i)) for i in range(6)]
-        )
-    cached = http_client(server.base_url, cache=ResponseCache(tmp_path))
-    assert cached.complete_all([numeric("0"), numeric("1"), numeric("2")]) == [0, 1, 2]
-    assert cached.usage_counter.cached == 3
-
-
 def test_repairs_are_replayed_from_the_cache(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda _, n: (200, {}, "seven" if n == 1 else "7"))
     for _ in range(2):
         with http_client(server.base_url, cache=ResponseCache(tmp_path)) as chat:
             assert chat.complete_all([numeric("x")]) == [7]
     assert (len(server.requests), chat.usage_counter.cached, chat.usage_counter.repairs) == (2, 2, 1)
-
-
-def test_truncated_responses_stay_truncated_in_the_cache(tmp_path: Path) -> None:
-    cache = ResponseCache(tmp_path)
-    cache.put([("k", CachedResponse("7", 1, 2, cut=True))])
-    assert cache.get("k") == CachedResponse("7", 1, 2, cut=True)
 
 
 @pytest.mark.parametrize(

@@ -77,16 +77,8 @@ def test_a_timeout_is_retried(serve: Any) -> None:
     assert chat.complete_all([numeric("x")]) == [7]
 
 
-def test_retry_after_determines_the_wait(serve: Any) -> None:
-    server = serve(lambda _, n: (200, {}, "7") if n > 1 else (429, {"Retry-After": "17"}, "busy"))
-    waits = Waits()
-    http_client(server.base_url, sleep=waits).complete_all([numeric("x")])
-    assert 17 < waits[0] < 18
-
-
-@pytest.mark.parametrize("retry_after", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"], ids=["no time", "a time gone by"])
-def test_retry_after_zero_still_waits(serve: Any, retry_after: str) -> None:
-    server = serve(lambda *_: (429, {"Retry-After": retry_after}, "busy"))
+def test_retry_after_zero_still_waits(serve: Any) -> None:
+    server = serve(lambda *_: (429, {"Retry-After": "0"}, "busy"))
     waits = Waits()
     http_client(server.base_url, sleep=waits).complete_all([numeric("x")])
     assert len(waits) == MAX_ATTEMPTS["busy"] - 1
@@ -108,13 +100,12 @@ def test_waits_have_an_upper_bound(value: str) -> None:
     assert seconds is None or 0 <= seconds <= MAX_WAIT
 
 
-def test_retry_after_may_be_a_date() -> None:
-    date = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
-    assert retry_after(date) == pytest.approx(19, abs=2)
-
-
-def test_a_date_in_the_past_is_no_wait() -> None:
-    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(20, 19), (-20, 0), (10_000, MAX_WAIT)], ids=["future", "past", "far future"]
+)
+def test_retry_after_may_be_a_date(seconds: int, expected: float) -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+    assert retry_after(date) == pytest.approx(expected, abs=2)
 
 
 def test_waits_are_random_below_a_doubling_bound(serve: Any) -> None:
@@ -152,11 +143,6 @@ def test_a_response_without_an_error_is_accepted(serve: Any) -> None:
     body = b'{"error": null, "choices": [{"message": {"content": "7"}}]}'
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     assert http_client(serve(lambda *_: head + body).base_url).complete_all([numeric("x")]) == [7]
-
-
-def test_other_requests_continue_after_a_refusal(serve: Any) -> None:
-    server = serve(lambda body, _: (400, {}, "too long") if last(body) == "1" else (200, {}, last(body)))
-    assert http_client(server.base_url).complete_all([numeric("0"), numeric("1"), numeric("2")])[::2] == [0, 2]
 
 
 def test_a_server_that_refuses_every_request_stops_the_run(serve: Any) -> None:

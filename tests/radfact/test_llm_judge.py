@@ -69,45 +69,12 @@ def test_the_judge_follows_the_protocol_of_judges(serve: Any) -> None:
     json.dumps(judge.describe(), allow_nan=False)
 
 
-def test_equal_queries_are_sent_once(serve: Any) -> None:
-    server = serve(yes)
-    load_judge("openai:m", base_url=server.base_url).judge([EntailmentQuery(PREMISES, "Enlarged heart.")] * 3)
-    assert len(server.requests) == 1
-
-
 def test_an_empty_report_needs_no_request(serve: Any) -> None:
     server = serve(yes)
     verdict = load_judge("openai:m", base_url=server.base_url).judge([EntailmentQuery((), "Enlarged heart.")])[0]
     assert isinstance(verdict, Verdict)
     assert verdict.status == "not_entailment"
     assert not server.requests
-
-
-def test_entailment_without_evidence_is_repaired(serve: Any) -> None:
-    server = serve(lambda body, n: (200, {}, "evidence: []\nstatus: entailment") if n == 1 else yes_first(body))
-    judge = load_judge("openai:m", base_url=server.base_url)
-    assert judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")]) == [Verdict("entailment", (0,))]
-    assert judge.usage()["repairs"] == 1
-
-
-def yes_first(_: dict[str, Any]) -> Reply:
-    return 200, {}, f"evidence:\n- {PREMISES[0]}\nstatus: entailment"
-
-
-def test_an_invalid_response_after_repairs_is_a_failure(serve: Any) -> None:
-    server = serve(lambda *_: (200, {}, "I would say that it depends."))
-    judge = load_judge("openai:m", base_url=server.base_url)
-    assert isinstance(judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")])[0], Failure)
-    assert judge.usage()["failures"] == 1
-
-
-def test_a_resumed_run_sends_no_requests(serve: Any, tmp_path: Path) -> None:
-    server = serve(yes)
-    queries = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(5)]
-    first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path).judge(queries)
-    again = load_judge("openai:m", base_url=server.base_url, cache=tmp_path)
-    assert again.judge(queries) == first
-    assert (len(server.requests), again.usage()["cached"]) == (5, 5)
 
 
 def test_default_examples_are_ten_reports_with_evidence() -> None:
@@ -292,14 +259,6 @@ YES = Verdict("entailment", (0,))
 
 def by_report(server: ChatServer, **options: Any) -> Judge:
     return load_judge("openai:m", base_url=server.base_url, batch="report", **options)
-
-
-def test_a_report_is_one_request(serve: Any) -> None:
-    server = serve(all_entailed)
-    assert by_report(server).judge(QUERIES) == [YES] * 3
-    assert [yaml.safe_load(last(body)) for body in server.requests] == [
-        {"reference": list(PREMISES), "hypotheses": dict(enumerate(HYPOTHESES, 1))}
-    ]
 
 
 def test_shuffled_queries_of_a_report_are_one_request(serve: Any) -> None:

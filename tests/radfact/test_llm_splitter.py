@@ -102,21 +102,6 @@ def test_a_missing_sentence_is_requested_again(serve: Any) -> None:
     assert "'Opacity at the left base, likely pneumonia.' is missing" in last(server.requests[1])
 
 
-def test_only_the_narrative_without_a_response_fails(serve: Any) -> None:
-    server = serve(lambda body, _: (200, {}, dump_yaml(ANSWER) if NARRATIVE in str(body["messages"][-3:]) else "No."))
-    failed, split = splitter_of(server).split(["Lungs are clear.", NARRATIVE])
-    assert isinstance(failed, Failure)
-    assert split == SENTENCES
-
-
-def test_a_resumed_run_sends_no_requests(serve: Any, tmp_path: Path) -> None:
-    server = serve(respond(dump_yaml(ANSWER)))
-    splitter_of(server, cache=tmp_path).split([NARRATIVE])
-    again = splitter_of(server, cache=tmp_path)
-    assert again.split([NARRATIVE]) == [SENTENCES]
-    assert (len(server.requests), again.usage()["cached"]) == (1, 1)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -141,10 +126,6 @@ def test_forms_of_one_response(text: str) -> None:
 def test_a_sentence_may_contain_a_colon() -> None:
     text = "- orig: Heart: normal.\n  new:\n  - Heart: normal.\n- orig: Lungs: clear.\n  new:\n  - Lungs: clear."
     assert sentences_read(text, "Heart: normal. Lungs: clear.") == ["Heart: normal.", "Lungs: clear."]
-
-
-def test_a_report_of_technique_only_has_no_sentences() -> None:
-    assert sentences_read("- orig: Two views.\n  new: ['']", "Two views.") == []
 
 
 def test_a_changed_word_in_orig_is_accepted() -> None:
@@ -257,12 +238,6 @@ def test_options_that_a_splitter_does_not_take_are_refused(name: str, options: d
     with pytest.raises(InputError) as caught:
         load_splitter(name, **options)
     assert caught.value.field == field
-
-
-def test_the_offline_splitter_is_named_offline() -> None:
-    splitter = load_splitter("offline")
-    assert isinstance(splitter, Splitter)
-    assert splitter.name == "offline"
 
 
 @pytest.fixture

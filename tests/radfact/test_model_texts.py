@@ -5,23 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.llm.response_text import bodies, dump_yaml, read_data, read_list, strip_reasoning
-
-words = st.lists(
-    st.sampled_from(["effusion", "-", ":", "#", "'left'", '"x"', "no", "  ", "1.5", "null", "é", "\u2028"]), max_size=60
-)
-texts = st.text(max_size=120) | words.map(" ".join)
-
-
-@settings(deadline=None)
-@given(st.lists(texts, max_size=3), texts)
-def test_yaml_equals_the_output_of_the_safe_dumper(reference: list[str], hypothesis: str) -> None:
-    value = {"reference": reference, "hypothesis": hypothesis}
-    assert dump_yaml(value) == yaml.safe_dump(value, sort_keys=False)
+from radfact.llm.response_text import bodies, read_data, read_list, strip_reasoning
 
 
 @pytest.mark.parametrize(

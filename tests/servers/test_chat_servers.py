@@ -162,14 +162,6 @@ def test_the_command_splits_and_judges(server: Server, tmp_path: Path) -> None:
     assert (run["usage"]["splitter"]["calls"], run["usage"]["judge"]["calls"]) == (1, 2)
 
 
-def test_judge_check_prints_accuracy_and_evidence(server: Server) -> None:
-    arguments = ["judge-check", FEW_SHOTS, "--judge", server.judge, "--base-url", server.base_url]
-    process = run_radfact(*arguments, "--judge-arg", "max_tokens=200", "--few-shots", FEW_SHOTS, "--format", "schema")
-    assert process.returncode == ExitCode.SUCCESS, process.stderr
-    assert "accuracy" in process.stdout
-    assert "evidence" in process.stdout
-
-
 def _cached_responses(out: Path) -> dict[str, str]:
     """Return the text of each cached response by its key."""
     try:

@@ -28,7 +28,7 @@ from radfact.judges.check import load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.options import JudgeOptions
 from radfact.judges.ray import RaySplitter, load_ray_judge
-from radfact.llm import CachedResponse, ChatClient, MockChatModel, ResponseCache
+from radfact.llm import ChatClient, MockChatModel
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine
 from radfact.progress import ServerActivity
 
@@ -242,18 +242,6 @@ def test_the_caches_of_workers_are_merged(llama_cpp: Server, tmp_path: Path) -> 
     second = RayWorkers(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
     assert second.run(queries, _premises) == verdicts
     assert (second.usage()["calls"], second.usage()["cached"]) == (0, len(queries))
-
-
-@pytest.mark.usefixtures("cluster")
-def test_the_worker_caches_of_a_killed_run_are_merged(tmp_path: Path) -> None:
-    abandoned = ResponseCache(tmp_path / "workers" / "killed-run" / "worker")
-    abandoned.put([("key", CachedResponse("text", 1, 2))])
-    abandoned.close()
-    RayWorkers(_ChunkJudge, "judge", "chunks", {}, tmp_path, workers=2).run([EntailmentQuery((), "A.")], _premises)
-    main = ResponseCache(tmp_path)
-    assert main.get("key") == CachedResponse("text", 1, 2)
-    main.close()
-    assert not list((tmp_path / "workers").iterdir())
 
 
 @pytest.mark.usefixtures("cluster")
