@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 from dataclasses import dataclass
-from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,7 @@ def write_contact_sheet(
         [STATIC / "viewer.css", STATIC / "page.css", _OWN / "sheet.css"],
         [STATIC / "viewer.js", STATIC / "radiograph.js", STATIC / "cards.js", _OWN / "sheet.js"],
         {"studies": cards},
-        title=escape(f"Contact sheet: {manifest.absolute().parent.name}/{manifest.name}"),
+        title=f"Contact sheet: {manifest.absolute().parent.name}/{manifest.name}",
         about=_about(len(cards), total, None if sample_ids else seed),
     )
     with open_atomic(out, "wb") as handle:

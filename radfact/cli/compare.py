@@ -60,21 +60,11 @@ def compare(
             rich_help_panel=SCORES,
         ),
     ] = 1000,
-    published: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Show the scores of the folders among published ones. NAME: rexrank-iu-xray or "
-            "rexrank-iu-xray-report, for results of 'radfact evaluate --metrics rexrank'.",
-            rich_help_panel=SCORES,
-        ),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Also write comparison.json, comparison.csv and an HTML page to this folder, and published.csv with "
-            "--published.",
+            help="Also write comparison.json, comparison.csv and an HTML page to this folder.",
             rich_help_panel=OUTPUT,
         ),
         Output("folder"),
@@ -86,28 +76,14 @@ def compare(
     all scores and all systems. Clusters of samples, such as the studies of a patient, are resampled and swapped as a
     whole, if the folders have them.
     """
-    from radfact.pages.comparison_page import published_note, published_table, write_comparison, write_published
-    from radfact.results.published import add_local_rows, find_published
+    from radfact.pages.comparison_page import write_comparison
 
     console = new_console()
-    table = None if published is None else find_published(published)
-    rows = [] if table is None else add_local_rows(table, folders)
-    comparison = None if table is not None and len(folders) == 1 else _compare(folders, draws, metric or (), rounds)
-    if comparison is not None:
-        _show(console, comparison)
-    if table is not None:
-        show_table(console, published_table(table, rows))
-        say(console, published_note(table))
-        for row in rows:
-            missing = [name for name, value in row.values.items() if row.is_local and value is None]
-            if missing:
-                say(console, f"{row.name}: no value for {', '.join(missing)}", style="yellow")
+    comparison = _compare(folders, draws, metric or (), rounds)
+    _show(console, comparison)
     if out is not None:
         with replace_files(out) as new:
-            if table is not None:
-                write_published(table, rows, new, comparison)
-            elif comparison is not None:
-                write_comparison(comparison, new)
+            write_comparison(comparison, new)
         say(console, f"Read the comparison in {out / 'comparison.html'}", wrap=False)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from radfact.pages.markup import words
 from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page
 from radfact.results.compare import SIGNIFICANT, Comparison, Contrast
 from radfact.results.display import score_label
-from radfact.results.published import LeaderboardRow, PublishedTable
 from radfact.statistics.bootstrap import Summary
 
 _FINDING_COLUMNS = ("system", "metric", "finding", "sample_id", "change", "baseline_verdict", "verdict")
@@ -24,61 +23,53 @@ _CSV_COLUMNS = (
     *("difference", "difference_low", "difference_high", "p", "p_holm"),
     *("own_n", "own_point", "own_low", "own_high"),
 )
+_SCORE_HINT = (
+    "↑ higher is better, ↓ lower is better. Everything in a row is computed over the same n samples, those that both "
+    "systems have scored: both scores, the difference to {first} with its 95% interval from {replicates} paired "
+    "bootstrap replicates, p of approximate randomization with {rounds} rounds, and p adjusted by Holm's method. "
+    "'better' and 'worse' mark differences to {first} with an adjusted p of at most {significant}."
+)
+_FINDING_HINT = (
+    "Numbers of studies that both systems have scored. In references: the reference states the finding. Errors: the "
+    "finding has another attribute, or is omitted, unsupported or contradicted. Improved and worse: the verdict is "
+    "better or worse than that of the first system, in this order: correct, attribute error, omitted or unsupported, "
+    "contradicted. Net: improved minus worse. These numbers have no test of significance."
+)
+_SYSTEMS_HINT = (
+    "Empty candidates: drafts without text. Not scored: samples without a candidate, or that some metric could not "
+    "score."
+)
+_OWN_HINT = (
+    "Each score, with its 95% interval, over all shared samples for which the system has a value. Systems with "
+    "different n are not comparable here: an empty candidate has no precision, for example."
+)
 
 
-def write_comparison(comparison: Comparison, folder: Path, published: Section | None = None) -> None:
+def write_comparison(comparison: Comparison, folder: Path) -> None:
     """Write `comparison.json`, `comparison.csv` (one row per score and system) and `comparison.html`.
 
     Where the findings of two systems were compared, `comparison_findings.csv` has one row per finding and sample in
     which they differ.
-
-    Args:
-        comparison: of systems.
-        folder: folder of the files.
-        published: published scores, for the page.
     """
     write_json(folder / "comparison.json", asdict(comparison))
     score_rows(comparison).write(folder / "comparison.csv")
     if any(comparison.findings):
         Table(_FINDING_COLUMNS, list(_changes(comparison))).write(folder / "comparison_findings.csv")
-    _write_page(comparison, folder / "comparison.html", published)
+    title = f"Comparison: {', '.join(comparison.systems)}"
+    write_page(folder / "comparison.html", title, comparison.notes, _sections(comparison))
 
 
-def write_published(
-    table: PublishedTable, rows: Sequence[LeaderboardRow], folder: Path, comparison: Comparison | None
-) -> None:
-    """Write published and local scores to `published.csv`, and to the page of the comparison if there is one.
-
-    Args:
-        table: published scores.
-        rows: of the table and of results folders.
-        folder: folder of the files.
-        comparison: of several results folders; None for one folder, which has a page with the published scores alone.
-    """
-    published_table(table, rows).write(folder / "published.csv")
-    section = Section(table.title, [published_table(table, rows), published_note(table)])
-    if comparison is None:
-        own = ", ".join(row.name for row in rows if row.is_local)
-        write_page(folder / "comparison.html", f"Comparison: {own}", [], [section])
-    else:
-        write_comparison(comparison, folder, section)
-
-
-def published_table(table: PublishedTable, rows: Sequence[LeaderboardRow]) -> Table:
-    """Return the rows of published and local scores.
-
-    Args:
-        table: published scores.
-        rows: of the table and of results folders.
-    """
-    cells = [[row.name, row.origin, *(row.values[name] for name in table.columns)] for row in rows]
-    return Table(["System", "Origin", *table.columns.values()], cells)
-
-
-def published_note(table: PublishedTable) -> str:
-    """Return the source of published scores, and what limits a comparison with them."""
-    names = "; ".join(f"{there} is {here}" for here, there in table.columns.items())
-    return f"{table.title}. Source: {table.source}, accessed {table.access_date}. {table.note} Names: {names}."
+def _sections(comparison: Comparison) -> Iterator[Section]:
+    first = comparison.systems[0]
+    hint = _SCORE_HINT.format(first=first, significant=SIGNIFICANT, **comparison.options)
+    for index, name in enumerate(comparison.systems[1:], start=1):
+        table = difference_table(comparison, index, display=words)
+        yield Section(f"{name} compared with {first}", [table, hint] if index == 1 else [table])
+    for index, contrasts in enumerate(comparison.findings):
+        if contrasts:
+            yield _finding_section(comparison, index)
+    yield Section("Systems", [systems_table(comparison), _SYSTEMS_HINT])
+    yield Section("Each system by itself", [own_table(comparison, display=words), _OWN_HINT])
 
 
 def score_rows(comparison: Comparison) -> Table:
@@ -162,6 +153,15 @@ def _finding_name(comparison: Comparison, contrast: FindingContrast) -> str:
     return f"{contrast.name} ({contrast.metric})" if len(metrics) > 1 else contrast.name
 
 
+def _finding_section(comparison: Comparison, index: int) -> Section:
+    parts: list[Table | Plot | str] = [finding_table(comparison, index), _FINDING_HINT]
+    for label in ("improved", "worse"):
+        table = _change_table(comparison, index, label)
+        if table.rows:
+            parts += [f"Studies with a finding that is {label}; comparison_findings.csv lists all:", table]
+    return Section(f"Findings of {comparison.systems[index]} compared with {comparison.systems[0]}", parts)
+
+
 def _change_table(comparison: Comparison, index: int, label: str) -> Table:
     """Return the changes of verdicts by finding, the most frequent first, with some of their studies."""
     studies: dict[tuple[str, str], list[str]] = {}
@@ -181,53 +181,22 @@ def _verdict_name(verdict: Verdict | None) -> str:
     return "not stated" if verdict is None else verdict.replace("_", " ")
 
 
-def _finding_section(comparison: Comparison, index: int) -> Section:
-    parts: list[Table | Plot | str] = [finding_table(comparison, index), _FINDING_HINT]
-    for label in ("improved", "worse"):
-        table = _change_table(comparison, index, label)
-        if table.rows:
-            parts += [f"Studies with a finding that is {label}; comparison_findings.csv lists all:", table]
-    return Section(f"Findings of {comparison.systems[index]} compared with {comparison.systems[0]}", parts)
-
-
-_FINDING_HINT = (
-    "Numbers of studies that both systems have scored. In references: the reference states the finding. Errors: the "
-    "finding has another attribute, or is omitted, unsupported or contradicted. Improved and worse: the verdict is "
-    "better or worse than that of the first system, in this order: correct, attribute error, omitted or unsupported, "
-    "contradicted. Net: improved minus worse. These numbers have no test of significance."
-)
-
-
 def systems_table(comparison: Comparison) -> Table:
     """Return what the scores of each system were computed from."""
+    columns = (comparison.own, comparison.empty_candidates, comparison.excluded, comparison.models)
     rows = [
         [name, own, comparison.shared, empty, excluded, "; ".join(f"{m}: {model}" for m, model in models.items())]
-        for name, own, empty, excluded, models in zip(
-            comparison.systems,
-            comparison.own,
-            comparison.empty_candidates,
-            comparison.excluded,
-            comparison.models,
-            strict=True,
-        )
+        for name, own, empty, excluded, models in zip(comparison.systems, *columns, strict=True)
     ]
     return Table(["System", "samples", "shared", "empty candidates", "not scored", "judge or model"], rows)
 
 
 def own_table(comparison: Comparison, *, display: Callable[[str], str] = str) -> Table:
-    """Return the scores of each system on all shared samples for which it has a value, with interval and number.
-
-    Args:
-        comparison: of systems.
-        display: converts the name of a score.
-    """
-    rows = [
-        [
-            score_label(display(name), contrasts[0].summary.direction, comparison.units.get(name)),
-            *(_own_cell(row.summary) for row in contrasts),
-        ]
-        for name, contrasts in comparison.scores.items()
-    ]
+    """Return the scores of each system on all shared samples for which it has a value, with interval and number."""
+    rows = []
+    for name, contrasts in comparison.scores.items():
+        label = score_label(display(name), contrasts[0].summary.direction, comparison.units.get(name))
+        rows.append([label, *(_own_cell(contrast.summary) for contrast in contrasts)])
     return Table(["Score", *comparison.systems], rows)
 
 
@@ -249,12 +218,9 @@ def _format_difference(contrast: Contrast) -> str | None:
 
 
 def _format_p(value: float | None, p: float | None, rounds: int) -> str | None:
-    """Format a p-value with as many decimals as the rounds resolve; from the smallest possible p, it is a bound.
+    """Format a p-value, raw or adjusted, with as many decimals as the rounds resolve.
 
-    Args:
-        value: p-value, raw or adjusted.
-        p: raw p-value of the same test.
-        rounds: of the test.
+    From the smallest possible raw `p` of the same test, it is a bound.
     """
     if value is None or p is None:
         return None
@@ -272,38 +238,3 @@ def _verdict(contrast: Contrast) -> Tag | str:
         return ""
     is_better = (difference.point > 0) == (direction == "higher")
     return Tag("better", "yes") if is_better else Tag("worse", "no")
-
-
-def _write_page(comparison: Comparison, path: Path, published: Section | None) -> None:
-    first = comparison.systems[0]
-    rounds, replicates = comparison.options["rounds"], comparison.options["replicates"]
-    hint = (
-        "↑ higher is better, ↓ lower is better. Everything in a row is computed over the same n samples, those that "
-        f"both systems have scored: both scores, the difference to {first} with its 95% interval from {replicates} "
-        f"paired bootstrap replicates, p of approximate randomization with {rounds} rounds, and p adjusted by Holm's "
-        f"method. 'better' and 'worse' mark differences to {first} with an adjusted p of at most {SIGNIFICANT}."
-    )
-    sections = [
-        Section(
-            f"{name} compared with {first}",
-            [difference_table(comparison, index, display=words), *([hint] if index == 1 else [])],
-        )
-        for index, name in enumerate(comparison.systems)
-        if index
-    ]
-    sections += [
-        _finding_section(comparison, index) for index, contrasts in enumerate(comparison.findings) if contrasts
-    ]
-    counts = (
-        "Empty candidates: drafts without text. Not scored: samples without a candidate, or that some metric could "
-        "not score."
-    )
-    own = (
-        "Each score, with its 95% interval, over all shared samples for which the system has a value. Systems with "
-        "different n are not comparable here: an empty candidate has no precision, for example."
-    )
-    sections.append(Section("Systems", [systems_table(comparison), counts]))
-    sections.append(Section("Each system by itself", [own_table(comparison, display=words), own]))
-    if published is not None:
-        sections.append(published)
-    write_page(path, f"Comparison: {', '.join(comparison.systems)}", comparison.notes, sections)

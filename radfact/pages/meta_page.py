@@ -7,13 +7,12 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
 from radfact.errors import InputError
 from radfact.io.jsonl import open_atomic
-from radfact.pages.markup import STATIC, assemble, words
+from radfact.pages.markup import STATIC, TEMPLATES, assemble, words
 
 _SCORE_HEADINGS = ("score", "Metric")
 _LONG = 40
@@ -59,24 +58,22 @@ class Table:
         lines += [[first, *map(format_cell, cells)] for first, *cells in self.rows]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
-    def as_html(self) -> str:
-        """Return markup; columns with a long text are aligned to the left and break lines."""
-        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.headings)
-        styles = [
-            ' class="text"' if any(isinstance(cell, str) and len(cell) > _LONG for cell in column) else ""
-            for column in columns
+    @property
+    def is_text(self) -> list[bool]:
+        """Whether each column has a long text: it is aligned to the left and breaks lines."""
+        return [
+            any(isinstance(row[index], str) and len(row[index]) > _LONG for row in self.rows)
+            for index in range(len(self.headings))
         ]
-        head = "".join(
-            f'<th scope="col"{style}>{escape(name)}</th>' for name, style in zip(self.headings, styles, strict=True)
-        )
+
+    @property
+    def cells(self) -> list[list[tuple[str, str]]]:
+        """Text of each cell for a page, and the kind of its tag or an empty text."""
         display = words if self.headings[0] in _SCORE_HEADINGS else format_cell
-        body = "".join(
-            f'<tr><th scope="row">{escape(display(first))}</th>'
-            + "".join(f"<td{style}>{_cell(cell)}</td>" for cell, style in zip(cells, styles[1:], strict=True))
-            + "</tr>"
+        return [
+            [(display(first), ""), *((format_cell(cell, missing="–"), getattr(cell, "kind", "")) for cell in cells)]
             for first, *cells in self.rows
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +82,11 @@ class Plot:
 
     path: Path
     description: str
+
+    @property
+    def image(self) -> str:
+        """Content of the file as Base64."""
+        return base64.b64encode(self.path.read_bytes()).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,7 @@ class Section:
 
 @dataclass
 class PlotFolder:
-    """Plots of one results folder; without matplotlib nothing is drawn.
-
-    Attributes:
-        folder: folder of the files.
-        notes: sentences about missing plots.
-    """
+    """Plots of one results folder; without matplotlib nothing is drawn, and `notes` say so."""
 
     folder: Path
     notes: list[str] = field(default_factory=list)
@@ -110,10 +107,7 @@ class PlotFolder:
     def draw(self, name: str, description: str, plot: Callable[[Path], Path]) -> list[Plot]:
         """Draw a plot and return it as the parts of a section, or add a note if matplotlib is missing.
 
-        Args:
-            name: name of the files, without suffix.
-            description: text alternative.
-            plot: writes the files for a path without suffix, and returns the PNG.
+        `plot` writes the files for a path without suffix, and returns the PNG.
         """
         try:
             return [Plot(plot(self.folder / name), description)]
@@ -122,18 +116,8 @@ class PlotFolder:
             return []
 
 
-def _cell(cell: Any) -> str:
-    text = escape(format_cell(cell, missing="–"))
-    return f'<span class="tag {cell.kind}">{text}</span>' if isinstance(cell, Tag) else text
-
-
 def format_cell(cell: Any, *, missing: str = "-") -> str:
-    """Return a cell as text; numbers get three decimals.
-
-    Args:
-        cell: a number, a text or None.
-        missing: text of None and NaN.
-    """
+    """Return a number, with three decimals, or a text; `missing` for None and NaN."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return missing
     if isinstance(cell, float):
@@ -142,40 +126,7 @@ def format_cell(cell: Any, *, missing: str = "-") -> str:
 
 
 def write_page(path: Path, title: str, notes: Iterable[str], sections: Iterable[Section]) -> None:
-    """Write a self-contained page without scripts.
-
-    Args:
-        path: HTML file.
-        title: title and heading.
-        notes: sentences below the heading.
-        sections: sections in order.
-    """
-    html = assemble(
-        STATIC / "sections.html",
-        [STATIC / "page.css", STATIC / "meta.css"],
-        [],
-        {},
-        title=escape(title),
-        notes="".join(f"<p>{escape(note)}</p>" for note in notes),
-        sections="".join(_section(number, section) for number, section in enumerate(sections)),
-    )
+    """Write a self-contained page without scripts: a heading with notes below it, and sections."""
+    styles = [STATIC / "page.css", STATIC / "meta.css"]
     with open_atomic(path) as handle:
-        handle.write(html)
-
-
-def _section(number: int, section: Section) -> str:
-    parts = "".join(_part(part) for part in section.parts)
-    return (
-        f'<section aria-labelledby="section-{number}"><h2 id="section-{number}">{escape(section.heading)}</h2>'
-        f"{parts}</section>"
-    )
-
-
-def _part(part: Table | Plot | str) -> str:
-    if isinstance(part, str):
-        return f'<p class="hint">{escape(part)}</p>'
-    if isinstance(part, Table):
-        return f'<div class="panel">{part.as_html()}</div>'
-    data = base64.b64encode(part.path.read_bytes()).decode()
-    image = f'<img src="data:image/png;base64,{data}" alt="{escape(part.description)}">'
-    return f'<div class="panel"><figure>{image}</figure></div>'
+        handle.write(assemble(TEMPLATES / "sections.html", styles, title=title, notes=notes, sections=sections))

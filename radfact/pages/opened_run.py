@@ -1,84 +1,69 @@
-"""A run in memory: the columns of its list of studies, and each study as the page shows it."""
+"""A run that is open in the viewer: the columns of its list of studies, and each study as the page shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from radfact.errors import InputError
-from radfact.io.jsonl import CompressedRows
 from radfact.pages.images import as_jpeg, image_size
 from radfact.pages.page import PageContent
-from radfact.pages.runs import RunSummary
 from radfact.pages.studies import StudyList
+from radfact.results.reader import read_scores
+from radfact.results.schema import scores_with_value
 
 FULL_SIDE = 2048
 """Longest side in pixels of an enlarged image."""
 _CACHED_IMAGES = 200
 _FILES = ("scores.json", "samples.jsonl", "sentences.jsonl", "run.json")
-_SEARCH_FIELDS = ("sample_id", "indication", "comparison", "technique", "prior_report", "failure")
 
 
 class OpenedRun:
-    """A run whose studies are read.
+    """A run whose studies are listed; each is read from disk when it is shown.
 
     Attributes:
         name: of the run.
         folder: results folder.
-        head: content above the studies.
+        content: of its page.
         columns: of the list of studies.
-        drafts: ids of the drafts without a reference.
         has_regions: whether any sentence has boxes or masks.
         version: changes when the files of the run change.
     """
 
-    def __init__(self, summary: RunSummary) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
         """Read a run.
 
         Raises:
             InputError: a file is missing or does not match its schema.
         """
-        self.name, self.folder = summary.name, summary.folder
-        self.version = version_of(self.folder)
-        content = PageContent(self.folder)
-        self.head = content.head
-        self.columns = StudyList(list(self.head.scores.scores))
-        self._studies = CompressedRows()
-        self._images: dict[str, dict[str, Path | None]] = {}
-        self.has_regions = False
-        for study in content.studies():
-            self.columns.add([study])
-            self._append(study)
-        self.drafts = [draft["sample_id"] for draft in content.drafts]
-        for draft in content.drafts:
-            self._append(draft)
-
-    def _append(self, study: dict[str, Any]) -> None:
-        if "images" in study:
-            self._images[study["sample_id"]] = study.pop("images")
-        sentences = [*study["candidate"], *study.get("reference", ())]
-        self.has_regions |= any(sentence.get("boxes") or sentence.get("masks") for sentence in sentences)
-        self._studies.append(study)
-
-    @cached_property
-    def indices(self) -> Mapping[str, int]:
-        """Index of each study and draft by its id; where both have an id, that of the study."""
-        ids = [*self.columns.ids, *self.drafts]
-        return {sample_id: index for index, sample_id in reversed(list(enumerate(ids)))}
+        self.name, self.folder = name, folder
+        self.version = version_of(folder)
+        self.columns = StudyList(list(scores_with_value(read_scores(folder).scores)))
+        self.content = PageContent(folder, listed=self.columns)
+        self.columns.finish()
+        drafts = self.content.drafts
+        self.has_regions = self.columns.has_regions or any(
+            sentence.get("boxes") or sentence.get("masks") for draft in drafts for sentence in draft["candidate"]
+        )
+        self._drafts = {draft["sample_id"]: draft for draft in drafts}
 
     def study(self, sample_id: str) -> dict[str, Any] | None:
         """Return a study in the form of the page's script, with the URLs of its images; None if there is none."""
-        if sample_id not in self.indices:
+        index = self.columns.indices.get(sample_id)
+        if index is None and sample_id not in self._drafts:
             return None
-        study = self._studies[self.indices[sample_id]]
-        if sample_id in self._images:
+        study = dict(self._drafts[sample_id] if index is None else self.content.show(index))
+        if "images" in study:
             study["images"] = {
-                kind: path and self._describe(sample_id, kind, path) for kind, path in self._images[sample_id].items()
+                kind: path and self._describe(sample_id, kind, path) for kind, path in study["images"].items()
             }
         return study
+
+    def search(self, text: str) -> list[int]:
+        """Return the indices of the scored studies that contain every word of a text, in reports or context."""
+        return self.columns.search(text)
 
     def _describe(self, sample_id: str, kind: str, path: Path) -> dict[str, Any]:
         try:
@@ -96,23 +81,14 @@ class OpenedRun:
             kind: "frontal", "lateral" or "prior_frontal".
             full: for the enlarged view, instead of the card.
         """
-        path = self._images.get(sample_id, {}).get(kind)
+        if sample_id in self.columns.indices:
+            path = self.content.context.images(sample_id).get(kind)
+        else:
+            path = self._drafts.get(sample_id, {}).get("images", {}).get(kind)
         try:
             return None if path is None else _jpeg(path, path.stat().st_mtime_ns, full)
         except (InputError, OSError):
             return None
-
-    def search(self, text: str) -> list[int]:
-        """Return the indices of the scored studies that contain every word of a text, in reports or context."""
-        words = text.lower().split()
-        return [index for index, study in enumerate(self._studies[: len(self.columns.ids)]) if _contains(study, words)]
-
-
-def _contains(study: Mapping[str, Any], words: Sequence[str]) -> bool:
-    texts = [study.get(name) for name in _SEARCH_FIELDS]
-    texts += [sentence["text"] for side in ("candidate", "reference") for sentence in study[side]]
-    searched = "\n".join(filter(None, texts)).lower()
-    return all(word in searched for word in words)
 
 
 def version_of(folder: Path) -> tuple[tuple[int, int], ...]:

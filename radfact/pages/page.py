@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from itertools import islice
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError
-from radfact.findings.details import FindingTable
-from radfact.io.jsonl import open_atomic, read_jsonl
-from radfact.io.outputs import record_files, replace_folder
-from radfact.pages.findings import findings_section
-from radfact.pages.green_summary import green_section
+from radfact.io.jsonl import open_atomic, read_json
+from radfact.io.outputs import record_files
+from radfact.metrics.radfact.options import ScoringOptions
+from radfact.metrics.radfact.scores import F1_PARTS, POLICY_SCORES, SCORES
 from radfact.pages.images import MAX_EMBEDDED, image_names, load_images, remove_unused_images
-from radfact.pages.markup import PageHead, Part, part_name, render, render_list, render_part
-from radfact.pages.studies import ManifestRow, StudyContext, StudyList, iter_studies, read_drafts
+from radfact.pages.markup import STATIC, TEMPLATES, assemble, words
+from radfact.pages.studies import StudyContext, StudyList, read_drafts, read_studies, studies_of
 from radfact.records import validate_model
+from radfact.results.display import score_label
+from radfact.results.evaluation import EvaluationResult
 from radfact.results.options import ImagePlace, PageOptions
-from radfact.results.reader import finding_metrics_of, iter_samples, read_run, read_scores
-from radfact.results.schema import RADFACT, PageRecord, scores_with_value
+from radfact.results.reader import read_run, read_scores
+from radfact.results.schema import (
+    GREEN_SUMMARY_FILE,
+    RADFACT,
+    GreenSummaryFile,
+    PageRecord,
+    ScoreRecord,
+    ScoresFile,
+    describe_models,
+    metric_of_scores,
+    scores_with_value,
+)
 
-MAX_STUDIES = 20_000
-"""Maximum number of studies on one page: 45 MB, or 95 MB with reasons and findings, which a browser opens in seconds.
-More are on separate pages."""
-STUDIES_PER_PART = 1000
-"""Studies on each separate page."""
+MAX_STUDIES = 5000
+"""Maximum number of studies on a page, which a browser opens in seconds; `radfact view` shows the studies of larger
+runs."""
 
-_PART_FOLDER = "report_pages"
 _IMAGE_FOLDER = "report_images"
+_SCRIPTS = ("viewer.js", "radiograph.js", "cards.js", "findings.js", "study.js", "page.js", "frame.js")
 
 
 def page_record(options: PageOptions, folder: Path) -> PageRecord:
-    """Return the record in `run.json` from which the page can be drawn again.
-
-    Args:
-        options: of the page.
-        folder: results folder, to which the paths of the record are relative.
-    """
+    """Return the record in `run.json` from which the page can be drawn again; its paths are relative to the folder."""
     return PageRecord(
         manifest=None if options.manifest is None else os.path.relpath(options.manifest, folder),
         unscored=None if options.unscored is None else os.path.relpath(options.unscored, folder),
@@ -58,11 +62,11 @@ def write_page(
     unscored: Path | None = None,
     images: ImagePlace | None = None,
     base: Path | None = None,
+    result: EvaluationResult | None = None,
 ) -> Path:
     """Write `report.html` into a results folder: its scores, and each study as in MAIRA-2, figure E.1.
 
-    With more than `MAX_STUDIES` studies, `report.html` lists them, and `report_pages/` has a page for each
-    `STUDIES_PER_PART` of them.
+    With more than `MAX_STUDIES` studies, the page has the scores alone.
 
     Images are inside the page or in `report_images/`, and are written before the page that shows them. An image that
     cannot be read is shown as missing. Text of reports is data and cannot become markup. Options that are not given
@@ -76,6 +80,7 @@ def write_page(
             `manifest.jsonl` in the same folder, or else from `manifest`.
         images: where the images go; by default inside the page for up to `MAX_EMBEDDED` studies.
         base: results folder that the files of `folder` will be moved to, to which recorded paths are relative.
+        result: result that the folder was written from; its studies are not read again.
 
     Returns:
         The path of the page.
@@ -85,39 +90,19 @@ def write_page(
             written then.
     """
     folder = Path(folder)
-    content = PageContent(folder, base, manifest=manifest, notes=notes, unscored=unscored)
-    head, drafts, sample_ids = content.head, content.drafts, content.sample_ids
-    few = len(sample_ids) + len(drafts) <= MAX_EMBEDDED
-    inside = (images or content.record.images or ("inside" if few else "beside")) == "inside"
-    image_folder = None if inside else folder / _IMAGE_FOLDER
-    load_images(drafts, image_folder)
-    shown_images = image_names(drafts)
-    is_one_page = len(sample_ids) <= MAX_STUDIES
-    tables = head.finding_tables
-
-    def batches() -> Iterator[list[dict[str, Any]]]:
-        """Yield studies with images; one batch is in memory at a time."""
-        studies = content.studies()
-        while batch := list(islice(studies, None if is_one_page else STUDIES_PER_PART)):
-            load_images(batch, image_folder, "" if is_one_page else "../")
-            shown_images.update(image_names(batch))
-            yield batch
-
-    with nullcontext() if is_one_page else replace_folder(folder / _PART_FOLDER) as part_folder:
-        if part_folder:
-            studies = _write_parts(part_folder, head, batches(), len(sample_ids))
-            sections = findings_section(tables) + green_section(folder)
-            page = render_list(head, studies, drafts, sections, f"{_PART_FOLDER}/", STUDIES_PER_PART)
-        else:
-            shown = next(batches(), [])
-            page = render(head, shown, drafts, findings_section(tables) + green_section(folder))
-        with open_atomic(folder / "report.html", "wb") as handle:
-            handle.write(_encode(page))
-    if is_one_page:
-        shutil.rmtree(folder / _PART_FOLDER, ignore_errors=True)
-    remove_unused_images(shown_images, folder / _IMAGE_FOLDER)
-    parts = [path for name in (_IMAGE_FOLDER, _PART_FOLDER) for path in (folder / name).glob("*.*")]
-    record_files(folder, [folder / "report.html", *parts])
+    content = PageContent(folder, base, manifest=manifest, notes=notes, unscored=unscored, result=result)
+    count = len(content.studies.samples) + len(content.drafts)
+    inside = (images or content.record.images or ("inside" if count <= MAX_EMBEDDED else "beside")) == "inside"
+    data: dict[str, Any] = {"studies": [], "unscored": []}
+    if count <= MAX_STUDIES:
+        data = {"studies": list(content.show_all()), "unscored": content.drafts}
+    shown = [*data["studies"], *data["unscored"]]
+    load_images(shown, None if inside else folder / _IMAGE_FOLDER)
+    page = content.render(data, omits=not shown and count > 0)
+    with open_atomic(folder / "report.html", "wb") as handle:
+        handle.write(encode(page))
+    remove_unused_images(image_names(shown), folder / _IMAGE_FOLDER)
+    record_files(folder, [folder / "report.html", *(folder / _IMAGE_FOLDER).glob("*.*")])
     return folder / "report.html"
 
 
@@ -126,9 +111,11 @@ class PageContent:
 
     Attributes:
         record: `page` in `run.json`.
-        head: content above the studies; its tables of findings are filled while `studies` is read.
-        sample_ids: ids of the studies, in order.
+        scores: `scores.json`, with the scores that have a value.
+        scoring: geometry and threshold of the spatial scores; None if they are not known.
         drafts: without a reference, with report sections and image paths.
+        studies: of the folder, or of the result.
+        context: sections and image paths of the studies.
     """
 
     def __init__(
@@ -139,100 +126,141 @@ class PageContent:
         manifest: Path | None = None,
         notes: Sequence[str] | None = None,
         unscored: Path | None = None,
+        result: EvaluationResult | None = None,
+        listed: StudyList | None = None,
     ) -> None:
-        """Read everything but the studies.
-
-        Args:
-            folder: results folder.
-            base: as in `write_page`.
-            manifest: as in `write_page`.
-            notes: as in `write_page`.
-            unscored: as in `write_page`.
-
-        Raises:
-            InputError: as in `write_page`.
-        """
-        self._folder, manifest_option = folder, manifest
+        """Read everything but the studies, which are found only, and added to `listed`; others as in `write_page`."""
+        self._folder = folder
         base = folder if base is None else base
         scores, run = read_scores(folder), read_run(folder)
+        self.scores = scores.model_copy(update={"scores": scores_with_value(scores.scores)})
+        self._without_value = [words(name) for name in scores.scores if name not in self.scores.scores]
         self.record = run.page or PageRecord()
-        shown_drafts = set(self.record.drafts if unscored is None else ())
-        manifest, notes, unscored = _sources(base, self.record, manifest, notes, unscored)
-        self.sample_ids = [sample.sample_id for sample in iter_samples(folder, list(scores.scores))]
-        if (expected := scores.counts.get("samples", len(self.sample_ids))) != len(self.sample_ids):
-            message = f"expected {expected} samples as in scores.json, found {len(self.sample_ids)}"
-            raise InputError(message, code=ErrorCode.MISMATCH, file=folder / "samples.jsonl")
-        drafts = read_drafts(Path(unscored)) if unscored else []
-        self.drafts = [draft for draft in drafts if not shown_drafts or draft["sample_id"] in shown_drafts]
-        if manifest_option is not None and (self.sample_ids or self.drafts):
-            check_manifest(Path(manifest_option), [*self.sample_ids, *(draft["sample_id"] for draft in self.drafts)])
-        sources = [] if manifest is None else [Path(manifest)]
-        neighbor = Path(unscored).parent / "manifest.jsonl" if unscored else None
-        own = [neighbor] if neighbor is not None and neighbor.exists() else []
-        StudyContext(own + sources).add_to(self.drafts)
-        self._context = StudyContext(sources)
+        self.run = run.model_dump(mode="json", exclude_unset=True)
+        self.scoring = _scoring_of(run.options)
+        self.title = f"{'RadFact results' if list(scores.metrics) == [RADFACT] else 'Results'}: {base.resolve().name}"
+        self.notes = list(self.record.notes if notes is None else notes)
+        known_manifest = self._source(base, manifest, self.record.manifest, "The manifest with the images")
+        known_drafts = self._source(base, unscored, self.record.unscored, "The drafts without a reference")
+        self.studies = read_studies(folder, scores, listed) if result is None else studies_of(result)
+        self.drafts = read_drafts(known_drafts) if known_drafts else []
+        if self.record.drafts and unscored is None:
+            self.drafts = [draft for draft in self.drafts if draft["sample_id"] in self.record.drafts]
+        manifests = [] if known_manifest is None else [known_manifest]
+        self.context = StudyContext(manifests, listed)
+        if manifest is not None:
+            ids = [sample.sample_id for sample in self.studies.samples]
+            _check_ids(manifest, self.context, [*ids, *(draft["sample_id"] for draft in self.drafts)])
+        if known_drafts and (neighbor := known_drafts.parent / "manifest.jsonl").exists():
+            manifests = [neighbor, *manifests]
+        self.draft_context = StudyContext(manifests)
+        for draft in self.drafts:
+            self.draft_context.add_to(draft)
         if drawn_from := scores.counts.get("drawn_from"):
-            notes = [f"A random sample: {len(self.sample_ids)} of {drawn_from} studies.", *notes]
-        with_value = scores_with_value(scores.scores)
-        self.head = PageHead(
-            f"{'RadFact results' if list(scores.metrics) == [RADFACT] else 'Results'}: {base.resolve().name}",
-            scores.model_copy(update={"scores": with_value}),
-            run.model_dump(mode="json", exclude_unset=True),
-            notes,
-            [name for name in scores.scores if name not in with_value],
-            {metric: FindingTable() for metric in finding_metrics_of(scores)},
-        )
+            self.notes.insert(0, f"A random sample: {len(self.studies.samples)} of {drawn_from} studies.")
 
-    def studies(self) -> Iterator[dict[str, Any]]:
-        """Yield the studies with report sections and image paths.
+    def _source(self, base: Path, option: Path | None, recorded: str | None, label: str) -> Path | None:
+        """Return a file as given, or else from the record of the run; without it, the page has a note."""
+        if option is not None or recorded is None:
+            return option and Path(option)
+        if (path := base / recorded).is_file():
+            return path
+        self.notes.append(f"{label} ({path.name}) is no longer where it was during the run.")
+        return None
+
+    def show_all(self) -> Iterator[dict[str, Any]]:
+        """Yield the studies in the form of the page's script, with report sections and image paths.
 
         Raises:
-            InputError: as `iter_studies`.
+            InputError: a row of a study does not match its schema.
         """
-        metrics = [name for name in self.head.scores.metrics if name != RADFACT]
-        names = list(self.head.scores.scores)
-        for study in iter_studies(self._folder, names, metrics, self.sample_ids, self.head.finding_tables):
-            self._context.add_to([study])
-            yield study
+        for index in range(len(self.studies.samples)):
+            yield self.show(index)
+
+    def show(self, index: int) -> dict[str, Any]:
+        """Return a study as `show_all` does."""
+        compat = None if self.scoring is None else self.scoring.compat
+        study = self.studies.show(self.studies.samples[index], list(self.scores.scores), compat)
+        self.context.add_to(study)
+        return study
+
+    def render(self, data: Mapping[str, Any], *, omits: bool = False, title: str | None = None, **context: Any) -> str:
+        """Return the page as HTML; every text is escaped or part of a block of JSON data.
+
+        Args:
+            data: studies for the page's script.
+            omits: whether there are too many studies for the page.
+            title: title and heading, by default with the name of the folder.
+            context: further variables of the template.
+        """
+        tables = self.studies.finding_tables
+        data = {
+            **score_data(self.scores, self.scoring),
+            # Without RadFact there are reports and no verdicts.
+            "judged": RADFACT in self.scores.metrics,
+            "findings": {concept: name for table in tables.values() for concept, name in table.names.items()},
+            **data,
+        }
+        results = {
+            **_judge(self.scores, self.run),
+            **_score_table(self.scores, self.run),
+            "without_value": ", ".join(self._without_value),
+            "unavailable": self.scores.unavailable,
+            "counts": _flat(_counts(self.scores) or {"studies": len(self.studies.samples)}),
+            "failures": [(item.sample_id, item.reason) for item in self.studies.samples if item.reason],
+            "details": _flat({name: value for name, value in self.run.items() if name != "page"}),
+            "finding_tables": {
+                metric: [(name, table.names[name], astuple(counts)) for name, counts in table.rows]
+                for metric, table in tables.items()
+                if table.rows
+            },
+            "green": self._green(),
+        }
+        omitted = len(self.studies.samples) if omits else 0
+        return render_studies(
+            data, title=title or self.title, notes=self.notes, results=results, omitted=omitted, **context
+        )
+
+    def _green(self) -> GreenSummaryFile | None:
+        path = self._folder / GREEN_SUMMARY_FILE
+        return validate_model(GreenSummaryFile, read_json(path), file=path) if path.is_file() else None
 
 
-def _write_parts(folder: Path, head: PageHead, batches: Iterable[list[dict[str, Any]]], total: int) -> StudyList:
-    """Write one page per batch, and return the list of studies for the main page.
+def render_studies(data: Mapping[str, Any], *, omitted: int = 0, **context: Any) -> str:
+    """Return a page of studies as HTML.
 
     Args:
-        folder: folder of the pages.
-        head: head of the main page.
-        batches: studies of each page.
-        total: number of all studies.
+        data: for the page's scripts.
+        omitted: number of studies, if they are too many for the page.
+        context: variables of `page.html`.
     """
-    study_list = StudyList(list(head.scores.scores))
-    for number, batch in enumerate(batches, start=1):
-        first = len(study_list.ids) + 1
-        study_list.add(batch)
-        part = Part(number, first, len(study_list.ids), total)
-        with open_atomic(folder / part_name(number), "wb") as handle:
-            handle.write(_encode(render_part(head, batch, part)))
-    return study_list
+    return assemble(
+        TEMPLATES / "page.html",
+        [STATIC / "viewer.css", STATIC / "page.css"],
+        [] if omitted else [STATIC / name for name in _SCRIPTS],
+        data,
+        omitted=omitted,
+        has_drafts=bool(data["unscored"]),
+        **{"notes": (), "results": None, "navigation": None, **context},
+    )
 
 
-def _encode(page: str) -> bytes:
-    # JSON can hold half a surrogate pair, which UTF-8 cannot.
+def encode(page: str) -> bytes:
+    """Return a page as UTF-8; JSON can hold half a surrogate pair, which UTF-8 cannot."""
     return page.encode("utf-8", "replace")
 
 
 def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
-    """Check that a manifest has images for a page.
-
-    Args:
-        manifest: as for `write_page`.
-        sample_ids: of the studies on the page.
+    """Check that a manifest has records of the studies of a page.
 
     Raises:
         InputError: the manifest has none of these studies, or cannot be read.
     """
-    rows = read_jsonl(manifest)
-    known = (validate_model(ManifestRow, row, file=manifest, line=line).sample_id for line, row in rows)
-    if set(sample_ids).isdisjoint(known):
+    _check_ids(manifest, StudyContext([manifest]), sample_ids)
+
+
+def _check_ids(manifest: Path, context: StudyContext, sample_ids: Sequence[str]) -> None:
+    if sample_ids and context.ids.isdisjoint(sample_ids):
         raise InputError(
             f"expected records of the studies of the page, such as '{sample_ids[0]}', found none",
             code=ErrorCode.MISMATCH,
@@ -241,23 +269,103 @@ def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
         )
 
 
-def _sources(
-    folder: Path,
-    record: PageRecord,
-    manifest: Path | None,
-    notes: Sequence[str] | None,
-    unscored: Path | None,
-) -> tuple[Path | None, list[str], Path | None]:
-    """Return manifest, notes and unscored drafts: as given, or else from the record of the run."""
-    shown_notes = list(record.notes if notes is None else notes)
-    paths = []
-    for option, recorded, label in (
-        (manifest, record.manifest, "The manifest with the images"),
-        (unscored, record.unscored, "The drafts without a reference"),
-    ):
-        path = folder / recorded if option is None and recorded is not None else option
-        if option is None and path is not None and not path.is_file():
-            shown_notes.append(f"{label} ({path.name}) is no longer where it was during the run.")
-            path = None
-        paths.append(path)
-    return paths[0], shown_notes, paths[1]
+def _scoring_of(options: Mapping[str, Any]) -> ScoringOptions | None:
+    try:
+        return ScoringOptions(compat=options["compat"], threshold=options["threshold"])
+    except (KeyError, ValueError):
+        return None
+
+
+def score_data(scores: ScoresFile, scoring: ScoringOptions | None) -> dict[str, Any]:
+    """Return what the page's scripts need to know of the scores.
+
+    Args:
+        scores: shown scores.
+        scoring: geometry and threshold of the spatial scores; None if they are not known.
+    """
+    return {
+        "metrics": scores.metrics.keys() != {RADFACT},
+        # Also for the common name of precision, recall and F1, which are shown together.
+        "names": {
+            key: words(key) for name in scores.scores for key in (name, re.sub("_(precision|recall|f1)$", "", name))
+        },
+        "directions": {name: score.direction for name, score in scores.scores.items()},
+        "overlap": scoring and {"threshold": scoring.threshold, "strict": scoring.compat == "paper"},
+    }
+
+
+def _judge(scores: ScoresFile, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the judge of RadFact with its note, and the language model of each other metric."""
+    records = [judge for judge in (scores.judge, run.get("judge")) if isinstance(judge, dict)]
+    name = scores.judge if isinstance(scores.judge, str) else next((j["name"] for j in records if "name" in j), None)
+    return {
+        "judge": name or ("not named" if RADFACT in scores.metrics else None),
+        "judge_note": next((judge["note"] for judge in records if judge.get("note")), None),
+        "splitter": (scores.splitter or {}).get("name"),
+        "models": [(metric, model) for metric, model in describe_models(scores).items() if metric != RADFACT],
+    }
+
+
+def _score_table(scores: ScoresFile, run: Mapping[str, Any]) -> dict[str, Any]:
+    metric_of = metric_of_scores(scores) if scores.metrics.keys() != {RADFACT} else {}
+    rows: list[dict[str, Any]] = []
+    for name, score in scores.scores.items():
+        row = {
+            "label": score_label(words(name), score.direction, score.unit),
+            "score": score,
+            "group": metric_of.get(name, "").replace(RADFACT, "") or name.rsplit("_", 1)[name in POLICY_SCORES],
+            "has_bar": _fits_axis(score),
+            "failed": scores.metrics[metric_of[name]].failed if name in metric_of else None,
+        }
+        rows.append({**row, "begins_group": bool(rows) and rows[-1]["group"] != row["group"]})
+    is_drawn = scores.resampling is not None and run.get("options", {}).get("bootstrap") != 0
+    return {
+        "rows": rows,
+        "has_bars": any(row["has_bar"] for row in rows),
+        "has_other_metrics": bool(metric_of),
+        "has_radfact": any(name in SCORES for name in scores.scores),
+        "has_f1": any(name in F1_PARTS for name in scores.scores),
+        "resampling": scores.resampling.describe() if is_drawn and scores.resampling else None,
+        "repeats": _repeats(scores),
+    }
+
+
+def _fits_axis(score: ScoreRecord) -> bool:
+    """Return whether the interval can be drawn on the axis from 0 to 1."""
+    known = [value for value in (score.point, score.low, score.high) if value is not None]
+    return bool(known) and min(known) >= 0 and max(known) <= 1
+
+
+def _repeats(scores: ScoresFile) -> str:
+    """Return the sentences of the caption about repeats; empty without repeats."""
+    repeated = {name: metric for name, metric in scores.metrics.items() if metric.repeats}
+    names = ", ".join(
+        f"{name} ({metric.repeats} repeats"
+        + (f", {metric.partly_failed} samples have fewer)" if metric.partly_failed else ")")
+        for name, metric in repeated.items()
+    )
+    single = ", ".join(name for name in scores.metrics if name not in repeated)
+    text = (
+        "Repeat SD: standard deviation of the dataset-level score over the repeats; scores and intervals are those of "
+        f"the mean over repeats: {names}."
+    )
+    return (text + (f" Computed once, without a model: {single}." if single else "")) if repeated else ""
+
+
+def _counts(scores: ScoresFile) -> dict[str, Any]:
+    if len(scores.metrics) < 2:
+        return scores.counts
+    names = {"scored": "scored by every metric", "excluded": "not scored by every metric"}
+    counts = {names.get(name, name): count for name, count in scores.counts.items()}
+    return counts | {f"not scored by {name}": record.failed for name, record in scores.metrics.items() if record.failed}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows = []
+    for key, value in values.items():
+        name = f"{prefix}{key.replace('_', ' ')}"
+        if isinstance(value, dict):
+            rows += _flat(value, f"{name} · ")
+        elif value is not None:
+            rows.append((name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+    return rows

@@ -10,7 +10,6 @@ from typing import Any
 from radfact.findings.contrasts import contrast_findings
 from radfact.pages.comparison_page import difference_table
 from radfact.pages.markup import words
-from radfact.pages.meta_page import Tag, format_cell
 from radfact.pages.opened_run import OpenedRun
 from radfact.pages.runs import main_scores
 from radfact.pages.studies import StudyList
@@ -23,7 +22,6 @@ SIDES = ("baseline", "candidate")
 
 _VERDICT = ("status", "relation", "spatial", "overlap", "evidence", "why")
 _OF_BOTH = ("images", "indication", "technique", "comparison", "prior_report")
-_INPUT_KINDS = ("inputs", "lateral", "prior")
 
 
 class RunPair:
@@ -42,19 +40,16 @@ class RunPair:
             InputError: a file does not match its schema.
         """
         self.runs = (first, second)
-        self.names = [name for name in first.columns.scores if name in second.columns.scores]
+        lists = (first.columns, second.columns)
+        self.names = [name for name in lists[0].scores if name in lists[1].scores]
         self.columns = StudyList(self.names)
-        rows = [{sample_id: index for index, sample_id in enumerate(run.columns.ids)} for run in self.runs]
-        self._rows = [(rows[0][key], rows[1][key]) for key in first.columns.ids if key in rows[1]]
-        self.columns.ids = [first.columns.ids[index] for index, _ in self._rows]
+        second_rows = lists[1].indices
+        self._rows = [(row, second_rows[key]) for key, row in lists[0].indices.items() if key in second_rows]
+        self.columns.ids = [lists[0].ids[row] for row, _ in self._rows]
+        self.columns.indices = {sample_id: index for index, sample_id in enumerate(self.columns.ids)}
         self._add_scores()
         self._add_kinds()
         self._add_findings()
-
-    @property
-    def title(self) -> str:
-        """Names of both runs."""
-        return f"{self.runs[1].name} compared with {self.runs[0].name}"
 
     @property
     def short_names(self) -> tuple[str, str]:
@@ -65,11 +60,22 @@ class RunPair:
             shared += 1
         return "/".join(parts[0][shared:]), "/".join(parts[1][shared:])
 
+    def describe_counts(self) -> str:
+        """Return sentences with the numbers of shared studies and of the others."""
+        shared = len(self.columns.ids)
+        text = f"{shared} studies are in both runs"
+        for run in self.runs:
+            if count := len(run.columns.ids) - shared:
+                text += f"; {count} {'is' if count == 1 else 'are'} only in {run.name}"
+        if differing := len(self.columns.kinds.get("other_reference", ())):
+            text += f". In {differing} of them the reference differs or was split into other sentences"
+        return f"{text}."
+
     def _add_scores(self) -> None:
         first, second = (run.columns for run in self.runs)
         for name in self.names:
             pairs = ((first.scores[name][a], second.scores[name][b]) for a, b in self._rows)
-            self.columns.scores[name] = [None if None in (a, b) else round(b - a, 4) for a, b in pairs]  # type: ignore[operator]
+            self.columns.scores[name] = [None if a is None or b is None else round(b - a, 4) for a, b in pairs]
         for index, rows in enumerate(self._rows):
             reasons = [
                 f"{run.name}: {run.columns.failures[row]}"
@@ -80,72 +86,61 @@ class RunPair:
                 self.columns.failures[index] = "; ".join(reasons)
 
     def _add_kinds(self) -> None:
-        of_runs = [{kind: set(indices) for kind, indices in run.columns.kinds.items()} for run in self.runs]
+        of_runs = [run.columns.kinds for run in self.runs]
         for index, rows in enumerate(self._rows):
-            both = [
+            first, second = (
                 {kind for kind, indices in kinds.items() if row in indices}
                 for kinds, row in zip(of_runs, rows, strict=True)
-            ]
-            kinds = [f"{side}:{kind}" for side, own in zip(SIDES, both, strict=True) for kind in own]
-            kinds += [kind for kind in _INPUT_KINDS if any(kind in own for own in both)]
-            if "empty" in both[1] - both[0]:
-                kinds.append("emptied")
-            if "empty" in both[0] - both[1]:
-                kinds.append("filled")
-            for kind in (*kinds, *self._changes(self.columns.ids[index])):
-                self.columns.kinds.setdefault(kind, []).append(index)
+            )
+            kinds = {f"{side}:{kind}" for side, own in zip(SIDES, (first, second), strict=True) for kind in own}
+            kinds |= (first | second) & {"inputs", "lateral", "prior"}
+            if "empty" in first ^ second:
+                kinds.add("emptied" if "empty" in second else "filled")
+            for kind in kinds | set(self._changes(rows)):
+                self.columns.kinds.setdefault(kind, set()).add(index)
 
-    def _changes(self, sample_id: str) -> Iterator[str]:
+    def _changes(self, rows: tuple[int, int]) -> Iterator[str]:
         """Yield how the drafts and the verdicts on the reference differ."""
-        first, second = self._studies(sample_id)
-        if _texts(first["candidate"]) != _texts(second["candidate"]):
+        first, second = (run.columns.reports[row] for run, row in zip(self.runs, rows, strict=True))
+        if _contents(first["candidate"]) != _contents(second["candidate"]):
             yield "changed"
-        if not _is_same_reference(first, second):
+        if _contents(first["reference"]) != _contents(second["reference"]):
             yield "other_reference"
             return
-        statuses = ([sentence.get("status") for sentence in study["reference"]] for study in (first, second))
-        known = [pair for pair in zip(*statuses, strict=True) if None not in pair]
-        changes = {pair.index("entailment") for pair in known if pair.count("entailment") == 1}
-        yield from (kind for index, kind in enumerate(("lost", "gained")) if index in changes)
+        for at, (_, status) in first["reference"].items():
+            statuses = (status, second["reference"][at][1])
+            if None not in statuses and statuses.count("entailment") == 1:
+                yield "lost" if statuses[0] == "entailment" else "gained"
 
     def _add_findings(self) -> None:
         """Add the findings of both runs, and of each finding whether the second run is better or worse."""
-        keys: list[dict[str, None]] = [{} for _ in self._rows]
+        findings = self.columns.findings
         for run, rows in zip(self.runs, zip(*self._rows, strict=True), strict=False):
             index_of = {row: index for index, row in enumerate(rows)}
             for key, indices in run.columns.findings.items():
-                for row in indices:
-                    if row in index_of:
-                        keys[index_of[row]][key] = None
-        index_by_id = {sample_id: index for index, sample_id in enumerate(self.columns.ids)}
+                if shared := {index_of[row] for row in indices if row in index_of}:
+                    findings.setdefault(key, set()).update(shared)
+        tiers: dict[str, list[tuple[str, set[int]]]] = {}
+        for key, indices in findings.items():
+            concept, tier, _ = key.split("\t")
+            tiers.setdefault(concept, []).append((tier, indices))
         outcomes = [read_outcomes(run.folder, self.columns.ids) for run in self.runs]
         for contrast in contrast_findings(*outcomes):
             for label, changes in (("improved", contrast.improved), ("worse", contrast.worse)):
-                for change in changes:
-                    own = keys[index_by_id[change.sample_id]]
-                    tiers = {
-                        tier for concept, tier, _ in (key.split("\t") for key in own) if concept == contrast.finding
-                    }
-                    own.update(dict.fromkeys(f"{contrast.finding}\t{tier}\t{label}" for tier in tiers))
-        for index, own in enumerate(keys):
-            for key in own:
-                self.columns.findings.setdefault(key, []).append(index)
-
-    def _studies(self, sample_id: str) -> list[dict[str, Any]]:
-        return [study for run in self.runs if (study := run.study(sample_id)) is not None]
-
-    @cached_property
-    def _shared(self) -> frozenset[str]:
-        return frozenset(self.columns.ids)
+                changed = {self.columns.indices[change.sample_id] for change in changes}
+                for tier, indices in tiers.get(contrast.finding, ()):
+                    if common := changed & indices:
+                        findings.setdefault(f"{contrast.finding}\t{tier}\t{label}", set()).update(common)
 
     def study(self, sample_id: str) -> dict[str, Any] | None:
         """Return a study with the drafts of both runs in the form of the page's script; None if not both have it.
 
         Where the reference reports differ, `separate` has the study of each run.
         """
-        if sample_id not in self._shared:
+        if sample_id not in self.columns.indices:
             return None
-        first, second = studies = self._studies(sample_id)
+        studies = [study for run in self.runs if (study := run.study(sample_id)) is not None]
+        first, second = studies
         by_side = dict(zip(SIDES, studies, strict=True))
         merged: dict[str, Any] = {
             "sample_id": sample_id,
@@ -153,8 +148,8 @@ class RunPair:
             "scores": {name: [study["scores"].get(name) for study in studies] for name in self.names},
             "failures": {side: study["failure"] for side, study in by_side.items() if study["failure"]},
         }
-        if not _is_same_reference(first, second):
-            judged = (RADFACT in run.head.scores.metrics for run in self.runs)
+        if _texts(first["reference"]) != _texts(second["reference"]):
+            judged = (RADFACT in run.content.scores.metrics for run in self.runs)
             own = [{**study, "judged": is_judged} for study, is_judged in zip(studies, judged, strict=True)]
             return {**merged, "separate": dict(zip(SIDES, own, strict=True))}
         for name in _OF_BOTH:
@@ -197,26 +192,21 @@ class RunPair:
         """
         comparison = replace(compare([run.folder for run in self.runs]), systems=self.short_names)
         table = difference_table(comparison, 1, display=words)
-        main = main_scores(self.runs[1].head.scores)
+        main = main_scores(self.runs[1].content.scores)
         return {
             "headings": list(table.headings),
-            "rows": [[_cell(cell) for cell in row] for row in table.rows],
+            "rows": table.cells,
             "main": [index for index, name in enumerate(comparison.scores) if name in main],
             "notes": list(comparison.notes),
         }
-
-
-def _cell(cell: Any) -> tuple[str, str]:
-    """Return the text of a cell, and the kind of a tag or an empty text."""
-    return (str(cell), cell.kind) if isinstance(cell, Tag) else (format_cell(cell, missing="–"), "")
 
 
 def _texts(sentences: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [[sentence.get(name) for name in ("text", "boxes", "masks")] for sentence in sentences]
 
 
-def _is_same_reference(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    return _texts(first["reference"]) == _texts(second["reference"])
+def _contents(report: Mapping[int, tuple[str, str | None]]) -> dict[int, str]:
+    return {index: content for index, (content, _) in report.items()}
 
 
 def _with_verdicts(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import quote
 
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_json
@@ -16,8 +17,9 @@ from radfact.metrics.registry import entries
 from radfact.results.reader import read_run, read_scores
 from radfact.results.schema import RADFACT, ScoreRecord, ScoresFile, describe_models
 
-_SKIPPED = frozenset({"cache", "metrics", "report_images", "report_pages"})
+_SKIPPED = frozenset({"cache", "metrics", "report_images"})
 """Folders of a run."""
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +30,8 @@ class RunSummary:
         name: path relative to the listed folder, prefixed with that folder's name; part of the URL.
         folder: results folder.
         reason: why it cannot be read; None if it can.
-        models: that wrote the candidates; empty if the folder does not name them.
-        files: input files, without their folders.
-        judges: judge or language model by metric.
+        model: names of the models that wrote the candidates, or of the input files.
+        judge: names of the judges and language models of the metrics.
         date: of its scores.
         samples: number of samples; None if it is not recorded.
         scores: main score of each metric.
@@ -39,21 +40,27 @@ class RunSummary:
     name: str
     folder: Path
     reason: str | None = None
-    models: Sequence[str] = ()
-    files: Sequence[str] = ()
-    judges: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    judge: str = ""
     date: datetime | None = None
     samples: int | None = None
     scores: Mapping[str, ScoreRecord] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Address of the run."""
+        return run_url(self.name)
+
+
+def run_url(name: str) -> str:
+    """Return the address of a run."""
+    return f"/run/{quote(name)}"
 
 
 def find_runs(folders: Sequence[Path]) -> dict[str, RunSummary]:
     """Return the runs in and below some folders by name, in the order of their paths.
 
     A name is the same whenever the same folders are listed. Symbolic links to folders are not followed.
-
-    Args:
-        folders: existing folders.
 
     Raises:
         InputError: one of them does not exist.
@@ -114,24 +121,28 @@ def _summarize(name: str, folder: Path) -> RunSummary:
     except OSError as error:
         return RunSummary(name, folder, reason=f"cannot be read: {error.strerror}")
     count = scores.counts.get("samples")
+    files = [Path(file).name for file in run.input.files]
+    judges = set(describe_models(scores).values())
+    # Such as the judge "offline", named again by a metric whose narratives were split as well.
+    own = sorted(judge for judge in judges if not any(other.startswith(f"{judge}, ") for other in judges))
     return RunSummary(
         name,
         folder,
-        models=run.input.models,
-        files=[Path(file).name for file in run.input.files],
-        judges=describe_models(scores),
+        model=_named(run.input.models) or (f"unknown ({_named(files)})" if files else "–"),
+        judge="; ".join(own) or "–",
         date=date,
         samples=count if isinstance(count, int) else None,
         scores=main_scores(scores),
     )
 
 
-def main_scores(scores: ScoresFile) -> dict[str, ScoreRecord]:
-    """Return the main scores of each metric, RadFact's first; the first score of a metric that is not known here.
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
 
-    Args:
-        scores: of a results folder.
-    """
+
+def main_scores(scores: ScoresFile) -> dict[str, ScoreRecord]:
+    """Return the main scores of each metric, RadFact's first; the first score of a metric that is not known here."""
     known = entries()
     names: list[str] = []
     for metric, record in sorted(scores.metrics.items(), key=lambda item: item[0] != RADFACT):

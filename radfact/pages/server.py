@@ -1,4 +1,4 @@
-"""The web server of the explorer: read-only, and only for requests that have the token and name this machine."""
+"""The web server of `radfact view`: read-only, and only for requests that have the token and name this machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import dumps
 from radfact.pages.access import SECURITY_HEADERS, Access
+from radfact.pages.markup import SERVED, STATIC, TEMPLATES, assemble, words
 from radfact.pages.opened_run import OpenedRun, version_of
-from radfact.pages.run_pages import error_page, list_page, pair_page, run_page
-from radfact.pages.run_pair import RunPair
-from radfact.pages.runs import RunSummary, find_runs
+from radfact.pages.page import encode, render_studies, score_data
+from radfact.pages.run_pair import SIDES, RunPair
+from radfact.pages.runs import RunSummary, find_runs, run_url
+from radfact.results.display import score_label
+from radfact.results.schema import RADFACT
 
-_OPEN = 4
-"""Number of runs, and of pairs of runs, that stay in memory."""
+_OPEN = 8
+"""Number of runs and pairs of runs that stay in memory."""
 _TIMEOUT = 60
 _HTML, _JSON, _JPEG = "text/html; charset=utf-8", "application/json", "image/jpeg"
 # The pages state what they load; frames can only be refused in a header.
@@ -40,7 +43,7 @@ class _NotFoundError(Exception):
 
 
 class Explorer:
-    """Responds to the requests of the explorer's pages from the runs below some folders."""
+    """Responds to the requests of the viewer's pages from the runs below some folders."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         """List the runs.
@@ -53,44 +56,82 @@ class Explorer:
         self._opened: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.RLock()
 
-    def list_page(self) -> str:
+    def respond(self, path: str, query: Mapping[str, str]) -> tuple[str, bytes]:
+        """Return type and content of a response.
+
+        Raises:
+            InputError: a run cannot be read, or is compared with itself.
+        """
+        if path == "/":
+            return _HTML, encode(self._list_page())
+        if path.startswith("/run/"):
+            return _HTML, encode(self.run_page(unquote(path.removeprefix("/run/"))))
+        if path == "/compare":
+            return _HTML, encode(self._pair_page(self._pair(query)))
+        if path == "/api/study":
+            return _JSON, encode(dumps(_existing(self._source(query).study(query.get("study", "")), "study")))
+        if path == "/api/search":
+            return _JSON, json.dumps(self._source(query).search(query.get("words", ""))).encode()
+        if path == "/api/scores":
+            return _JSON, encode(dumps(self._pair(query).scores))
+        if path == "/image":
+            # The file is looked up, and no part of the request is used as a path.
+            run, study, kind = (query.get(name, "") for name in ("run", "study", "kind"))
+            return _JPEG, _existing(self._run(run).jpeg(study, kind, full=query.get("full") == "1"), "image")
+        raise _NotFoundError("no such page")
+
+    def _list_page(self) -> str:
         """Return the list of runs, as the folders are now."""
         self.runs = find_runs(self.folders)
-        return list_page(self.runs, [str(folder) for folder in self.folders])
+        readable = [run for run in self.runs.values() if run.reason is None]
+        scores = {name: score for run in readable for name, score in run.scores.items()}
+        folders = ", ".join(map(str, self.folders))
+        count, broken = len(self.runs), len(self.runs) - len(readable)
+        counts = f"{count} {'run' if count == 1 else 'runs'}" + (f", {broken} cannot be read" if broken else "")
+        return simple_page(
+            "Runs",
+            lead=f"{counts} in {folders}",
+            folders=folders,
+            runs=list(self.runs.values()),
+            can_compare=len(readable) > 1,
+            scores=list(scores),
+            labels=[score_label(words(name), score.direction, score.unit) for name, score in scores.items()],
+        )
 
     def run_page(self, name: str) -> str:
-        """Return the page of a run."""
+        """Return the page of a run, whose script fetches the studies."""
         run = self._run(name)
-        others = [other.name for other in self.runs.values() if other.reason is None and other.name != name]
         folder = name.rpartition("/")[0]
-        return run_page(run, sorted(others, key=lambda other: other.rpartition("/")[0] != folder))
+        others = [other for other, summary in self.runs.items() if summary.reason is None and other != name]
+        drafts = [{"sample_id": draft["sample_id"], "scored": False} for draft in run.content.drafts]
+        data = _served_data({"run": name}, list=run.columns.columns, unscored=drafts, located=run.has_regions)
+        navigation = {"links": [], "others": sorted(others, key=lambda other: other.rpartition("/")[0] != folder)}
+        return run.content.render(data, title=name, navigation=navigation, policy=SERVED)
 
-    def pair_page(self, query: Mapping[str, str]) -> str:
-        """Return the page of two runs."""
-        return pair_page(self._pair(query))
-
-    def study(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return a study of a run, or of two runs."""
-        study = self._source(query).study(query.get("study", ""))
-        if study is None:
-            raise _NotFoundError("no such study")
-        return study
-
-    def search(self, query: Mapping[str, str]) -> list[int]:
-        """Return the indices of the studies with some words."""
-        return self._source(query).search(query.get("words", ""))
-
-    def scores(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the table of scores of two runs."""
-        return self._pair(query).scores
-
-    def image(self, query: Mapping[str, str]) -> bytes:
-        """Return an image of a study; its file is looked up, and no part of the request is used as a path."""
-        run = self._run(query.get("run", ""))
-        jpeg = run.jpeg(query.get("study", ""), query.get("kind", ""), full=query.get("full") == "1")
-        if jpeg is None:
-            raise _NotFoundError("no such image")
-        return jpeg
+    def _pair_page(self, pair: RunPair) -> str:
+        """Return the page of two runs side by side, whose script fetches the studies and the scores."""
+        first, second = pair.runs
+        scores = second.content.scores
+        named = scores.model_copy(update={"scores": {name: scores.scores[name] for name in pair.names}})
+        same = first.content.scoring == second.content.scoring
+        tables = [table for run in pair.runs for table in run.content.studies.finding_tables.values()]
+        query = {"baseline": first.name, "system": second.name}
+        data = _served_data(
+            query,
+            list=pair.columns.columns,
+            unscored=[],
+            sides={**dict(zip(SIDES, pair.short_names, strict=True)), "reference": "Reference"},
+            judged=all(RADFACT in run.content.scores.metrics for run in pair.runs),
+            located=any(run.has_regions for run in pair.runs),
+            findings={concept: name for table in tables for concept, name in table.names.items()},
+            **score_data(named, second.content.scoring if same else None),
+        )
+        links = [(run.name, run_url(run.name)) for run in pair.runs]
+        links.append(("Swap", f"/compare?{urlencode({'baseline': second.name, 'system': first.name})}"))
+        title = f"{second.name} compared with {first.name}"
+        return render_studies(
+            data, title=title, counts=pair.describe_counts(), navigation={"links": links, "others": []}, policy=SERVED
+        )
 
     def _source(self, query: Mapping[str, str]) -> OpenedRun | RunPair:
         return self._run(query["run"]) if "run" in query else self._pair(query)
@@ -100,8 +141,8 @@ class Explorer:
             self.runs = find_runs(self.folders)
         if name not in self.runs:
             raise _NotFoundError(f"no run {name!r} in {', '.join(map(str, self.folders))}")
-        summary = self.runs[name]
-        return self._keep(("run", name), version_of(summary.folder), lambda: OpenedRun(summary))
+        folder = self.runs[name].folder
+        return self._keep(("run", name), version_of(folder), lambda: OpenedRun(name, folder))
 
     def _pair(self, query: Mapping[str, str]) -> RunPair:
         names = [query.get(side, "") for side in ("baseline", "system")]
@@ -116,14 +157,33 @@ class Explorer:
             if key not in self._opened or self._opened[key][0] != version:
                 self._opened[key] = (version, make())
             self._opened.move_to_end(key)
-            while len(self._opened) > 2 * _OPEN:
+            while len(self._opened) > _OPEN:
                 self._opened.popitem(last=False)
             value: _T = self._opened[key][1]
             return value
 
 
+def _existing(value: _T | None, noun: str) -> _T:
+    if value is None:
+        raise _NotFoundError(f"no such {noun}")
+    return value
+
+
+def _served_data(query: Mapping[str, str], **data: Any) -> dict[str, Any]:
+    """Return data for a page's scripts with the addresses of the server."""
+    text = urlencode(query)
+    addresses = {"study": f"/api/study?{text}&study=", "search": f"/api/search?{text}&words="}
+    return {**data, "api": {**addresses, "scores": f"/api/scores?{text}"}}
+
+
+def simple_page(title: str, *, lead: str = "", reason: str = "", **context: Any) -> str:
+    """Return the list of runs, or a page that says why there is nothing to show."""
+    page = TEMPLATES / "runs.html"
+    return assemble(page, [STATIC / "page.css"], policy=SERVED, title=title, lead=lead, reason=reason, **context)
+
+
 def make_server(explorer: Explorer, listener: socket.socket, access: Access) -> ThreadingHTTPServer:
-    """Return the server of an explorer, ready to serve.
+    """Return a server, ready to serve.
 
     Args:
         explorer: responds to the requests.
@@ -157,71 +217,55 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         host = self.headers.get("Host", "")
         path, _, query = self.path.partition("?")
-        is_page = not path.startswith(("/api/", "/image"))
+        self._is_page = not path.startswith(("/api/", "/image"))
+        is_cross_site = self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none")
         try:
             if not self.gate.is_own_host(host):
-                self._refuse(
-                    HTTPStatus.FORBIDDEN, "unknown host name; open the URL that `radfact view` printed", is_page
-                )
+                self._refuse(HTTPStatus.FORBIDDEN, "unknown host name; open the URL that `radfact view` printed")
             elif not self.gate.is_admitted(self.headers.get("Cookie", ""), host):
-                self._admit(path, query, host, is_page)
-            elif self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none") and not is_page:
-                self._refuse(HTTPStatus.FORBIDDEN, "the request comes from another site", is_page)
+                self._admit(path, query, host)
+            elif is_cross_site and not self._is_page:
+                self._refuse(HTTPStatus.FORBIDDEN, "the request comes from another site")
+            elif path == "/favicon.ico":
+                # Every browser asks for one.
+                self._send(HTTPStatus.NO_CONTENT, _HTML, b"")
             else:
-                self._respond(path, dict(parse_qsl(query)), is_page)
+                self._respond(path, dict(parse_qsl(query)))
         except (ConnectionError, TimeoutError):
             self.close_connection = True
 
-    def _respond(self, path: str, query: Mapping[str, str], is_page: bool) -> None:
-        routes: dict[str, Callable[[], tuple[str, bytes]]] = {
-            "/": lambda: (_HTML, _encode(self.pages.list_page())),
-            "/compare": lambda: (_HTML, _encode(self.pages.pair_page(query))),
-            "/api/study": lambda: (_JSON, _encode(dumps(self.pages.study(query)))),
-            "/api/search": lambda: (_JSON, json.dumps(self.pages.search(query)).encode()),
-            "/api/scores": lambda: (_JSON, _encode(dumps(self.pages.scores(query)))),
-            "/image": lambda: (_JPEG, self.pages.image(query)),
-        }
+    def _respond(self, path: str, query: Mapping[str, str]) -> None:
         try:
-            if path == "/favicon.ico":
-                # Every browser asks for one.
-                self._send(HTTPStatus.NO_CONTENT, _HTML, b"")
-                return
-            if path.startswith("/run/"):
-                content, body = _HTML, _encode(self.pages.run_page(unquote(path.removeprefix("/run/"))))
-            elif path in routes:
-                content, body = routes[path]()
-            else:
-                raise _NotFoundError("no such page")
+            content, body = self.pages.respond(path, query)
         except _NotFoundError as error:
-            self._refuse(HTTPStatus.NOT_FOUND, str(error), is_page)
+            self._refuse(HTTPStatus.NOT_FOUND, str(error))
         except (InputError, RunError) as error:
-            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), is_page)
+            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
         except OSError as error:
-            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"cannot be read: {error.strerror}", is_page)
+            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"cannot be read: {error.strerror}")
         except Exception as error:
             # The message may contain text of a report, the location does not.
             at = traceback.extract_tb(error.__traceback__)[-1]
             _log.error("%s in %s, line %s", type(error).__name__, Path(at.filename).name, at.lineno)
-            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the terminal of the server", is_page)
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the terminal of the server")
         else:
             self._send(HTTPStatus.OK, content, body)
 
-    def _admit(self, path: str, query: str, host: str, is_page: bool) -> None:
+    def _admit(self, path: str, query: str, host: str) -> None:
         """Exchange the token in the URL for a cookie, and redirect to the URL without it."""
         if not self.gate.has_token(query):
             reason = "Open the URL with ?token= that the command printed; after that, every URL works."
-            self._refuse(HTTPStatus.UNAUTHORIZED, reason, is_page)
+            self._refuse(HTTPStatus.UNAUTHORIZED, reason)
             return
         others = urlencode([(name, value) for name, value in parse_qsl(query) if name != "token"])
         # With a second slash, it would be a URL of another host.
         location = f"/{quote(unquote(path).lstrip('/'))}" + (f"?{others}" if others else "")
-        headers = {"Location": location, "Set-Cookie": self.gate.set_cookie(host)}
-        self._send(HTTPStatus.SEE_OTHER, _HTML, b"", headers)
+        self._send(HTTPStatus.SEE_OTHER, _HTML, b"", {"Location": location, "Set-Cookie": self.gate.set_cookie(host)})
 
-    def _refuse(self, status: HTTPStatus, reason: str, is_page: bool) -> None:
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
         title = {HTTPStatus.NOT_FOUND: "Not found", HTTPStatus.UNAUTHORIZED: "No access"}.get(status, "Cannot be shown")
-        body = _encode(error_page(title, reason) if is_page else dumps({"error": reason}))
-        self._send(status, _HTML if is_page else _JSON, body)
+        text = simple_page(title, reason=reason) if self._is_page else dumps({"error": reason})
+        self._send(status, _HTML if self._is_page else _JSON, encode(text))
 
     def _send(self, status: HTTPStatus, content: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
@@ -242,16 +286,7 @@ class _Handler(BaseHTTPRequestHandler):
         """No access log: requests contain ids of patients' studies."""
 
 
-def _encode(text: str) -> bytes:
-    # JSON can hold half a surrogate pair, which UTF-8 cannot.
-    return text.encode("utf-8", "replace")
-
-
 def serve(server: ThreadingHTTPServer) -> None:
-    """Serve until interrupted.
-
-    Args:
-        server: from `make_server`.
-    """
+    """Serve until interrupted."""
     with server, suppress(KeyboardInterrupt):
         server.serve_forever()

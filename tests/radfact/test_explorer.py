@@ -15,7 +15,7 @@ from error_checks import raises
 from explorer_runs import REFERENCES, SECOND, TOKEN, ServedExplorer, write_runs
 
 from radfact import Pair, Sentence, evaluate
-from radfact.io.jsonl import read_json, write_json, write_jsonl
+from radfact.io.jsonl import read_json, write_json
 from radfact.pages.opened_run import OpenedRun
 from radfact.pages.run_pair import RunPair
 from radfact.pages.runs import find_runs
@@ -28,8 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(runs: Path) -> RunPair:
-    found = find_runs([runs])
-    return RunPair(OpenedRun(found["runs/first"]), OpenedRun(found["runs/second"]))
+    return RunPair(*(OpenedRun(f"runs/{name}", runs / name) for name in ("first", "second")))
 
 
 def test_runs_have_the_same_names_whatever_else_is_listed(runs: Path, tmp_path: Path) -> None:
@@ -55,21 +54,13 @@ def test_a_folder_that_cannot_be_read_is_listed_with_the_reason(runs: Path, tmp_
         find_runs([tmp_path / "none"])
 
 
-def test_the_list_has_model_judge_samples_and_main_scores(tmp_path: Path) -> None:
-    from radfact.io.pairs import read_candidates_and_references
-
-    write_jsonl(tmp_path / "manifest.jsonl", [{"sample_id": "a", "findings": "The lungs are clear."}])
-    draft = {"sample_id": "a", "report": "The lungs are clear.", "model": "maira-2"}
-    write_jsonl(tmp_path / "drafts.jsonl", [draft])
-    pairs = read_candidates_and_references(tmp_path / "drafts.jsonl", tmp_path / "manifest.jsonl")
-    evaluate(pairs, "radfact", judge="offline", bootstrap=0, out=tmp_path / "run")
-    # Only `radfact evaluate` records its input.
+def test_the_list_has_model_judge_samples_and_main_scores(runs: Path, tmp_path: Path) -> None:
+    copytree(runs / "first", tmp_path / "run")
     record = read_json(tmp_path / "run" / "run.json")
-    assert pairs.models == ("maira-2",)
     write_json(tmp_path / "run" / "run.json", {**record, "input": {"files": ["drafts.jsonl"], "models": ["maira-2"]}})
     [run] = find_runs([tmp_path / "run"]).values()
-    assert (run.models, run.samples, list(run.scores)) == (("maira-2",), 1, ["logical_f1"])
-    assert run.judges["radfact"].startswith("offline")
+    assert (run.model, run.judge, run.samples) == ("maira-2", "offline", 4)
+    assert list(run.scores) == ["logical_f1", "findings"]
     assert run.date is not None
 
 
@@ -85,13 +76,13 @@ def test_studies_are_of_the_kinds_by_which_they_changed(pair: RunPair) -> None:
     kinds = pair.columns.kinds
     changes = ("lost", "gained", "changed", "emptied", "lateral", "baseline:missed", "candidate:misplaced")
     assert {kind: kinds.get(kind) for kind in changes} == {
-        "lost": [0, 2],
-        "gained": [1],
-        "changed": [0, 1, 2],
-        "emptied": [2],
-        "lateral": [0],
-        "baseline:missed": [1],
-        "candidate:misplaced": [0],
+        "lost": {0, 2},
+        "gained": {1},
+        "changed": {0, 1, 2},
+        "emptied": {2},
+        "lateral": {0},
+        "baseline:missed": {1},
+        "candidate:misplaced": {0},
     }
 
 
@@ -118,9 +109,8 @@ def test_studies_with_other_references_stay_apart(runs: Path, tmp_path: Path) ->
     other = {**REFERENCES, "clear": [Sentence(text="Right effusion.")]}
     pairs = [Pair(key, report, other[key]) for key, report in SECOND.items()]
     evaluate(pairs, "radfact", judge="offline", bootstrap=0, out=tmp_path / "other")
-    first = OpenedRun(find_runs([runs])["runs/first"])
-    compared = RunPair(first, OpenedRun(find_runs([tmp_path])[f"{tmp_path.name}/other"]))
-    assert compared.columns.kinds["other_reference"] == [1]
+    compared = RunPair(OpenedRun("first", runs / "first"), OpenedRun("other", tmp_path / "other"))
+    assert compared.columns.kinds["other_reference"] == {1}
     study = compared.study("clear")
     assert study is not None
     assert set(study["separate"]) == {"baseline", "candidate"}
@@ -130,6 +120,21 @@ def test_words_are_searched_in_reports_of_both_runs(pair: RunPair) -> None:
     assert pair.search("CARDIOMEGALY effusion") == [0]
     assert pair.search("pneumothorax") == [1, 2]
     assert pair.search("no such words") == []
+
+
+@pytest.mark.parametrize("name", ["sentences.jsonl", "metrics/findings.jsonl"])
+def test_a_study_is_read_when_it_is_shown(runs: Path, tmp_path: Path, name: str) -> None:
+    copytree(runs / "first", tmp_path / "run")
+    path = tmp_path / "run" / name
+    path.write_text(
+        path.read_text("utf-8").replace('"sample_id": "clear"', '"other": 1, "sample_id": "clear"'), "utf-8"
+    )
+    changed, run = (OpenedRun("run", folder).study("clear") for folder in (tmp_path / "run", runs / "first"))
+    assert changed is not None
+    assert run is not None
+    assert {key: changed[key] for key in ("candidate", "findings")} == {
+        key: run[key] for key in ("candidate", "findings")
+    }
 
 
 @pytest.fixture(scope="module")

@@ -118,23 +118,12 @@ def test_findings_are_linked_to_the_sentences_on_the_page(tmp_path: Path) -> Non
     assert [link[side][0]["sentence"] for side in ("candidate", "reference")] == [1, 1]
 
 
-def test_a_list_of_studies_has_the_keys_of_their_findings(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from radfact.pages import page as page_module
+def test_the_list_of_the_viewer_has_the_keys_of_the_findings(folder: Path) -> None:
+    from radfact.pages.opened_run import OpenedRun
 
-    evaluate(pairs(CANDIDATES), "findings", bootstrap=0, out=tmp_path)
-    monkeypatch.setattr(page_module, "MAX_STUDIES", 2)
-    monkeypatch.setattr(page_module, "STUDIES_PER_PART", 2)
-    write_page(tmp_path)
-    data = page_data(tmp_path / "report.html")
-    assert data["list"]["findings"]["pleural_effusion\tactionable\tattribute_error:side"] == [0]
-    assert data["list"]["findings"]["pneumothorax\turgent\tomitted"] == [1]
-    assert data["findings"]["rib_fracture"] == "rib fracture"
-    # The table has the studies of all pages.
-    markup = [(path / "report.html").read_text("utf-8") for path in (tmp_path, folder)]
-    tables = [text[text.index('class="finding-counts"') :].split("</section>")[0] for text in markup]
-    assert tables[0] == tables[1]
+    findings = OpenedRun("run", folder).columns.findings
+    assert findings["pleural_effusion\tactionable\tattribute_error:side"] == {0}
+    assert findings["pneumothorax\turgent\tomitted"] == {1}
 
 
 def test_details_that_do_not_fit_are_named_with_their_line(tmp_path: Path) -> None:

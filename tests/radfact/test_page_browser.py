@@ -13,7 +13,6 @@ from PIL import Image
 from results_folder import HOSTILE, ring, sentence, write_folder, write_image, write_manifest
 
 from radfact.io.jsonl import write_json, write_jsonl
-from radfact.pages import page as page_module
 from radfact.pages.meta_page import Section, Table
 from radfact.pages.meta_page import write_page as write_meta_page
 from radfact.pages.page import write_page
@@ -500,26 +499,6 @@ def test_printing_renders_every_study(long_page: Page) -> None:
     # Counted in the same task, as the browser prints: the page later removes cards far from the viewport.
     count = "document.querySelectorAll('#study-list article').length"
     assert long_page.evaluate(f"() => {{ window.dispatchEvent(new Event('beforeprint')); return {count}; }}") == 300
-
-
-def test_a_listed_study_leads_to_its_page(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_module, "MAX_STUDIES", 2)
-    monkeypatch.setattr(page_module, "STUDIES_PER_PART", 2)
-    page = browser.new_page()
-    page.goto(write_page(write_folder(tmp_path)).as_uri())
-    assert cards(page) == ["bad", "good", "failed"]
-    card(page, "bad").get_by_role("link", name="bad").click()
-    assert cards(page) == ["bad"]
-    assert HOSTILE in card(page, "bad").inner_text()
-    # The address of a study on the main page leads to the page with the study.
-    page.goto(f"{(tmp_path / 'report.html').as_uri()}#study=bad")
-    page.wait_for_url("**/report_pages/0001.html#study=bad")
-    assert cards(page) == ["bad"]
-    page.get_by_role("link", name="Next").click()
-    assert cards(page) == ["failed"]
-    page.get_by_role("link", name="Scores and all 3 studies").click()
-    assert page.locator(".score-table").count() == 1
-    page.close()
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -20,10 +19,11 @@ from radfact.judges.offline import OfflineJudge
 from radfact.judges.offline_splitter import OfflineSplitter, explain_split
 from radfact.judges.positions import locate_removed
 from radfact.judges.protocol import RemovedText, SplitSentence
-from radfact.pages import page as page_module
-from radfact.pages.page import write_page
-from radfact.pages.studies import iter_studies
+from radfact.pages.page import PageContent, write_page
 from radfact.results.writer import write_results
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 SENTENCES = [
     "Two views of the chest.",
@@ -107,8 +107,7 @@ def results(folder: Path, candidate: str, splitter: Splitter | None = None) -> P
 
 
 def removed_of(folder: Path) -> Any:
-    [study] = iter_studies(folder, ["logical_f1"], (), ["0"], {})
-    return study["removed"]["candidate"]
+    return PageContent(folder).show(0)["removed"]["candidate"]
 
 
 def test_results_list_and_count_what_the_splitter_removed(tmp_path: Path) -> None:
@@ -184,25 +183,14 @@ def test_overlapping_parts_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("most", [0, 10])
-def test_removed_text_is_struck_through_and_named_in_the_narrative(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("chromium is not installed")
-    monkeypatch.setattr(page_module, "MAX_STUDIES", most)
+def test_removed_text_is_struck_through_and_named_in_the_narrative(browser: Browser, tmp_path: Path) -> None:
     candidate = f"No effusion. \U0001f600 PA view. {HOSTILE}. CT is recommended."
-    path = write_page(results(tmp_path, candidate))
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.goto((path if most else tmp_path / "report_pages" / "0001.html").as_uri())
-        narrative = page.locator(".report.candidate .narrative")
-        assert narrative.locator("del").all_text_contents() == ["PA view.", "CT is recommended."]
-        shown = candidate.replace("view.", "view. [removed: technique]") + " [removed: recommendation]"
-        assert narrative.text_content() == shown
-        assert page.title() != "taken"
-        assert page.locator(".report.reference .narrative").count() == 0
-        browser.close()
+    page = browser.new_page()
+    page.goto(write_page(results(tmp_path, candidate)).as_uri())
+    narrative = page.locator(".report.candidate .narrative")
+    assert narrative.locator("del").all_text_contents() == ["PA view.", "CT is recommended."]
+    shown = candidate.replace("view.", "view. [removed: technique]") + " [removed: recommendation]"
+    assert narrative.text_content() == shown
+    assert page.title() != "taken"
+    assert page.locator(".report.reference .narrative").count() == 0
+    page.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,29 +152,6 @@ def test_own_scores_are_ordered_among_published_ones(tmp_path: Path) -> None:
     rows = add_local_rows(table, [tmp_path / name for name in ("best", "third", "none")])
     assert [row.name for row in rows][:4] == ["best", "UniRG-CXR", "MedVersa", "third"]
     assert (rows[-1].name, rows[-1].is_local, rows[0].origin) == ("none", True, "this run, 590 samples")
-
-
-def test_own_scores_are_compared_with_published_ones(run_radfact: Run, predictions: Path) -> None:
-    run_radfact("evaluate", predictions.name, "--metrics", "bleu_2,rouge_l", "--compat", "rexrank", "--out", "mine")
-    code, out, _ = run_radfact("compare", "mine", "--published", "rexrank-iu-xray", "--out", "c")
-    assert code == 0
-    assert "MAIRA-2" in out
-    assert "mine: no value for radcliq_v1.inverse" in out
-    with Path("c/published.csv").open(newline="") as file:
-        rows = {row["System"]: row for row in csv.DictReader(file)}
-    scores = json.loads(Path("mine/scores.json").read_text())["scores"]
-    assert float(rows["mine"]["BLEU"]) == scores["bleu_2.rexrank"]["point"]
-    assert rows["mine"]["GREEN"] == ""
-    page = Path("c/comparison.html").read_text("utf-8")
-    assert "accessed 2026-11-23" in page
-    run_radfact("evaluate", predictions.name, "--metrics", "bleu_2", "--compat", "rexrank", "--out", "other")
-    code, _, err = run_radfact(
-        "compare", "mine", "other", "--published", "rexrank-iu-xray", "--rounds", "9", "--out", "d"
-    )
-    assert code == 0, err
-    assert {path.name for path in Path("d").glob("*.[ch]*")} == {"comparison.csv", "comparison.html", "published.csv"}
-    code, _, err = run_radfact("compare", "mine", "--published", "rexrank-iu")
-    assert (code, "[unknown-name]" in err) == (2, True)
 
 
 def test_results_without_a_published_score_are_refused(predictions: Path, tmp_path: Path) -> None:

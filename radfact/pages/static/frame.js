@@ -14,7 +14,7 @@
   const data = Results;
   const names = Object.keys(data.directions).filter((name) =>
     data.studies.some((study) => (study.scores[name] ?? null) !== null));
-  if (!data.metrics || !names.length || data.isPart || data.sides) return;
+  if (!data.metrics || !names.length || data.sides) return;
   section.hidden = false;
 
   const valueOf = (study, name) => study.scores[name] ?? null;

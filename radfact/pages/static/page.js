@@ -1,18 +1,13 @@
 (() => {
   const { element, listStudies, linkedStudy } = Cards;
-  const { studyCard, linkCard, servedCard, fetchJson, scoreName } = Study;
+  const { studyCard, servedCard, fetchJson, scoreName } = Study;
   const BINS = 20;
   // With fewer studies, the list is more useful than a histogram.
   const FEWEST_DRAWN = 10;
 
-  // More elements would make the page of a large set slow; order and filter lead to the others.
-  const MOST_LISTED = 500;
-
   const data = Results;
   /** Whether a server has the studies. */
   const isServed = Boolean(data.api);
-  /** Whether the studies are on other pages, and this one only lists them. */
-  const isList = Boolean(data.list) && !isServed;
   /** Names of two systems whose studies are shown side by side; their scores are differences. */
   const { sides } = data;
 
@@ -116,7 +111,7 @@
       chosen?.setAttribute("aria-pressed", "true");
       choose(chosen && range);
     };
-    for (const name of data.isPart || sides ? [] : Object.keys(data.directions)) {
+    for (const name of sides ? [] : Object.keys(data.directions)) {
       const values = data.studies.map((study) => study.scores[name] ?? null).filter((value) => value !== null);
       if (values.length >= FEWEST_DRAWN) container.append(histogram(name, values, pick));
     }
@@ -198,7 +193,6 @@
     fillOrders(order);
     fillKinds(kind);
     fillInputs(inputSelect);
-    if (isList) filter.placeholder = "an id, or a reason of a failure";
     /** Whether a server has found the words of the filter in a study; null without words. */
     let matches = null;
     const draw = () => {
@@ -218,14 +212,12 @@
       only.hidden = linked === null;
       only.textContent = `Study ${visibleText(linked ?? "")} ✕`;
       const found = data.studies.filter(linked === null || isDraft ? fits : isNamed);
-      const listed = ordered(found, order.value).slice(0, isList ? MOST_LISTED : found.length);
-      const first = listed.length < found.length ? `, the first ${listed.length} are listed` : "";
-      document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies${first}`;
-      const card = isServed ? servedCard : isList ? linkCard : studyCard;
-      listStudies(list, listed, (study) => card(study, choice));
+      document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies`;
+      const card = isServed ? servedCard : studyCard;
+      listStudies(list, ordered(found, order.value), (study) => card(study, choice));
       if (data.unscored.length) {
         const drafts = isDraft ? data.unscored.filter(isNamed) : data.unscored;
-        listStudies(document.getElementById("unscored-list"), drafts, (study) => (isServed ? servedCard : studyCard)(study));
+        listStudies(document.getElementById("unscored-list"), drafts, (study) => card(study));
       }
       return isDraft ? "unscored" : "studies";
     };
@@ -245,9 +237,6 @@
     };
     /** Draw what the address names. */
     const showLinked = () => {
-      const linked = data.studies.find((study) => study.sample_id === linkedStudy().study);
-      // The page with the study shows it; this one only lists it.
-      if (linked?.part) location.replace(linked.part + location.hash);
       const section = draw();
       if (linkedStudy().study !== null) document.getElementById(section).scrollIntoView();
     };

@@ -7,11 +7,10 @@ const Results = (() => {
   if (data.list) data.studies = listedStudies(data.list);
   return data;
 
-  /** Studies of a page that only lists them, from columns. */
-  function listedStudies({ ids, scores, failures, kinds, findings, parts, size }) {
+  /** Studies of a page whose server has them, from columns. */
+  function listedStudies({ ids, scores, failures, kinds, findings }) {
     const studies = ids.map((id, place) => ({ sample_id: id, scored: true, failure: failures[place] ?? null, kinds: [], keys: [],
-      scores: Object.fromEntries(Object.entries(scores).map(([name, column]) => [name, column[place]])),
-      part: parts[Math.floor(place / size)] }));
+      scores: Object.fromEntries(Object.entries(scores).map(([name, column]) => [name, column[place]])) }));
     for (const [kind, places] of Object.entries(kinds)) for (const place of places) studies[place].kinds.push(kind);
     for (const [text, places] of Object.entries(findings)) {
       const key = text.split("\t");
@@ -311,18 +310,18 @@ const Study = (() => {
     return blocks;
   }
 
-  function cardHead(study, href) {
+  function cardHead(study) {
     // The list of two systems has differences of scores; the study has both.
     const scores = data.sides && !Object.values(study.scores).some(Array.isArray) ? {} : study.scores;
-    const link = element("a", { href, text: study.sample_id, title: "Link to this study" });
+    const link = element("a", { href: addressOf(study.sample_id), text: study.sample_id, title: "Link to this study" });
     return element("div", { class: "card-head" }, element("h3", {}, link),
       study.scored ? scoreGroups(scores) : element("span", { class: "tag unscored", text: "not scored" }));
   }
 
   /** A card with the heading and the failure of a study. */
-  function emptyCard(study, href = addressOf(study.sample_id)) {
+  function emptyCard(study) {
     const card = element("article", { class: "card", "data-sample": study.sample_id, "aria-label": `Study ${study.sample_id}` },
-      cardHead(study, href));
+      cardHead(study));
     const failures = study.failures ? Object.entries(study.failures).map(([side, failure]) => `${sideName(side)}: ${failure}`) : [study.failure];
     for (const failure of failures.filter(Boolean)) card.append(element("p", { class: "failure", text: `${failureLabel}: ${failure}` }));
     return card;
@@ -341,11 +340,6 @@ const Study = (() => {
       ...Findings.sections(study, choice), ...detailList(study));
     connect(card, viewers, evidenceIn(study), study.sample_id);
     return card;
-  }
-
-  /** The card of a study on another page: its scores, and a link. */
-  function linkCard(study) {
-    return emptyCard(study, study.part + addressOf(study.sample_id));
   }
 
   /** A study of two systems whose references differ: one card each. */
@@ -377,5 +371,5 @@ const Study = (() => {
     return content;
   }
 
-  return { studyCard, linkCard, servedCard, fetchJson, scoreName };
+  return { studyCard, servedCard, fetchJson, scoreName };
 })();
