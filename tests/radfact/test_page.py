@@ -29,6 +29,7 @@ from radfact.pages import page as page_module
 from radfact.pages.markup import words
 from radfact.pages.page import page_record, write_page
 from radfact.results.options import PageOptions
+from radfact.results.schema import VERSION
 
 
 class Page(HTMLParser):
@@ -77,8 +78,9 @@ def rewrite(path: Path, change: Callable[[list[dict[str, Any]]], Any]) -> None:
 
 def page_of_scores(folder: Path, scores: Mapping[str, Any], **metrics: str) -> Page:
     """The page of a folder with other scores, each of which may be the only one of a metric."""
-    records = {name: {"figures": [score]} for name, score in metrics.items()}
-    write_json(folder / "scores.json", {"figures": scores, "judge": "x", "counts": {}, "metrics": records})
+    records = {name: {"scores": [score]} for name, score in metrics.items()} or {"radfact": {"scores": list(scores)}}
+    scores_file = {"version": VERSION, "scores": scores, "judge": "x", "counts": {}, "metrics": records}
+    write_json(folder / "scores.json", scores_file)
     return Page(write_page(folder))
 
 
@@ -175,8 +177,10 @@ class TestStudies:
 class TestSafety:
     def test_no_text_becomes_markup(self, folder: Path) -> None:
         judge = {"name": HOSTILE, "note": HOSTILE}
-        write_json(folder / "scores.json", {"figures": {HOSTILE: figure(0.5)}, "judge": judge, "counts": {HOSTILE: 1}})
-        write_json(folder / "run.json", {HOSTILE: {HOSTILE: HOSTILE}})
+        metrics = {"radfact": {"scores": [HOSTILE]}}
+        scores = {"version": VERSION, "scores": {HOSTILE: figure(0.5)}, "metrics": metrics}
+        write_json(folder / "scores.json", {**scores, "judge": judge, "counts": {HOSTILE: 1}})
+        write_json(folder / "run.json", {"version": VERSION, HOSTILE: {HOSTILE: HOSTILE}})
         rewrite(folder / "samples.jsonl", lambda rows: rows[2].update(failure=HOSTILE))
         page = Page(write_page(folder, notes=[HOSTILE]))
         assert page.study("bad")["candidate"][0]["text"] == HOSTILE
@@ -262,7 +266,7 @@ class TestImages:
 
     def test_the_location_of_images_is_an_option_that_is_kept(self, folder: Path, manifest: Path) -> None:
         record = page_record(PageOptions(manifest=manifest, images="beside"), folder)
-        write_json(folder / "run.json", {"page": record.model_dump(mode="json")})
+        write_json(folder / "run.json", {"version": VERSION, "page": record.model_dump(mode="json")})
         for arguments, begin in (([], "report_images/"), (["--images", "inside"], "data:")):
             assert CliRunner().invoke(app, ["page", str(folder), *arguments]).exit_code == 0
             assert Page(folder / "report.html").study()["images"]["frontal"]["src"].startswith(begin)
