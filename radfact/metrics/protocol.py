@@ -121,36 +121,26 @@ class MetricResult:
 
 
 def _expand(result: MetricResult, places: Sequence[int], count: int, reason: str) -> MetricResult:
-    """Return the result of some of the pairs as the result of all.
-
-    Args:
-        result: of the pairs at `places`.
-        places: indices of the scored pairs.
-        count: number of all pairs.
-        reason: why the others are not scored.
-    """
-
-    def column(values: Sequence[float]) -> list[float]:
-        by_place = dict(zip(places, values, strict=True))
-        return [by_place.get(place, math.nan) for place in range(count)]
-
+    """Return the result of the pairs at `places` as that of all `count` pairs, the others failed for a reason."""
+    places = list(places)
     tables: dict[int, Counts] = {}
     for pooled in result.pooled.values():
+        # Scores of the same counts stay together, so that they are resampled at once.
         if id(pooled.counts) not in tables:
             table = np.full((count, *pooled.counts.shape[1:]), math.nan)
-            table[list(places)] = pooled.counts
+            table[places] = pooled.counts
             tables[id(pooled.counts)] = table
+    values = {name: np.full(count, math.nan) for name in result.values}
+    for name, column in values.items():
+        column[places] = result.values[name]
     details: list[Mapping[str, Any]] = [{} for _ in range(count if result.details else 0)]
     for place, detail in zip(places, result.details, strict=False):
         details[place] = detail
-    failures = dict.fromkeys(range(count), reason)
-    for index, place in enumerate(places):
-        failures.pop(place)
-        if index in result.failures:
-            failures[place] = result.failures[index]
+    unread = dict.fromkeys({*range(count)} - {*places}, reason)
+    failures = unread | {places[index]: failure for index, failure in result.failures.items()}
     return replace(
         result,
-        values={name: column(values) for name, values in result.values.items()},
+        values={name: column.tolist() for name, column in values.items()},
         pooled={name: PooledScore(tables[id(pooled.counts)], pooled.value) for name, pooled in result.pooled.items()},
         details=details,
         failures=dict(sorted(failures.items())),
@@ -331,117 +321,88 @@ class FunctionMetric(Metric):
         return MetricResult({name: [float(row[name]) for row in rows] for name in self.scores})
 
 
-def _readable_places(metric: Metric, pairs: Sequence[Pair]) -> list[int]:
-    """Return the places of the pairs whose texts a metric can read."""
+def _readable_pairs(metric: Metric, pairs: Sequence[Pair]) -> tuple[list[int], list[Pair]]:
+    """Return the places of the pairs whose texts a metric can read, and these pairs in the form that it reads."""
     language = metric.language
-    return [
+    places = [
         place
         for place, pair in enumerate(pairs)
         # The texts of grounded reports are joined only where it matters.
         if language is Language.ANY
         or (language.matches(narrative(pair.candidate)) and language.matches(narrative(pair.reference)))
     ]
-
-
-def _as_read(metric: Metric, pairs: Sequence[Pair], places: Sequence[int]) -> list[Pair]:
-    return [TextPair.of(pairs[place]) if metric.reads == "text" else pairs[place] for place in places]
+    return places, [TextPair.of(pairs[place]) if metric.reads == "text" else pairs[place] for place in places]
 
 
 def plan_pairs(metric: Metric, pairs: Sequence[Pair]) -> dict[str, RequestPlan]:
-    """Count the requests to models that `score_pairs` would send, by role, without sending any.
-
-    Args:
-        metric: the metric.
-        pairs: of reports.
-    """
-    return metric.plan(_as_read(metric, pairs, _readable_places(metric, pairs)))
+    """Count the requests to models that `score_pairs` would send, by role, without sending any."""
+    return metric.plan(_readable_pairs(metric, pairs)[1])
 
 
 def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
     """Score pairs by a metric, in the form that it reads, and validate its result.
 
-    Args:
-        metric: the metric.
-        pairs: of reports.
-
     Raises:
         RunError: the metric fails, its result does not match its declaration, or it can read none of the pairs.
     """
-    language, places = metric.language, _readable_places(metric, pairs)
+    places, readable = _readable_pairs(metric, pairs)
     if pairs and not places:
-        raise RunError(f"no sample could be scored: {language.skip_reason}", code=ErrorCode.NOTHING_SCORED)
-    readable = _as_read(metric, pairs, places)
+        message = f"no sample could be scored: {metric.language.skip_reason}"
+        raise RunError(message, code=ErrorCode.NOTHING_SCORED)
     result = metric.score(readable)
     count = len(readable)
 
-    def fail(message: str) -> None:
-        raise RunError(f"{metric.name}: {message}", code=ErrorCode.INVALID_PLUGIN)
+    def check(is_valid: bool, expected: str) -> None:
+        if not is_valid:
+            raise RunError(f"{metric.name}: expected {expected}", code=ErrorCode.INVALID_PLUGIN)
 
-    if not isinstance(result, MetricResult):
-        fail(f"expected a MetricResult, found {type(result).__name__}")
-    if len(result.details) not in (0, count) or not set(result.failures) <= set(range(count)):
-        fail(f"expected details of {count} pairs and failures of these alone, found {len(result.details)} details")
+    check(isinstance(result, MetricResult), f"a MetricResult, found {type(result).__name__}")
+    check(
+        len(result.details) in (0, count) and set(result.failures) <= set(range(count)),
+        f"details of {count} pairs and failures of these alone, found {len(result.details)} details",
+    )
     for name in metric.scores:
-        values, pooled = result.values.get(name), result.pooled.get(name)
-        if values is None and pooled is None:
-            fail(f"expected values of its score '{name}', found none")
-        lengths = {len(column) for column in (values, None if pooled is None else pooled.counts) if column is not None}
-        if lengths - {count}:
-            fail(f"expected {count} values of '{name}', one per pair, found {lengths.pop()}")
-    return result if count == len(pairs) else _expand(result, places, len(pairs), language.skip_reason)
+        lengths = [len(result.values[name])] if name in result.values else []
+        lengths += [len(result.pooled[name].counts)] if name in result.pooled else []
+        check(bool(lengths), f"values of its score '{name}', found none")
+        for length in lengths:
+            check(length == count, f"{count} values of '{name}', one per pair, found {length}")
+    return result if count == len(pairs) else _expand(result, places, len(pairs), metric.language.skip_reason)
 
 
 def check_metric(metric: Any, label: str) -> None:
-    """Validate the declaration of a metric.
+    """Validate the declaration of a metric, whose name in messages is `label`."""
 
-    Args:
-        metric: the metric.
-        label: name of the object in the message.
-
-    Raises:
-        InputError: the object is not a metric, or a declared attribute is not valid.
-    """
-
-    def fail(expected: str, found: object, attribute: str = "") -> None:
-        raise InputError(
-            f"{label}: expected {expected}, found {brief(found)}",
-            code=ErrorCode.INVALID_PLUGIN,
-            field=f"metrics.{attribute}" if attribute else "metrics",
-        )
+    def check(is_valid: bool, expected: str, found: object, attribute: str = "") -> None:
+        if not is_valid:
+            message = f"{label}: expected {expected}, found {brief(found)}"
+            field = f"metrics.{attribute}" if attribute else "metrics"
+            raise InputError(message, code=ErrorCode.INVALID_PLUGIN, field=field)
 
     if isinstance(metric, type):
-        fail(f"a metric, for example {metric.__name__}()", metric)
-    if not isinstance(metric, Metric):
-        fail("a subclass of radfact.Metric with name, scores and score()", metric)
-    if not isinstance(metric.name, str) or not _NAME.fullmatch(metric.name):
-        fail("letters, digits, '_', '.' and '-'", metric.name, "name")
-    if not isinstance(metric.scores, Mapping) or not metric.scores:
-        fail("a mapping of scores to directions", metric.scores, "scores")
+        check(False, f"a metric, for example {metric.__name__}()", metric)
+    check(isinstance(metric, Metric), "a subclass of radfact.Metric with name, scores and score()", metric)
+    is_name = isinstance(metric.name, str) and bool(_NAME.fullmatch(metric.name))
+    check(is_name, "letters, digits, '_', '.' and '-'", metric.name, "name")
+    is_mapping = isinstance(metric.scores, Mapping) and bool(metric.scores)
+    check(is_mapping, "a mapping of scores to directions", metric.scores, "scores")
+    allowed = f"a name of letters, digits, '_', '.' and '-', and none of {', '.join(sorted(_COLUMNS))}"
     for name in metric.scores:
-        if not isinstance(name, str) or name in _COLUMNS or not _NAME.fullmatch(name):
-            reserved = ", ".join(sorted(_COLUMNS))
-            fail(f"a name of letters, digits, '_', '.' and '-', and none of {reserved}", name, "scores")
+        is_name = isinstance(name, str) and name not in _COLUMNS and bool(_NAME.fullmatch(name))
+        check(is_name, allowed, name, "scores")
+    directions = get_args(Direction)
     for name, direction in directions_of(metric).items():
-        if direction not in get_args(Direction):
-            fail(f"{', '.join(get_args(Direction))} for '{name}'", direction, "scores")
-    if isinstance(metric.main_scores, str) or not set(metric.main_scores) <= set(metric.scores):
-        fail("a list of its scores", metric.main_scores, "main_scores")
-    if metric.reads not in ("text", "sentences"):
-        fail("text or sentences", metric.reads, "reads")
+        check(direction in directions, f"{', '.join(directions)} for '{name}'", direction, "scores")
+    are_scores = not isinstance(metric.main_scores, str) and set(metric.main_scores) <= set(metric.scores)
+    check(are_scores, "a list of its scores", metric.main_scores, "main_scores")
+    check(metric.reads in ("text", "sentences"), "text or sentences", metric.reads, "reads")
 
 
 @contextmanager
 def report_errors(label: str, kind: type[InputError] | type[RunError]) -> Iterator[None]:
-    """Convert any exception of a metric to an error of one line with its location, so that other metrics continue.
+    """Convert any exception of a metric to a `kind` of one line with its location, so that other metrics continue.
 
     The code may be a user's own; that of built-in metrics runs models with the user's files and memory.
-
-    Args:
-        label: name of the code in the message.
-        kind: class of the error.
-
-    Raises:
-        InputError, RunError: an exception was raised; the type is `kind`.
     """
     try:
         yield
@@ -451,8 +412,6 @@ def report_errors(label: str, kind: type[InputError] | type[RunError]) -> Iterat
         raise kind(f"needs the package {error.name}", code=ErrorCode.MISSING_REQUIREMENT) from error
     except Exception as error:
         last = extract_tb(error.__traceback__)[-1]
-        text = " ".join(str(error).split())
-        message = (
-            f"{label} fails with {type(error).__name__}: {text:.300} ({Path(last.filename).name}, line {last.lineno})"
-        )
+        reason = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+        message = f"{label} fails with {reason} ({Path(last.filename).name}, line {last.lineno})"
         raise kind(message, code=ErrorCode.INVALID_PLUGIN) from error

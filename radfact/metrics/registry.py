@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -92,17 +92,15 @@ class MissingRequirementError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class MetricEntry:
-    """A registered or a custom metric, before it is imported.
+    """A metric that is not imported yet; `home` is "module:object" of its class, of a factory, or of the metric itself.
 
-    Attributes:
-        name: of the metric.
-        home: "module:object" of its class, of a function that creates it, or of the metric itself.
-        package: the package that registers it; None for built-in and custom metrics.
+    All properties import it, and raise `InputError` if that fails.
     """
 
     name: str
     home: str
     package: str | None = None
+    """The package that registers it; None for built-in and custom metrics."""
 
     @property
     def is_builtin(self) -> bool:
@@ -110,87 +108,50 @@ class MetricEntry:
         return _BUILTIN.get(self.name) == self.home
 
     def load(self) -> Any:
-        """Import the object at `home`, also from the current directory for a custom metric.
-
-        Raises:
-            InputError: the object does not exist.
-        """
+        """Import the object at `home`, also from the current directory for a custom metric."""
         module, _, name = self.home.partition(":")
         if self.name == self.home:
             add_working_directory_to_path()
         try:
             return getattr(importlib.import_module(module), name)
         except Exception as error:
-            raise InputError(
-                f"metric '{self.name}' cannot be loaded from {self.home}: {error}", code=ErrorCode.INVALID_PLUGIN
-            ) from error
+            message = f"metric '{self.name}' cannot be loaded from {self.home}: {error}"
+            raise InputError(message, code=ErrorCode.INVALID_PLUGIN) from error
 
     @property
     def declared(self) -> type[Metric] | Metric | None:
-        """The object that declares the attributes of the metric; None if only a function can create it.
-
-        Raises:
-            InputError: as `load`.
-        """
+        """The object that declares the attributes of the metric; None if only a factory can create it."""
         loaded = self.load()
         is_metric = isinstance(loaded, Metric) or (isinstance(loaded, type) and issubclass(loaded, Metric))
         return loaded if is_metric else None
 
     @property
     def requirements(self) -> Requirements:
-        """Packages, weights and judge that it needs.
-
-        Raises:
-            InputError: as `load`.
-        """
+        """Packages, weights and judge that it needs."""
         return self.declared.requirements if self.declared else Requirements()
 
     @property
     def source(self) -> str:
-        """Where the metric is defined.
-
-        Raises:
-            InputError: as `load`.
-        """
+        """Where the metric is defined."""
         if self.package is not None:
             return f"package {self.package}"
         return self.declared.source if self.declared else Metric.source
 
     @property
     def scores(self) -> Mapping[str, Direction]:
-        """Its scores and their directions; empty if only the created metric knows them.
-
-        Raises:
-            InputError: as `load`.
-        """
+        """Its scores and their directions; empty if only the created metric knows them."""
         declared = self.declared
         return directions_of(declared) if declared is not None and isinstance(declared.scores, Mapping) else {}
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """Arguments that it can be created with, and their defaults.
-
-        Raises:
-            InputError: as `load`.
-        """
-        signature = self.signature
-        return (
-            {}
-            if signature is None
-            else {
-                name: parameter.default
-                for name, parameter in signature.parameters.items()
-                if parameter.default is not inspect.Parameter.empty
-            }
-        )
+        """Arguments that it can be created with, and their defaults."""
+        parameters = () if (signature := self.signature) is None else signature.parameters.values()
+        return {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """Signature of the class or function that creates the metric; None if there is none.
-
-        Raises:
-            InputError: as `load`.
-        """
+        """Signature of the class or function that creates the metric; None if there is none."""
         loaded = self.load()
         if isinstance(loaded, Metric) or not callable(loaded):
             return None
@@ -203,25 +164,14 @@ class MetricEntry:
         return None
 
     def check_arguments(self, factory: Any, arguments: Mapping[str, Any]) -> None:
-        """Check that the metric can be created with these arguments.
-
-        Args:
-            factory: the object that `load` returned.
-            arguments: further arguments.
-
-        Raises:
-            InputError: it is not callable, or does not take them.
-        """
+        """Check that the metric can be created with these arguments."""
         field = "metric_args" if arguments else "metrics"
         if not callable(factory):
-            raise InputError(
-                f"{self.home}: expected a subclass of radfact.Metric or a function that creates a metric",
-                code=ErrorCode.INVALID_PLUGIN,
-                field=field,
-            )
+            message = f"{self.home}: expected a subclass of radfact.Metric or a function that creates a metric"
+            raise InputError(message, code=ErrorCode.INVALID_PLUGIN, field=field)
         try:
-            if self.signature is not None:
-                self.signature.bind_partial(**arguments)
+            if (signature := self.signature) is not None:
+                signature.bind_partial(**arguments)
         except TypeError as error:
             raise InputError(f"{self.home}: {error}", code=ErrorCode.INVALID_OPTION, field=field) from None
 
@@ -234,49 +184,25 @@ class Weights:
     roots: Sequence[Path] = ()
 
     def find_all(self, requirements: Requirements) -> list[Path]:
-        """Return the folders of all required weights, each with all files that it should have.
-
-        Raises:
-            MissingRequirementError: naming every missing file and where it was looked for.
-        """
+        """Return the folders of all required weights; `MissingRequirementError` names every missing file."""
         folders, missing = [], []
         for name, files in requirements.weights.items():
-            try:
-                folders.append(self.find(name, files))
-            except MissingRequirementError as error:
-                missing.append(error.remedy)
+            places = [self.named[name]] if name in self.named else [root / name for root in self.roots]
+            folder = next((place for place in places if place.is_dir()), None)
+            if folder is None:
+                fetch = f"radfact weights fetch {name}, or " if name in catalog() else ""
+                missing.append(f"{fetch}--weights {name}=FOLDER with {', '.join(files).replace('|', ' or ')}")
+                continue
+            absent = [names for names in files if not any((folder / file).exists() for file in names.split("|"))]
+            missing += [f"{folder} has no {names.replace('|', ' or ')}" for names in absent[:1]]
+            folders.append(folder)
         if missing:
             raise MissingRequirementError("needs weights", "; ".join(missing))
         return folders
 
-    def find(self, name: str, files: Sequence[str]) -> Path:
-        """Return the folder of weights with all required files.
-
-        Args:
-            name: of the weights.
-            files: required files, alternatives separated by `|`.
-
-        Raises:
-            MissingRequirementError: the folder or a file is missing.
-        """
-        folders = [self.named[name]] if name in self.named else [root / name for root in self.roots]
-        folder = next((folder for folder in folders if folder.is_dir()), None)
-        if folder is None:
-            fetch = f"radfact weights fetch {name}, or " if name in catalog() else ""
-            required = ", ".join(files).replace("|", " or ")
-            raise MissingRequirementError("needs weights", f"{fetch}--weights {name}=FOLDER with {required}")
-        for alternatives in files:
-            if not any((folder / file).exists() for file in alternatives.split("|")):
-                raise MissingRequirementError("needs weights", f"{folder} has no {alternatives.replace('|', ' or ')}")
-        return folder
-
 
 def check_packages(requirements: Requirements) -> None:
-    """Check that all required packages are installed.
-
-    Raises:
-        MissingRequirementError: a package is not installed.
-    """
+    """Check that all required packages are installed."""
     for package in requirements.packages:
         if importlib.util.find_spec(package) is None:
             raise MissingRequirementError(f"needs the package {package}", 'pip install "maira-radfact[metrics,model]"')
@@ -312,22 +238,16 @@ class MetricSelection:
 
     @classmethod
     def of(cls, metric: Metric) -> MetricSelection:
-        """Select a metric object.
-
-        Raises:
-            InputError: the object is not a metric.
-        """
+        """Select a metric object."""
         check_metric(metric, type(metric).__name__)
         home = f"{type(metric).__module__}:{type(metric).__qualname__}"
         return cls(MetricEntry(metric.name, home), metric=metric)
 
     def select(self, metric: Metric) -> dict[str, Direction]:
         """Return the selected scores of a metric and their directions, in its order."""
-        suffix = f".{metric.variant}"
+        directions, suffix = directions_of(metric), f".{metric.variant}"
         return {
-            name: direction
-            for name, direction in directions_of(metric).items()
-            if self.is_whole or name.removesuffix(suffix) in self.scores
+            name: directions[name] for name in directions if self.is_whole or name.removesuffix(suffix) in self.scores
         }
 
     def main_scores(self, metric: Metric) -> list[str]:
@@ -337,86 +257,56 @@ class MetricSelection:
 
 
 def select_variant(factory: Any, names: Sequence[str]) -> Any:
-    """Return the variant of a metric that is among the names of variants; without one, the metric.
-
-    Args:
-        factory: the object that `MetricEntry.load` returned.
-        names: of variants, of this metric or of others.
-
-    Raises:
-        InputError: several names are variants of the metric.
-    """
+    """Return the variant of a loaded metric that is among some names of variants; without one, the metric."""
     variants = getattr(factory, "variants", {})
     chosen = [name for name in dict.fromkeys(names) if name in variants]
     if len(chosen) > 1:
-        raise InputError(
-            f"expected one variant of {factory.name}, found {', '.join(chosen)}; score them in separate runs",
-            code=ErrorCode.CONFLICTING_OPTIONS,
-            field="compat",
-        )
+        message = f"expected one variant of {factory.name}, found {', '.join(chosen)}; score them in separate runs"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="compat")
     return variants[chosen[0]] if chosen else factory
 
 
 def check_variants(names: Sequence[str], selections: Sequence[MetricSelection]) -> None:
-    """Check that each name is a variant of a selected metric, and that no metric has several of them.
-
-    Args:
-        names: of variants.
-        selections: the selected metrics.
-
-    Raises:
-        InputError: a name is unknown, no selected metric has the variant, or a metric has several of the variants.
-    """
-    selected = _metrics_by_variant([item.entry for item in selections if item.metric is None])
-    known = {**_metrics_by_variant(list(entries().values())), **selected}
+    """Check that each name is a variant of a selected metric, and that no metric has several of them."""
+    if not names:
+        return
+    selected = _metrics_by_variant(item.entry for item in selections if item.metric is None)
     for name in names:
+        if name in selected:
+            continue
+        known = _metrics_by_variant(entries().values()) | selected
         if name not in known:
             hint = suggest_name(name, known, f"variants are {', '.join(known)}")
             raise InputError(f"unknown variant '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME, field="compat")
-        if name not in selected:
-            raise InputError(
-                f"expected a variant of a selected metric, found '{name}' of {', '.join(known[name])}; use "
-                f"'radfact evaluate --metrics {known[name][0]}'",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field="compat",
-            )
-    with_variants = {metric for metrics in selected.values() for metric in metrics}
-    for item in selections:
-        if item.entry.name in with_variants:
-            select_variant(item.entry.declared, names)
+        metrics = [entry.name for entry in known[name]]
+        message = f"expected a variant of a selected metric, found '{name}' of {', '.join(metrics)}"
+        hint = f"use 'radfact evaluate --metrics {metrics[0]}'"
+        raise InputError(f"{message}; {hint}", code=ErrorCode.CONFLICTING_OPTIONS, field="compat")
+    for entry in dict.fromkeys(entry for group in selected.values() for entry in group):
+        select_variant(entry.declared, names)
 
 
-def _metrics_by_variant(metrics: Sequence[MetricEntry]) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = {}
+def _metrics_by_variant(metrics: Iterable[MetricEntry]) -> dict[str, list[MetricEntry]]:
+    by_variant: dict[str, list[MetricEntry]] = {}
     for entry in metrics:
         # A metric that cannot be loaded is reported when it is created.
         with suppress(InputError):
             for variant in entry.declared.variants if entry.declared is not None else ():
-                names.setdefault(variant, []).append(entry.name)
-    return names
+                by_variant.setdefault(variant, []).append(entry)
+    return by_variant
 
 
 def expand_presets(
     metrics: str | Sequence[str | Metric], compat: str | Sequence[str] = ()
 ) -> tuple[list[str | Metric], tuple[str, ...]]:
-    """Replace the names of presets by their scores, and add their variants.
-
-    Args:
-        metrics: names or metrics, as for `select_metrics`, and names of `PRESETS`.
-        compat: names of variants.
-
-    Returns:
-        Names or metrics without presets, and the names of all variants.
-    """
-    items = [metrics] if isinstance(metrics, str) else metrics
-    presets = [PRESETS[item] for item in items if isinstance(item, str) and item in PRESETS]
-    names = [
-        name
-        for item in items
-        for name in (PRESETS[item].scores if isinstance(item, str) and item in PRESETS else (item,))
-    ]
-    variants = [compat] if isinstance(compat, str) else compat
-    return names, tuple(dict.fromkeys([*variants, *(name for preset in presets for name in preset.compat)]))
+    """Replace the names of presets among the names of metrics by their scores, and add their variants to `compat`."""
+    names: list[str | Metric] = []
+    variants = dict.fromkeys([compat] if isinstance(compat, str) else compat)
+    for item in [metrics] if isinstance(metrics, str) else metrics:
+        preset = PRESETS.get(item) if isinstance(item, str) else None
+        names += preset.scores if preset else [item]
+        variants |= dict.fromkeys(preset.compat if preset else ())
+    return names, tuple(variants)
 
 
 def select_metrics(metrics: str | Sequence[str | Metric]) -> list[MetricSelection]:
@@ -431,9 +321,8 @@ def select_metrics(metrics: str | Sequence[str | Metric]) -> list[MetricSelectio
     """
     items = [metrics] if isinstance(metrics, str) else metrics
     if not items:
-        raise InputError(
-            "expected at least one metric; see 'radfact metrics'", code=ErrorCode.MISSING_OPTION, field="metrics"
-        )
+        message = "expected at least one metric; see 'radfact metrics'"
+        raise InputError(message, code=ErrorCode.MISSING_OPTION, field="metrics")
     selected: dict[str, MetricSelection] = {}
     for name in items:
         if not isinstance(name, str):
@@ -463,8 +352,5 @@ def _entry_of_score(name: str) -> MetricEntry:
     if name in known:
         return known[name]
     hint = suggest_name(name, [*entries(), *known], "see 'radfact metrics'")
-    raise InputError(
-        f"expected the name of a metric or of a score, found '{name}'; {hint}",
-        code=ErrorCode.UNKNOWN_NAME,
-        field="metrics",
-    )
+    message = f"expected the name of a metric or of a score, found '{name}'; {hint}"
+    raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="metrics")

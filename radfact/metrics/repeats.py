@@ -19,14 +19,6 @@ def score_repeatedly(metric: Metric, pairs: Sequence[Pair], repeat: int) -> Metr
     """Score pairs several times, and average each sample over the repeats that scored it.
 
     A metric that does not query a model is computed once.
-
-    Args:
-        metric: the metric.
-        pairs: pairs of reports.
-        repeat: number of repeats.
-
-    Raises:
-        RunError: as in `score_pairs`.
     """
     results = [score_pairs(metric, pairs)]
     if repeat == 1 or not queries_model(results[0]):

@@ -26,8 +26,6 @@ from radfact.metrics.registry import (
     select_variant,
 )
 from radfact.options import rename_fields
-from radfact.statistics.bootstrap import Summary
-from radfact.statistics.clusters import Clusters
 
 if TYPE_CHECKING:
     from radfact.judges import Splitter
@@ -74,44 +72,44 @@ class MetricResources:
         Raises:
             InputError: an unknown option, weights of a name that no metric knows, or options of a model with a client.
         """
-        names = {"judge": judge, "splitter": splitter}
         if isinstance(judge, JudgeOptions):
             self._judge_options = judge
         else:
-            named: dict[str, Any] = {name: value for name, value in names.items() if isinstance(value, str)}
-            self._judge_options = JudgeOptions(**named, **judge_options)
+            named = {"judge": judge, "splitter": splitter}
+            judge_options |= {name: value for name, value in named.items() if isinstance(value, str)}
+            self._judge_options = JudgeOptions(**judge_options)
         self._judge = None if isinstance(judge, str | JudgeOptions) else judge
         self._splitter = None if isinstance(splitter, str) else splitter
         self._cache = cache
         judge_name = None if self._judge is not None else self._judge_options.judge
-        self.model = judge_name if model is None else model
+        self._model = judge_name if model is None else model
         # The address of a model that is named in addition is not that of a judge without one.
+        self._own_options = self._judge_options
         if model is not None and judge_name is not None and not _is_model(judge_name):
-            self._own_options = self._judge_options.model_copy(
-                update={"base_url": None, "concurrency": None, "max_invalid": None}
-            )
-        else:
-            self._own_options = self._judge_options
+            no_model = {"base_url": None, "concurrency": None, "max_invalid": None}
+            self._own_options = self._judge_options.model_copy(update=no_model)
         self.radfact = dict(radfact or {})
         self.repeat = RepeatOptions(repeat=repeat).repeat
         self.metric_args = {name: dict(arguments) for name, arguments in (metric_args or {}).items()}
         self.compat = (compat,) if isinstance(compat, str) else tuple(compat)
         self.weights = _weights(weights)
         self.needs_splitter = True
+        self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
         self._clients: list[ChatClient] = []
         self._metrics: dict[tuple[str, str], Metric] = {}
-        self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
-        if self.model is not None and not isinstance(self.model, str) and judge_name is None:
-            self._check_no_model_options()
+        if self._model is not None and not isinstance(self._model, str) and judge_name is None:
+            for name in ("judge_args", "base_url", "concurrency", "max_invalid"):
+                if getattr(self._judge_options, name) not in (None, {}):
+                    message = "a client has its own; give the model's name instead of the client"
+                    raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field=name)
 
     def metric(self, entry: MetricEntry) -> Metric:
-        """Return the metric of an entry or its variant in `compat`, the same object on every call.
-
-        Raises:
-            MissingRequirementError: a requirement is missing.
-            InputError: a requirement is not valid, the arguments do not fit, or the entry is not a metric.
-        """
+        """Return the metric of an entry or its variant in `compat`, the same object on every call."""
         return self._create(entry, self.compat)
+
+    def shared(self, name: str) -> Metric:
+        """Return a built-in metric by name, for metrics that combine it; never a variant."""
+        return self._create(entries()[name], ())
 
     def _create(self, entry: MetricEntry, compat: Sequence[str]) -> Metric:
         factory, arguments = select_variant(entry.load(), compat), self.metric_args.get(entry.name, {})
@@ -133,13 +131,10 @@ class MetricResources:
                 metric = factory.create(self, **arguments) if is_class else factory(**arguments)
         check_metric(metric, entry.home)
         if requirements.weights and requirements.judge is None:
-            metric = SharedMetric(metric)
+            # Other metrics may combine this one.
+            metric.score = _remember_last(metric.score)
         self._metrics[key] = metric
         return self._metrics[key]
-
-    def shared(self, name: str) -> Metric:
-        """Return a built-in metric by name, for metrics that combine it; never a variant."""
-        return self._create(entries()[name], ())
 
     def identity(self, selection: MetricSelection, metric: Metric) -> dict[str, Any] | None:
         """Return everything that determines the result of a metric for given pairs; None if that is not known.
@@ -147,10 +142,6 @@ class MetricResources:
         It is known for built-in metrics, and for any that implements `describe`. A metric that queries a model and does
         not describe itself is computed again, with the cached responses of its model; so is RadFact with a custom
         judge, whose code may have changed.
-
-        Args:
-            selection: of the metric.
-            metric: the metric.
         """
         entry, settings = selection.entry, metric.describe()
         is_known = settings is not None or (entry.is_builtin and metric.requirements.judge != "model")
@@ -196,14 +187,13 @@ class MetricResources:
         """
         from radfact.llm import ChatClient, load_chat_client, parse_model_args
 
-        model = self.model
+        model = self._model
         if isinstance(model, ChatClient):
             _warn_of_parameters(name, parameters, model.identity.get("parameters"))
             return model
-        if model is None:
-            raise MissingRequirementError("needs a language model", "--judge PROVIDER:MODEL")
-        if not _is_model(model):
-            raise MissingRequirementError("needs a language model", f"--judge PROVIDER:MODEL instead of {model}")
+        if model is None or not _is_model(model):
+            instead = "" if model is None else f" instead of {model}"
+            raise MissingRequirementError("needs a language model", f"--judge PROVIDER:MODEL{instead}")
         options = self._judge_options
         parameters = {**parameters, **parse_model_args(options.judge_args)}
         client = load_chat_client(
@@ -241,52 +231,23 @@ class MetricResources:
         self.usage_by_role["judging"] = judge.usage
         return judge, splitter
 
-    def _check_no_model_options(self) -> None:
-        """Refuse options of a model that would have no effect on a client."""
-        for name in ("judge_args", "base_url", "concurrency", "max_invalid"):
-            if getattr(self._judge_options, name) not in (None, {}):
-                raise InputError(
-                    "a client has its own; give the model's name instead of the client",
-                    code=ErrorCode.CONFLICTING_OPTIONS,
-                    field=name,
-                )
-
     def close(self) -> None:
         """Close the connections of all clients and their response caches."""
         for client in self._clients:
             client.close()
 
 
-class SharedMetric(Metric):
-    """A metric that other metrics use too: the same pairs are not computed twice in a row."""
+def _remember_last(score: Callable[[Sequence[Any]], MetricResult]) -> Callable[[Sequence[Any]], MetricResult]:
+    """Return a function that does not score the same pairs twice in a row."""
+    last: tuple[list[Any], MetricResult] | None = None
 
-    def __init__(self, metric: Metric) -> None:
-        for attribute in Metric.__annotations__:
-            setattr(self, attribute, getattr(metric, attribute))
-        self._metric = metric
-        self._last: tuple[list[Any], MetricResult] | None = None
+    def remembered(pairs: Sequence[Any]) -> MetricResult:
+        nonlocal last
+        if last is None or last[0] != list(pairs):
+            last = list(pairs), score(pairs)
+        return last[1]
 
-    def score(self, pairs: Sequence[Any]) -> MetricResult:
-        """Return the result of the metric, computed or remembered."""
-        if self._last is None or self._last[0] != list(pairs):
-            self._last = list(pairs), self._metric.score(pairs)
-        return self._last[1]
-
-    def aggregate(
-        self,
-        result: MetricResult,
-        names: Sequence[str],
-        *,
-        replicates: int,
-        seed: int,
-        clusters: Clusters | None = None,
-    ) -> dict[str, Summary]:
-        """Aggregate as the wrapped metric does. See `Metric`."""
-        return self._metric.aggregate(result, names, replicates=replicates, seed=seed, clusters=clusters)
-
-    def describe(self) -> dict[str, Any] | None:
-        """Describe the metric."""
-        return self._metric.describe()
+    return remembered
 
 
 def _is_model(name: str) -> bool:
@@ -299,11 +260,8 @@ def _weights(folders: Mapping[str, Path] | Sequence[Path]) -> Weights:
     known = sorted({name for entry in entries().values() for name in entry.requirements.weights})
     for name in folders:
         if name not in known:
-            raise InputError(
-                f"no metric has weights of that name; expected {', '.join(known)}",
-                code=ErrorCode.UNKNOWN_NAME,
-                field=f"weights.{name}",
-            )
+            message = f"no metric has weights of that name; expected {', '.join(known)}"
+            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field=f"weights.{name}")
     return Weights({name: Path(folder) for name, folder in folders.items()}, roots=(weights_folder(),))
 
 

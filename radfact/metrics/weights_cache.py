@@ -20,6 +20,7 @@ from radfact.errors import ErrorCode, InputError, RunError, suggest_name
 from radfact.io.download import OnProgress, download, file_sha256
 from radfact.io.jsonl import read_json, write_json
 from radfact.io.outputs import Output, lock_output, replace_folder
+from radfact.metrics.protocol import Requirements
 from radfact.metrics.registry import MissingRequirementError, Weights, entries
 from radfact.metrics.weights import WeightsEntry, WeightsFile, catalog
 
@@ -181,7 +182,7 @@ def _install(entry: WeightsEntry, downloads: Path, folder: Path, digests: Mappin
     for metric in metrics_with(entry.name):
         required = entries()[metric].requirements.weights[entry.name]
         try:
-            Weights({entry.name: folder}).find(entry.name, required)
+            Weights({entry.name: folder}).find_all(Requirements(weights={entry.name: required}))
         except MissingRequirementError as error:
             raise RunError(f"{entry.name}: the source has other files than expected: {error.remedy}") from None
 

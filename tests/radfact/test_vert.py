@@ -15,7 +15,7 @@ from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.llm.vert import PromptName, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
-from radfact.metrics.llm.vert_shots import FewShot, Shot, Style, default_illustrations, draw_shots, load_shots
+from radfact.metrics.llm.vert_shots import Shot, Style, draw_shots, few_shot_section, illustrations, load_shots
 from radfact.records import TextPair
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "003_abf792c1c1f4ab9d.txt"
@@ -75,31 +75,27 @@ def test_a_response_without_a_score_is_repaired_and_then_nan() -> None:
     assert result.usage["calls"] == 3
 
 
-def test_examples_follow_the_filled_prompt() -> None:
-    model = MockChatModel(RESPONSE.text())
-    few_shot = FewShot("random", [SHOT.model_copy(update={"reference": "A {candidate} text."})])
-    Vert(ChatClient(model, {}), few_shot=few_shot).score([PAIR])
+def test_examples_follow_the_filled_prompt(tmp_path: Path) -> None:
+    model, path = MockChatModel(RESPONSE.text()), tmp_path / "shots.json"
+    shot = SHOT.model_copy(update={"reference": "A {candidate} text.", "score": 0.4})
+    write_json(path, [shot.model_dump()])
+    Vert(ChatClient(model, {}), shots=path).score([PAIR])
     base = fill_prompt(vert_prompt(), reference=PAIR.reference, candidate=PAIR.candidate)
-    assert model.calls == [(("user", f"{base}\n{few_shot.section()}"),)]
-    assert "A {candidate} text." in few_shot.section()
-
-
-def test_random_shots_show_reports_and_scores() -> None:
-    assert FewShot("random", [SHOT.model_copy(update={"score": 0.4})]).section() == (
-        "5. Examples:\n\n--- Example 1 ---\nReference Report:\nThe heart is large.\n\n"
+    assert few_shot_section("random", [shot]) == (
+        "5. Examples:\n\n--- Example 1 ---\nReference Report:\nA {candidate} text.\n\n"
         "Candidate Report:\nThe heart is normal.\n\n[Overall Accuracy Score]:\n0.40\n"
     )
+    assert model.calls == [(("user", f"{base}\n{few_shot_section('random', [shot])}"),)]
 
 
 @pytest.mark.parametrize(("errors", "score"), [(0, "1.00"), (1, "0.85"), (6, "0.10"), (7, "0.00")])
 def test_a_score_follows_from_expert_counts(errors: int, score: str) -> None:
-    shown = FewShot("random", [SHOT.model_copy(update={"significant": {"a": errors}})]).section()
-    assert shown.endswith(f"\n{score}\n")
+    assert few_shot_section("random", [SHOT.model_copy(update={"significant": {"a": errors}})]).endswith(f"\n{score}\n")
 
 
 @pytest.mark.parametrize("style", ["rad-err", "rate-err"])
 def test_error_type_examples_name_their_category(style: Style) -> None:
-    section = FewShot(style, [SHOT.model_copy(update={"explanation": "The heart is missed."})]).section()
+    section = few_shot_section(style, [SHOT.model_copy(update={"explanation": "The heart is missed."})])
     assert section.startswith(
         "5. Examples:\n\n--- Example 1 (illustrating error category (b)) ---\nReference Report:\n"
     )
@@ -111,7 +107,7 @@ def test_error_type_examples_name_their_category(style: Style) -> None:
 @pytest.mark.parametrize("style", ["rad-err-10", "rate-err-10"])
 def test_full_assessments_come_after_illustrations(style: Style) -> None:
     shots = [SHOT.model_copy(update={"explanation": "Missed.", "matched": "1. Lungs"})] * 10
-    section = FewShot(style, shots).section()
+    section = few_shot_section(style, shots)
     head, _, tail = section.partition("6. Full Assessment Examples:\n\n")
     assert head.startswith("5. Error Type Illustrations:\n\n--- Error type (a): False report of a finding")
     assert re.findall(r"--- Error type \((.)\)", head) == list("abcdef")
@@ -121,7 +117,7 @@ def test_full_assessments_come_after_illustrations(style: Style) -> None:
 
 
 def test_printed_illustrations_are_marked() -> None:
-    categories = {example.category for example in default_illustrations() if example.source != "ours"}
+    categories = {example.category for example in illustrations() if example.source != "ours"}
     assert categories == {"a", "f"}
 
 
@@ -132,12 +128,6 @@ def test_the_seed_determines_the_drawn_examples() -> None:
     with pytest.raises(InputError) as error:
         draw_shots(pool, 51)
     assert error.value.code is ErrorCode.INVALID_OPTION
-
-
-def test_examples_are_read_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "shots.json"
-    write_json(path, [SHOT.model_dump()])
-    assert load_shots(path) == [SHOT]
 
 
 @pytest.mark.parametrize(
@@ -160,5 +150,5 @@ def test_invalid_examples_are_refused(rows: Any, field: str | None, tmp_path: Pa
 
 def test_an_error_type_example_needs_its_category() -> None:
     with pytest.raises(InputError) as error:
-        FewShot("rad-err", [SHOT.model_copy(update={"category": None})])
+        few_shot_section("rad-err", [SHOT.model_copy(update={"category": None})])
     assert (error.value.code, error.value.field) == (ErrorCode.MISSING_FIELD, "shots[0].category")

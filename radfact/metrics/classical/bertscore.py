@@ -37,16 +37,7 @@ class BertScore(Metric):
     source = "component of RadCliQ"
 
     def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
-        """Load the model.
-
-        Args:
-            folder: distilroberta-base as transformers writes it: `config.json`, tokenizer, weights.
-            batch_size: texts in one forward pass.
-
-        Raises:
-            InputError: the folder holds another model.
-            ModuleNotFoundError: bert-score is not installed.
-        """
+        """Load the model."""
         from bert_score import BERTScorer
         from transformers import AutoTokenizer
 

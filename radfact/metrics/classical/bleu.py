@@ -12,19 +12,13 @@ from radfact.languages import Language
 from radfact.metrics.classical import ptb
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.records import TextPair
+from radfact.statistics.bootstrap import CountsFunction
 
 ORDERS = 4
 
 
 def corpus_bleu(counts: Counts, order: int, *, sentence: bool = False) -> float:
-    """Compute BLEU from 0 to 100 from summed counts, with sacrebleu's default smoothing.
-
-    Args:
-        counts: (10,), words of the candidates, words of the references, matching n-grams of orders 1 to 4, all n-grams
-            of the candidates of orders 1 to 4.
-        order: longest n-gram.
-        sentence: whether to skip orders without any n-gram (effective order), as for a single report.
-    """
+    """Compute BLEU from 0 to 100 from summed counts, with sacrebleu's default smoothing."""
     from sacrebleu.metrics.bleu import BLEU
 
     candidate_length, reference_length, *ngrams = (int(count) for count in counts)
@@ -44,10 +38,6 @@ def corpus_bleu(counts: Counts, order: int, *, sentence: bool = False) -> float:
 def caption_bleu(counts: Counts, order: int) -> float:
     """Compute BLEU from 0 to 1 as in COCO caption evaluation: constants instead of smoothing avoid divisions by zero.
 
-    Args:
-        counts: as for `corpus_bleu`.
-        order: longest n-gram.
-
     Source: COCO caption evaluation (pycocoevalcap), with one reference.
     """
     small, tiny = 1e-9, 1e-15
@@ -58,12 +48,7 @@ def caption_bleu(counts: Counts, order: int) -> float:
 
 
 def bleu_2(candidate: str, reference: str) -> float:
-    """Compute BLEU-2 of a report, 0 to 1, as in RadCliQ: lower case, periods are separate tokens, smoothing method 1.
-
-    Args:
-        candidate: report.
-        reference: report.
-    """
+    """Compute BLEU-2 of a report, 0 to 1, as in RadCliQ: lower case, separate periods, smoothing method 1."""
     from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
     candidate_words, reference_words = (
@@ -75,31 +60,31 @@ def bleu_2(candidate: str, reference: str) -> float:
     return float(sentence_bleu([reference_words], candidate_words, weights=(0.5, 0.5), smoothing_function=smoothing))
 
 
+def _scores(suffix: str, scale: str, unit: str = "") -> dict[str, Score]:
+    orders = range(1, ORDERS + 1)
+    return {f"bleu_{n}{suffix}": Score("higher", f"corpus BLEU up to {n}-grams{scale}", unit) for n in orders}
+
+
+def _pooled(suffix: str, value: Callable[..., float]) -> dict[str, CountsFunction]:
+    return {f"bleu_{order}{suffix}": partial(value, order=order) for order in range(1, ORDERS + 1)}
+
+
 class Bleu(Metric):
     """BLEU-1 to BLEU-4 with tokenizer 13a in lower case: corpus BLEU, and sentence BLEU with effective order."""
 
     name = "bleu"
     display_name = "BLEU"
     measures = "common n-grams of one to four words"
-    scores: Mapping[str, Score] = {
-        f"bleu_{order}": Score("higher", f"corpus BLEU up to {order}-grams", "0 to 100")
-        for order in range(1, ORDERS + 1)
-    }
+    scores: Mapping[str, Score] = _scores("", "", "0 to 100")
     main_scores = ("bleu_2",)
     requirements = Requirements(packages=("sacrebleu",))
     cost = "nothing"
     language = Language.SPACED
     source = "MAIRA-2, appendix D.1"
-    pooled: Mapping[str, Callable[[Counts], float]] = {
-        f"bleu_{order}": partial(corpus_bleu, order=order) for order in range(1, ORDERS + 1)
-    }
+    pooled: Mapping[str, CountsFunction] = _pooled("", corpus_bleu)
 
     def __init__(self) -> None:
-        """Load the package.
-
-        Raises:
-            ModuleNotFoundError: sacrebleu is not installed.
-        """
+        """Load the package."""
         from sacrebleu.metrics.bleu import BLEU
 
         settings = {"lowercase": True, "tokenize": "13a"} if not self.variant else {"tokenize": "none", "force": True}
@@ -128,14 +113,9 @@ class RadEvalBleu(Bleu):
     variant = "radeval"
     difference = "split on spaces, case kept, no smoothing; 0 to 1"
     source = "RadEval 2.2"
-    scores: Mapping[str, Score] = {
-        f"bleu_{order}.radeval": Score("higher", f"corpus BLEU up to {order}-grams, 0 to 1")
-        for order in range(1, ORDERS + 1)
-    }
+    scores: Mapping[str, Score] = _scores(".radeval", ", 0 to 1")
     main_scores = ("bleu_4.radeval",)
-    pooled: Mapping[str, Callable[[Counts], float]] = {
-        f"bleu_{order}.radeval": partial(caption_bleu, order=order) for order in range(1, ORDERS + 1)
-    }
+    pooled: Mapping[str, CountsFunction] = _pooled(".radeval", caption_bleu)
 
     def _of_sample(self, counts: Counts, order: int) -> float:
         return caption_bleu(counts, order)
@@ -148,14 +128,9 @@ class CocoBleu(RadEvalBleu):
     difference = "Penn Treebank tokens in lower case without punctuation, no smoothing; 0 to 1"
     source = "COCO caption evaluation (pycocoevalcap 1.2)"
     requirements = Requirements(packages=("sacrebleu", "nltk"))
-    scores: Mapping[str, Score] = {
-        f"bleu_{order}.coco": Score("higher", f"corpus BLEU up to {order}-grams, 0 to 1")
-        for order in range(1, ORDERS + 1)
-    }
+    scores: Mapping[str, Score] = _scores(".coco", ", 0 to 1")
     main_scores = ("bleu_4.coco",)
-    pooled: Mapping[str, Callable[[Counts], float]] = {
-        f"bleu_{order}.coco": partial(caption_bleu, order=order) for order in range(1, ORDERS + 1)
-    }
+    pooled: Mapping[str, CountsFunction] = _pooled(".coco", caption_bleu)
 
     def _prepare(self, text: str) -> str:
         return " ".join(ptb.tokenize(text))
@@ -170,14 +145,10 @@ class RexrankBleu(Bleu):
     requirements = Requirements(packages=("nltk",))
     scores: Mapping[str, Score] = {"bleu_2.rexrank": Score("higher", "mean of the BLEU-2 of each report, 0 to 1")}
     main_scores = ("bleu_2.rexrank",)
-    pooled: Mapping[str, Callable[[Counts], float]] = {}
+    pooled: Mapping[str, CountsFunction] = {}
 
     def __init__(self) -> None:
-        """Load the package.
-
-        Raises:
-            ModuleNotFoundError: nltk is not installed.
-        """
+        """Load the package."""
         import nltk.translate.bleu_score  # noqa: F401
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:

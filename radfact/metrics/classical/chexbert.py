@@ -34,16 +34,7 @@ MAX_TOKENS = 512
 def confusion_counts(
     candidate: NDArray[np.int_], reference: NDArray[np.int_], *, positive: Sequence[str] = ("positive",)
 ) -> Counts:
-    """Count true positives, false positives, false negatives and true negatives.
-
-    Args:
-        candidate: (samples, 14), indices of `LABELS`.
-        reference: (samples, 14), indices of `LABELS`.
-        positive: labels that count as positive; by default uncertain counts as negative (MAIRA-2, appendix D.1).
-
-    Returns:
-        (samples, 4 * 14), in the order above, each for all classes.
-    """
+    """Count true positives, false positives, false negatives and true negatives."""
     indices = list(map(LABELS.index, positive))
     predicted, actual = np.isin(candidate, indices), np.isin(reference, indices)
     outcomes = [predicted & actual, predicted & ~actual, ~predicted & actual, ~predicted & ~actual]
@@ -51,24 +42,14 @@ def confusion_counts(
 
 
 def macro_f1(counts: Counts, classes: Sequence[int]) -> float:
-    """Compute the mean F1 of classes; a class without positives counts 0, as in scikit-learn.
-
-    Args:
-        counts: of all classes.
-        classes: indices of classes.
-    """
+    """Compute the mean F1 of classes; a class without positives counts 0, as in scikit-learn."""
     tp, fp, fn, _ = _select(counts, classes)
     total = 2 * tp + fp + fn
     return float(np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0).mean())
 
 
 def weighted_f1(counts: Counts, classes: Sequence[int]) -> float:
-    """Compute the mean F1 of classes, weighted by the references that have the finding; NaN without any.
-
-    Args:
-        counts: of all classes.
-        classes: indices of classes.
-    """
+    """Compute the mean F1 of classes, weighted by the references that have the finding; NaN without any."""
     tp, fp, fn, _ = _select(counts, classes)
     total, support = 2 * tp + fp + fn, tp + fn
     f1 = np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0)
@@ -76,44 +57,24 @@ def weighted_f1(counts: Counts, classes: Sequence[int]) -> float:
 
 
 def micro_f1(counts: Counts, classes: Sequence[int]) -> float:
-    """Compute the F1 of all findings of some classes; NaN without positives.
-
-    Args:
-        counts: of all classes.
-        classes: indices of classes.
-    """
+    """Compute the F1 of all findings of some classes; NaN without positives."""
     tp, fp, fn, _ = _select(counts, classes).sum(axis=1)
     return _ratio(2 * tp, 2 * tp + fp + fn)
 
 
 def class_f1(counts: Counts, index: int) -> float:
-    """Compute the F1 of one class; NaN without positives.
-
-    Args:
-        counts: of all classes.
-        index: of a class.
-    """
+    """Compute the F1 of one class; NaN without positives."""
     return micro_f1(counts, [index])
 
 
 def class_recall(counts: Counts, index: int) -> float:
-    """Compute the recall of one class; NaN if no reference has the finding.
-
-    Args:
-        counts: of all classes.
-        index: of a class.
-    """
+    """Compute the recall of one class; NaN if no reference has the finding."""
     tp, _, fn, _ = _select(counts, [index])[:, 0]
     return _ratio(tp, tp + fn)
 
 
 def class_specificity(counts: Counts, index: int) -> float:
-    """Compute the specificity of one class; NaN if all references have the finding.
-
-    Args:
-        counts: of all classes.
-        index: of a class.
-    """
+    """Compute the specificity of one class; NaN if all references have the finding."""
     _, fp, _, tn = _select(counts, [index])[:, 0]
     return _ratio(tn, tn + fp)
 
@@ -180,16 +141,7 @@ class CheXbert(Metric):
     dataset_scores = frozenset(_POOLED)
 
     def __init__(self, folder: Path) -> None:
-        """Load the labeler.
-
-        Args:
-            folder: holds `chexbert.pth`, the published checkpoint (BERT and 14 linear heads), and `vocab.txt`, the
-                vocabulary of bert-base-uncased.
-
-        Raises:
-            InputError: a file is invalid.
-            ModuleNotFoundError: torch or transformers is not installed.
-        """
+        """Load the labeler."""
         self._labeler = Labeler(folder)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
@@ -248,11 +200,7 @@ class Labeler:
     """The published CheXbert: BERT and a linear head per finding on the hidden state of the first token."""
 
     def __init__(self, folder: Path) -> None:
-        """Load `chexbert.pth` and `vocab.txt`; the checkpoint's tensors determine all sizes.
-
-        Raises:
-            InputError: a file is invalid.
-        """
+        """Load `chexbert.pth` and `vocab.txt`; the checkpoint's tensors determine all sizes."""
         import torch
         from transformers import BertModel, BertTokenizer
 
@@ -284,11 +232,7 @@ class Labeler:
             )
 
     def label(self, texts: Sequence[str]) -> tuple[NDArray[np.int_], NDArray[np.float64]]:
-        """Label texts; each is truncated to 510 tokens, as published.
-
-        Returns:
-            labels (texts, 14), indices of `LABELS`, and embeddings (texts, width).
-        """
+        """Label texts; each is truncated to 510 tokens, as published."""
         import torch
 
         clean = [" ".join(text.split()) for text in texts]

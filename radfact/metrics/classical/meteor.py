@@ -27,15 +27,7 @@ class Meteor(Metric):
     source = "MAIRA-2, appendix D.1"
 
     def __init__(self, folder: Path) -> None:
-        """Read WordNet.
-
-        Args:
-            folder: WordNet in NLTK's layout, with `lexnames`, `data.*`, `index.*` and `*.exc`.
-
-        Raises:
-            InputError: the folder does not hold WordNet.
-            ModuleNotFoundError: nltk is not installed.
-        """
+        """Read WordNet."""
         import nltk.data
         from nltk.corpus.reader.wordnet import WordNetCorpusReader
 

@@ -29,42 +29,23 @@ Annotate = Callable[[Sequence[str]], Sequence[Graph]]
 def combined_f1(candidate: Graph, reference: Graph) -> float:
     """Compute RadGraph-F1: the mean of the F1 of entities and the F1 of relations; an empty set gives 0.
 
-    Args:
-        candidate: graph of the candidate report.
-        reference: graph of the reference report.
-
     Source: code of RadCliQ; MAIRA-2, appendix D.1.
     """
     return (_f1(_entities(candidate), _entities(reference)) + _f1(_relations(candidate), _relations(reference))) / 2
 
 
 def entity_reward(candidate: Graph, reference: Graph) -> float:
-    """Compute RG_E, the reward "simple": F1 of the entities with their labels.
-
-    Args:
-        candidate: graph of the candidate report.
-        reference: graph of the reference report.
-    """
+    """Compute RG_E, the reward "simple": F1 of the entities with their labels."""
     return _f1(_entities(candidate), _entities(reference))
 
 
 def partial_reward(candidate: Graph, reference: Graph) -> float:
-    """Compute RG_ER, the reward "partial": F1 of the entities with labels and whether they have a relation.
-
-    Args:
-        candidate: graph of the candidate report.
-        reference: graph of the reference report.
-    """
+    """Compute RG_ER, the reward "partial": F1 of the entities with labels and whether they have a relation."""
     return _f1(_entities_with_link(candidate), _entities_with_link(reference))
 
 
 def complete_reward(candidate: Graph, reference: Graph) -> float:
-    """Compute the reward "complete": F1 of the entities with kind and target of their relations.
-
-    Args:
-        candidate: graph of the candidate report.
-        reference: graph of the reference report.
-    """
+    """Compute the reward "complete": F1 of the entities with kind and target of their relations."""
     return _f1(_entities_with_relations(candidate), _entities_with_relations(reference))
 
 
@@ -162,16 +143,7 @@ def _describe(graph: Graph) -> list[str]:
 
 
 def load_radgraph(folder: Path) -> Annotate:
-    """Load the model with the files of a folder alone; by itself radgraph downloads what its configuration names.
-
-    Args:
-        folder: the published model `radgraph`: `config.json`, `weights.th`, `vocabulary/`, and `encoder/` with the BERT
-            that its configuration names, as transformers writes it.
-
-    Raises:
-        InputError: the folder holds another model.
-        ModuleNotFoundError: radgraph is not installed.
-    """
+    """Load the model with the files of a folder alone; by itself radgraph downloads what its configuration names."""
     import radgraph
 
     config = read_json(folder / "config.json")

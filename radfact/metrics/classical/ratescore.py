@@ -84,13 +84,7 @@ class Matches:
 
 
 def match_entities(entities: Entities, others: Entities, *, penalty: float = PENALTY) -> Matches:
-    """Match each entity to the nearest one of the other report.
-
-    Args:
-        entities: of a report, at least one.
-        others: of the other report, at least one.
-        penalty: factor of the similarity of an affirmed and a denied finding.
-    """
+    """Match each entity to the nearest one of the other report."""
     # Rounding errors must not decide between equal texts of different types; the first one counts.
     cosines = (entities.embeddings @ others.embeddings.T).round(9)  # (entities, others)
     indices = cosines.argmax(axis=1)
@@ -107,12 +101,7 @@ def match_entities(entities: Entities, others: Entities, *, penalty: float = PEN
 
 
 def harmonic_mean(first: float, second: float) -> float:
-    """Compute the harmonic mean of the scores in both directions; 0 if their sum is 0.
-
-    Args:
-        first: score of the entities of one report.
-        second: score of the entities of the other report.
-    """
+    """Compute the harmonic mean of the scores in both directions; 0 if their sum is 0."""
     return 2 * first * second / (first + second) if first + second else 0.0
 
 
@@ -158,17 +147,7 @@ class RaTEScore(Metric):
     _without_entities: float | None = None
 
     def __init__(self, folder: Path, *, penalty: float = PENALTY) -> None:
-        """Load the models.
-
-        Args:
-            folder: `ner`, the published token classifier RaTE-NER-Deberta, and `encoder`, the published BioLORD-2023-C,
-                both as transformers writes them.
-            penalty: factor of the similarity of an affirmed and a denied finding, from 0 to 1.
-
-        Raises:
-            InputError: a folder holds another model, or the penalty is not valid.
-            ModuleNotFoundError: torch or transformers is not installed.
-        """
+        """Load the models."""
         if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not 0 <= penalty <= 1:
             raise InputError(
                 f"expected a number from 0 to 1, found {penalty!r}", code=ErrorCode.INVALID_OPTION, field="penalty"
@@ -252,11 +231,7 @@ class EntityRecognizer:
     """The published token classifier of medical entities."""
 
     def __init__(self, folder: Path) -> None:
-        """Load the model and its tokenizer.
-
-        Raises:
-            InputError: the folder holds another model.
-        """
+        """Load the model and its tokenizer."""
         from transformers import AutoModelForTokenClassification
 
         self._model, self._tokenizer, self._device = _load(AutoModelForTokenClassification, folder)
@@ -310,11 +285,7 @@ class EntityEncoder:
     """The published encoder of names of biomedical concepts: the hidden state of the first token, as in the package."""
 
     def __init__(self, folder: Path) -> None:
-        """Load the model and its tokenizer.
-
-        Raises:
-            InputError: the folder holds no encoder.
-        """
+        """Load the model and its tokenizer."""
         from transformers import AutoModel
 
         self._model, self._tokenizer, self._device = _load(AutoModel, folder)
@@ -339,15 +310,7 @@ class EntityEncoder:
 
 
 def _load(factory: Any, folder: Path) -> tuple[Any, Any, Any]:
-    """Load a model in 32 bits and its tokenizer from a folder alone, and choose the device.
-
-    Args:
-        factory: class of transformers that loads the model.
-        folder: with the model.
-
-    Raises:
-        InputError: the folder holds another model.
-    """
+    """Load a model in 32 bits and its tokenizer from a folder alone, and choose the device."""
     import torch
     from safetensors import SafetensorError
     from transformers import AutoTokenizer

@@ -1,9 +1,9 @@
-"""ROUGE-L with the package rouge-score, and as in RadEval and in COCO caption evaluation."""
+"""ROUGE-L as the package rouge-score computes it, and as in RadEval and in COCO caption evaluation."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from radfact.languages import Language
 from radfact.metrics.classical import ptb
@@ -18,32 +18,37 @@ class RougeL(Metric):
     display_name = "ROUGE-L"
     measures = "longest common subsequence of words"
     scores: Mapping[str, Score] = {"rouge_l": Score("higher", "F1 of the longest common subsequence")}
-    requirements = Requirements(packages=("rouge_score",))
     cost = "nothing"
     language = Language.ENGLISH
     source = "MAIRA-2, appendix D.1"
 
-    def __init__(self) -> None:
-        """Load the package.
-
-        Raises:
-            ModuleNotFoundError: rouge-score is not installed.
-        """
-        from rouge_score.rouge_scorer import RougeScorer
-
-        self._scorer = RougeScorer(["rougeL"], **self._settings())
-
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs from 0 to 1."""
         (name,) = self.scores
-        results = (self._scorer.score(pair.reference, pair.candidate)["rougeL"] for pair in pairs)
-        return MetricResult({name: [self._f_score(result) for result in results]})
+        words = ((self._tokenize(pair.candidate), self._tokenize(pair.reference)) for pair in pairs)
+        return MetricResult({name: [self._score(*pair) for pair in words]})
 
-    def _settings(self) -> dict[str, Any]:
-        return {"use_stemmer": False}
+    def _score(self, candidate: Sequence[str], reference: Sequence[str]) -> float:
+        common = common_subsequence(candidate, reference)
+        return self._f_score(common / len(candidate), common / len(reference)) if common else 0.0
 
-    def _f_score(self, result: Any) -> float:
-        return float(result.fmeasure)
+    def _tokenize(self, text: str) -> list[str]:
+        return re.findall(r"[a-z0-9]+", text.lower())
+
+    def _f_score(self, precision: float, recall: float) -> float:
+        return 2 * precision * recall / (precision + recall)
+
+
+def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence."""
+    lengths = [0] * (len(second) + 1)  # of the words of `first` so far and of each beginning of `second`
+    for word in first:
+        diagonal = 0
+        for index, other in enumerate(second, start=1):
+            above = lengths[index]
+            lengths[index] = diagonal + 1 if word == other else max(above, lengths[index - 1])
+            diagonal = above
+    return lengths[-1]
 
 
 class RadEvalRougeL(RougeL):
@@ -52,10 +57,14 @@ class RadEvalRougeL(RougeL):
     variant = "radeval"
     difference = "Porter stems of words with more than three letters"
     source = "RadEval 2.2"
+    requirements = Requirements(packages=("nltk",))
     scores: Mapping[str, Score] = {"rouge_l.radeval": Score("higher", "F1 of the longest common subsequence of stems")}
 
-    def _settings(self) -> dict[str, Any]:
-        return {"use_stemmer": True}
+    def _tokenize(self, text: str) -> list[str]:
+        from nltk.stem.porter import PorterStemmer
+
+        stem = PorterStemmer().stem
+        return [stem(word) if len(word) > 3 else word for word in super()._tokenize(text)]
 
 
 class CocoRougeL(RougeL):
@@ -64,16 +73,15 @@ class CocoRougeL(RougeL):
     variant = "coco"
     difference = "Penn Treebank tokens in lower case without punctuation; F score with beta 1.2"
     source = "COCO caption evaluation (pycocoevalcap 1.2)"
-    requirements = Requirements(packages=("rouge_score", "nltk"))
+    requirements = Requirements(packages=("nltk",))
     scores: Mapping[str, Score] = {"rouge_l.coco": Score("higher", "F1.2 of the longest common subsequence")}
 
-    def _settings(self) -> dict[str, Any]:
-        return {"tokenizer": ptb}
+    def _tokenize(self, text: str) -> list[str]:
+        return ptb.tokenize(text)
 
-    def _f_score(self, result: Any) -> float:
+    def _f_score(self, precision: float, recall: float) -> float:
         weight = 1.2**2
-        total = result.recall + weight * result.precision
-        return float((1 + weight) * result.precision * result.recall / total) if total else 0.0
+        return (1 + weight) * precision * recall / (recall + weight * precision)
 
 
 RougeL.variants = {metric.variant: metric for metric in (RadEvalRougeL, CocoRougeL)}

@@ -74,8 +74,9 @@ class CheXprompt(LLMMetric[ErrorCounts]):
 
     def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
         """Build the system message, and one message with instructions, examples and reports. See `LLMMetric`."""
+        content = fill_prompt(load_prompt("chexprompt"), reference=reference, candidate=candidate)
         return ChatRequest(
-            (("user", fill_prompt(load_prompt("chexprompt"), reference=reference, candidate=candidate)),),
+            (("user", content),),
             lambda text: ErrorCounts.model_validate(parse_error_lists(text)),
             prefix=PromptPrefix([("system", load_prompt("chexprompt_system"))]),
         )
@@ -126,11 +127,7 @@ class CheXpromptJson(CheXprompt):
 
 
 def parse_error_counts(text: str) -> ErrorCounts:
-    """Parse a response that does not follow the JSON schema: other JSON, or GREEN's notation.
-
-    Raises:
-        ValueError: a count is missing or invalid.
-    """
+    """Parse a response that does not follow the JSON schema: other JSON, or GREEN's notation."""
     sections = parse_sections(text)
     # In text, the next section shows that a section is complete. JSON must have all keys of the prompt.
     is_json = not all(isinstance(body, str) for body in sections.get("significant", ()))

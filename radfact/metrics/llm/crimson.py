@@ -37,13 +37,6 @@ def crimson_prompt(
 ) -> str:
     """Return the published prompt for two reports, with the doubled braces that the authors' code sends.
 
-    Args:
-        candidate: candidate report.
-        reference: reference report.
-        context: context of the patient. Age and indication are part of the prompt if known.
-        guidelines: whether to include the examples of significance, the guidelines on attribute errors, and, if there
-            is a context, the guidelines on contexts.
-
     Source: the authors' code of CRIMSON.
     """
     values = {"Age": _age(context), "Indication": context.indication}
@@ -77,9 +70,6 @@ def crimson_score(response: FindingErrors) -> float:
     - -(F - C) / (1 + F - C) otherwise.
 
     A perfect report scores 1. A report without findings scores 0 if the reference has a finding of positive weight.
-
-    Args:
-        response: findings, matches and errors of a pair.
 
     Source: the authors' code of CRIMSON, which rounds to four decimal places.
     """
@@ -136,17 +126,7 @@ class Crimson(LLMMetric[FindingErrors]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 8192}
 
     def __init__(self, client: ChatClient, *, guidelines: bool = True, context: bool = True) -> None:
-        """Initialize the metric.
-
-        Args:
-            client: client of the model.
-            guidelines: whether the prompt includes the published guidelines; False for a model that was fine-tuned
-                without them.
-            context: whether the prompt includes the age and indication of the patient.
-
-        Raises:
-            InputError: `guidelines` or `context` is neither true nor false.
-        """
+        """Initialize the metric."""
         for name, value in (("guidelines", guidelines), ("context", context)):
             if not isinstance(value, bool):
                 raise InputError(f"expected true or false, found {value!r}", code=ErrorCode.INVALID_OPTION, field=name)
@@ -157,13 +137,7 @@ class Crimson(LLMMetric[FindingErrors]):
     def request(
         self, candidate: str, reference: str, context: PatientContext = NO_CONTEXT
     ) -> ChatRequest[FindingErrors]:
-        """Build the system message, and one message with context, reports and instructions.
-
-        Args:
-            candidate: candidate report.
-            reference: reference report.
-            context: context of the patient.
-        """
+        """Build the system message, and one message with context, reports and instructions."""
         content = crimson_prompt(candidate, reference, context, guidelines=self.guidelines)
         return ChatRequest(
             (("user", content),),

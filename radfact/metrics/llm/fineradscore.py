@@ -90,16 +90,7 @@ class FineRadScore(LLMMetric[Corrections]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 4096}
 
     def __init__(self, client: ChatClient, *, examples: Examples = "turns") -> None:
-        """Take the client and the prompt.
-
-        Args:
-            client: client of the model.
-            examples: "turns" sends the published examples as turns of the conversation, "prompt" as the paper prints
-                them, in one message with the instructions, and "none" omits them (appendix A.1).
-
-        Raises:
-            InputError: `examples` is none of these.
-        """
+        """Take the client and the prompt."""
         if examples not in get_args(Examples):
             raise InputError(
                 f"expected one of {', '.join(get_args(Examples))}, found {examples!r}",
@@ -122,12 +113,7 @@ class FineRadScore(LLMMetric[Corrections]):
         return self.request_for_lines(split_lines(candidate), reference)
 
     def request_for_lines(self, lines: Sequence[str], reference: str) -> ChatRequest[Corrections]:
-        """Build the request for a candidate that is already split, such as one that radiologists have corrected.
-
-        Args:
-            lines: of the candidate.
-            reference: report.
-        """
+        """Build the request for a candidate that is already split, such as one that radiologists have corrected."""
         numbered_lines = [f"[{index}] {line}" for index, line in enumerate(lines)]
         if self.examples == "prompt":
             joined = "\n".join(numbered_lines)

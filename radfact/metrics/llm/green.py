@@ -15,12 +15,6 @@ from radfact.metrics.protocol import Score
 def green_score(matched: int, significant: float, insignificant: float = 0.0, *, weight: float = 1.0) -> float:
     """Compute weight x M / (weight x M + errors), which is 0 if nothing matches.
 
-    Args:
-        matched: number of matched findings, M.
-        significant: number of significant errors, with their weight.
-        insignificant: number of insignificant errors, with their weight.
-        weight: weight of the matched findings.
-
     Source: GREEN, equation 1, is `green_score(M, S)`; VERT, appendix B.5, defines the general form.
     """
     return weight * matched / (weight * matched + significant + insignificant) if matched else 0.0
@@ -36,12 +30,7 @@ def count_scores(prefix: str) -> dict[str, Score]:
 
 
 def compute_counts(prefix: str, assessment: Assessment) -> dict[str, float]:
-    """Return the values of `count_scores`.
-
-    Args:
-        prefix: of the names, such as "green".
-        assessment: parsed response of the model.
-    """
+    """Return the values of `count_scores`."""
     counts: dict[str, float] = {
         f"{prefix}_ec": assessment.significant.total + assessment.insignificant.total,
         f"{prefix}_matched": assessment.matched,

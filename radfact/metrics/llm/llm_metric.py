@@ -24,12 +24,7 @@ _SLOT = re.compile(r"\{(\w+)\}")
 
 @cache
 def load_prompt(name: str, package: str = "radfact.metrics.llm") -> str:
-    """Return a prompt exactly as it is sent, with unfilled slots.
-
-    Args:
-        name: of the file in `prompts/`, without ".txt".
-        package: whose `prompts/` folder is read.
-    """
+    """Return a prompt exactly as it is sent, with unfilled slots."""
     return (resources.files(package) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
@@ -53,12 +48,7 @@ class LLMMetric(Metric, Generic[ResponseT]):
 
     @abstractmethod
     def request(self, candidate: str, reference: str) -> ChatRequest[ResponseT]:
-        """Build the request for a pair.
-
-        Args:
-            candidate: report.
-            reference: report.
-        """
+        """Build the request for a pair."""
 
     @abstractmethod
     def compute_scores(self, response: ResponseT) -> Mapping[str, float]:
@@ -69,11 +59,7 @@ class LLMMetric(Metric, Generic[ResponseT]):
         """Return a response as JSON values, for a person to read."""
 
     def query(self, pairs: Sequence[TextPair]) -> list[ResponseT | Failure]:
-        """Query the model about each pair.
-
-        Raises:
-            RunError: the server refuses the key or the model, cannot be reached, or refuses every request.
-        """
+        """Query the model about each pair."""
         return self.client.complete_all(self.requests(pairs))
 
     def plan(self, pairs: Sequence[TextPair]) -> dict[str, RequestPlan]:
@@ -89,11 +75,7 @@ class LLMMetric(Metric, Generic[ResponseT]):
         return self.request(pair.candidate, pair.reference)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs; a pair without a valid response is NaN, with the reason.
-
-        Raises:
-            RunError: see `query`.
-        """
+        """Score pairs; a pair without a valid response is NaN, with the reason."""
         before = self.client.usage_counter.as_dict()
         responses = self.query(pairs)
         usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}

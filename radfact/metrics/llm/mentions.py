@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from statistics import fmean as mean
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -140,11 +141,7 @@ _ANY_ANSWER = re.compile(_YES_OR_NO, re.IGNORECASE)
 
 
 def _parse_yes_or_no(text: str) -> bool:
-    """Parse the word that a response consists of or begins with.
-
-    Raises:
-        ValueError: there is no such word, or the other one follows.
-    """
+    """Parse the word that a response consists of or begins with."""
     plain = re.sub(r"[*_`]", "", strip_reasoning(text))
     match = _ANSWER.match(plain)
     if match is None or len({word.lower() for word in _ANY_ANSWER.findall(plain)}) != 1:
@@ -159,15 +156,9 @@ class _LabeledText(Record):
 
 @dataclass(frozen=True, slots=True)
 class DetectorCheck:
-    """Accuracy of a detector of comparisons; a failed query counts as wrong.
+    """Accuracy of a detector of comparisons over `n` texts, some of which mention an earlier examination.
 
-    Attributes:
-        accuracy: over all texts.
-        sensitivity: over the texts that mention an earlier examination.
-        specificity: over the others.
-        n: number of texts.
-        failures: number of texts without a valid response.
-        wrong: texts with a wrong result.
+    A failed query counts as wrong; `wrong` are the texts with a wrong result.
     """
 
     accuracy: float
@@ -184,13 +175,10 @@ def check_comparisons(metric: ComparisonMentions) -> DetectorCheck:
         rows = TypeAdapter(list[_LabeledText]).validate_python(read_json(file))
     results = metric.detect([row.text for row in rows])
     correct = [result == row.mention for row, result in zip(rows, results, strict=True)]
-    mentions = [is_correct for row, is_correct in zip(rows, correct, strict=True) if row.mention]
-    others = [is_correct for row, is_correct in zip(rows, correct, strict=True) if not row.mention]
-    return DetectorCheck(
-        accuracy=sum(correct) / len(correct),
-        sensitivity=sum(mentions) / len(mentions),
-        specificity=sum(others) / len(others),
-        n=len(rows),
-        failures=sum(isinstance(result, Failure) for result in results),
-        wrong=[row.text for row, is_correct in zip(rows, correct, strict=True) if not is_correct],
-    )
+
+    def share(*labels: bool) -> float:
+        return mean(is_correct for row, is_correct in zip(rows, correct, strict=True) if row.mention in labels)
+
+    wrong = [row.text for row, is_correct in zip(rows, correct, strict=True) if not is_correct]
+    failures = sum(isinstance(result, Failure) for result in results)
+    return DetectorCheck(share(True, False), share(True), share(False), len(rows), failures, wrong)

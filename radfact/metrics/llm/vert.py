@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal
 
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import strip_reasoning
@@ -14,11 +14,8 @@ from radfact.metrics.llm.green import compute_counts, count_scores
 from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.accuracy_score import parse_accuracy_score
 from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment
-from radfact.metrics.llm.vert_shots import FewShot, Style, draw_shots, load_shots
+from radfact.metrics.llm.vert_shots import Style, draw_shots, few_shot_section, load_shots
 from radfact.metrics.protocol import Score
-
-if TYPE_CHECKING:
-    from radfact.metrics.resources import MetricResources
 
 PromptName = Literal["vert", "vert_formula", "vert_rubric"]
 
@@ -61,26 +58,19 @@ class Vert(LLMMetric[Assessment]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 2048}
     prompt_name: PromptName = "vert"
 
-    def __init__(self, client: ChatClient, *, few_shot: FewShot | None = None) -> None:
-        """Take the client of the model, and few-shot examples (none: zero-shot)."""
-        super().__init__(client)
-        self.few_shot = few_shot
-        self._few_shot_section = "" if few_shot is None else f"\n{few_shot.section()}"
-
-    @classmethod
-    def create(  # type: ignore[override]
-        cls,
-        resources: MetricResources,
+    def __init__(
+        self,
+        client: ChatClient,
         *,
         shots: Path | str | None = None,
         style: Style = "random",
         n: int | None = None,
         seed: int = 42,
-    ) -> Self:
-        """Create the metric with few-shot examples from a file.
+    ) -> None:
+        """Take the client and the few-shot examples.
 
         Args:
-            resources: of the run.
+            client: client of the model.
             shots: file of examples, see `load_shots`; None for zero-shot.
             style: layout of the examples in the prompt.
             n: number of examples, drawn at random; by default all, in their order.
@@ -89,11 +79,12 @@ class Vert(LLMMetric[Assessment]):
         Raises:
             InputError: the file cannot be read, or style and number do not fit it.
         """
-        client = resources.client(cls.parameters, cls.name)
-        if shots is None:
-            return cls(client)
-        examples = load_shots(shots)
-        return cls(client, few_shot=FewShot(style, examples if n is None else draw_shots(examples, n, seed=seed)))
+        super().__init__(client)
+        self._few_shot_section = ""
+        if shots is not None:
+            examples = load_shots(shots)
+            drawn = examples if n is None else draw_shots(examples, n, seed=seed)
+            self._few_shot_section = f"\n{few_shot_section(style, drawn)}"
 
     def request(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
         """Build the prompt and the examples after it as the only message. See `LLMMetric`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -23,8 +22,7 @@ D.8: illustrations of the error types, then assessments with counts. D.9: also w
 
 Count = Annotated[int, Field(ge=0)]
 
-_LOWER_TITLE = "[Overall accuracy Score]"
-_WITH_ILLUSTRATIONS: tuple[Style, ...] = ("rad-err-10", "rate-err-10")
+_BY_CATEGORY: tuple[Style, ...] = ("rad-err", "rate-err")
 
 
 class Shot(Record):
@@ -56,11 +54,7 @@ class Illustration(Record):
 
 
 def load_shots(path: Path | str) -> list[Shot]:
-    """Read examples from a JSON list of objects with the fields of `Shot`.
-
-    Raises:
-        InputError: the file or a field is invalid.
-    """
+    """Read examples from a JSON list of objects with the fields of `Shot`."""
     rows = read_json(path)
     if not isinstance(rows, list) or not rows:
         raise InputError("expected a list of at least one example", code=ErrorCode.INVALID_FORMAT, file=path)
@@ -70,105 +64,60 @@ def load_shots(path: Path | str) -> list[Shot]:
 def draw_shots(shots: Sequence[Shot], n: int, *, seed: int = 42) -> list[Shot]:
     """Draw examples at random, without replacement.
 
-    Args:
-        shots: examples to draw from.
-        n: number of examples.
-        seed: random seed.
-
-    Raises:
-        InputError: there are fewer than `n` examples.
-
     Source: VERT, section 4.1.3.
     """
     if not 0 < n <= len(shots):
-        raise InputError(
-            f"expected a number from 1 to {len(shots)}, found {n}", code=ErrorCode.INVALID_OPTION, field="n"
-        )
+        message = f"expected a number from 1 to {len(shots)}, found {n}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="n")
     return random.Random(seed).sample(list(shots), n)
 
 
-def default_illustrations() -> list[Illustration]:
-    """Return one illustration per error type: (a) and (f) as printed in VERT, appendix D.9, the other four are ours."""
+def illustrations() -> list[Illustration]:
+    """Return one illustration per error type: (a) and (f) as printed in VERT, appendix D.9, the other four are ours.
+
+    Appendix D.8 does not print its own, so both layouts have the same.
+    """
     with resources.as_file(resources.files("radfact.metrics.llm") / "prompts" / "vert_illustrations.json") as file:
         return [validate_model(Illustration, row, file=file) for row in read_json(file)]
 
 
-@dataclass(frozen=True, slots=True)
-class FewShot:
-    """Few-shot examples and their layout.
-
-    Attributes:
-        style: the layout.
-        shots: the examples; `rad-err` and `rate-err` require a `category` for each.
-        illustrations: illustrations of the error types, for layouts that have them. VERT, appendix D.8, does not print
-            its own, so both layouts have the same.
-    """
-
-    style: Style
-    shots: Sequence[Shot]
-    illustrations: Sequence[Illustration] = field(default_factory=default_illustrations)
-
-    def __post_init__(self) -> None:
-        """Check style and examples.
-
-        Raises:
-            InputError: the style is unknown, there are no examples, or an example lacks its category.
-        """
-        if self.style not in get_args(Style):
-            expected = ", ".join(get_args(Style))
-            raise InputError(
-                f"expected one of {expected}, found '{self.style}'", code=ErrorCode.INVALID_OPTION, field="style"
-            )
-        if not self.shots:
-            raise InputError("expected at least one example", code=ErrorCode.EMPTY_INPUT, field="shots")
-        for index, shot in enumerate(self.shots):
-            if self.style in ("rad-err", "rate-err") and shot.category is None:
-                raise InputError(
-                    f"missing; the style '{self.style}' requires it",
-                    code=ErrorCode.MISSING_FIELD,
-                    field=f"shots[{index}].category",
-                )
-
-    def section(self) -> str:
-        """Format the section that follows VERT's prompt."""
-        if self.style in _WITH_ILLUSTRATIONS:
-            shown = "\n".join(map(_format_illustration, self.illustrations))
-            head = f"5. Error Type Illustrations:\n\n{shown}\n6. Full Assessment Examples:\n\n"
-        else:
-            head = "5. Examples:\n\n"
-        return head + "\n".join(self._format_shot(number, shot) for number, shot in enumerate(self.shots, start=1))
-
-    def _format_shot(self, number: int, shot: Shot) -> str:
-        illustrates = (
-            f" (illustrating error category ({shot.category}))" if self.style in ("rad-err", "rate-err") else ""
+def few_shot_section(style: Style, shots: Sequence[Shot]) -> str:
+    """Format the section of examples that follows VERT's prompt."""
+    if style not in get_args(Style):
+        message = f"expected one of {', '.join(get_args(Style))}, found '{style}'"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="style")
+    for index, shot in enumerate(shots):
+        if style in _BY_CATEGORY and shot.category is None:
+            message, field = f"missing; the style '{style}' requires it", f"shots[{index}].category"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, field=field)
+    head = "5. Examples:\n\n"
+    if style in ("rad-err-10", "rate-err-10"):
+        shown = "\n".join(
+            f"--- Error type ({item.category}): {ERROR_CATEGORIES[item.category]} ---\nReference: {item.reference}\n"
+            f"Candidate: {item.candidate}\n→ {item.why}\n"
+            for item in illustrations()
         )
-        score_title = SECTION_TITLES["score"] if self.style in ("random", "rad-err-10") else _LOWER_TITLE
-        parts = [
-            f"--- Example {number}{illustrates} ---\nReference Report:\n{shot.reference}",
-            f"Candidate Report:\n{shot.candidate}",
-            *(self._format_assessment(shot) if self.style != "random" else ()),
-            f"{score_title}:\n{shot.overall:.2f}",
-        ]
-        return "\n\n".join(parts) + "\n"
+        head = f"5. Error Type Illustrations:\n\n{shown}\n6. Full Assessment Examples:\n\n"
+    return head + "\n".join(_format_shot(style, number, shot) for number, shot in enumerate(shots, start=1))
 
-    def _format_assessment(self, shot: Shot) -> list[str]:
-        explained = shot.explanation if self.style in ("rate-err", "rate-err-10") else None
-        gap = " " if self.style == "rate-err-10" else "\n"
-        parts = [] if explained is None else [f"{SECTION_TITLES['explanation']}:{gap}{explained}"]
+
+def _format_shot(style: Style, number: int, shot: Shot) -> str:
+    category = f" (illustrating error category ({shot.category}))" if style in _BY_CATEGORY else ""
+    parts = [
+        f"--- Example {number}{category} ---\nReference Report:\n{shot.reference}",
+        f"Candidate Report:\n{shot.candidate}",
+    ]
+    if style.startswith("rate-err") and shot.explanation is not None:
+        gap = " " if style == "rate-err-10" else "\n"
+        parts.append(f"{SECTION_TITLES['explanation']}:{gap}{shot.explanation}")
+    if style != "random":
         parts += [_format_counts("significant", shot.significant), _format_counts("insignificant", shot.insignificant)]
-        if self.style == "rate-err-10" and shot.matched is not None:
-            parts.append(f"{SECTION_TITLES['matched']}: {shot.matched}")
-        return parts
+    if style == "rate-err-10" and shot.matched is not None:
+        parts.append(f"{SECTION_TITLES['matched']}: {shot.matched}")
+    title = SECTION_TITLES["score"] if style in ("random", "rad-err-10") else "[Overall accuracy Score]"
+    return "\n\n".join([*parts, f"{title}:\n{shot.overall:.2f}"]) + "\n"
 
 
 def _format_counts(kind: Literal["significant", "insignificant"], counts: Mapping[Any, int]) -> str:
     lines = (f"({letter}) {name}: {counts.get(letter, 0)}." for letter, name in ERROR_CATEGORIES.items())
     return f"{SECTION_TITLES[kind]}:\n" + "\n".join(lines)
-
-
-def _format_illustration(illustration: Illustration) -> str:
-    letter = illustration.category
-    return (
-        f"--- Error type ({letter}): {ERROR_CATEGORIES[letter]} ---\nReference: {illustration.reference}\n"
-        f"Candidate: {illustration.candidate}\n→ {illustration.why}\n"
-    )

@@ -26,7 +26,16 @@ from radfact.judges.protocol import (
 from radfact.llm.plan import RequestPlan
 from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.metrics.radfact.options import ScoringOptions
-from radfact.metrics.radfact.scores import F1_PARTS, PARTS, POLICY_F1_PARTS, POLICY_SCORES, SCORES, Side, SplitPair
+from radfact.metrics.radfact.scores import (
+    F1_PARTS,
+    PARTS,
+    POLICY_F1_PARTS,
+    POLICY_SCORES,
+    SCORES,
+    PairScores,
+    Side,
+    SplitPair,
+)
 from radfact.records import Pair, Report, Sentence, narratives
 from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
 from radfact.statistics.clusters import Clusters
@@ -80,16 +89,7 @@ class RadFactMetric(Metric):
         splitter: Splitter | Callable[[str], Sequence[str]] | None = None,
         **options: Any,
     ) -> None:
-        """Set judge, splitter and options.
-
-        Args:
-            judge: decides the entailment queries; a function of (premises, hypothesis) is wrapped.
-            splitter: splits narratives into sentences; by default the judge's model does, or the offline rules.
-            options: fields of `radfact.metrics.radfact.options.ScoringOptions`.
-
-        Raises:
-            InputError: an option, the judge or the splitter is not valid.
-        """
+        """Set judge, splitter and options."""
         self.judge = as_judge(judge)
         self.splitter = None if splitter is None else as_splitter(splitter)
         self.options = ScoringOptions(**options)
@@ -109,9 +109,6 @@ class RadFactMetric(Metric):
         """Count the requests to splitter and judge.
 
         Narratives without a cached response of a splitter are split by the offline rules, to estimate the queries.
-
-        Args:
-            pairs: as for `score`.
         """
         plans: dict[str, RequestPlan] = {}
         unsplit, offline = narratives(pairs), load_splitter("offline")
@@ -125,10 +122,10 @@ class RadFactMetric(Metric):
                 splits = [*cached]
             else:
                 plans["splitting"] = RequestPlan(splitter.name, len(unsplit), characters=None)
-        unknown = [report for report, split in zip(unsplit, splits, strict=True) if split is None]
-        reports = {report: split for report, split in zip(unsplit, splits, strict=True) if split is not None}
-        reports |= dict(zip(unknown, offline.split(unknown), strict=True))
-        queries = _collect_queries([_split_pair(pair, reports) for pair in pairs])
+        reports = dict(zip(unsplit, splits, strict=True))
+        unknown = [report for report, split in reports.items() if split is None]
+        estimates = dict(zip(unknown, offline.split(unknown), strict=True))
+        queries = _collect_queries([_split_pair(pair, {**reports, **estimates}) for pair in pairs])  # type: ignore[dict-item]
         if isinstance(self.judge, PlanningJudge):
             plans["judging"] = replace(self.judge.plan(queries), is_exact=not unknown)
         elif self.judge.name != OfflineJudge.name:
@@ -143,11 +140,9 @@ class RadFactMetric(Metric):
         Raises:
             RunError: with `on_failure="stop"`, a query or a narrative has no valid response.
         """
-        unsplit = narratives(pairs)
-        if unsplit and self.splitter is None:
-            self.splitter = default_splitter(self.judge)
         roles: dict[str, Judge | Splitter] = {"judge": self.judge}
-        if unsplit and self.splitter is not None:
+        if unsplit := narratives(pairs):
+            self.splitter = self.splitter or default_splitter(self.judge)
             roles["splitter"] = self.splitter
         usage_before = {role: model.usage() for role, model in roles.items()}
 
@@ -157,20 +152,16 @@ class RadFactMetric(Metric):
         responses = query_judge(self.judge, queries) if queries else []
         self._stop_at_failures(responses, "judgments")
         verdicts = dict(zip(queries, responses, strict=True))
-        details, failures = CompressedRows(), {}
         values: dict[str, list[float]] = {name: [] for name in self.scores}
-        unread = 0
-        for place, pair in enumerate(split_pairs):
-            scored = pair.score(verdicts, self.options)
+        details, failures, unread = CompressedRows(), {}, 0
+        for place, (pair, split_pair) in enumerate(zip(pairs, split_pairs, strict=True)):
+            scored = split_pair.score(verdicts, self.options)
             for name, column in values.items():
                 column.append(scored.scores[name])
             if scored.failure is not None:
                 failures[place] = scored.failure
             unread += count_unread(row.why for row in scored.sentences)
-            sentences = [row.model_dump(mode="json") for row in scored.sentences]
-            removed = self._removed_texts(pairs[place])
-            counted = {f"{side}_sentences_removed": len(removed.get(side, ())) for side in PARTS}
-            details.append({"counts": {**scored.counts, **counted}, "sentences": sentences, "removed": removed})
+            details.append(self._details(pair, scored))
 
         counts = {
             "judgments": len(verdicts),
@@ -178,9 +169,9 @@ class RadFactMetric(Metric):
             "narratives": len(reports),
             "failed_narratives": sum(isinstance(sentences, Failure) for sentences in reports.values()),
         }
-        relations = [_tells_relation(response) for response in responses]
-        if not all(relations):
-            counts["judgments_without_relation"] = relations.count(False)
+        without_relation = sum(_has_no_relation(response) for response in responses)
+        if without_relation:
+            counts["judgments_without_relation"] = without_relation
         if self.judge.name == OfflineJudge.name:
             counts["unread_sentences"] = unread
         usages = {
@@ -188,10 +179,7 @@ class RadFactMetric(Metric):
             for role, model in roles.items()
         }
         names = dict.fromkeys(name for usage in usages.values() for name in usage)
-        f1_tables = {
-            name: np.array([values[precision], values[recall]], dtype=np.float64).T
-            for name, (precision, recall) in _F1_PARTS.items()
-        }
+        f1_tables = {name: np.array([values[p], values[r]], dtype=np.float64).T for name, (p, r) in _F1_PARTS.items()}
         return MetricResult(
             values,
             pooled={name: PooledScore(f1_counts(table), f1_from_counts) for name, table in f1_tables.items()},
@@ -211,15 +199,7 @@ class RadFactMetric(Metric):
         seed: int,
         clusters: Clusters | None = None,
     ) -> dict[str, Summary]:
-        """Compute dataset-level scores; the bootstrap draws from samples with two reports to judge.
-
-        Args:
-            result: of `score`.
-            names: scores to aggregate.
-            replicates: of the bootstrap.
-            seed: of the bootstrap.
-            clusters: of the samples, which the bootstrap draws as a whole; None draws samples.
-        """
+        """Compute dataset-level scores; the bootstrap draws from samples with two reports to judge."""
         judged = [
             place
             for place in range(len(result.details))
@@ -244,29 +224,28 @@ class RadFactMetric(Metric):
         else:
             reports = splitter.split(unsplit)
         if len(reports) != len(unsplit):
-            raise RunError(
-                f"splitter '{splitter.name}' gave {len(reports)} answers to {len(unsplit)} narratives",
-                code=ErrorCode.INVALID_PLUGIN,
-            )
+            message = f"splitter '{splitter.name}' gave {len(reports)} answers to {len(unsplit)} narratives"
+            raise RunError(message, code=ErrorCode.INVALID_PLUGIN)
         self._stop_at_failures(reports, "narratives")
         return dict(zip(unsplit, reports, strict=True))
 
-    def _removed_texts(self, pair: Pair) -> dict[str, list[dict[str, Any]]]:
-        """Return what the splitter removed from the narratives of a pair, by side."""
-        reports = {"candidate": pair.candidate, "reference": pair.reference}
+    def _details(self, pair: Pair, scored: PairScores) -> dict[str, Any]:
+        """Return the counts and rows of a pair, and what the splitter removed from its narratives."""
+        sides = {"candidate": pair.candidate, "reference": pair.reference}
+        removed = {side: self._removed.get(text, []) for side, text in sides.items() if isinstance(text, str)}
+        counts = {f"{side}_sentences_removed": len(removed.get(side, ())) for side in sides}
         return {
-            side: self._removed[report]
-            for side, report in reports.items()
-            if isinstance(report, str) and self._removed.get(report)
+            "counts": {**scored.counts, **counts},
+            "sentences": [row.model_dump(mode="json") for row in scored.sentences],
+            "removed": {side: texts for side, texts in removed.items() if texts},
         }
 
     def _stop_at_failures(self, responses: Sequence[object], noun: str) -> None:
         failures = [response for response in responses if isinstance(response, Failure)]
         if failures and self.options.on_failure == "stop":
-            raise RunError(
-                f"{len(failures)} of {len(responses)} {noun} have no valid answer (first: {failures[0].reason})",
-                code=ErrorCode.JUDGE_FAILED,
-            )
+            first = failures[0].reason
+            message = f"{len(failures)} of {len(responses)} {noun} have no valid answer (first: {first})"
+            raise RunError(message, code=ErrorCode.JUDGE_FAILED)
 
 
 class ExactRadFact(RadFactMetric):
@@ -285,8 +264,8 @@ class ExactRadFact(RadFactMetric):
 RadFactMetric.variants = {ExactRadFact.variant: ExactRadFact}
 
 
-def _tells_relation(response: Verdict | Failure) -> bool:
-    return isinstance(response, Failure) or response.status == "entailment" or response.relation is not None
+def _has_no_relation(response: Verdict | Failure) -> bool:
+    return not isinstance(response, Failure) and response.status != "entailment" and response.relation is None
 
 
 def _collect_queries(pairs: Sequence[SplitPair]) -> list[EntailmentQuery]:
@@ -314,4 +293,4 @@ def _split_pair(pair: Pair, reports: SplitReports) -> SplitPair:
             sentences[side] = [Sentence(text=text) for text in split if text.strip()]
         else:
             sentences[side] = [Sentence(text=sentence.text) for sentence in report] if has_narrative else report
-    return SplitPair(pair.sample_id, sentences["candidate"], sentences["reference"], failure)
+    return SplitPair(pair.sample_id, sentences, failure)

@@ -29,12 +29,6 @@ def spatially_entailed(
     `paper` mode tests `share > threshold`, as the published code; `exact` mode tests `share >= threshold`, as the text
     of the paper. An undefined share and evidence without any region are not entailed.
 
-    Args:
-        sentence: a sentence that has a region.
-        evidence: all its evidence sentences, with or without regions.
-        compat: the geometry, see `covered_share`.
-        threshold: the share in [0, 1].
-
     Source: MAIRA-2, section "RadFact".
     """
     if not any(premise.has_region for premise in evidence):
@@ -51,17 +45,6 @@ def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: C
     Boxes are compared as pixels of a 224 x 224 grid in `paper` mode (corner = int(coordinate * 224), half-open ranges)
     and as rectangles in `exact` mode. With a mask on either side, `paper` brings masks to 224 x 224 by nearest
     neighbor; `exact` compares on the grid of the masks (the finest, if they differ), with boxes drawn onto it.
-
-    Args:
-        sentence: with the region.
-        evidence: sentences with the other regions.
-        compat: "paper" or "exact".
-
-    Returns:
-        NaN where the sentence's own region covers nothing.
-
-    Raises:
-        InputError: a mask is no valid run-length encoding of its size.
     """
     masks = [mask for item in (sentence, *evidence) for mask in item.masks or ()]
     if not masks:

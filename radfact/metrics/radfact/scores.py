@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import ConfigDict, NonNegativeInt
 
 from radfact.errors import Failure
-from radfact.judges.protocol import EntailmentQuery, Relation, Verdict
+from radfact.judges.protocol import EntailmentQuery, Verdict
 from radfact.metrics.radfact.options import Compat, ScoringOptions
 from radfact.metrics.radfact.regions import spatially_entailed
 from radfact.reader.polarity import read_polarity
@@ -18,10 +18,10 @@ from radfact.records import Box, Mask, Record, Sentence, normalize_text
 from radfact.statistics.bootstrap import harmonic_mean
 
 Side = Literal["candidate", "reference"]
-Spatial = Literal["entailed", "not_entailed", "no_boxes"]
 Verdicts = Mapping[EntailmentQuery, Verdict | Failure]
 
 PARTS: Mapping[Side, str] = {"candidate": "precision", "reference": "recall"}
+OTHER: Mapping[Side, Side] = {"candidate": "reference", "reference": "candidate"}
 KINDS = ("logical", "grounding", "spatial")
 F1_PARTS = {f"{kind}_f1": (f"{kind}_precision", f"{kind}_recall") for kind in KINDS}
 SCORES = tuple(f"{kind}_{part}" for kind in KINDS for part in ("precision", "recall", "f1"))
@@ -79,45 +79,26 @@ class PairScores:
 
 @dataclass(frozen=True, slots=True)
 class SplitPair:
-    """A pair of reports as lists of sentences.
-
-    Attributes:
-        sample_id: of the pair.
-        candidate: sentences of the candidate.
-        reference: sentences of the reference.
-        failure: why a report could not be split; the pair is then neither judged nor scored.
-    """
+    """A pair of reports as lists of sentences; if one could not be split, `failure` says why, and nothing is judged."""
 
     sample_id: str
-    candidate: Sequence[Sentence] = ()
-    reference: Sequence[Sentence] = ()
+    reports: Mapping[Side, Sequence[Sentence]]
     failure: str | None = None
 
-    def direction(self, side: Side) -> tuple[Sequence[Sentence], Sequence[Sentence]]:
-        """Return (hypotheses, premises) of the side whose sentences are tested."""
-        return (self.candidate, self.reference) if side == "candidate" else (self.reference, self.candidate)
-
     def queries(self, side: Side) -> list[EntailmentQuery]:
-        """Return one query per hypothesis; sentences with the same normalized text share the query of the first.
+        """Return one query per sentence of a side; those with the same normalized text share the query of the first.
 
         Nothing follows from an empty report, so there is no query then.
         """
-        hypotheses, premises = self.direction(side)
+        premises = tuple(premise.text for premise in self.reports[OTHER[side]])
         if not premises or self.failure is not None:
             return []
-        texts = tuple(premise.text for premise in premises)
         first: dict[str, str] = {}
-        return [
-            EntailmentQuery(texts, first.setdefault(normalize_text(sentence.text), sentence.text))
-            for sentence in hypotheses
-        ]
+        hypotheses = [first.setdefault(normalize_text(item.text), item.text) for item in self.reports[side]]
+        return [EntailmentQuery(premises, hypothesis) for hypothesis in hypotheses]
 
     def score(self, verdicts: Verdicts, options: ScoringOptions) -> PairScores:
-        """Compute the scores of this pair and of its sentences.
-
-        Args:
-            verdicts: responses to all `queries` of both sides.
-            options: geometry, and the treatment of failed queries.
+        """Compute the scores of this pair and of its sentences from the responses to all `queries` of both sides.
 
         Source: MAIRA-2, appendix C.
         """
@@ -137,7 +118,10 @@ class SplitPair:
             scores[f"logical_{part}"] = _ratio(len(entailed), len(rows))
             scores[f"grounding_{part}"] = _ratio(entailed_in_place, sum(row.spatial != "no_boxes" for row in entailed))
             scores[f"spatial_{part}"] = _ratio(entailed_in_place, located)
-            scores |= self._policy_scores(side, rows, responses)
+            for polarity in ("positive", "negative"):
+                group = [row.status == "entailment" for row in rows if row.polarity == polarity]
+                scores[f"logical_{part}_{polarity}"] = _ratio(sum(group), len(group))
+            scores[f"logical_{part}_implied"] = self._implied(side, rows, responses)
             counts |= {f"{side}_sentences": len(rows), f"{side}_sentences_with_boxes": located}
         failure = self.failure
         if failure is None and failures and options.on_failure == "drop":
@@ -148,56 +132,47 @@ class SplitPair:
         counts["failed_sentences"] = len(failures) if self.failure is None else 0
         return PairScores(scores, counts, sentences, failure)
 
-    def _policy_scores(
-        self, side: Side, rows: Sequence[SentenceScore], responses: Sequence[Verdict | Failure]
-    ) -> dict[str, float]:
-        """Return the logical scores of one direction by absence policy.
+    def _implied(self, side: Side, rows: Sequence[SentenceScore], responses: Sequence[Verdict | Failure]) -> float:
+        """Return the share of sentences that are entailed or implied.
 
         A denial that the other report neither states nor contradicts is implied, unless that report is empty. If the
-        relation of a denial that is not entailed is unknown, `implied` is NaN.
+        relation of a denial that is not entailed is unknown, the share is NaN.
         """
-        has_premises = bool(self.direction(side)[1])
-        implied = entailed = 0
-        is_known = True
-        for row, response in zip(rows, responses, strict=True):
-            entailed += row.status == "entailment"
-            if row.polarity == "negative" and row.status != "entailment" and has_premises:
-                implied += row.relation == "neutral"
-                is_known &= row.relation is not None or isinstance(response, Failure)
-        scores = {f"logical_{PARTS[side]}_implied": _ratio(entailed + implied, len(rows)) if is_known else math.nan}
-        for polarity in ("positive", "negative"):
-            group = [row for row in rows if row.polarity == polarity]
-            entailed_group = sum(row.status == "entailment" for row in group)
-            scores[f"logical_{PARTS[side]}_{polarity}"] = _ratio(entailed_group, len(group))
-        return scores
+        count = sum(row.status == "entailment" for row in rows)
+        if self.reports[OTHER[side]]:
+            for row, response in zip(rows, responses, strict=True):
+                if row.polarity == "negative" and row.status != "entailment":
+                    if row.relation is None and not isinstance(response, Failure):
+                        return math.nan
+                    count += row.relation == "neutral"
+        return _ratio(count, len(rows))
 
     def _responses(self, side: Side, verdicts: Verdicts) -> list[Verdict | Failure]:
-        hypotheses, premises = self.direction(side)
+        count = len(self.reports[side])
         if self.failure is not None:
-            return [Failure(self.failure)] * len(hypotheses)
-        if not premises:
-            return [Verdict("not_entailment", why="the other report is empty")] * len(hypotheses)
+            return [Failure(self.failure)] * count
+        if not self.reports[OTHER[side]]:
+            return [Verdict("not_entailment", why="the other report is empty")] * count
         return [verdicts[query] for query in self.queries(side)]
 
     def _score_sentences(
         self, side: Side, responses: Sequence[Verdict | Failure], options: ScoringOptions
     ) -> list[SentenceScore]:
-        hypotheses, premises = self.direction(side)
+        premises = self.reports[OTHER[side]]
         occurrences = _occurrences(premises, options.compat)
         rows = []
-        for index, (sentence, response) in enumerate(zip(hypotheses, responses, strict=True)):
+        for index, (sentence, response) in enumerate(zip(self.reports[side], responses, strict=True)):
             status: str | None
+            why: str | None
+            relation: str | None = None
             evidence: tuple[int, ...] = ()
-            spatial: Spatial | None = "not_entailed" if sentence.has_region else "no_boxes"
+            spatial = "not_entailed" if sentence.has_region else "no_boxes"
             if isinstance(response, Failure):
-                why: str | None = response.reason
-                if self.failure is None:
-                    why = f"no valid answer: {response.reason}"
+                why = response.reason if self.failure is not None else f"no valid answer: {response.reason}"
                 status = "not_entailment" if options.on_failure == "not-entailed" and self.failure is None else None
-                if status is None and sentence.has_region:
-                    spatial = None
             else:
                 status, why = response.status, response.why
+                relation = "entailment" if status == "entailment" else response.relation
                 evidence = tuple(dict.fromkeys(place for named in response.evidence for place in occurrences[named]))
                 if status == "entailment" and sentence.has_region:
                     regions = [premises[place] for place in evidence]
@@ -214,17 +189,13 @@ class SplitPair:
                     prior_boxes=sentence.prior_boxes,
                     status=status,
                     evidence=evidence,
-                    spatial=spatial,
+                    spatial=None if status is None and sentence.has_region else spatial,
                     why=why,
-                    relation=None if isinstance(response, Failure) else _relation(response),
+                    relation=relation,
                     polarity=read_polarity(sentence.text),
                 )
             )
         return rows
-
-
-def _relation(verdict: Verdict) -> Relation | None:
-    return "entailment" if verdict.status == "entailment" else verdict.relation
 
 
 def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]]:

@@ -26,12 +26,6 @@ def parse_accuracy_score(value: Any) -> float:
     """Parse the number that a text begins with, or the result of its last equation.
 
     "0.85", "0,85", "0.85/1.00", "8.5/10", "85 %" and "3 / (3 + 2) = 0.60" are accepted, a range is not.
-
-    Args:
-        value: text, or a JSON number or object with one number.
-
-    Raises:
-        ValueError: there is no number in [0, 1].
     """
     score = _parse_number(value)
     if score is None or not 0 <= score <= 1:

@@ -117,13 +117,6 @@ def parse_assessment(text: str, *, requires_score: bool = False) -> Assessment:
 
     Bold, lower-case or run-on headers, missing full stops, blank lines, lists, tables and JSON are accepted; whatever
     can be read in two ways is not.
-
-    Args:
-        text: the response.
-        requires_score: whether the response must have an overall accuracy score.
-
-    Raises:
-        ValueError: a section or a count is missing, or stated twice and differently.
     """
     sections = parse_sections(text)
     significant = parse_errors(sections, "significant")
@@ -152,11 +145,7 @@ def _parse_unique(sections: Sections, section: Section, parse: Callable[[Any], T
 
 
 def parse_sections(text: str) -> Sections:
-    """Divide a response into its sections.
-
-    Raises:
-        ValueError: it has no section.
-    """
+    """Divide a response into its sections."""
     response = strip_reasoning(text)
     if text.strip() and not response.strip():
         raise ValueError("it ends before the answer begins; think less")
@@ -216,17 +205,7 @@ def _section_of(match: re.Match[str]) -> Section:
 def parse_errors(
     sections: Sections, section: Literal["significant", "insignificant"], *, complete: bool = False
 ) -> CategoryErrors:
-    """Parse the errors of one significance.
-
-    Args:
-        sections: sections of the response.
-        section: which significance.
-        complete: whether all categories are required. Otherwise a category that is not listed has no errors, which is
-            safe only if another section follows and shows that the response was not cut off.
-
-    Raises:
-        ValueError: the section or a count is missing, or stated twice and differently.
-    """
+    """Parse the errors of one significance."""
     return _parse_unique(sections, section, lambda body: _parse_errors(body, SECTION_TITLES[section], complete))
 
 

@@ -157,13 +157,6 @@ def parse_corrections(text: str, lines: Sequence[str]) -> Corrections:
     """Parse a JSON object by line number, with "None" (once or more) for insertions.
 
     Correction and severity are accepted in either order, because FineRadScore's second example has them swapped.
-
-    Args:
-        text: the response.
-        lines: the candidate's lines.
-
-    Raises:
-        ValueError: there is no such object, or an entry is invalid.
     """
     entries = _find_entries(text)
     if entries is None:
@@ -197,11 +190,7 @@ def _find_entries(text: str) -> _Entries | None:
 
 
 def _find_objects(text: str) -> tuple[list[_Entries], str]:
-    """Return the entries of every object of corrections in a text, and the text around the objects.
-
-    Raises:
-        ValueError: an object is cut off or is not valid JSON.
-    """
+    """Return the entries of every object of corrections in a text, and the text around the objects."""
     objects, surroundings = [], ""
     while match := re.search(r"[{\[]", text):
         surroundings, text = surroundings + text[: match.start()], text[match.start() :]

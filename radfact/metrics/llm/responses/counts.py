@@ -100,17 +100,7 @@ def states_none(text: str) -> bool:
 
 
 def parse_count(value: Any, *, name: str | None = None, may_be_empty: bool = False) -> CountedItems:
-    """Parse how many errors or findings a response states.
-
-    Args:
-        value: text such as "NAME: 2. This; that", or a JSON number, list or object with a count.
-        name: name that may stand before the number.
-        may_be_empty: whether an empty text, or only the name, counts as 0, as in GREEN's notation. In JSON, an empty
-            value is a missing count.
-
-    Raises:
-        ValueError: there is no number, or a number that may be something else, such as a size.
-    """
+    """Parse how many errors or findings a response states."""
     required = not may_be_empty
     if not isinstance(value, str):
         counted = _parse_json(value)
@@ -225,13 +215,7 @@ def _numbered_items(text: str) -> list[str]:
 
 
 def _parse_bullets(lines: Sequence[str], *, may_have_names: bool, depth_known: bool) -> CountedItems | None:
-    """Count the items at the first level of a list, or parse the count that one of them states.
-
-    Args:
-        lines: lines of the list; the first is a bullet.
-        may_have_names: whether an item may begin with a name and a colon, as findings do with parts of the body.
-        depth_known: whether the first bullet begins its line, so that its indentation tells its level.
-    """
+    """Count the items at the first level of a list, or parse the count that one of them states."""
     bullets = [
         (len(match["indent"].expandtabs()), match["text"]) for line in lines if (match := _LIST_ITEM.match(line))
     ]

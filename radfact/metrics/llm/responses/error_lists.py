@@ -36,9 +36,6 @@ def parse_error_lists(text: str) -> dict[str, dict[str, int]]:
     counts of a letter is used, and negative counts and unknown letters are kept. Here, all of these are errors.
 
     Source: the authors' code of CheXprompt.
-
-    Raises:
-        ValueError: a list or a count is missing or invalid, or there are two different ones.
     """
     response = _FENCE.sub("", strip_reasoning(text))
     response = "\n".join(strip_markup(line) for line in response.splitlines())

@@ -86,9 +86,6 @@ def parse_finding_errors(text: str) -> FindingErrors:
     weight 0, and does not compare the lists. Here, all of these are errors.
 
     Source: the authors' prompt and code of CRIMSON.
-
-    Raises:
-        ValueError: the text is not a JSON object of this format, or a finding is unknown, in no list or in two lists.
     """
     *_, body = bodies(text)
     start, end = body.find("{"), body.rfind("}")

@@ -46,16 +46,7 @@ _STEM = 5
 
 
 def parse_report(text: str, source: str, *, requires_overlap: bool = True) -> str:
-    """Parse a response that is a rewritten report, without reasoning text, Markdown and remarks to the user.
-
-    Args:
-        text: the response.
-        source: the report that was to be rewritten.
-        requires_overlap: whether the response must share words with the source. A paraphrase of a single line need not.
-
-    Raises:
-        ValueError: the response is empty, a refusal, too short, or about something else.
-    """
+    """Parse a response that is a rewritten report, without reasoning text, Markdown and remarks to the user."""
     plain = _RULE.sub("", re.sub(r"[*`#]", "", strip_reasoning(text))).strip()
     report = _AFTERWORD.sub("", _PREFACE.sub("", plain, count=1)).strip().strip('"“”').strip()
     if not report:
