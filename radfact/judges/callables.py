@@ -113,20 +113,20 @@ def as_judge(judge: Judge | JudgeFunction) -> Judge:
     """Return a judge as it is, and a function as a `CallableJudge`."""
     if isinstance(judge, Judge):
         return judge
-    if not callable(judge):
-        expected = "a judge (load_judge makes one of a name) or a function of (premises, hypothesis)"
-        raise _invalid_plugin(f"expected {expected}, found {type(judge).__name__}")
-    return CallableJudge(judge)
+    if callable(judge):
+        return CallableJudge(judge)
+    expected = "a judge (load_judge makes one of a name) or a function of (premises, hypothesis)"
+    raise _invalid_plugin(f"expected {expected}, found {type(judge).__name__}")
 
 
 def as_splitter(splitter: Splitter | SplitFunction) -> Splitter:
     """Return a splitter as it is, and a function as a `CallableSplitter`."""
     if isinstance(splitter, Splitter):
         return splitter
-    if not callable(splitter):
-        expected = "a splitter (load_splitter makes one of a name) or a function of one narrative"
-        raise _invalid_plugin(f"expected {expected}, found {type(splitter).__name__}", "splitter")
-    return CallableSplitter(splitter)
+    if callable(splitter):
+        return CallableSplitter(splitter)
+    expected = "a splitter (load_splitter makes one of a name) or a function of one narrative"
+    raise _invalid_plugin(f"expected {expected}, found {type(splitter).__name__}", "splitter")
 
 
 def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> Judge:

@@ -27,14 +27,9 @@ _Rows = Sequence[tuple["LabeledQuery", Verdict | Failure]]
 
 @dataclass(frozen=True, slots=True)
 class LabeledQuery:
-    """An entailment query with its label.
+    """An entailment query with its label, and with the indices of the premises that decide it.
 
-    Attributes:
-        query: the query.
-        label: the correct label.
-        evidence: indices of the premises that decide it.
-        topic: what the query tests.
-        development: whether it was used to develop a judge; None if unknown.
+    `development` is whether it was used to develop a judge; None if unknown.
     """
 
     query: EntailmentQuery
@@ -53,11 +48,7 @@ class LabeledQuery:
 class Agreement:
     """Agreement of a judge with itself: a whole report per call against one sentence per call.
 
-    Attributes:
-        n: number of queries.
-        share: share of the queries with the same status; a failure agrees with none.
-        accuracy_report: accuracy with a report per call, as in `JudgeCheck`.
-        accuracy_sentence: accuracy with a sentence per call.
+    `share` is the fraction of the queries with the same status; a failure agrees with none.
     """
 
     n: int
@@ -73,10 +64,6 @@ class JudgeCheck:
     A failed query counts as wrong: it lowers the accuracy, and the recall if it is entailed.
 
     Attributes:
-        judge: name of the judge.
-        n: number of queries.
-        failures: queries without a valid verdict.
-        accuracy: share of correct verdicts.
         precision, recall, f1: scores of the entailed class.
         evidence_f1: micro F1 of evidence indices, over entailed queries with evidence that are judged as entailed.
         confusion: confusion matrix of label and status.
@@ -85,7 +72,6 @@ class JudgeCheck:
         by_topic: confusion matrix of each topic.
         by_set: confusion matrix of each set: queries used in development, not used in development, or use unknown.
         seconds: wall-clock time.
-        calls, tokens_in, tokens_out: cost.
         agreement: agreement of a judge with `batch="report"` with itself; None for other judges.
     """
 

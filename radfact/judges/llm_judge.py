@@ -48,16 +48,7 @@ _NO_PREMISES = Verdict("not_entailment", (), "the other report is empty")
 
 @dataclass(frozen=True, slots=True)
 class JudgePrompt:
-    """Constant part of the prompt and its sources.
-
-    Attributes:
-        examples: worked queries.
-        system: system message.
-        answer_format: YAML, or JSON constrained to a schema.
-        batch: one hypothesis per call, or all of a report.
-        examples_from: source of the examples, as recorded in results.
-        system_from: source of the system message, as recorded in results.
-    """
+    """Constant part of the prompt, with the sources of its examples and system message for results."""
 
     examples: Sequence[Example]
     system: str = SYSTEM_MESSAGE

@@ -117,10 +117,8 @@ class JudgeOptions(Options):
     def required_judge(self) -> str:
         """The name of the judge; InputError if none is named."""
         if self.judge is None:
-            message = (
-                "expected a judge, found none; choose 'offline' or PROVIDER:MODEL (for example openai:MODEL), or set "
-            )
-            raise InputError(message + VARIABLE, code=ErrorCode.MISSING_OPTION, field="judge")
+            choice = f"choose 'offline' or PROVIDER:MODEL (for example openai:MODEL), or set {VARIABLE}"
+            raise InputError(f"expected a judge, found none; {choice}", code=ErrorCode.MISSING_OPTION, field="judge")
         return self.judge
 
     def load(self, cache: Path | None = None) -> Judge:

@@ -80,15 +80,9 @@ class _FewShots(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A worked query in the published layout.
+    """A worked query in the published layout: a report, a hypothesis, and the sentences that decide its label.
 
-    Attributes:
-        reference: sentences of the report.
-        phrase: the hypothesis.
-        evidence: sentences of the report that decide it.
-        label: its label.
-        topic: what the query tests.
-        development: whether it was used to develop a judge; None if unknown.
+    `topic` is what the query tests, `development` whether it was used to develop a judge; None if unknown.
     """
 
     reference: tuple[str, ...]

@@ -110,13 +110,9 @@ class SplittingJudge(Judge, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemovedText:
-    """A part of a narrative that the splitter removed.
+    """A part of a narrative that the splitter removed, as it quotes it, with its reason if it gives one.
 
-    Attributes:
-        text: the part, as quoted by the splitter.
-        reason: reason for the removal; None if the splitter gives none.
-        start: position of the first character in the narrative; None if the part was not located.
-        end: position after the last character; None if the part was not located.
+    `start` and `end` are the positions of the first character and after the last; None if the part was not located.
     """
 
     text: str

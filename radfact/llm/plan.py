@@ -24,13 +24,9 @@ class RequestPlan:
     """Requests of one role of a model.
 
     Attributes:
-        model: name.
         queries: requests without a cached response, which a run would send.
         cached: requests with one.
         characters: of the conversations of `queries`; None if unknown.
-        cached_characters: of the conversations of `cached`.
-        cached_tokens_in: tokens of these conversations.
-        cached_tokens_out: tokens of their responses.
         max_tokens: limit of a response; None if there is none.
         is_exact: whether the number of queries is exact, and not that of sentences as the offline rules split them.
     """

@@ -45,7 +45,7 @@ ENGINE_ERROR_HINT = "see the last line above that begins with '(EngineCore' and 
 
 @dataclass(slots=True)
 class _Shared:
-    """An engine with its number of backends, or the error that kept it from starting."""
+    """An engine with its number of backends, or the error that kept it from starting, which is not repeated."""
 
     engine: AsyncLLM | None = None
     error: Exception | None = None
@@ -127,18 +127,18 @@ class VLLMBackend:
                 shared.engine.shutdown(timeout=0)
 
     def _started(self) -> AsyncLLM:
-        """Return the engine; a failed start is not repeated."""
         if self._shared is None:
             self._shared = _engines.setdefault(self._key, _Shared())
             self._shared.users += 1
         shared = self._shared
-        if shared.engine is None and shared.error is None:
+        if shared.error is not None:
+            raise shared.error
+        if shared.engine is None:
             try:
                 shared.engine = start_engine(self.model, self._engine_args, field="judge_args")
             except Exception as error:
                 shared.error = error
-        if shared.engine is None:
-            raise shared.error or RunError(f"{self.model}: vLLM did not start")
+                raise
         return shared.engine
 
     def _parameters(self, schema: Mapping[str, Any] | None) -> SamplingParams:

@@ -24,7 +24,6 @@ UNAVAILABLE = (
     "pycocotools",
     "pydicom",
     "ray",
-    "tenacity",
     "tensorboard",
     "torchao",
     "vllm",

@@ -7,7 +7,7 @@ import pytest
 import radfact
 
 HEAVY = {
-    *("torch", "transformers", "langchain_core", "langchain_openai", "openai", "aiohttp", "tenacity"),
+    *("torch", "transformers", "langchain_core", "langchain_openai", "openai", "aiohttp"),
     *("matplotlib", "PIL", "pycocotools"),
 }
 
