@@ -34,11 +34,8 @@ _BACKLOG = 128
 class Access:
     """Decides which requests a local server accepts.
 
-    Attributes:
-        host: address that the server listens on.
-        token: token that a browser must send once; None for none.
-        cookie_prefix: prefix of the cookie name.
-        same_site: whether the cookie is sent when a link on another site leads to the page: "Lax" sends it.
+    A browser must send the token once, if there is one, and gets a cookie. With `same_site` "Lax", it is sent also when
+    a link on another site leads to the page.
     """
 
     host: str
@@ -60,9 +57,7 @@ class Access:
     def is_admitted(self, cookies: str, host: str) -> bool:
         """Return whether a request has the cookie, or needs none.
 
-        Args:
-            cookies: Cookie header. Other programs of the machine share its cookies and may send malformed ones.
-            host: Host header.
+        Other programs of the machine share its cookies and may send malformed ones.
         """
         if self.token is None:
             return True
@@ -74,11 +69,7 @@ class Access:
         return self.token is not None and _is_equal(parse_qs(query).get("token", [""])[0], self.token)
 
     def set_cookie(self, host: str) -> str:
-        """Return the Set-Cookie header of a browser that sent the token.
-
-        Args:
-            host: Host header.
-        """
+        """Return the Set-Cookie header of a browser that sent the token."""
         value = _session(str(self.token))
         return f"{self._cookie_name(host)}={value}; HttpOnly; SameSite={self.same_site}; Path=/"
 
@@ -92,11 +83,7 @@ class Access:
 
 
 def read_token(path: Path) -> str:
-    """Read a token from a file.
-
-    Raises:
-        InputError: the file cannot be read, or the token is too short.
-    """
+    """Read a token from a file."""
     token = read_text(path).strip()
     if len(token) < _MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
         raise InputError(
@@ -116,10 +103,6 @@ def is_loopback(host: str) -> bool:
 def listen(host: str, port: int) -> socket.socket:
     """Listen on an address.
 
-    Args:
-        host: a name or an address of this machine.
-        port: port; 0 for any free port.
-
     Raises:
         InputError: the address cannot be used.
     """
@@ -137,13 +120,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def page_url(host: str, port: int, token: str | None) -> str:
-    """Return the URL of the page, with the token.
-
-    Args:
-        host: that the server binds to.
-        port: of the server.
-        token: None without authentication.
-    """
+    """Return the URL of the page, with the token."""
     name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     name = f"[{name}]" if ":" in name else name
     return f"http://{name}:{port}/" + ("" if token is None else f"?token={quote(token, safe='')}")

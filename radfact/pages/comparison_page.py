@@ -105,13 +105,7 @@ def _paired_cells(contrast: Contrast) -> list[float | None]:
 
 
 def difference_table(comparison: Comparison, index: int, *, display: Callable[[str], str] = str) -> Table:
-    """Return the scores of a system and of the first one on the samples that both have scored, with their differences.
-
-    Args:
-        comparison: of systems.
-        index: of the system, from 1.
-        display: converts the name of a score.
-    """
+    """Return the scores of a system and of the first one on their common samples, with their differences."""
     rounds = comparison.options["rounds"]
     rows = []
     for name, contrasts in comparison.scores.items():
@@ -125,13 +119,7 @@ def difference_table(comparison: Comparison, index: int, *, display: Callable[[s
 
 
 def finding_table(comparison: Comparison, index: int, *, most: int | None = None) -> Table:
-    """Return the findings in which a system is better or worse than the first one, the largest improvement first.
-
-    Args:
-        comparison: of systems.
-        index: of the system, from 1.
-        most: number of findings that are better on balance, and of those that are worse; None for all that differ.
-    """
+    """Return the findings in which a system is better or worse than the first one, the largest improvement first."""
     changed = [contrast for contrast in comparison.findings[index] if contrast.improved or contrast.worse]
     if most is not None:
         better, worse = ([item for item in changed if item.net * sign > 0] for sign in (1, -1))

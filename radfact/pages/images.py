@@ -26,17 +26,14 @@ _DIGITS = 24
 _NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.jpg")
 
 
-def load_images(studies: Sequence[dict[str, Any]], folder: Path | None, prefix: str = "") -> None:
+def load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
     """Replace the paths in `images` of each study by records for the viewer: `src`, `width`, `height` or a `message`.
 
-    Args:
-        studies: may have `images`, paths or None by kind.
-        folder: folder of the image files; None embeds the images in the page.
-        prefix: path from the folder of the page to the parent of `folder`, with a slash at its end.
+    Without a folder for the files, the images are embedded in the page.
     """
     paths = {path for study in studies for path in study.get("images", {}).values() if path is not None}
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        loaded = dict(zip(paths, pool.map(lambda path: _load_image(path, folder, prefix), paths), strict=True))
+        loaded = dict(zip(paths, pool.map(lambda path: _load_image(path, folder), paths), strict=True))
     for study in studies:
         if "images" in study:
             study["images"] = {kind: path and loaded[path] for kind, path in study["images"].items()}
@@ -53,12 +50,7 @@ def image_names(studies: Sequence[dict[str, Any]]) -> set[str]:
 
 
 def remove_unused_images(shown: set[str], folder: Path) -> None:
-    """Remove image files that the page does not show, and the folder if it is empty then.
-
-    Args:
-        shown: names of the image files of the page.
-        folder: folder of the image files; it may be missing, and other files in it stay.
-    """
+    """Remove image files that the page does not show, and the folder if it is empty then."""
     if not folder.is_dir():
         return
     for path in folder.iterdir():
@@ -68,7 +60,7 @@ def remove_unused_images(shown: set[str], folder: Path) -> None:
         folder.rmdir()
 
 
-def _load_image(path: Path, folder: Path | None, prefix: str) -> dict[str, Any]:
+def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
     if not path.is_file():
         return {"message": f"{path.name}: no such image"}
     try:
@@ -80,7 +72,7 @@ def _load_image(path: Path, folder: Path | None, prefix: str) -> dict[str, Any]:
     else:
         # Named by content, so that an earlier page never shows an image of another study while this one is written.
         name = f"{hashlib.sha256(jpeg).hexdigest()[:_DIGITS]}.jpg"
-        src = f"{prefix}{quote(folder.name)}/{name}"
+        src = f"{quote(folder.name)}/{name}"
         if not (folder / name).exists():
             with open_atomic(folder / name, "wb") as handle:
                 handle.write(jpeg)
@@ -88,11 +80,7 @@ def _load_image(path: Path, folder: Path | None, prefix: str) -> dict[str, Any]:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Return width and height of an image in pixels.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read as an image.
-    """
+    """Return width and height of an image in pixels."""
     from PIL import Image
 
     if not path.is_file():
@@ -106,10 +94,6 @@ def image_size(path: Path) -> tuple[int, int]:
 
 def as_jpeg(path: Path, longest: int = LONGEST_SIDE) -> tuple[bytes, int, int]:
     """Return the image as JPEG without metadata, and width and height of the original in pixels.
-
-    Args:
-        path: image file.
-        longest: longest side of the JPEG in pixels.
 
     Raises:
         InputError: the file cannot be read as an image.

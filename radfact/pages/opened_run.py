@@ -21,23 +21,10 @@ _FILES = ("scores.json", "samples.jsonl", "sentences.jsonl", "run.json")
 
 
 class OpenedRun:
-    """A run whose studies are listed; each is read from disk when it is shown.
-
-    Attributes:
-        name: of the run.
-        folder: results folder.
-        content: of its page.
-        columns: of the list of studies.
-        has_regions: whether any sentence has boxes or masks.
-        version: changes when the files of the run change.
-    """
+    """A run whose studies are listed; each is read from disk when it is shown."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        """Read a run.
-
-        Raises:
-            InputError: a file is missing or does not match its schema.
-        """
+        """Read a run."""
         self.name, self.folder = name, folder
         self.version = version_of(folder)
         self.columns = StudyList(list(scores_with_value(read_scores(folder).scores)))
@@ -74,13 +61,7 @@ class OpenedRun:
         return {"src": src, "full": f"{src}&full=1", "width": width, "height": height}
 
     def jpeg(self, sample_id: str, kind: str, *, full: bool) -> bytes | None:
-        """Return an image of a study as JPEG; None if the run has no such image, or it cannot be read.
-
-        Args:
-            sample_id: of the study.
-            kind: "frontal", "lateral" or "prior_frontal".
-            full: for the enlarged view, instead of the card.
-        """
+        """Return an image of a study as JPEG; None if the run has no such image, or it cannot be read."""
         if sample_id in self.columns.indices:
             path = self.content.context.images(sample_id).get(kind)
         else:
@@ -92,11 +73,7 @@ class OpenedRun:
 
 
 def version_of(folder: Path) -> tuple[tuple[int, int], ...]:
-    """Return a value that changes when the files of a run change.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Return a value that changes when the files of a run change."""
     states = [path.stat() for name in _FILES if (path := folder / name).exists()]
     return tuple((state.st_mtime_ns, state.st_size) for state in states)
 

@@ -20,12 +20,7 @@ _STYLE_COLORS = ("black", "#1c5d99")
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Write a plot as PNG and SVG, each atomically, and return the path of the PNG.
-
-    Args:
-        figure: a Matplotlib figure; it is closed.
-        path: without suffix.
-    """
+    """Write a plot as PNG and SVG, each atomically, and return the path of the PNG."""
     for kind, options in (("png", {"dpi": _DPI}), ("svg", {})):
         # Without the date, equal plots are equal files.
         meta = {"metadata": {"Date": None}} if kind == "svg" else {}
@@ -44,16 +39,7 @@ def scatter(
     directions: Mapping[str, Direction],
     label: str,
 ) -> Path:
-    """Plot every score against the experts, one panel per score, with groups by color.
-
-    Args:
-        expert: one value per sample.
-        scores: score name -> one value per sample.
-        groups: group -> indices of its samples; `all` is drawn only if it is the only group.
-        path: path without suffix.
-        directions: which values of a score are better.
-        label: label of the experts' axis.
-    """
+    """Plot every score against the experts, one panel per score, with groups by color."""
     shown = {name: indices for name, indices in groups.items() if name != "all"} or dict(groups)
     figure, panels = _grid(len(scores))
     for panel, (name, values) in zip(panels, scores.items(), strict=False):
@@ -69,10 +55,6 @@ def forest(rows: Sequence[tuple[str, str, Estimate]], path: Path) -> Path:
     """Plot Kendall's tau-b with intervals, one row per score and one mark per group, the highest over all on top.
 
     Estimates without a value have no mark, those without an interval no line.
-
-    Args:
-        rows: score, group and estimate.
-        path: path without suffix.
     """
     known = [row for row in rows if row[2].value is not None]
     groups = list(dict.fromkeys(group for _, group, _ in known))
@@ -103,15 +85,7 @@ def forest(rows: Sequence[tuple[str, str, Estimate]], path: Path) -> Path:
 def bars(
     columns: Mapping[str, Mapping[float, float]], path: Path, *, x: str, y: str, width: float | None = None
 ) -> Path:
-    """Plot histograms, bars of several columns next to each other.
-
-    Args:
-        columns: name -> position -> height.
-        path: path without suffix.
-        x: label of the positions.
-        y: label of the heights.
-        width: width of a position; by default the smallest distance of two.
-    """
+    """Plot histograms, bars of several columns (name -> position -> height) next to each other."""
     positions = sorted({position for heights in columns.values() for position in heights})
     width = 0.85 * (width or min((b - a for a, b in pairwise(positions)), default=1.0))
     figure, axes = load_pyplot().subplots(figsize=(6.0, 3.6), layout="constrained")
@@ -130,14 +104,7 @@ def bars(
 
 
 def bands(lines: Mapping[str, Mapping[float, Estimate]], path: Path, *, x: str, y: str) -> Path:
-    """Plot shares with intervals, one line per score.
-
-    Args:
-        lines: score -> position -> share; estimates without a value or an interval are omitted.
-        path: path without suffix.
-        x: label of the positions.
-        y: label of the shares.
-    """
+    """Plot shares with intervals (score -> position -> share), one line per score."""
     figure, axes = load_pyplot().subplots(figsize=(6.0, 3.8), layout="constrained")
     for number, (name, estimates) in enumerate(lines.items()):
         color = f"C{number}"
@@ -157,15 +124,7 @@ def bands(lines: Mapping[str, Mapping[float, Estimate]], path: Path, *, x: str, 
 def curves(
     lines: Mapping[str, Mapping[str, Mapping[int, float | None]]], path: Path, *, x: str, y: str, diagonal: bool
 ) -> Path:
-    """Plot mean values by number of errors, one panel per score and one line per kind of error.
-
-    Args:
-        lines: score -> kind -> number of errors -> mean.
-        path: path without suffix.
-        x: label of the number of errors.
-        y: label of the mean.
-        diagonal: whether to draw the line of equality.
-    """
+    """Plot means (score -> kind of error -> number of errors -> mean), one panel per score and one line per kind."""
     figure, panels = _grid(len(lines))
     for panel, (name, kinds) in zip(panels, lines.items(), strict=False):
         for kind, points in kinds.items():
@@ -183,11 +142,6 @@ def curves(
 
 def boxes(columns: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, y: str) -> Path:
     """Plot boxes of values over sites, one position per score and one box per style.
-
-    Args:
-        columns: score -> style -> one value per site, NaN = no value.
-        path: path without suffix.
-        y: label of the values.
 
     Source: ReXamine-Global, figure 3.
     """

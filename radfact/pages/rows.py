@@ -61,11 +61,7 @@ class FileRows(Generic[_ModelT]):
         return sample_id in self._places
 
     def scan(self) -> Iterator[tuple[str, int, bytes]]:
-        """Find the rows, and yield `sample_id`, line and text of each.
-
-        Raises:
-            InputError: the file cannot be read, or a line is not one JSON object.
-        """
+        """Find the rows, and yield `sample_id`, line and text of each."""
         offset = 0
         try:
             with self.path.open("rb") as handle:
@@ -82,11 +78,7 @@ class FileRows(Generic[_ModelT]):
             raise
 
     def parse(self, raw: bytes, line: int) -> dict[str, Any]:
-        """Return a row of the file without validation; one without an id has an empty one.
-
-        Raises:
-            InputError: it is not one JSON object.
-        """
+        """Return a row of the file without validation; one without an id has an empty one."""
         try:
             row = json.loads(raw)
         except ValueError:
@@ -104,11 +96,7 @@ class FileRows(Generic[_ModelT]):
         return row
 
     def take(self, sample_id: str) -> list[tuple[int | None, _ModelT]]:
-        """Return the rows of a sample with their lines.
-
-        Raises:
-            InputError: a row does not match the schema.
-        """
+        """Return the rows of a sample with their lines."""
         places = self._places.get(sample_id, [])
         taken: list[tuple[int | None, _ModelT]] = []
         if places:

@@ -25,20 +25,10 @@ _OF_BOTH = ("images", "indication", "technique", "comparison", "prior_report")
 
 
 class RunPair:
-    """Two runs and the studies that both have.
-
-    Attributes:
-        runs: (baseline, system).
-        names: of the scores that both have.
-        columns: of the list of shared studies, in the order of the first run; scores are the second minus the first.
-    """
+    """Two runs and the studies that both have; scores of their list are those of the second run minus the first."""
 
     def __init__(self, first: OpenedRun, second: OpenedRun) -> None:
-        """Compare two runs study by study.
-
-        Raises:
-            InputError: a file does not match its schema.
-        """
+        """Compare two runs study by study."""
         self.runs = (first, second)
         lists = (first.columns, second.columns)
         self.names = [name for name in lists[0].scores if name in lists[1].scores]
@@ -186,9 +176,6 @@ class RunPair:
         """Scores of both runs on the shared studies with intervals and tests, as texts; computed as `radfact compare`.
 
         `main` has the indices of the main scores among the rows.
-
-        Raises:
-            InputError: the runs have no score in common.
         """
         comparison = replace(compare([run.folder for run in self.runs]), systems=self.short_names)
         table = difference_table(comparison, 1, display=words)

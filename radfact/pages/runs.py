@@ -24,18 +24,7 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A results folder in the list of runs.
-
-    Attributes:
-        name: path relative to the listed folder, prefixed with that folder's name; part of the URL.
-        folder: results folder.
-        reason: why it cannot be read; None if it can.
-        model: names of the models that wrote the candidates, or of the input files.
-        judge: names of the judges and language models of the metrics.
-        date: of its scores.
-        samples: number of samples; None if it is not recorded.
-        scores: main score of each metric.
-    """
+    """A results folder in the list of runs, or the reason why it cannot be read."""
 
     name: str
     folder: Path
@@ -61,9 +50,6 @@ def find_runs(folders: Sequence[Path]) -> dict[str, RunSummary]:
     """Return the runs in and below some folders by name, in the order of their paths.
 
     A name is the same whenever the same folders are listed. Symbolic links to folders are not followed.
-
-    Raises:
-        InputError: one of them does not exist.
     """
     for folder in folders:
         if not folder.is_dir():

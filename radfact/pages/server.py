@@ -46,22 +46,14 @@ class Explorer:
     """Responds to the requests of the viewer's pages from the runs below some folders."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        """List the runs.
-
-        Raises:
-            InputError: a folder does not exist.
-        """
+        """List the runs."""
         self.folders = list(folders)
         self.runs: Mapping[str, RunSummary] = find_runs(self.folders)
         self._opened: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.RLock()
 
     def respond(self, path: str, query: Mapping[str, str]) -> tuple[str, bytes]:
-        """Return type and content of a response.
-
-        Raises:
-            InputError: a run cannot be read, or is compared with itself.
-        """
+        """Return type and content of a response."""
         if path == "/":
             return _HTML, encode(self._list_page())
         if path.startswith("/run/"):
@@ -183,13 +175,7 @@ def simple_page(title: str, *, lead: str = "", reason: str = "", **context: Any)
 
 
 def make_server(explorer: Explorer, listener: socket.socket, access: Access) -> ThreadingHTTPServer:
-    """Return a server, ready to serve.
-
-    Args:
-        explorer: responds to the requests.
-        listener: socket from `radfact.pages.access.listen`; the server closes it.
-        access: decides which requests are accepted.
-    """
+    """Return a server, ready to serve."""
 
     class Handler(_Handler):
         pages = explorer

@@ -168,11 +168,6 @@ class Studies:
     def show(self, sample: SampleRow, names: Sequence[str], compat: Compat | None) -> dict[str, Any]:
         """Return a study with the sentences of both reports, what a splitter removed, and details of metrics.
 
-        Args:
-            sample: one of `samples`.
-            names: of the scores to show.
-            compat: geometry of the spatial scores; None if it is not known, and no overlap can be computed.
-
         Raises:
             InputError: a row of the sample does not match its schema or the other rows.
         """
@@ -241,11 +236,6 @@ def studies_of(result: EvaluationResult) -> Studies:
 def read_studies(folder: Path, scores: ScoresFile, listed: StudyList | None = None) -> Studies:
     """Find the studies of a results folder; the rows of each are read when it is shown.
 
-    Args:
-        folder: results folder.
-        scores: its `scores.json`.
-        listed: list that is filled with the studies.
-
     Raises:
         InputError: a file cannot be read, `samples.jsonl` does not match its schema, or another file has a row of none
             of its samples.
@@ -293,11 +283,7 @@ def _scan(rows: FileRows[Any], known: Collection[str]) -> Iterator[tuple[str, in
 
 
 def _sentences_by_side(sample_id: str, source: Rows[SentenceRow], compat: Compat | None) -> dict[str, Any]:
-    """Return the sentences of both reports in order, each with the share of its region that the score compares.
-
-    Raises:
-        InputError: a sentence is missing or a duplicate, or its evidence is missing.
-    """
+    """Return the sentences of both reports in order, each with the share of its region that the score compares."""
     sides: dict[str, list[dict[str, Any]]] = {side: [] for side in PARTS}
     rows = source.take(sample_id)
     by_index: dict[tuple[Side, int], SentenceRow] = {}
@@ -331,11 +317,7 @@ def _region(row: SentenceRow) -> Sentence:
 
 
 def _removed_by_side(sample_id: str, source: Rows[RemovedRow], narratives: Rows[NarrativeRow]) -> dict[str, Any]:
-    """Return the parts of each narrative from which something was removed, and what has no position in it.
-
-    Raises:
-        InputError: a position is outside of the narrative, or within another removed part.
-    """
+    """Return the parts of each narrative from which something was removed, and what has no position in it."""
     texts: dict[str, str] = {row.side: row.text for _, row in narratives.take(sample_id)}
     sides: dict[str, dict[str, Any]] = {}
     for line, row in sorted(source.take(sample_id), key=lambda item: item[1].start or 0):
@@ -357,11 +339,7 @@ def _removed_by_side(sample_id: str, source: Rows[RemovedRow], narratives: Rows[
 
 
 def read_drafts(path: Path) -> list[dict[str, Any]]:
-    """Return the drafts of a file as studies without a reference.
-
-    Raises:
-        InputError: a row does not match the schema.
-    """
+    """Return the drafts of a file as studies without a reference."""
     drafts: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
     for line, row in read_jsonl(path):
@@ -380,11 +358,7 @@ class StudyContext:
     """Report sections and image paths of samples; the first manifest that contains a sample is used."""
 
     def __init__(self, manifests: Sequence[Path], listed: StudyList | None = None) -> None:
-        """Find the records of the manifests, and add them to a list of studies.
-
-        Raises:
-            InputError: a manifest cannot be read.
-        """
+        """Find the records of the manifests, and add them to a list of studies."""
         self._manifests = [FileRows(path, ManifestRow) for path in manifests]
         self.ids: set[str] = set()
         for manifest in self._manifests:
@@ -394,11 +368,7 @@ class StudyContext:
                 self.ids.add(sample_id)
 
     def record(self, sample_id: str) -> tuple[Path, ManifestRow] | None:
-        """Return the folder and the record of a sample; None if no manifest has it.
-
-        Raises:
-            InputError: the record does not match the schema.
-        """
+        """Return the folder and the record of a sample; None if no manifest has it."""
         for manifest in self._manifests:
             for _, row in manifest.take(sample_id)[:1]:
                 return manifest.path.parent, row
