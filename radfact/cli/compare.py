@@ -70,7 +70,7 @@ def compare(
         Output("folder"),
     ] = None,
 ) -> None:
-    """Compare results folders on their common samples, each score over the samples that both systems have scored.
+    """Compare results folders on their common samples, with paired significance tests.
 
     Differences have paired bootstrap intervals and a p-value from approximate randomization; 'Holm' is p adjusted for
     all scores and all systems. Clusters of samples, such as the studies of a patient, are resampled and swapped as a

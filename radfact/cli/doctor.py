@@ -48,7 +48,7 @@ class CheckResult:
 
 @with_options
 def doctor(context: typer.Context, metrics: Annotated[MetricOptions, only("weights")], json: Json = False) -> None:
-    """Check the installation: packages, GPUs, judges, metrics, and which commands can run.
+    """Check the installation, and which commands can run.
 
     API keys are listed by name; their values are never shown. Exit code 1: a package that every command requires is
     missing or in an unsupported version.

@@ -22,7 +22,7 @@ from radfact.options import only, record_options
 from radfact.progress import ProgressDisplay, parse_price
 from radfact.results.options import PageOptions
 
-SCORE_HELP = """Score candidates against references with RadFact, and write a results folder with an HTML page.
+SCORE_HELP = """Score candidates against references with RadFact, and write a results folder.
 
 This is 'radfact evaluate --metrics radfact'. The same command resumes an interrupted run. Another judge or other
 options replace all results, but not the cached responses.
@@ -50,7 +50,7 @@ def _evaluate(
     out: Out = Path("results"),
     cache: CacheFolder = None,
 ) -> None:
-    """Score candidates against references with many metrics, and write a results folder with an HTML page.
+    """Score candidates against references with many metrics, and write a results folder.
 
     --metrics takes the names that 'radfact metrics' lists, names of single scores (bleu_4), module:object for a custom
     metric, rexrank for the ReXrank leaderboard's metrics as it computes them, or all for every metric that can be

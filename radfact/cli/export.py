@@ -35,7 +35,7 @@ def export(
         Output("file"),
     ] = None,
 ) -> None:
-    """Export the scores in the format of the published command, or the reports in the format of ReXrank."""
+    """Export scores in the published format, or reports in the format of ReXrank."""
     from radfact.results.export import export as write_scores
     from radfact.results.export import export_rexrank
 

@@ -31,7 +31,7 @@ def green_summary(
     ],
     embeddings: EmbeddingsOption = None,
 ) -> None:
-    """Summarize the GREEN assessments in a results folder: error-free reports and typical errors by category.
+    """Summarize GREEN assessments: typical errors by category.
 
     Typical are the explanations nearest to the center of the largest cluster of their sentence embeddings. The summary
     is printed, written to green_summary.json in the folder, and shown on its page. No model is queried.

@@ -19,17 +19,6 @@ candidate sentences, logical recall the fraction of entailed reference sentences
 grounding scores are the fraction of entailed sentences that are in the right place, and spatial scores are the fraction
 of all sentences with boxes or masks that are both entailed and in the right place.
 
-[bold]Files[/bold]
-  pairs.json      grounded: a list of {example_id, prediction, target},
-                  where both reports are lists of {text, boxes}
-  pairs.csv       narrative: columns example_id, prediction, target
-  drafts.jsonl    {sample_id, report} per line; the report is a list of
-                  {text, boxes, masks} or one narrative
-  manifest.jsonl  {sample_id, grounded_findings or findings} per line,
-                  and image paths for the page
-  Boxes are {x_min, y_min, x_max, y_max} as fractions of the image,
-  masks COCO run-length encodings.
-
 [bold]Judges[/bold]
   offline              rules and an ontology: free, deterministic,
                        gives a reason for each verdict; not comparable
@@ -48,50 +37,26 @@ of all sentences with boxes or masks that are both entailed and in the right pla
   3 done, with samples excluded and listed"""
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
-    "score": (
-        "evaluate:score",
-        "Score candidates against references with RadFact, and write a results folder with an HTML page.",
-    ),
+    "score": ("evaluate:score", "Score candidates against references with RadFact, and write a results folder."),
     "evaluate": (
         "evaluate:evaluate",
-        "Score candidates against references with many metrics, and write a results folder with an HTML page.",
+        "Score candidates against references with many metrics, and write a results folder.",
     ),
-    "metrics": (
-        "metrics:metrics",
-        "List all metrics with their scores, directions, sources, cost per report and requirements.",
-    ),
+    "metrics": ("metrics:metrics", "List all metrics with their scores, sources, cost per report and requirements."),
     "weights": ("weights:app", "Download the weights that metrics need, and check them."),
-    "compare": (
-        "compare:compare",
-        "Compare results folders on their common samples, each score over the samples that both systems have scored.",
-    ),
-    "green-summary": (
-        "green_summary:green_summary",
-        "Summarize the GREEN assessments in a results folder: error-free reports and typical errors by category.",
-    ),
+    "compare": ("compare:compare", "Compare results folders on their common samples, with paired significance tests."),
+    "green-summary": ("green_summary:green_summary", "Summarize GREEN assessments: typical errors by category."),
     "page": ("page:page", "Regenerate the HTML page of a results folder."),
-    "view": (
-        "view:view",
-        "Browse runs (results folders) in a local web page, and compare two of them side by side.",
-    ),
+    "view": ("view:view", "Browse results folders in a local web page, and compare two of them side by side."),
     "judge-check": ("judge_check:judge_check", "Evaluate a judge on labeled examples."),
-    "split": (
-        "split:split",
-        "Split narrative reports into sentences of one finding each, and list what was removed and why.",
-    ),
-    "export": (
-        "export:export",
-        "Export the scores in the format of the published command, or the reports in the format of ReXrank.",
-    ),
+    "split": ("split:split", "Split narratives into sentences of one finding each, and list what was removed."),
+    "export": ("export:export", "Export scores in the published format, or reports in the format of ReXrank."),
     "meta": (
         "meta.app:app",
         "Meta-evaluation: agreement with experts, corrections, detection of injected errors, ReXamine-Global, "
         "ensembles of judges.",
     ),
-    "doctor": (
-        "doctor:doctor",
-        "Check the installation: packages, GPUs, judges, metrics, and which commands can run.",
-    ),
+    "doctor": ("doctor:doctor", "Check the installation, and which commands can run."),
 }
 """Module and object of each command, and the first line of its help."""
 

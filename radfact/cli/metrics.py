@@ -26,7 +26,7 @@ def metrics(
     options: Annotated[MetricOptions, only("weights")],
     judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url")],
 ) -> None:
-    """List all metrics with their scores, directions, sources, cost per report and requirements."""
+    """List all metrics with their scores, sources, cost per report and requirements."""
     from radfact.metrics.registry import PRESETS, entries
     from radfact.metrics.resources import MetricResources
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from radfact.cli.tables import say
+from radfact.cli.tables import say, text_table
 from radfact.progress import Price, format_count
 
 if TYPE_CHECKING:
@@ -26,16 +26,13 @@ def show_plan(
     console: Console, plans: Mapping[str, RequestPlan], unavailable: Mapping[str, str], price: Price | None
 ) -> None:
     """Print queries, tokens and, with a price, cost of a run by role."""
-    from rich.markup import escape
-    from rich.table import Table
-
     for name, why in unavailable.items():
         say(console, f"without {name}: {why}", style="yellow", wrap=False)
     if not any(plan.queries for plan in plans.values()):
         say(console, "No queries to a model. Nothing was computed.")
         return
     headings = ["role", "model", "queries", "cached", "tokens in", "tokens out"]
-    table = Table(*headings, *([f"cost {price.currency}".strip()] if price else []))
+    rows = []
     for role, plan in plans.items():
         tokens_in, (low, high) = plan.tokens_in, plan.tokens_out
         cells = [
@@ -44,8 +41,8 @@ def show_plan(
             "unknown" if tokens_in is None else format_count(tokens_in),
             format_count(low) if low == high else f"up to {format_count(high)}" if high else "unknown",
         ]
-        table.add_row(escape(role), escape(plan.model), *cells, *([_cost(plan, price)] if price else []))
-    console.print(table)
+        rows.append([role, plan.model, *cells, *([_cost(plan, price)] if price else [])])
+    console.print(text_table([*headings, *([f"cost {price.currency}".strip()] if price else [])], rows))
     say(console, _NOTES if price else f"{_NOTES} --price IN,OUT,CURRENCY adds the cost.")
 
 

@@ -38,7 +38,7 @@ def split(
     judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url", "few_shots", "concurrency", "max_invalid")],
     price: PriceOption = None,
 ) -> None:
-    """Split narrative reports into sentences of one finding each, and list what was removed and why.
+    """Split narratives into sentences of one finding each, and list what was removed.
 
     OUT has the layout of grounded reports, without boxes: read and edit the sentences, then score OUT.
     OUT.removed.jsonl lists the removed parts. Reports that already are sentences are unchanged. 'maira sentences'

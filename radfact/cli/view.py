@@ -30,7 +30,7 @@ def view(
         ),
     ] = None,
 ) -> None:
-    """Browse runs (results folders) in a local web page, and compare two of them side by side.
+    """Browse results folders in a local web page, and compare two of them side by side.
 
     The server reads and never writes. By default, only this machine can reach it. A browser needs the token in the
     printed URL once. The same folders and port have the same URLs of runs, comparisons, studies and sentences.
