@@ -134,13 +134,6 @@ def test_custom_examples_change_the_prompt_hash_and_are_named(serve: Any, tmp_pa
     assert (other["few_shots"], other["few_shots_from"]) == (1, "mine.json")
 
 
-@pytest.mark.parametrize("name", ["ofline", "gpt-4o", "openai:", ":m", ""])
-def test_an_unknown_judge_is_refused(name: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load_judge(name)
-    assert (caught.value.code, caught.value.field) == (ErrorCode.UNKNOWN_NAME, "judge")
-
-
 def test_queries_are_formatted_as_published(serve: Any) -> None:
     """Lines fold at 80 columns and other than ASCII is escaped: the defaults of yaml.dump, which it uses."""
     server = serve(yes)
@@ -351,38 +344,34 @@ def test_unmatched_quotations_are_counted_in_both_modes(serve: Any) -> None:
         assert judge.usage()["evidence_dropped"] == 1
 
 
+ADDRESS = {"base_url": "http://127.0.0.1:9/v1"}
+MODEL_OPTIONS: list[dict[str, Any]] = [
+    ADDRESS,
+    {"few_shots": Path("shots.json")},
+    {"system": Path("system.txt")},
+    {"answer_format": "schema"},
+    {"batch": "report"},
+    {"concurrency": 4},
+]
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("name", "options", "field"),
     [
-        {"base_url": "http://127.0.0.1:9/v1"},
-        {"few_shots": Path("shots.json")},
-        {"system": Path("system.txt")},
-        {"answer_format": "schema"},
-        {"batch": "report"},
-        {"concurrency": 4},
+        *((name, {}, "judge") for name in ("ofline", "gpt-4o", "openai:", ":m", "")),
+        *((name, one, next(iter(one))) for name in ("offline", "python:mine:judge") for one in MODEL_OPTIONS),
+        ("openai:m", {**ADDRESS, "answer_format": "xml"}, "answer_format"),
+        ("openai:m", {**ADDRESS, "batch": "study"}, "batch"),
+        ("openai:m", {**ADDRESS, "concurrency": 0}, "concurrency"),
+        ("openai:m", {**ADDRESS, "judge_args": {"api_key": "sk-1"}}, "judge_args.api_key"),
     ],
-    ids=lambda options: str(*options),
 )
-@pytest.mark.parametrize("name", ["offline", "python:mine:judge"])
-def test_model_options_are_refused_for_other_judges(name: str, options: dict[str, Any]) -> None:
+def test_wrong_names_and_options_are_refused(name: str, options: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
         load_judge(name, **options)
-    assert caught.value.field == next(iter(options))
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"answer_format": "xml"}, "answer_format"),
-        ({"batch": "study"}, "batch"),
-        ({"concurrency": 0}, "concurrency"),
-        ({"judge_args": {"api_key": "sk-1"}}, "judge_args.api_key"),
-    ],
-)
-def test_invalid_values_of_options_are_named(options: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load_judge("openai:m", base_url="http://127.0.0.1:9/v1", **options)
     assert caught.value.field == field
+    if field == "judge":
+        assert caught.value.code is ErrorCode.UNKNOWN_NAME
 
 
 texts = st.text(max_size=120) | st.lists(

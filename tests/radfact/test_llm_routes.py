@@ -259,13 +259,6 @@ def test_a_missing_partner_package_is_named_with_its_command() -> None:
         load_chat_client("cohere:command")
 
 
-@pytest.mark.parametrize("name", ["nobody:model", "gpt-4o", "openai:", ":m", ""])
-def test_an_unknown_model_is_refused(name: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load_chat_client(name)
-    assert (caught.value.code, caught.value.field) == (ErrorCode.UNKNOWN_NAME, "judge")
-
-
 def test_a_missing_key_without_a_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(InputError, match="OPENAI_API_KEY") as caught:
@@ -273,40 +266,42 @@ def test_a_missing_key_without_a_server_is_refused(monkeypatch: pytest.MonkeyPat
     assert caught.value.code is ErrorCode.MISSING_REQUIREMENT
 
 
+URL = "http://localhost:1/v1"
+
+
 @pytest.mark.parametrize(
-    ("name", "base_url", "code"),
+    ("name", "options", "code", "field"),
     [
-        ("openai:m", "http://me:secret@host/v1", ErrorCode.INVALID_OPTION),
-        ("openai:m", "http://host/v1?key=secret", ErrorCode.INVALID_OPTION),
-        ("openai:m", "localhost:8000/v1", ErrorCode.INVALID_OPTION),
-        ("openai:m", "http://", ErrorCode.INVALID_OPTION),
-        ("openai:m", "http://host:port/v1", ErrorCode.INVALID_OPTION),
-        ("openai:m", "ftp://host/v1", ErrorCode.INVALID_OPTION),
-        ("anthropic:m", "http://localhost:1/v1", ErrorCode.CONFLICTING_OPTIONS),
+        *((name, {}, ErrorCode.UNKNOWN_NAME, "judge") for name in ("nobody:model", "gpt-4o", "openai:", ":m", "")),
+        *(
+            ("openai:m", {"base_url": url}, ErrorCode.INVALID_OPTION, "base_url")
+            for url in ("http://me:secret@host/v1", "http://host/v1?key=secret", "localhost:8000/v1", "http://")
+        ),
+        ("openai:m", {"base_url": "http://host:port/v1"}, ErrorCode.INVALID_OPTION, "base_url"),
+        ("openai:m", {"base_url": "ftp://host/v1"}, ErrorCode.INVALID_OPTION, "base_url"),
+        ("anthropic:m", {"base_url": URL}, ErrorCode.CONFLICTING_OPTIONS, "base_url"),
+        ("openai:m", {"base_url": URL, "concurrency": 0}, ErrorCode.INVALID_OPTION, "concurrency"),
+        *(
+            (
+                "openai:m",
+                {"base_url": URL, "parameters": {field: value}},
+                ErrorCode.INVALID_OPTION,
+                f"judge_args.{field}",
+            )
+            for field, value in [
+                *(("timeout", 0), ("timeout", "soon"), ("stream", True), ("n", 2)),
+                *(("seed", float("nan")), ("stop", {1, 2})),
+            ]
+        ),
     ],
 )
-def test_an_address_that_cannot_be_used_is_refused(name: str, base_url: str, code: ErrorCode) -> None:
+def test_a_wrong_name_address_or_parameter_is_refused(
+    name: str, options: dict[str, Any], code: ErrorCode, field: str
+) -> None:
     with pytest.raises(InputError) as caught:
-        load_chat_client(name, base_url=base_url)
-    assert (caught.value.code, caught.value.field) == (code, "base_url")
+        load_chat_client(name, **options)
+    assert (caught.value.code, caught.value.field) == (code, field)
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "field"),
-    [
-        ({"timeout": 0}, "timeout"),
-        ({"timeout": "soon"}, "timeout"),
-        ({"stream": True}, "stream"),
-        ({"n": 2}, "n"),
-        ({"seed": float("nan")}, "seed"),
-        ({"stop": {1, 2}}, "stop"),
-    ],
-)
-def test_an_invalid_parameter_is_named(parameters: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load_chat_client("openai:m", base_url="http://localhost:1/v1", parameters=parameters)
-    assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_OPTION, f"judge_args.{field}")
 
 
 @pytest.mark.parametrize(
