@@ -236,3 +236,4 @@ def test_a_forked_process_can_have_its_own_client(serve: Any, monkeypatch: pytes
         process.join()
     assert answers == [2]
     assert inherited[0].complete_all([numeric("3")]) == [3]
+    assert inherited[0].sleep == []  # no retry: the child did not unregister the connection

@@ -20,6 +20,7 @@ from radfact.judges import EntailmentQuery, Splitter, load_splitter, split_narra
 from radfact.judges.offline import OfflineJudge, count_unread
 from radfact.judges.offline_splitter import OfflineSplitter, _split_sentence, explain_split
 from radfact.judges.protocol import RemovedText, SplitSentence
+from radfact.reader import segmentation
 from radfact.reader.facts import parse_sentence
 from radfact.reader.ontology_file import default_ontology
 from radfact.reader.segmentation import segment_sentences
@@ -418,9 +419,20 @@ def test_a_sentence_beyond_the_longest_is_kept_whole_and_not_read(loop: str) -> 
 
 
 @pytest.mark.parametrize("unit", [".", "\n", "Dr. ", "at 3 p.m. ", "A. ", "opacity of\n", "opacity\n"])
-def test_the_work_of_segmentation_is_linear_in_the_length_of_a_text(unit: str) -> None:
+def test_the_work_of_segmentation_is_linear_in_the_length_of_a_text(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    is_abbreviation = segmentation._is_abbreviation
+
+    def record(*texts: str) -> bool:
+        lengths.append(sum(map(len, texts)))
+        return is_abbreviation(*texts)
+
+    monkeypatch.setattr(segmentation, "_is_abbreviation", record)
+
     def segment(count: int) -> int:
-        return count_calls(lambda: list(segment_sentences(unit * count)))
+        """Return the number of calls and of the characters that are copied to recognize abbreviations."""
+        lengths.clear()
+        return count_calls(lambda: list(segment_sentences(unit * count))) + sum(lengths)
 
     # 8 if the work is linear, 64 if it is quadratic.
     assert segment(4_000) < 24 * segment(500)
