@@ -7,14 +7,12 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
-from chat_server import ChatServer, Reply
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
+from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.llm.chexprompt import CheXprompt, CheXpromptJson, parse_error_counts
 from radfact.metrics.llm.llm_metric import load_prompt
 from radfact.metrics.llm.responses.error_lists import parse_error_lists
@@ -178,24 +176,6 @@ def test_a_list_is_read_as_it_is_or_refused(pairs: Sequence[tuple[str, int]], pa
     is_complete = sorted(letter for letter, _ in pairs) == list("ABCDEF") and all(0 <= n <= 99 for _, n in pairs)
     with nullcontext() if is_complete else pytest.raises(ValueError, match=r"\w"):
         assert parse_error_lists(text)["significant"] == {letter.lower(): n for letter, n in pairs}
-
-
-def test_an_invalid_response_is_sent_back_with_the_reason() -> None:
-    model = MockChatModel([INVALID["a letter is missing"], WRONG])
-    result = CheXprompt(ChatClient(model, {})).score([TextPair("1", "Wrong.", "The reference.")])
-    assert result.values["chexprompt_errors"] == [4]
-    assert "no count of F" in model.calls[1][-1][1]
-
-
-def test_servers_that_refuse_schemas_are_sent_the_request_without_one(serve: Callable[..., ChatServer]) -> None:
-    def reply(body: dict[str, Any], _: int) -> Reply:
-        return (400, {}, "no schemas") if "response_format" in body else (200, {}, in_json(COUNTS["Wrong."]))
-
-    server = serve(reply)
-    metric = CheXpromptJson(load_chat_client("openai:m", base_url=server.base_url))
-    assert metric.score([TextPair("1", "Wrong.", "The reference.")]).values["chexprompt_json_errors"] == [4]
-    schema = server.requests[0]["response_format"]["json_schema"]["schema"]
-    assert schema["required"] == ["significant errors", "insignificant errors"]
 
 
 def test_responses_in_text_are_accepted() -> None:

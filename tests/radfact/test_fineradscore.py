@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.errors import ErrorCode, InputError
-from radfact.llm import ChatClient, MockChatModel, ResponseCache, mock_client
+from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.llm.fineradscore import FineRadScore, split_lines
 from radfact.metrics.llm.llm_metric import load_prompt
 from radfact.metrics.llm.responses.corrections import Correction, parse_corrections
@@ -69,13 +68,6 @@ def test_lines_are_those_of_the_published_expression(report: str) -> None:
     pieces = [f"{piece.strip()}.".replace("..", ".") for piece in re.split(r"(?<!\d)\.(?!\d|$) ", report.strip())]
     expected = [piece.rstrip(" .") for piece in pieces if piece.strip(" .")]
     assert [line.rstrip(" .") for line in split_lines(report)] == expected
-
-
-@given(st.text("ab1. \n", max_size=40))
-def test_no_word_is_lost_between_lines(report: str) -> None:
-    assert "".join(split_lines(report)).replace(" ", "").replace(".", "").replace("\n", "") == re.sub(
-        r"[\s.]", "", report
-    )
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
@@ -145,21 +137,6 @@ def test_no_correction_scores_0_also_zero_shot() -> None:
     assert [values[0] for values in result.values.values()] == [0, 0, 0]
     instructions = load_prompt("fineradscore") + load_prompt("fineradscore_zero_shot")
     assert model.calls == [(("user", instructions + LAST_TURN),)]
-
-
-def test_each_form_of_the_examples_has_its_own_cached_responses(tmp_path: Path) -> None:
-    models = {form: MockChatModel("{}") for form in ("turns", "prompt", "none")}
-    for _ in range(2):
-        for form, model in models.items():
-            with ChatClient(model, {"model": "m"}, cache=ResponseCache(tmp_path)) as client:
-                FineRadScore(client, examples=form).score([PAIR])  # type: ignore[arg-type]
-    assert {form: len(model.calls) for form, model in models.items()} == {"turns": 1, "prompt": 1, "none": 1}
-
-
-def test_an_unknown_form_of_the_examples_is_refused() -> None:
-    with pytest.raises(InputError) as caught:
-        FineRadScore(mock_client("{}"), examples="all")  # type: ignore[arg-type]
-    assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_OPTION, "examples")
 
 
 def test_a_malformed_response_is_repaired_up_to_five_times() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from chat_server import ChatServer, completion, last
+from chat_server import ChatServer, last
 from green_responses import GreenResponse, responses
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,44 +73,6 @@ def test_all_scores_come_from_one_response() -> None:
     assert result.details[0]["significant"]["b"] == {"count": 2, "errors": ["Cardiomegaly", "A nodule"]}
     json.dumps(result.details, allow_nan=False)
     assert metric.score([TextPair("three", "Edema.", "Edema.")]).usage["calls"] == 1
-
-
-@pytest.mark.parametrize("invalid", [(200, {}, "I cannot."), completion(TEXT, "length")], ids=["text", "cut off"])
-def test_an_invalid_response_is_repaired(invalid: object, serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda _, number: invalid if number == 1 else (200, {}, TEXT))
-    result = Green(load_chat_client("openai:m", base_url=server.base_url)).score(PAIRS[:1])
-    assert result.values["green"] == [0.5]
-    assert result.usage["repairs"] == 1
-
-
-@pytest.mark.parametrize("empty", [None, ""])
-def test_an_empty_json_count_is_queried_again_and_then_nan(empty: str | None, serve: Callable[..., ChatServer]) -> None:
-    errors = dict.fromkeys("abcdef", 0)
-    data = {"Clinically Significant Errors": errors | {"b": empty}, "Clinically Insignificant Errors": errors}
-    response = json.dumps(data | {"Matched Findings": 1})
-    server = serve(lambda _, number: (200, {}, response if number == 1 else TEXT))
-    result = Green(load_chat_client("openai:m", base_url=server.base_url)).score(PAIRS[:1])
-    assert (result.values["green"], result.usage["repairs"]) == ([0.5], 1)
-    result = Green(mock_client(response)).score(PAIRS[:1])
-    assert all(math.isnan(values[0]) for values in result.values.values())
-    assert "(b)" in result.failures[0]
-
-
-def test_a_pair_without_a_valid_response_is_nan_and_counted() -> None:
-    metric = Green(mock_client(lambda text: TEXT if "Nodule" in text else "I'm sorry, I cannot assess reports."))
-    result = metric.score(PAIRS)
-    assert all(math.isnan(values[1]) and not math.isnan(values[0]) for values in result.values.values())
-    assert list(result.failures) == [1]
-    assert (result.usage["failures"], result.details[1]) == (1, {})
-
-
-def test_a_resumed_run_sends_no_requests(serve: Callable[..., ChatServer], tmp_path: Path) -> None:
-    server = serve(lambda *_: (200, {}, TEXT))
-    first, second = (
-        Green(load_chat_client("openai:m", base_url=server.base_url, cache=tmp_path)).score(PAIRS) for _ in range(2)
-    )
-    assert first.values == second.values
-    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(("matched", "significant", "score"), [(0, 0, 0.0), (0, 3, 0.0), (4, 0, 1.0), (1, 1, 0.5)])

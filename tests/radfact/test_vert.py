@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -67,12 +66,6 @@ def test_the_score_is_the_one_that_the_model_states(metric_class: type[Vert]) ->
 def test_a_tuned_model_returns_the_score_alone(response: str) -> None:
     result = VertTuned(mock_client(response)).score([PAIR])
     assert (result.values["vert_tuned"], result.usage["calls"]) == ([0.8], 1)
-
-
-def test_a_response_without_a_score_is_repaired_and_then_nan() -> None:
-    result = Vert(mock_client(RESPONSE.text().replace("0.70", "high"))).score([PAIR])
-    assert math.isnan(result.values["vert"][0])
-    assert result.usage["calls"] == 3
 
 
 def test_examples_follow_the_filled_prompt(tmp_path: Path) -> None:
