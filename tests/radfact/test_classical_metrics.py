@@ -20,6 +20,7 @@ from radfact.metrics.classical.chexbert import (
     CLASSES,
     FIVE,
     CheXbert,
+    RrgCheXbert,
     class_f1,
     class_recall,
     class_specificity,
@@ -258,20 +259,29 @@ def test_f1_of_findings_with_uncertain_as_negative() -> None:
     assert macro_f1(counts, [CLASSES.index(name) for name in FIVE]) == pytest.approx(2 / 3 / 5)
 
 
-@pytest.mark.parametrize("suffix", ["", "_plus"])
-def test_f1_of_findings_is_that_of_scikit_learn(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("metric", "suffix"), [(CheXbert, ""), (CheXbert, "_plus"), (RrgCheXbert, ".rrg")])
+def test_f1_of_findings_is_that_of_scikit_learn(
+    metric: type[CheXbert], suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sklearn = pytest.importorskip("sklearn.metrics")
     labels = np.random.default_rng(7).integers(0, 4, size=(2, 40, 14))
     labels[:, :, CLASSES.index("No Finding")] %= 2
     monkeypatch.setattr(chexbert, "Labeler", lambda _: FixedLabeler(*labels))
-    pooled = CheXbert(Path()).score([pair("a", "b", str(index)) for index in range(40)]).pooled
+    pooled = metric(Path()).score([pair("a", "b", str(index)) for index in range(40)]).pooled
+    values = {name: score.value(score.counts.sum(axis=0)) for name, score in pooled.items()}
     # 1 is positive and 3 uncertain.
     candidate, reference = (np.isin(table, (1, 3) if suffix else (1,)) for table in labels)
-    for number, classes in ((14, range(14)), (5, list(map(CLASSES.index, FIVE)))):
-        for average in ("macro", "micro"):
-            score = pooled[f"chexbert_{average}_f1_{number}{suffix}"]
-            expected = sklearn.f1_score(reference[:, classes], candidate[:, classes], average=average)
-            assert score.value(score.counts.sum(axis=0)) == pytest.approx(expected)
+    averages = ("macro", "micro", "weighted") if metric is RrgCheXbert else ("macro", "micro")
+    for number, classes in ((14, CLASSES), (5, FIVE)):
+        columns = list(map(CLASSES.index, classes))
+        for average in averages:
+            expected = sklearn.f1_score(reference[:, columns], candidate[:, columns], average=average)
+            assert values.pop(f"chexbert_{average}_f1_{number}{suffix}") == pytest.approx(expected)
+    if suffix != "_plus":
+        by_class = {name: f"chexbert_f1_{name.lower().replace(' ', '_')}{suffix}" for name in CLASSES}
+        expected = sklearn.f1_score(reference, candidate, average=None)
+        assert [values.pop(name) for name in by_class.values()] == pytest.approx(list(expected))
+    assert metric is CheXbert or not values
 
 
 class FixedLabeler:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from metric_files import write_wordnet
 from nltk.translate.bleu_score import corpus_bleu
@@ -17,7 +16,6 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.metrics.classical import ptb
 from radfact.metrics.classical.bleu import CocoBleu, RadEvalBleu
-from radfact.metrics.classical.chexbert import CLASSES, FIVE, RrgCheXbert
 from radfact.metrics.classical.meteor import HuggingFaceMeteor, Meteor
 from radfact.metrics.classical.radcliq import InverseRadCliQ
 from radfact.metrics.classical.rouge import CocoRougeL, RadEvalRougeL
@@ -128,35 +126,6 @@ def test_inverse_radcliq_is_the_inverse_of_the_mean_of_the_scored_pairs() -> Non
     assert (summary.point, summary.n) == (pytest.approx(2 / (values[0] + values[1])), 2)
 
 
-def test_chexbert_of_rrg_is_the_report_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    sklearn = pytest.importorskip("sklearn.metrics")
-    labels = np.random.default_rng(3).integers(0, 4, size=(2, 30, 14))
-    labels[:, :, CLASSES.index("No Finding")] %= 2
-    sides = iter(labels)
-
-    class FixedLabeler:
-        def label(self, texts: list[str]) -> tuple[Any, Any]:
-            return next(sides), np.ones((len(texts), 2))
-
-    monkeypatch.setattr("radfact.metrics.classical.chexbert.Labeler", lambda _: FixedLabeler())
-    pairs = [TextPair(str(index), "a", "b") for index in range(30)]
-    pooled = RrgCheXbert(Path()).score(pairs).pooled
-    values = {name: score.value(score.counts.sum(axis=0)) for name, score in pooled.items()}
-    candidate, reference = np.isin(labels, (1, 3))  # positive and uncertain
-    for number, classes in ((14, CLASSES), (5, FIVE)):
-        columns = list(map(CLASSES.index, classes))
-        report = sklearn.classification_report(
-            reference[:, columns], candidate[:, columns], target_names=classes, output_dict=True, zero_division=0
-        )
-        for average in ("micro", "macro", "weighted"):
-            assert values.pop(f"chexbert_{average}_f1_{number}.rrg") == pytest.approx(
-                report[f"{average} avg"]["f1-score"]
-            )
-        if number == 14:
-            by_class = [report[name]["f1-score"] for name in classes]
-    assert list(values.values()) == pytest.approx(by_class)
-
-
 @pytest.mark.parametrize("entry", entries().values(), ids=lambda entry: entry.name)
 def test_scores_of_variants_have_their_own_names(entry: Any) -> None:
     """RadFact keeps its names: the pages and the export know its scores by them."""
@@ -241,8 +210,6 @@ def test_variants_are_an_option_of_the_commands(run_radfact: Run) -> None:
     assert read_json("r/run.json")["options"]["variants"] == ["coco"]
     code, out, _ = run_radfact("evaluate", "pairs.csv", "--metrics", "bleu", "--compat", "radeval", "--out", "r")
     assert "r holds scores with variants ['coco']" in out
-    code, _, err = run_radfact("evaluate", "pairs.csv", "--metrics", "bleu", "--compat", "rrg", "--out", "r")
-    assert (code, err.startswith("radfact: --compat: ")) == (2, True)
     code, _, err = run_radfact("evaluate", "pairs.csv", "--metrics", "bleu", "--compat", "cocoa", "--out", "r")
     assert (code, "--compat: unknown variant 'cocoa'; did you mean 'coco'?" in err) == (2, True)
     assert "variant --compat coco" in run_radfact("metrics")[1]
