@@ -1,4 +1,4 @@
-"""Write the tables in README.md, docs/metrics.md, docs/parity.md and docs/published_scores.md from metrics and data.
+"""Write the tables in README.md, docs/metrics.md and docs/parity.md from metrics and data.
 
 python docs/metric_tables.py
 
@@ -18,10 +18,9 @@ from radfact.metrics.protocol import Metric, describe_language, directions_of, m
 from radfact.metrics.registry import entries
 from radfact.metrics.weights import WeightsFile, catalog
 from radfact.records import Pair
-from radfact.results.published import add_local_rows, published_tables
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("metrics", "parity", "published_scores")))
+FILES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("metrics", "parity")))
 PARITY = ROOT / "docs" / "parity.json"
 ARROWS = {"higher": "↑", "lower": "↓", "neutral": "neutral"}
 
@@ -95,23 +94,6 @@ def _weights() -> str:
     return _table(("folder", "weights", "license", "files to download"), rows)
 
 
-def _published() -> str:
-    parts = []
-    for table in published_tables().values():
-        rows = [
-            (row.name, row.origin, *("-" if value is None else f"{value:.3f}" for value in row.values.values()))
-            for row in add_local_rows(table, ())
-        ]
-        heads = ("system", "origin", *(f"{there} (`{here}`)" for here, there in table.columns.items()))
-        parts += [
-            f"`{table.name}`: {table.title}. Source: <{table.source}>, accessed {table.access_date}. {table.note}",
-            "",
-            _table(heads, rows),
-            "",
-        ]
-    return "\n".join(parts).strip()
-
-
 def _weights_file(file: WeightsFile) -> str:
     size = "size unknown" if file.bytes is None else f"{file.bytes:,} bytes"
     return f"`{file.path}` ({size}{'' if file.sha256 else ', no published checksum'})"
@@ -144,7 +126,6 @@ _TABLES = {
     "weights": _weights,
     "variants": _variants,
     "parity": _parity,
-    "published": _published,
 }
 
 if __name__ == "__main__":

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json, write_jsonl
 from radfact.io.pairs import read_candidates_and_references, read_pairs, read_reports
 from radfact.io.rexrank import findings_of
 from radfact.records import PatientContext
-from radfact.results.published import add_local_rows, find_published, published_tables
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -127,35 +125,3 @@ def test_pairs_of_another_layout_are_exported(run_radfact: Run) -> None:
     expected = {"section_findings": "Normal lungs.", "context": "Age: 67", "model_prediction": "Clear lungs."}
     assert read_json("x.json") == {"1": expected}
     assert read_pairs("x.json")[0].context.age == 67
-
-
-def test_published_tables_are_complete() -> None:
-    for table in published_tables().values():
-        assert table.source.startswith("https://")
-        assert table.access_date
-        assert all(value is not None for row in table.rows for value in row.values.values())
-    table = find_published("rexrank-iu-xray")
-    assert len(table.rows) == 31
-    (maira,) = (row for row in table.rows if row.name == "MAIRA-2")
-    assert (maira.origin, maira.values["radcliq_v1.inverse"], maira.values["green"]) == (
-        "Microsoft, 2024",
-        1.298,
-        0.194,
-    )
-
-
-def test_own_scores_are_ordered_among_published_ones(tmp_path: Path) -> None:
-    table = find_published("rexrank-iu-xray-report")
-    for name, value in (("best", 3.0), ("third", 1.3), ("none", None)):
-        score = {"point": value, "n": 590, "direction": "higher"}
-        write_json(tmp_path / name / "scores.json", {"scores": {"radcliq_v1.inverse": score, "green": {"point": 0.5}}})
-    rows = add_local_rows(table, [tmp_path / name for name in ("best", "third", "none")])
-    assert [row.name for row in rows][:4] == ["best", "UniRG-CXR", "MedVersa", "third"]
-    assert (rows[-1].name, rows[-1].is_local, rows[0].origin) == ("none", True, "this run, 590 samples")
-
-
-def test_results_without_a_published_score_are_refused(predictions: Path, tmp_path: Path) -> None:
-    evaluate(read_pairs(predictions), "lateral_mentions", out=tmp_path / "r")
-    with pytest.raises(InputError) as error:
-        add_local_rows(find_published("rexrank-iu-xray"), [tmp_path / "r"])
-    assert error.value.code is ErrorCode.MISMATCH
