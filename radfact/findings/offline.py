@@ -87,7 +87,7 @@ def _place(finding: Finding, index: int, text: str, sentence: Sentence | None) -
     return finding.model_copy(update=update)
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=1 << 15)
 def _read(text: str, ontology: Ontology) -> tuple[bool, tuple[Finding, ...]]:
     """Return whether anything is read in a sentence, or in the sentences of a text, and the findings.
 

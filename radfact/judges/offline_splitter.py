@@ -105,7 +105,7 @@ def explain_split(
     return split
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=1 << 15)
 def _split_sentence(
     sentence: str, ontology: Ontology, keep_interpretations: bool
 ) -> tuple[tuple[str, ...], tuple[RemovedText, ...]]:

@@ -34,8 +34,7 @@ class FactReader:
 
     def facts_in(self, text: str) -> frozenset[Fact]:
         """Return the facts about findings."""
-        known = self.ontology.findings
-        return frozenset(fact for fact in parse_sentence(text, self.ontology).facts if fact.concept in known)
+        return parse_sentence(text, self.ontology).findings
 
     def stated_findings(self, text: str) -> frozenset[tuple[str, bool]]:
         """Return the certain findings, each with whether it is present."""
@@ -51,8 +50,8 @@ class FactReader:
         named = frozenset().union(*map(self.named_findings, parts))
         implied = {
             concept
-            for concept, node in self.ontology.findings.items()
-            if node.exhaustive and stated.issuperset((part, False) for part in node.exhaustive)
+            for concept, parts in self.ontology.exhaustive.items()
+            if stated.issuperset((part, False) for part in parts)
         }
         missing = {concept for concept, _ in self.stated_findings(whole) - stated} | (
             self.named_findings(whole) - named

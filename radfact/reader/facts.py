@@ -55,6 +55,7 @@ class ParsedSentence:
     Attributes:
         groups: groups of alternative facts ("scarring or atelectasis"); one fact of each group holds.
         facts: facts of all groups.
+        findings: those of findings, not of structures.
         unread_words: words that are not in the ontology.
         words: content words, or all words if there are none.
         attributes: sides, zones, degrees, changes, details, sizes and numbers, each with its kind.
@@ -65,6 +66,7 @@ class ParsedSentence:
 
     groups: tuple[tuple[Fact, ...], ...]
     facts: tuple[Fact, ...]
+    findings: frozenset[Fact]
     unread_words: frozenset[str]
     words: frozenset[str]
     required_words: frozenset[str]
@@ -252,15 +254,23 @@ def common_facts(sentence: ParsedSentence, ontology: Ontology) -> Iterator[Fact]
             yield Fact(kind, True, tuple(sorted(places, key=str)), change=change)
 
 
-_UNREAD = ParsedSentence((), (), frozenset(), frozenset(), frozenset(), frozenset(), is_negated=False)
+_UNREAD = ParsedSentence((), (), frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), is_negated=False)
 
 
-@lru_cache(maxsize=200_000)
 def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentence:
-    """Parse one sentence; cached, since most reports share sentences."""
+    """Parse one sentence, whether it stands alone or within another one, which change neither facts nor words."""
     if len(text) > MAX_CHARACTERS:
         return _UNREAD
-    ontology = ontology or default_ontology()
+    if text[1:2].islower():
+        text = text[0].lower() + text[1:]
+    if text[-1:] == "." and len(end := text[-5:-1]) == 4 and end.isalpha() and end.islower():  # no abbreviation
+        text = text[:-1]
+    return parse_text(text, ontology or default_ontology())
+
+
+@lru_cache(maxsize=1 << 16)
+def parse_text(text: str, ontology: Ontology) -> ParsedSentence:
+    """Parse a sentence in the form that `parse_sentence` gives it; cached, since most reports share sentences."""
     parser = SentenceParser(tokenize(text, ontology), ontology)
     parser.find_mentions()
     parser.refine_mentions()
@@ -293,6 +303,7 @@ def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentenc
     return ParsedSentence(
         groups,
         facts,
+        frozenset(fact for fact in facts if fact.concept in ontology.findings),
         frozenset(unread),
         frozenset(words),
         frozenset(required),

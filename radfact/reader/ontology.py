@@ -135,6 +135,7 @@ class Ontology:
         version: version of the file.
         sha256: hash of the file.
         findings: findings by name.
+        exhaustive: parts by the name of each finding whose parts, all denied, deny it.
         structures: structures by name.
         phrases: meanings (entries by kind) of phrases, by their lemmas.
         phrase_lengths: lengths of the phrases by their first lemma, longest first.
@@ -153,6 +154,7 @@ class Ontology:
     version: str
     sha256: str
     findings: Mapping[str, Finding]
+    exhaustive: Mapping[str, tuple[str, ...]]
     structures: Mapping[str, Structure]
     phrases: Mapping[tuple[str, ...], dict[str, str]]
     phrase_lengths: Mapping[str, tuple[int, ...]]

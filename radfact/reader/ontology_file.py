@@ -175,6 +175,7 @@ def load_ontology(path: Path | str) -> Ontology:
         version=file.version,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         findings=findings,
+        exhaustive={name: node.exhaustive for name, node in findings.items() if node.exhaustive},
         structures=structures,
         phrases=phrases,
         phrase_lengths={first: tuple(sorted(sizes, reverse=True)) for first, sizes in lengths.items()},

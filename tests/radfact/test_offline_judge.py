@@ -21,7 +21,7 @@ from radfact.judges import EntailmentQuery, Judge, Verdict, default_splitter, lo
 from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.offline import MEASURED, OfflineJudge
 from radfact.reader.entailment_rules import EntailmentChecker
-from radfact.reader.facts import Fact, parse_sentence
+from radfact.reader.facts import Fact, parse_sentence, parse_text
 from radfact.reader.ontology_file import DEFAULT_PATH, default_ontology
 from radfact.reader.reasons import describe_fact
 
@@ -235,10 +235,10 @@ def test_the_documented_accuracy_is_the_measured_accuracy(name: str, path: Path 
 
 def test_a_sentence_is_parsed_once() -> None:
     queries = [EntailmentQuery(tuple(p), h) for cases in JUDGMENTS.values() for p, h, _ in cases]
-    parse_sentence.cache_clear()
+    parse_text.cache_clear()
     JUDGE.judge(queries * 2)
     sentences = {sentence for query in queries for sentence in (*query.premises, query.hypothesis)}
-    assert parse_sentence.cache_info().misses <= len(sentences)
+    assert parse_text.cache_info().misses <= len(sentences)
 
 
 def test_words_can_be_added_to_a_copy_of_the_ontology(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from radfact.judges.offline import OfflineJudge, count_unread
 from radfact.judges.offline_splitter import OfflineSplitter, _split_sentence, explain_split
 from radfact.judges.protocol import RemovedText, SplitSentence
 from radfact.reader import segmentation
-from radfact.reader.facts import parse_sentence
+from radfact.reader.facts import parse_sentence, parse_text
 from radfact.reader.ontology_file import default_ontology
 from radfact.reader.segmentation import segment_sentences
 
@@ -393,7 +393,7 @@ def looping_sentence(loop: str, items: int) -> str:
 
 
 def calls_to_split(text: str) -> int:
-    parse_sentence.cache_clear()
+    parse_text.cache_clear()
     _split_sentence.cache_clear()
     default_ontology()  # read once
     return count_calls(lambda: explain_split(text))
