@@ -41,12 +41,7 @@ _RATE_LIMITED = "HTTP 429"
 
 
 class ServerActivity:
-    """Whether a server answers; the display shows the servers that have been silent for some seconds.
-
-    Args:
-        name: host of the server, or name of the model.
-        clock: returns seconds.
-    """
+    """Whether a server answers; the display shows the servers that have been silent for some seconds."""
 
     _all: ClassVar[weakref.WeakSet[ServerActivity]] = weakref.WeakSet()
 
@@ -105,13 +100,7 @@ class ServerActivity:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price of a million tokens in and out.
-
-    Attributes:
-        tokens_in: price of a million tokens of prompts.
-        tokens_out: price of a million tokens of responses.
-        currency: code such as EUR; empty if not given.
-    """
+    """Price of a million tokens in and out."""
 
     tokens_in: float
     tokens_out: float
@@ -149,17 +138,7 @@ def parse_price(text: str | None) -> Price | None:
 
 @dataclass
 class Meter:
-    """Turns the usage counts of one role over time into a rate and a status text.
-
-    Attributes:
-        name: name of the role.
-        price: price of the tokens.
-        window: window of the rate in seconds.
-        planned: items to process.
-        done: items processed.
-        rate: items per second; None before two readings.
-        status: tokens, cost, failures and retries.
-    """
+    """Turns the usage counts of one role over time into a rate and a status text."""
 
     name: str
     price: Price | None = None

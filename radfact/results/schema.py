@@ -51,12 +51,7 @@ class Row(BaseModel):
 
 
 class ScoreRecord(Row):
-    """A dataset-level score; None means no value.
-
-    Attributes:
-        repeat_sd: standard deviation over repeats.
-        unit: range or unit; None for 0 to 1.
-    """
+    """A dataset-level score; None means no value."""
 
     point: FiniteFloat | None = None
     low: FiniteFloat | None = None
@@ -106,16 +101,7 @@ class NarrativeRow(Row):
 
 
 class RemovedRow(Row):
-    """A row of `removed.jsonl`: a part of a narrative that the splitter removed.
-
-    Attributes:
-        sample_id: id of the sample.
-        side: report that the part was removed from.
-        text: the part, as quoted by the splitter.
-        reason: reason for the removal; None if the splitter gives none.
-        start: position of the first character in the narrative; None if the part was not located.
-        end: position after the last character; None if the part was not located.
-    """
+    """A row of `removed.jsonl`: a part of a narrative that the splitter removed."""
 
     sample_id: str
     side: Side
@@ -271,16 +257,7 @@ def metric_of_scores(scores: ScoresFile) -> Mapping[str, str]:
 
 
 class GreenCategory(Row):
-    """One category of significant errors in the GREEN summary.
-
-    Attributes:
-        name: the category.
-        without: share of reports without an error of the category.
-        errors: number of explanations.
-        clusters: number of clusters of explanations.
-        largest: number of explanations in the largest cluster.
-        typical: explanations nearest to the center of the largest cluster, without duplicates.
-    """
+    """One category of significant errors in the GREEN summary."""
 
     name: str
     without: FiniteFloat

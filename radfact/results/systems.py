@@ -60,23 +60,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """The content of a results folder.
-
-    Attributes:
-        name: of the folder.
-        sample_ids: in the order of the folder.
-        directions: of its scores.
-        units: range or unit of each score whose range is not 0 to 1.
-        columns: by score; a pooled score without a known function has none.
-        references: normalized text of each reference.
-        counts: `counts` of `scores.json`, such as `excluded` and `empty_candidates`.
-        models: readable name of the judge or language model of each metric that has one.
-        settings: judge, model, settings and arguments by metric.
-        metric_of: metric of each score.
-        variants: published variant by metric; None for the default.
-        clusters: label of the cluster of every sample; None if the sample forms its own cluster.
-        cluster_by: name of the cluster labels, such as `patient_id`; None if samples were resampled.
-    """
+    """The content of a results folder."""
 
     name: str
     sample_ids: Sequence[str]
@@ -94,14 +78,7 @@ class System:
 
 
 def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, CountsFunction]]:
-    """Return the functions of pooled scores, by metric and score, including those of its variants.
-
-    Args:
-        metrics: custom metrics, in addition to the built-in ones.
-
-    Raises:
-        InputError: a metric cannot be loaded.
-    """
+    """Return the functions of pooled scores, by metric and score, including those of its variants."""
     declared = [(name, entry.declared) for name, entry in entries().items() if entry.is_builtin]
     declared += [(item.entry.name, item.entry.declared) for item in (select_metrics(metrics) if metrics else ())]
     return {
@@ -119,14 +96,6 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
     """Read the scores of a results folder, ready to be resampled.
 
     Scores of the references alone, such as `lateral_mentions_reference`, are equal in all systems and are excluded.
-
-    Args:
-        folder: results folder.
-        name: of the system.
-        functions: from `pooled_functions`.
-
-    Raises:
-        InputError: the folder is not finished, or a file does not match the schema.
     """
     scores, samples = read_scores(folder), read_sample_scores(folder)
     rows, all_directions = samples.rows, samples.directions
