@@ -23,7 +23,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One score of a system, and its difference to the first system; `p` and what is above it are of the same samples."""
+    """One score of a system, and its difference to the first; `p` and what is above it are of the same samples."""
 
     summary: Summary
     baseline: Summary | None = None
