@@ -54,13 +54,42 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "radfact meta agreement ratings.csv --better lower --metrics rouge_l",
         "radfact meta inject reports.csv --out injected.jsonl",
         "radfact meta detect injected.jsonl --metrics rouge_l --out detection",
-        "radfact meta rexamine reports.csv --metrics rouge_l --out rexamine",
+        "radfact meta rexamine reports.csv --styler openai:MODEL --metrics rouge_l --out rexamine",
+    ),
+    "meta agreement": (
+        "radfact meta agreement ratings.csv --better lower --metrics rouge_l,bleu",
+        "radfact meta agreement preferences.csv --layout preferences --metrics green --ask --judge openai:MODEL",
+        "radfact meta agreement rexval/ --layout rexval --metrics green --judge openai:MODEL --out results/rexval",
+    ),
+    "meta corrections": (
+        "radfact meta corrections refisco-v1.csv --judge openai:MODEL",
+        "radfact meta corrections refisco-v0.csv --layout refisco-v0 --setting shuffled --judge openai:MODEL",
+        "radfact meta corrections rexval/ --layout rexval --judge openai:MODEL",
+    ),
+    "meta inject": (
+        "radfact meta inject reports.csv --out injected.jsonl",
+        "radfact meta inject reports.csv --by openai:MODEL --types a,b",
+    ),
+    "meta detect": (
+        "radfact meta detect injected.jsonl --metrics rouge_l,bleu_2",
+        "radfact meta detect injected.jsonl --metrics green,vert --judge openai:MODEL --out results/detection",
+    ),
+    "meta rexamine": (
+        "radfact meta rexamine reports.csv --styler openai:MODEL --metrics rouge_l,bleu_2",
+        "radfact meta rexamine reports.csv --judge openai:MODEL --errors-by openai:MODEL --metrics all",
     ),
     "meta examples": (
         "radfact meta examples --out examples",
         "radfact meta agreement examples/plain.csv --better lower --metrics rouge_l",
     ),
     "meta pairs": ("radfact meta pairs rexval --layout rexval --out pairs.csv",),
+    "meta ensemble fit": (
+        "radfact meta ensemble fit rate_test.csv --layout rate-eval --judges gpt=results/gpt"
+        " --judges opus=results/opus --features vert --out ensemble.json",
+    ),
+    "meta ensemble apply": (
+        "radfact meta ensemble apply ensemble.json --judges gpt=new/gpt --judges opus=new/opus --out new/ensemble",
+    ),
     "meta ensemble": (
         "radfact meta ensemble fit rate_test.csv --layout rate-eval --judges a=results/a"
         " --judges b=results/b --out ensemble.json",

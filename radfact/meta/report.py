@@ -41,9 +41,13 @@ class AnalysisReport:
             return []
         return self._plots.draw(file, description, lambda path: plot(data, *others, path, **options))
 
+    @property
+    def missing_plots(self) -> list[str]:
+        """Sentences about missing plots."""
+        return list(dict.fromkeys(self._plots.notes))
+
     def write(self, file: str, title: str, record: Mapping[str, Any], notes: Iterable[str]) -> list[str]:
         """Write `FILE.json` and `FILE.html`, and return sentences about missing plots."""
-        missing = list(dict.fromkeys(self._plots.notes))
         write_json(self._folder / f"{file}.json", record)
-        write_page(self._folder / f"{file}.html", title, dict.fromkeys((*notes, *missing)), self._sections)
-        return missing
+        write_page(self._folder / f"{file}.html", title, dict.fromkeys((*notes, *self.missing_plots)), self._sections)
+        return self.missing_plots

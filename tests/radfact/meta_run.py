@@ -55,5 +55,5 @@ def write_scores(folder: Path, values: list[float | None], *, name: str = "m", d
     write_jsonl(folder / "samples.jsonl", [{"sample_id": str(i), name: value} for i, value in enumerate(values)])
     texts = [{"sample_id": str(i), "side": "candidate", "text": "c"} for i in range(len(values))]
     write_jsonl(folder / "sentences.jsonl", texts)
-    write_json(folder / "scores.json", {"scores": {name: {"point": 1, "direction": direction}}})
+    write_json(folder / "scores.json", {"version": 3, "scores": {name: {"point": 1, "direction": direction}}})
     return folder

@@ -11,7 +11,7 @@ from meta_run import refuse_meta, run_meta, write_scores, write_table
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
-from radfact.meta.ensembles.model import Ensemble, cross_validate, fit_ensemble, read_features
+from radfact.meta.ensembles import Ensemble, cross_validate, fit_ensemble, read_features
 from radfact.results.reader import read_sample_scores
 from radfact.statistics.clusters import Clusters
 
@@ -84,7 +84,7 @@ def test_features_come_from_results_folders(tmp_path: Path) -> None:
     }.items():
         # A score that no sample has is no feature.
         scores = {"vert": {"point": 0.5}, "grounding_f1": {"point": None}}
-        write_json(tmp_path / judge / "scores.json", {"scores": scores})
+        write_json(tmp_path / judge / "scores.json", {"version": 3, "scores": scores})
         write_jsonl(tmp_path / judge / "samples.jsonl", rows)
     result = read_features({judge: tmp_path / judge for judge in ("gpt", "opus")})
     assert result.sample_ids == ["a", "b"]
@@ -98,22 +98,11 @@ def test_features_come_from_results_folders(tmp_path: Path) -> None:
     assert (error.value.code, error.value.field) == (ErrorCode.UNKNOWN_NAME, "green")
 
 
-@pytest.mark.parametrize(
-    ("features", "target", "field", "code"),
-    [
-        ({}, [1.0], "features", ErrorCode.EMPTY_INPUT),
-        ({"a": [1.0, 2.0]}, None, "target", ErrorCode.MISSING_FIELD),
-        ({"a": [1.0, 2.0]}, [1.0], "target", ErrorCode.MISMATCH),
-        ({"a": [1.0], "b": [2.0]}, [1.0], "features", ErrorCode.EMPTY_INPUT),
-        ({"a": [1.0], "b": [2.0, 3.0]}, [1.0], "features", ErrorCode.INVALID_VALUE),
-    ],
-)
-def test_invalid_features_and_targets_are_refused(
-    features: dict[str, list[float]], target: list[float] | None, field: str, code: ErrorCode
-) -> None:
+@pytest.mark.parametrize("features", [{}, {"a": [1.0], "b": [2.0]}])
+def test_a_regression_needs_features_and_more_samples_than_features(features: dict[str, list[float]]) -> None:
     with pytest.raises(InputError) as error:
-        fit_ensemble(features, target)
-    assert (error.value.field, error.value.code) == (field, code)
+        fit_ensemble(features, [1.0])
+    assert (error.value.field, error.value.code) == ("features", ErrorCode.EMPTY_INPUT)
 
 
 def test_a_missing_feature_is_named() -> None:

@@ -10,7 +10,7 @@ from meta_run import run_meta, write_table
 from radfact.api import RadFact, evaluate
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.judges.offline import OfflineJudge
-from radfact.meta.ensembles.model import fit_ensemble
+from radfact.meta.ensembles import fit_ensemble
 from radfact.meta.scores import match_samples, pair_digests
 from radfact.records import Pair
 from radfact.results.compare import compare

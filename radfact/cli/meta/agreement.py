@@ -29,72 +29,7 @@ if TYPE_CHECKING:
     from radfact.meta.datasets.ratings import RatingSet
     from radfact.statistics.rater_agreement import PreferenceAccuracy
 
-MANUAL = "\n".join(
-    (
-        "Measure the agreement of metrics with experts: Kendall's tau-b, Spearman and Pearson correlation with "
-        "bootstrap intervals, over all reports and by group; paired tests of each score against a baseline; the "
-        "reports on which scores and experts disagree most; agreement between the experts; counts of errors; "
-        "preferences by confidence. Writes plots and an HTML page.",
-        "",
-        "[bold]Formats (--layout)[/bold]",
-        "  plain        CSV: id, reference, candidate, expert columns",
-        "               (QUANTITY:RATER, expert or expert_RATER), optionally",
-        "               site, modality, anatomy or group",
-        "  preferences  CSV: id, reference, candidate_1, candidate_2,",
-        "               expert columns (first, second, equal), optionally",
-        "               confidence (one number a row, higher is surer)",
-        "  rexval       folder with the two CSV files",
-        "  refisco-v0, refisco-v1   CSV of corrected lines",
-        "  rate-eval    rate_test.csv of a task",
-        "  radeval      CSV of the expert set",
-        "",
-        "Scores are computed (--metrics), or read (--scores) from results folders of 'radfact evaluate' on the pairs "
-        "that 'radfact meta pairs' writes.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact meta agreement ratings.csv --better lower --metrics rouge_l,bleu",
-        "  radfact meta agreement preferences.csv --layout preferences \\",
-        "      --metrics green --ask --judge openai:MODEL",
-        "  radfact meta agreement rexval/ --layout rexval --metrics green \\",
-        "      --judge openai:MODEL --out results/rexval",
-    )
-)
-
-
 TableArgument = Annotated[Path, typer.Argument(help="Ratings: a file, or the folder of a data set.")]
-AskOption = Annotated[
-    bool,
-    typer.Option(
-        "--ask", help="Also ask the judge which candidate is better (--layout preferences).", rich_help_panel=SCORES
-    ),
-]
-BaselineOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SCORE",
-        help="Score that the others are tested against: which agrees better with the experts? Default: the first.",
-        show_default=False,
-        rich_help_panel=SCORES,
-    ),
-]
-RoundsOption = Annotated[
-    int,
-    typer.Option(min=1, max=MAX_REPLICATES, metavar="N", help="Number of permutations.", rich_help_panel=SCORES),
-]
-ConsensusOption = Annotated[
-    Literal["unanimous", "majority"],
-    typer.Option(
-        help="Which experts decide a row (--layout preferences): all of them, or more than half.", rich_help_panel=INPUT
-    ),
-]
-GroupOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KIND",
-        help="Also correlate within groups, such as site. Default: the groups of the data set.",
-        rich_help_panel=SCORES,
-    ),
-]
 
 
 @with_options
@@ -104,16 +39,47 @@ def agreement(
     metrics: Annotated[MetricOptions, own.METRICS],
     judge: Annotated[JudgeOptions, own.MODEL],
     draws: Annotated[BootstrapOptions, own.DRAWS],
-    group: GroupOption = None,
+    group: Annotated[
+        str | None,
+        own.option("Also correlate within groups, such as site. Default: the groups of the data set.", "KIND", SCORES),
+    ] = None,
     scores: own.Scores = None,
-    ask: AskOption = False,
-    consensus: ConsensusOption = "unanimous",
-    baseline: BaselineOption = None,
-    rounds: RoundsOption = 1000,
+    ask: Annotated[
+        bool,
+        own.option("Also ask the judge which candidate is better (--layout preferences).", None, SCORES, "--ask"),
+    ] = False,
+    consensus: Annotated[
+        Literal["unanimous", "majority"],
+        own.option("Which experts decide a row (--layout preferences): all of them, or more than half.", None, INPUT),
+    ] = "unanimous",
+    baseline: Annotated[
+        str | None,
+        own.option(
+            "Score that the others are tested against: which agrees better with the experts? Default: the first.",
+            "SCORE",
+            SCORES,
+            show_default=False,
+        ),
+    ] = None,
+    rounds: Annotated[int, own.option("Number of permutations.", "N", SCORES, min=1, max=MAX_REPLICATES)] = 1000,
     out: own.Out = Path("agreement"),
     cache: own.Cache = None,
 ) -> None:
-    """Measure the agreement of metrics with experts."""
+    """Measure the agreement of metrics with experts.
+
+    Kendall's tau-b, Spearman and Pearson correlation with bootstrap intervals, over all reports and by group; paired
+    tests of each score against a baseline; the reports on which scores and experts disagree most; agreement between
+    the experts; counts of errors; preferences by confidence. Writes plots and an HTML page.
+
+    The layout plain is a CSV with id, reference, candidate, expert columns (QUANTITY:RATER, expert or expert_RATER)
+    and optionally site, modality, anatomy or group; preferences is a CSV with id, reference, candidate_1, candidate_2,
+    expert columns (first, second, equal) and optionally confidence (one number a row, higher is surer); rexval is the
+    folder with the two CSV files; refisco-v0 and refisco-v1 are CSV files of corrected lines; rate-eval is
+    rate_test.csv of a task; radeval is the CSV of the expert set.
+
+    Scores are computed (--metrics), or read (--scores) from results folders of 'radfact evaluate' on the pairs that
+    'radfact meta pairs' writes.
+    """
     console = new_console()
     scoring = Scoring(metrics, judge.or_environment(), cache or out / "cache")
     ids = None if rating.ids is None else str(rating.ids)

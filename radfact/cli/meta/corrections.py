@@ -26,50 +26,8 @@ if TYPE_CHECKING:
     from radfact.meta.datasets.ratings import RatingSet
     from radfact.metrics.llm.fineradscore import Examples
 
-MANUAL = "\n".join(
-    (
-        "Correct reports with a model and the prompt of FineRadScore, and compare the corrections with those of "
-        "radiologists, as in the tables of the FineRadScore paper.",
-        "",
-        "For ReFiSco: the kind of correction of each line, the corrected text, the similarity to the reference before "
-        "and after correction, and severities compared with those of the radiologists and, for candidates with "
-        "several radiologists, among them. For data sets with error counts (ReXVal, RadEval): precision and recall by "
-        "category. For the correlation of scores with error counts, see 'radfact meta agreement --metrics "
-        "fineradscore'.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact meta corrections refisco-v1.csv --judge openai:MODEL",
-        "  radfact meta corrections refisco-v0.csv --layout refisco-v0 \\",
-        "      --setting shuffled --judge openai:MODEL --out results/shuffled",
-        "  radfact meta corrections rexval/ --layout rexval --judge openai:MODEL",
-        "",
-        "[bold]Exit codes[/bold]",
-        "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done; reports without a valid model response were excluded and listed",
-    )
-)
 _TEXT_METRICS = ("bleu_1", "bleu_2", "bertscore", "rg_er", "radgraph_f1", "radcliq_v1")
 """Metrics of the paper and the default; those without weights are skipped."""
-
-
-SettingOption = Annotated[
-    Literal["original", "shuffled", "paraphrased"],
-    typer.Option(
-        help="Original reports, references with shuffled lines, or candidates with paraphrased lines.",
-        rich_help_panel=INPUT,
-    ),
-]
-ExamplesOption = Annotated[
-    Literal["turns", "prompt", "none"],
-    typer.Option(
-        help="Send the published examples as turns of the conversation, in the first message, or not at all.",
-        rich_help_panel=JUDGE,
-    ),
-]
-ParaphraserOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Model that paraphrases lines. Default: the judge.", rich_help_panel=JUDGE),
-]
 
 
 @with_options
@@ -79,16 +37,36 @@ def corrections(
     metrics: Annotated[MetricOptions, own.METRICS],
     judge: Annotated[JudgeOptions, own.MODEL],
     seed: own.Seed = 42,
-    setting: SettingOption = "original",
-    examples: ExamplesOption = "turns",
-    paraphrase_by: ParaphraserOption = None,
+    setting: Annotated[
+        Literal["original", "shuffled", "paraphrased"],
+        own.option(
+            "Original reports, references with shuffled lines, or candidates with paraphrased lines.", None, INPUT
+        ),
+    ] = "original",
+    examples: Annotated[
+        Literal["turns", "prompt", "none"],
+        own.option(
+            "Send the published examples as turns of the conversation, in the first message, or not at all.",
+            None,
+            JUDGE,
+        ),
+    ] = "turns",
+    paraphrase_by: Annotated[
+        str | None, own.option("Model that paraphrases lines. Default: the judge.", "NAME", JUDGE)
+    ] = None,
     out: own.Out = Path("corrections"),
     cache: own.Cache = None,
     note: own.Notes = None,
 ) -> None:
-    """Compare the corrections of FineRadScore with those of radiologists."""
-    from radfact.meta.agreement.corrections import evaluate_corrections, has_categories
-    from radfact.meta.agreement.corrections_report import write_corrections
+    """Compare the corrections of FineRadScore with those of radiologists.
+
+    Corrects reports with a model and the prompt of FineRadScore, as in the tables of the FineRadScore paper. For
+    ReFiSco: the kind of correction of each line, the corrected text, the similarity to the reference before and after
+    correction, and severities compared with those of the radiologists and, for candidates with several radiologists,
+    among them. For data sets with error counts (ReXVal, RadEval): precision and recall by category. For the
+    correlation of scores with error counts, see 'radfact meta agreement --metrics fineradscore'.
+    """
+    from radfact.meta.agreement.corrections import evaluate_corrections, has_categories, write_corrections
     from radfact.metrics.registry import select_metrics
 
     ratings = read(table, rating)
@@ -151,7 +129,7 @@ def _correct(
 
 
 def _show(result: CorrectionResult) -> None:
-    from radfact.meta.agreement import corrections_report as report
+    from radfact.meta.agreement import corrections as report
 
     changes = report.change_table(result)
     changes = changes.select([name for name in changes.headings if not name.endswith(", n")])

@@ -23,39 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-FIT_MANUAL = "\n".join(
-    (
-        "Fit an ensemble of judges on expert ratings, and print its cross-validated agreement with the experts.",
-        "",
-        "Each judge is a results folder with a name; samples are matched by the ids that 'radfact meta pairs' writes. "
-        "The agreement of each feature alone is printed for comparison.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact meta ensemble fit rate_test.csv --layout rate-eval \\",
-        "      --judges gpt=results/gpt --judges opus=results/opus \\",
-        "      --features vert --out ensemble.json",
-        "  radfact meta ensemble apply ensemble.json \\",
-        "      --judges gpt=new/gpt --judges opus=new/opus --out new/ensemble",
-    )
-)
-APPLY_MANUAL = "\n".join(
-    (
-        "Score reports with an ensemble, on the common samples of the judges' results folders. The judges need the "
-        "names that were used in 'fit'.",
-        "",
-        "The output is a results folder with the score 'ensemble', for 'radfact meta agreement --scores', 'radfact "
-        "compare' and 'radfact page'.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact meta ensemble apply ensemble.json \\",
-        "      --judges gpt=new/gpt --judges opus=new/opus --out new/ensemble",
-        "",
-        "[bold]Exit codes[/bold]",
-        "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done; samples without a score of every judge were excluded and counted",
-    )
-)
-
 app = typer.Typer(
     help="Ensembles of judges: fit on expert ratings, apply to new reports.",
     no_args_is_help=True,
@@ -63,17 +30,11 @@ app = typer.Typer(
 )
 
 JudgesOption = Annotated[
-    list[str],
-    typer.Option(
-        "--judges",
-        metavar="NAME=FOLDER",
-        help="Results folder of a judge; repeatable.",
-        rich_help_panel=INPUT,
-    ),
+    list[str], own.option("Results folder of a judge; repeatable.", "NAME=FOLDER", INPUT, "--judges")
 ]
 
 
-@app.command(help=FIT_MANUAL)
+@app.command()
 @with_options
 def fit(
     table: TableArgument,
@@ -82,26 +43,21 @@ def fit(
     draws: Annotated[BootstrapOptions, own.DRAWS],
     features: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Scores of each judge to use, separated by commas. Default: all.",
-            rich_help_panel=SCORES,
-        ),
+        own.option("Scores of each judge to use, separated by commas. Default: all.", "NAMES", SCORES),
     ] = None,
     method: Annotated[
         Literal["linear_regression", "average"],
-        typer.Option(help="Linear regression on the expert ratings, or average.", rich_help_panel=SCORES),
+        own.option("Linear regression on the expert ratings, or average.", None, SCORES),
     ] = "linear_regression",
-    folds: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Number of cross-validation folds.", rich_help_panel=SCORES)
-    ] = 10,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="JSON file to write.", rich_help_panel=OUTPUT), Output("file")
-    ] = Path("ensemble.json"),
+    folds: Annotated[int, own.option("Number of cross-validation folds.", "N", SCORES, min=2)] = 10,
+    out: Annotated[Path, own.option("JSON file to write.", "FILE", OUTPUT), Output("file")] = Path("ensemble.json"),
 ) -> None:
-    """Fit an ensemble of judges on expert ratings."""
-    from radfact.meta.ensembles.fit import fit_on_ratings
-    from radfact.meta.ensembles.model import read_features
+    """Fit an ensemble of judges on expert ratings, and print its cross-validated agreement with the experts.
+
+    Each judge is a results folder with a name; samples are matched by the ids that 'radfact meta pairs' writes. The
+    agreement of each feature alone is printed for comparison.
+    """
+    from radfact.meta.ensembles import fit_on_ratings, read_features
     from radfact.meta.scores import match_samples, pair_digests
 
     console = new_console()
@@ -122,7 +78,7 @@ def fit(
     say(console, f"Written to {out}", wrap=False)
 
 
-@app.command("apply", help=APPLY_MANUAL)
+@app.command("apply")
 @with_options
 def apply_ensemble(
     ensemble: Annotated[Path, typer.Argument(help="JSON file written by 'radfact meta ensemble fit'.")],
@@ -130,10 +86,14 @@ def apply_ensemble(
     draws: Annotated[BootstrapOptions, only("bootstrap", "seed")],
     out: Out = Path("ensemble"),
 ) -> None:
-    """Score reports with an ensemble."""
+    """Score reports with an ensemble, on the common samples of the judges' results folders.
+
+    The judges need the names that were used in 'fit'. The output is a results folder with the score 'ensemble', for
+    'radfact meta agreement --scores', 'radfact compare' and 'radfact page'. Samples without a score of every judge are
+    excluded and counted.
+    """
     from radfact.api import versions
-    from radfact.meta.ensembles.fit import apply_to_folders
-    from radfact.meta.ensembles.model import Ensemble, read_features
+    from radfact.meta.ensembles import Ensemble, apply_to_folders, read_features
     from radfact.meta.scores import match_samples
     from radfact.results.reader import read_digests
 

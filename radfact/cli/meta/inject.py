@@ -29,84 +29,38 @@ if TYPE_CHECKING:
     from radfact.meta.datasets.reports import SiteReport
     from radfact.meta.injection.records import InjectedReport
 
-INJECT_MANUAL = "\n".join(
-    (
-        "Inject errors into reports, and write labeled candidates: changed sentences, error category and number of "
-        "errors.",
-        "",
-        "--by rules: no model; all six GREEN categories, a to f; the candidate with k + 1 errors contains those of the "
-        "candidate with k. --by PROVIDER:MODEL: as in the VERT paper (categories a and b, checked for plausibility, "
-        "up to five requests) or, with --mixed, as in the GREEN paper (several categories at once).",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact meta inject reports.csv --out injected.jsonl",
-        "  radfact meta inject reports.csv --by openai:MODEL --types a,b",
-        "  radfact meta detect injected.jsonl --metrics rouge_l,bleu_2",
-        "",
-        "[bold]Exit codes[/bold]",
-        "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with failed reports excluded and listed",
-    )
-)
-DETECT_MANUAL = "\n".join(
-    (
-        "Measure whether metrics detect injected errors: how scores fall with the number of errors, for which "
-        "categories, and how many errors are counted.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact meta detect injected.jsonl --metrics rouge_l,bleu_2",
-        "  radfact meta detect injected.jsonl --metrics green,vert \\",
-        "      --judge openai:MODEL --out results/detection",
-    )
-)
 _MAX_LISTED = 10
-
-
-ByOption = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="How to inject errors: rules, or a model PROVIDER:MODEL.", rich_help_panel=JUDGE),
-]
-TypesOption = Annotated[
-    str, typer.Option(metavar="LETTERS", help="Error categories, a to f, separated by commas.", rich_help_panel=INPUT)
-]
-ErrorsOption = Annotated[
-    str,
-    typer.Option(
-        metavar="NUMBERS", help="Numbers of errors per candidate, separated by commas.", rich_help_panel=INPUT
-    ),
-]
-MixedOption = Annotated[
-    bool,
-    typer.Option(
-        "--mixed", help="Write one candidate per report, with errors of several categories.", rich_help_panel=INPUT
-    ),
-]
-ModalityOption = Annotated[
-    str, typer.Option(metavar="TEXT", help="Imaging modality, for the plausibility check.", rich_help_panel=INPUT)
-]
-RegionOption = Annotated[
-    str, typer.Option(metavar="TEXT", help="Body region, for the plausibility check.", rich_help_panel=INPUT)
-]
-InjectedOption = Annotated[
-    Path, typer.Option(metavar="FILE", help="JSON Lines file to write.", rich_help_panel=OUTPUT), Output("file")
-]
 
 
 @with_options
 def inject(
     reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, report and, optionally, site.")],
     model: Annotated[JudgeOptions, only("judge_args", "base_url", "concurrency", "max_invalid")],
-    by: ByOption = RULES,
-    types: TypesOption = "a,b,c,d,e,f",
-    errors: ErrorsOption = "1,2,3",
-    mixed: MixedOption = False,
-    modality: ModalityOption = "X-ray",
-    region: RegionOption = "chest",
+    by: Annotated[str, own.option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", JUDGE)] = RULES,
+    types: Annotated[
+        str, own.option("Error categories, a to f, separated by commas.", "LETTERS", INPUT)
+    ] = "a,b,c,d,e,f",
+    errors: Annotated[
+        str, own.option("Numbers of errors per candidate, separated by commas.", "NUMBERS", INPUT)
+    ] = "1,2,3",
+    mixed: Annotated[
+        bool,
+        own.option("Write one candidate per report, with errors of several categories.", None, INPUT, "--mixed"),
+    ] = False,
+    modality: Annotated[str, own.option("Imaging modality, for the plausibility check.", "TEXT", INPUT)] = "X-ray",
+    region: Annotated[str, own.option("Body region, for the plausibility check.", "TEXT", INPUT)] = "chest",
     seed: own.Seed = 42,
-    out: InjectedOption = Path("injected.jsonl"),
+    out: Annotated[Path, own.option("JSON Lines file to write.", "FILE", OUTPUT), Output("file")] = Path(
+        "injected.jsonl"
+    ),
     cache: own.Cache = None,
 ) -> None:
-    """Inject errors into reports."""
+    """Inject errors into reports, and write labeled candidates: changed sentences, category and number of errors.
+
+    --by rules: no model; all six GREEN categories, a to f; the candidate with k + 1 errors contains those of the
+    candidate with k. --by PROVIDER:MODEL: as in the VERT paper (categories a and b, checked for plausibility, up to
+    five requests) or, with --mixed, as in the GREEN paper (several categories at once).
+    """
     from radfact.meta.datasets.reports import read_reports
     from radfact.meta.injection.records import write_injected
 
@@ -225,7 +179,10 @@ def detect(
     cache: own.Cache = None,
     note: own.Notes = None,
 ) -> None:
-    """Measure whether metrics detect injected errors."""
+    """Measure whether metrics detect injected errors.
+
+    How scores fall with the number of errors, for which categories, and how many errors are counted.
+    """
     from radfact.meta.injection import detection
     from radfact.meta.injection.records import read_injected
 

@@ -34,9 +34,9 @@ METRICS = only("metrics", "weights", metrics=())
 DRAWS = only(bootstrap=1000)
 
 
-def option(help_text: str, metavar: str | None, panel: str, **more: Any) -> Any:
+def option(help_text: str, metavar: str | None, panel: str, *flags: str, **more: Any) -> Any:
     """Return an option of a command with its metavar and its panel in the help."""
-    return typer.Option(metavar=metavar, help=help_text, rich_help_panel=panel, **more)
+    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel=panel, **more)
 
 
 Scores = Annotated[

@@ -22,30 +22,6 @@ from radfact.metrics.options import MetricOptions
 if TYPE_CHECKING:
     from radfact.meta.robustness.rexamine import Injector
 
-MANUAL = "\n".join(
-    (
-        "Test metrics across writing styles and sites (ReXamine-Global): standardize the references, inject errors, "
-        "score candidates against original and standardized references, test the effect of style, and compare with "
-        "expert rankings.",
-        "",
-        "Reports are a CSV or JSON Lines file with id, site and report. Every step is stored in the output folder, and "
-        "the same command resumes an interrupted run. Experts fill in for_experts.csv in that folder; pass it with "
-        "--counts.",
-        "",
-        "Each metric is tested by its main score (green by green, radfact by logical_f1); name other scores to select "
-        "them. The significance level is 0.05, divided by the number of scores times sites.",
-        "",
-        "[bold]Examples[/bold]",
-        "  radfact meta rexamine reports.csv --styler openai:MODEL --metrics rouge_l,bleu_2",
-        "  radfact meta rexamine reports.csv --judge openai:MODEL \\",
-        "      --errors-by openai:MODEL --metrics all",
-        "",
-        "[bold]Exit codes[/bold]",
-        "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with reports excluded and listed",
-    )
-)
-
 
 @with_options
 def rexamine(
@@ -68,7 +44,15 @@ def rexamine(
     cache: own.Cache = None,
     note: own.Notes = None,
 ) -> None:
-    """Test metrics across writing styles and sites."""
+    """Test metrics across writing styles and sites (ReXamine-Global).
+
+    Standardizes the references, injects errors, scores candidates against original and standardized references, tests
+    the effect of style, and compares with expert rankings. Every step is stored in the output folder, and the same
+    command resumes an interrupted run. Experts fill in for_experts.csv in that folder; pass it with --counts.
+
+    Each metric is tested by its main score (green by green, radfact by logical_f1); name other scores to select them.
+    The significance level is 0.05, divided by the number of scores times sites.
+    """
     from radfact.meta.datasets.reports import read_counts, read_reports
     from radfact.meta.injection.llm_editor import ModelStyler
     from radfact.meta.robustness.rexamine import rexamine as run

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, Failure, RunError
+from radfact.io.jsonl import write_jsonl
 from radfact.llm import ChatClient
 from radfact.meta.agreement.line_corrections import (
+    CHANGES,
     CategoryShares,
     Change,
     change_agreement,
@@ -25,9 +27,12 @@ from radfact.meta.agreement.line_corrections import (
     shuffle_lines,
 )
 from radfact.meta.datasets.ratings import COUNTS, SEVERITY_MAX, RatedReport, RatingSet
+from radfact.meta.report import CATEGORY_LEGEND, AnalysisReport
 from radfact.meta.scores import ScoreFunction
 from radfact.metrics.llm.fineradscore import FineRadScore, split_lines
 from radfact.metrics.llm.responses.corrections import Corrections
+from radfact.pages import plots
+from radfact.pages.meta_page import Table
 from radfact.records import Pair, narrative
 from radfact.statistics.correlation import SEED
 from radfact.statistics.rater_agreement import (
@@ -42,17 +47,18 @@ from radfact.statistics.rater_agreement import (
 Setting = Literal["original", "shuffled", "paraphrased"]
 """Original reports, references with shuffled lines, or candidates with paraphrased lines (sections 5 and 7)."""
 
+_PAPER_TABLES: Mapping[Setting, tuple[str, str, str]] = {
+    "original": ("1", "2", "3"),
+    "shuffled": ("4", "5", "6"),
+    "paraphrased": ("7", "8", "9"),
+}
+
+SEVERITY_COLUMNS = ("rater", "n", "mean absolute error", "equal", "within one")
+
 
 @dataclass(frozen=True, slots=True)
 class CorrectedReport:
-    """A rated report with the corrections of a model.
-
-    Attributes:
-        rated: the rated report.
-        pair: the reports as the model saw them.
-        model: corrections of the model.
-        expert: corrections of the radiologist, of the same lines; None in sets without corrections.
-    """
+    """A rated report as the model saw it, with its corrections and those of the radiologist, if any."""
 
     rated: RatedReport
     pair: Pair
@@ -76,9 +82,9 @@ def correct_reports(
     paraphraser: ChatClient | None = None,
     seed: int = SEED,
 ) -> CorrectionRun:
-    """Correct rated reports with a model.
+    """Correct rated reports with a model, in sets with corrections of radiologists by the same lines and numbers.
 
-    In sets with corrections of radiologists the model sees the same lines with the same numbers.
+    Without a `paraphraser`, the model that corrects also paraphrases.
     """
     lines_by_id = {
         sample.pair.sample_id: sample.corrections.lines
@@ -93,8 +99,7 @@ def correct_reports(
     if setting == "shuffled":
         references = {key: shuffle_lines(text, seed=seed) for key, text in references.items()}
     requests = [metric.request_for_lines(lines, references[key]) for key, lines in lines_by_id.items()]
-    results = metric.client.complete_all(requests)
-    responses = dict(zip(lines_by_id, results, strict=True))
+    responses = dict(zip(lines_by_id, metric.client.complete_all(requests), strict=True))
     reports = []
     for sample in ratings.samples:
         key = sample.pair.sample_id
@@ -159,7 +164,7 @@ class CorrectionResult:
 def evaluate_corrections(
     run: CorrectionRun, ratings: RatingSet, score: ScoreFunction, folder: Path
 ) -> CorrectionResult:
-    """Compare a model's corrections with the experts'."""
+    """Compare a model's corrections with the experts'; texts are scored by `score`, into subfolders of `folder`."""
     reports = [report for report in run.reports if report.expert is not None]
     expert = [report.expert for report in run.reports if report.expert is not None]
     model = [report.model for report in reports]
@@ -202,15 +207,13 @@ def _other_raters(ratings: RatingSet) -> SeverityErrors | None:
 
 
 def _gains(pairs: Sequence[Pair], model: Sequence[Corrections], score: ScoreFunction, folder: Path) -> dict[str, Gain]:
-    before = score(pairs, folder / "uncorrected")
-    after = score(corrected_pairs(pairs, model), folder / "corrected")
+    before = score(pairs, folder / "uncorrected").values
+    after = score(corrected_pairs(pairs, model), folder / "corrected").values
     gains = {}
-    for name in before.values:
-        if name in after.values:
-            rows = zip(before.values[name], after.values[name], strict=True)
-            known = [row for row in rows if not math.isnan(sum(row))]
-            first, second = (Mean.of([row[i] for row in known]).value for i in (0, 1))
-            gains[name] = Gain(first, second, len(known))
+    for name in filter(after.__contains__, before):
+        known = [row for row in zip(before[name], after[name], strict=True) if not math.isnan(sum(row))]
+        first, second = (Mean.of([row[i] for row in known]).value for i in (0, 1))
+        gains[name] = Gain(first, second, len(known))
     return gains
 
 
@@ -232,3 +235,103 @@ def _categories(reports: Sequence[CorrectedReport], ratings: RatingSet) -> dict[
         for report in known
     ]
     return detect_categories(expert, [report.model for report in known])
+
+
+def change_table(result: CorrectionResult) -> Table:
+    """Return how often the model makes the radiologist's change, one row per group."""
+    headings = ["reports", *(f"{change.replace('_', ' ')}{part}" for change in CHANGES for part in ("", ", n"))]
+    rows = [
+        [group, *(value for change in CHANGES for value in (shares[change].value, shares[change].n))]
+        for group, shares in result.changes.items()
+    ]
+    return Table(headings, rows)
+
+
+def text_table(result: CorrectionResult) -> Table:
+    """Return the similarity of corrected text, and of reports before and after correction, one row per score."""
+    rows = []
+    for name in dict.fromkeys((*result.text_similarity, *result.gains)):
+        text = result.text_similarity.get(name, Mean(None, 0))
+        gain = result.gains.get(name, Gain(None, None, 0))
+        rows.append([name, text.value, text.n, gain.base, gain.corrected, gain.n])
+    return Table(["score", "corrected text", "texts", "base", "corrected", "reports"], rows)
+
+
+def severity_table(result: CorrectionResult) -> Table:
+    """Return mean absolute error and share of each difference, one row for the model and one for other raters."""
+    gaps = sorted({gap for errors in result.severities.values() for gap in errors.shares})
+    rows = []
+    for name, errors in result.severities.items():
+        within_one = sum(share for gap, share in errors.shares.items() if abs(gap) <= 1)
+        shares = [errors.shares.get(gap, 0.0) for gap in gaps]
+        rows.append([name, errors.n, errors.mean_absolute, errors.shares.get(0, 0.0), within_one, *shares])
+    return Table([*SEVERITY_COLUMNS, *(f"{gap:+d}" for gap in gaps)], rows)
+
+
+def category_shares_table(result: CorrectionResult) -> Table:
+    """Return precision and recall by category."""
+    rows = [
+        [f"({letter})", shares.precision.value, shares.precision.n, shares.recall.value, shares.recall.n]
+        for letter, shares in result.categories.items()
+    ]
+    return Table(["category", "precision", "reports of the model", "recall", "reports of the experts"], rows)
+
+
+def write_corrections(
+    result: CorrectionResult,
+    run: CorrectionRun,
+    folder: Path,
+    record: Mapping[str, Any],
+    *,
+    setting: Setting,
+    notes: Sequence[str] = (),
+) -> list[str]:
+    """Write `corrections.json`, `corrections.jsonl`, CSV tables, a plot and the page; return notes on missing plots."""
+    report = AnalysisReport(folder)
+    first, second, third = _PAPER_TABLES[setting]
+    report.add(
+        f"Kind of correction (table {first})",
+        change_table(result),
+        "How often the model keeps, deletes or rewrites a line that the radiologist keeps, deletes or rewrites; how "
+        "often it inserts anything into a report with insertions, and nothing into a report without.",
+        file="changes",
+    )
+    report.add(
+        f"Similarity of texts (tables {second} and {third})",
+        text_table(result),
+        "Means over reports. Corrected text: all lines that the model rewrites or inserts, compared with those of the "
+        "radiologist. Base and corrected: the candidate compared with the reference before and after correction by "
+        "the model. BLEU is from 0 to 100 here.",
+        file="texts",
+    )
+    columns = {
+        name: {float(gap): share for gap, share in errors.shares.items()} for name, errors in result.severities.items()
+    }
+    labels = {"x": "severity, minus the radiologist's", "y": "share of reports"}
+    report.add(
+        "Severities (section 6.4, figure 2)",
+        severity_table(result),
+        "The greatest severity of a report, 0 to 4, minus the radiologist's. Other raters: one random rater of a "
+        "candidate compared with each of the others.",
+        *report.draw(
+            "severities", "Differences of the greatest severity of a report", plots.bars, columns, **labels, width=1.0
+        ),
+        file="severities",
+    )
+    report.add(
+        "Categories of errors (appendix D)",
+        category_shares_table(result),
+        "Whether a report has any error of a category. For the experts it has one if the mean of their counts, "
+        f"significant or not, is at least 0.5. {CATEGORY_LEGEND}",
+        file="categories",
+    )
+    report.add("Excluded", Table(["report", "reason"], [[key, reason] for key, reason in run.excluded.items()]))
+    lines = ({"sample_id": row.pair.sample_id, **row.model.as_record()} for row in run.reports)
+    write_jsonl(folder / "corrections.jsonl", lines)
+    severities = {
+        name: {**asdict(errors), "shares": {str(gap): share for gap, share in errors.shares.items()}}
+        for name, errors in result.severities.items()
+    }
+    about = {"setting": setting, "reports": len(run.reports), "excluded": dict(run.excluded)}
+    details = {**record, **about, **asdict(result), "severities": severities}
+    return report.write("corrections", "FineRadScore compared with radiologists", details, notes)

@@ -17,6 +17,7 @@ from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jso
 from radfact.io.outputs import replace_files
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.records import InjectedReport, read_injected, write_injected
+from radfact.meta.report import AnalysisReport
 from radfact.meta.robustness.style_effects import (
     Ranking,
     Style,
@@ -30,45 +31,32 @@ from radfact.meta.robustness.style_effects import (
 )
 from radfact.meta.scores import ScoreColumns, ScoreFunction
 from radfact.pages import plots
-from radfact.pages.meta_page import PlotFolder, Section, Table, write_page
+from radfact.pages.meta_page import Table
 from radfact.records import Pair
 
 PER_SITE = 40
 """Reports of each site (ReXamine-Global, section 2)."""
 
 
-class Styler(Protocol):
+class Editor(Protocol):
+    """What rewrites reports: its name in results, and everything that affects its output as JSON values."""
+
+    @property
+    def name(self) -> str: ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+
+class Styler(Editor, Protocol):
     """Rewrites reports in a standard style with the same content."""
 
-    @property
-    def name(self) -> str:
-        """Name in results."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return everything that affects the output, as JSON values."""
-        ...
-
-    def standardize(self, reports: Sequence[str]) -> list[str | Failure]:
-        """Return each report in the standard style."""
-        ...
+    def standardize(self, reports: Sequence[str]) -> list[str | Failure]: ...
 
 
-class Injector(Protocol):
+class Injector(Editor, Protocol):
     """Injects a few errors into standardized reports."""
 
-    @property
-    def name(self) -> str:
-        """Name in results."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return everything that affects the output, as JSON values."""
-        ...
-
-    def inject_reports(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
-        """Return a candidate of every report."""
-        ...
+    def inject_reports(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,65 +92,56 @@ def rexamine(
 ) -> RexamineResult:
     """Run the seven steps; each step is stored in the folder and reused for the same input, styler and injector.
 
-    A step with failed reports runs again, with cached responses of the model for the other reports.
+    The steps: draw reports of every site (1), standardize them (2), inject errors (3), score the candidates against
+    both references (4), count their errors (5: `counts` of experts by id, or the labels of an injector that has them),
+    test the effect of style (6) and the ranking (7). A step with failed reports runs again, with cached responses of
+    the model for the other reports.
     """
-    steps = _Steps(folder)
     drawn = _draw(reports, per_site, seed)
-    standardized, excluded = _standardize(drawn, styler, steps)
-    candidates, failed = _inject(standardized, injector, seed, steps)
+    standardized, excluded = _standardize(drawn, styler, folder)
+    candidates, failed = _inject(standardized, injector, seed, folder)
     excluded |= failed
     originals = {report.sample_id: report.report for report in drawn}
     _write_for_experts(candidates, originals, folder / "for_experts.csv")
     experts, source = _expert_counts(candidates, counts)
     sites = [str(candidate.site) for candidate in candidates]
     original_pairs = [Pair(c.sample_id, c.candidate, originals[c.sample_id]) for c in candidates]
+    original = score(original_pairs, folder / "original")
     scores: dict[Style, ScoreColumns] = {
-        "Original": score(original_pairs, folder / "original"),
+        "Original": original,
         "Standardized": score([candidate.pair for candidate in candidates], folder / "standardized"),
     }
-    tests = style_tests(scores["Original"], scores["Standardized"], sites)
+    tests = style_tests(original, scores["Standardized"], sites)
     ranked = rankings(scores, experts, sites) if source else []
     ids = [candidate.sample_id for candidate in candidates]
     unmatched = {
         "uncounted": [] if counts is None else [key for key in ids if key not in counts],
         "unknown_counts": [key for key in counts or () if key not in ids],
     }
-    models, circular = scores["Original"].models, scores["Original"].circular_notes(styler.name, injector.name)
-    all_notes = [
-        *notes,
-        *_notes(len(ids), source, unmatched, styler.name, injector.name),
-        *scores["Original"].model_notes(),
-        *circular,
-    ]
-    result = RexamineResult(tests, ranked, source, all_notes, excluded)
-    per_site_drawn = {site: sites.count(site) for site in sorted(set(sites))}
+    circular = original.circular_notes(styler.name, injector.name)
+    own_notes = _notes(len(ids), source, unmatched, styler.name, injector.name)
+    result = RexamineResult(tests, ranked, source, [*notes, *own_notes, *original.model_notes(), *circular], excluded)
+    drawn_by_site = {site: sites.count(site) for site in sorted(set(sites))}
+    record = {"seed": seed, "per_site": per_site, "sites": drawn_by_site, **unmatched}
     with replace_files(folder) as new:
-        record = {"seed": seed, "per_site": per_site, "sites": per_site_drawn, **unmatched}
-        _write(result, new, {**record, "models": models, "circular": bool(circular)})
+        _write(result, new, {**record, "models": original.models, "circular": bool(circular)})
     return result
-
-
-class _Steps:
-    """Output files of steps, each with a hash of its input."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._path = folder / "steps.json"
-
-    def is_done(self, name: str, key: str) -> bool:
-        return (self.folder / name).is_file() and self._keys().get(name) == key
-
-    def set_done(self, name: str, key: str) -> None:
-        write_json(self._path, {**self._keys(), name: key})
-
-    def _keys(self) -> dict[str, Any]:
-        keys = read_json(self._path) if self._path.is_file() else {}
-        return keys if isinstance(keys, dict) else {}
 
 
 def _key(*parts: Any) -> str:
     # The rules may change with the version of this package.
     return hashlib.sha256(dumps([version("maira-radfact"), *parts]).encode(errors="replace")).hexdigest()
+
+
+def _done_steps(folder: Path) -> dict[str, Any]:
+    """Return the key of the input of each completed step, by its output file."""
+    path = folder / "steps.json"
+    keys = read_json(path) if path.is_file() else {}
+    return keys if isinstance(keys, dict) else {}
+
+
+def _set_done(folder: Path, name: str, key: str) -> None:
+    write_json(folder / "steps.json", {**_done_steps(folder), name: key})
 
 
 def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> list[SiteReport]:
@@ -178,11 +157,11 @@ def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> lis
     return drawn
 
 
-def _standardize(drawn: Sequence[SiteReport], styler: Styler, steps: _Steps) -> tuple[list[SiteReport], dict[str, str]]:
+def _standardize(drawn: Sequence[SiteReport], styler: Styler, folder: Path) -> tuple[list[SiteReport], dict[str, str]]:
     """Return the standardized reports, and the reason for each failed one."""
-    name = "standardized.jsonl"
+    path = folder / "standardized.jsonl"
     key = _key(styler.describe(), [[report.sample_id, report.site, report.report] for report in drawn])
-    if not steps.is_done(name, key):
+    if not (path.is_file() and _done_steps(folder).get(path.name) == key):
         results = styler.standardize([report.report for report in drawn])
         rows = [
             {
@@ -194,11 +173,11 @@ def _standardize(drawn: Sequence[SiteReport], styler: Styler, steps: _Steps) -> 
             }
             for report, result in zip(drawn, results, strict=True)
         ]
-        write_jsonl(steps.folder / name, rows)
+        write_jsonl(path, rows)
         if not any(isinstance(result, Failure) for result in results):
-            steps.set_done(name, key)
+            _set_done(folder, path.name, key)
     standardized, failed = [], {}
-    for _, row in read_jsonl(steps.folder / name):
+    for _, row in read_jsonl(path):
         if row["failure"] is None:
             standardized.append(SiteReport(row["sample_id"], row["site"], row["report"]))
         else:
@@ -209,12 +188,12 @@ def _standardize(drawn: Sequence[SiteReport], styler: Styler, steps: _Steps) -> 
 
 
 def _inject(
-    standardized: Sequence[SiteReport], injector: Injector, seed: int, steps: _Steps
+    standardized: Sequence[SiteReport], injector: Injector, seed: int, folder: Path
 ) -> tuple[list[InjectedReport], dict[str, str]]:
     """Return the candidates, and the reason for each failed report."""
-    name, failures = "candidates.jsonl", steps.folder / "injection_failures.json"
+    path, failures = folder / "candidates.jsonl", folder / "injection_failures.json"
     key = _key(injector.describe(), seed, [[report.sample_id, report.report] for report in standardized])
-    if not (steps.is_done(name, key) and failures.is_file()):
+    if not (path.is_file() and failures.is_file() and _done_steps(folder).get(path.name) == key):
         results = injector.inject_reports(standardized)
         candidates = [result for result in results if isinstance(result, InjectedReport)]
         failed = {
@@ -225,10 +204,10 @@ def _inject(
         if not candidates:
             raise RunError(next(iter(failed.values()), "no report to inject errors into"), code=ErrorCode.JUDGE_FAILED)
         write_json(failures, failed)
-        write_injected(steps.folder / name, candidates)
+        write_injected(path, candidates)
         if not failed:
-            steps.set_done(name, key)
-    return read_injected(steps.folder / name), dict(read_json(failures))
+            _set_done(folder, path.name, key)
+    return read_injected(path), dict(read_json(failures))
 
 
 def _write_for_experts(candidates: Sequence[InjectedReport], originals: Mapping[str, str], path: Path) -> None:
@@ -239,12 +218,9 @@ def _write_for_experts(candidates: Sequence[InjectedReport], originals: Mapping[
         if {(row.get("id"), row.get("candidate")) for row in existing} == {(row[0], row[3]) for row in rows}:
             return
         if any((row.get("errors") or "").strip() for row in existing):
-            raise InputError(
-                "expected counts of the candidates of this run, found counts of others; move the file, or use another "
-                "folder",
-                code=ErrorCode.OUTPUT_CONFLICT,
-                file=path,
-            )
+            message = "expected counts of the candidates of this run, found counts of others"
+            hint = "move the file, or use another folder"
+            raise InputError(f"{message}; {hint}", code=ErrorCode.OUTPUT_CONFLICT, file=path)
     Table(["id", "site", "reference", "candidate", "errors"], rows).write(path)
 
 
@@ -255,11 +231,8 @@ def _expert_counts(
     if counts is not None:
         values = [counts.get(candidate.sample_id, math.nan) for candidate in candidates]
         if all(math.isnan(value) for value in values):
-            raise InputError(
-                "expected ids of for_experts.csv in the results, found none of them",
-                code=ErrorCode.MISMATCH,
-                field="counts",
-            )
+            message = "expected ids of for_experts.csv in the results, found none of them"
+            raise InputError(message, code=ErrorCode.MISMATCH, field="counts")
         return values, "experts"
     if any(candidate.changes for candidate in candidates):
         return [float(len(candidate.changes)) for candidate in candidates], "labels"
@@ -291,39 +264,33 @@ def _notes(n: int, source: str | None, unmatched: Mapping[str, Sequence[str]], s
 
 def _write(result: RexamineResult, folder: Path, record: Mapping[str, Any]) -> None:
     """Write `rexamine.json`, tables 2 and C, figure 3 and the page."""
-    style_table = table_2(result.tests)
-    style_table.write(folder / "table_2.csv")
-    plotter, level = PlotFolder(folder), significance_level(result.tests)
-    text = (
+    report, level = AnalysisReport(folder), significance_level(result.tests)
+    report.add(
+        "Does style change the scores? (table 2)",
+        table_2(result.tests),
         f"Paired t-tests by site; significant below {level:.2g}, which is 0.05 by Bonferroni over {len(result.tests)} "
-        "tests (scores times sites). No t: style changes no score, or all by the same amount."
+        "tests (scores times sites). No t: style changes no score, or all by the same amount.",
+        file="table_2",
     )
-    sections = [Section("Does style change the scores? (table 2)", [style_table, text])]
-    if result.rankings:
-        rank_table, columns = table_c(result.rankings), rho_by_style(result.rankings)
-        rank_table.write(folder / "table_c.csv")
-        images = plotter.draw(
-            "figure_3",
-            "Spearman's rho by metric and style, one point per site",
-            lambda path: plots.boxes(columns, path, y="Spearman's rho over sites"),
-        )
-        text = "Spearman's rho with the number of errors; n: candidates with both the score and that number."
-        heading = "Are reports ranked as by the experts? (figure 3, appendix C)"
-        sections.append(Section(heading, [*images, rank_table, text]))
-    if result.excluded:
-        rows = [[key, reason] for key, reason in result.excluded.items()]
-        sections.append(Section("Excluded", [Table(["report", "reason"], rows)]))
-    notes = [*result.notes, *plotter.notes]
-    write_json(
-        folder / "rexamine.json",
-        {
-            **record,
-            "experts": result.experts,
-            "threshold": level,
-            "style_tests": [asdict(test) for test in result.tests],
-            "rankings": [asdict(ranking) for ranking in result.rankings],
-            "excluded": dict(result.excluded),
-            "notes": notes,
-        },
+    description = "Spearman's rho by metric and style, one point per site"
+    images = report.draw(
+        "figure_3", description, plots.boxes, rho_by_style(result.rankings), y="Spearman's rho over sites"
     )
-    write_page(folder / "rexamine.html", "ReXamine-Global", notes, sections)
+    report.add(
+        "Are reports ranked as by the experts? (figure 3, appendix C)",
+        *images,
+        table_c(result.rankings),
+        "Spearman's rho with the number of errors; n: candidates with both the score and that number.",
+        file="table_c",
+    )
+    report.add("Excluded", Table(["report", "reason"], [[key, reason] for key, reason in result.excluded.items()]))
+    details = {
+        **record,
+        "experts": result.experts,
+        "threshold": level,
+        "style_tests": [asdict(test) for test in result.tests],
+        "rankings": [asdict(ranking) for ranking in result.rankings],
+        "excluded": dict(result.excluded),
+        "notes": [*result.notes, *report.missing_plots],
+    }
+    report.write("rexamine", "ReXamine-Global", details, result.notes)

@@ -47,14 +47,13 @@ class Ranking:
 
 
 def style_tests(original: ScoreColumns, standardized: ScoreColumns, sites: Sequence[str]) -> list[StyleTest]:
-    """Test every score at every site.
+    """Test every score of the same candidates with both references, at every site.
 
     Source: ReXamine-Global, section 2.4, step 6.
     """
     tests = []
-    for name in original.values:
-        before = original.oriented(name)
-        after = standardized.oriented(name) if name in standardized.values else None
+    for name in filter(standardized.values.__contains__, original.values):
+        before, after = original.oriented(name), standardized.oriented(name)
         if before is None or after is None:
             continue
         for site in sorted(set(sites)):
@@ -77,14 +76,12 @@ def significance_level(tests: Sequence[StyleTest]) -> float:
 
 
 def rankings(scores: Mapping[Style, ScoreColumns], experts: Sequence[float], sites: Sequence[str]) -> list[Ranking]:
-    """Correlate every score with the experts by site and style.
+    """Correlate every score with the experts' number of errors (NaN = not counted), by site and style.
 
     Source: ReXamine-Global, section 2.4, step 7.
     """
     results = []
-    for name in scores["Original"].values:
-        if name not in scores["Standardized"].values:
-            continue
+    for name in filter(scores["Standardized"].values.__contains__, scores["Original"].values):
         for style, of_style in scores.items():
             column = of_style.oriented(name)
             if column is None:

@@ -1,0 +1,300 @@
+"""Ensembles of judges: their average, or a linear regression on expert ratings, from and for results folders.
+
+Source: VERT, section 5.1.5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat
+
+from radfact.api import evaluate
+from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import read_json, read_jsonl, write_json
+from radfact.meta.agreement.report import short_table
+from radfact.meta.datasets.ratings import RatingSet
+from radfact.metrics.protocol import Metric, MetricResult
+from radfact.pages.meta_page import Table
+from radfact.records import Pair, Pairs, Record, validate_model
+from radfact.results.evaluation import EvaluationResult
+from radfact.results.reader import read_digests, read_sample_scores, read_scores
+from radfact.results.schema import metric_of_scores
+from radfact.results.systems import metric_settings
+from radfact.statistics.bootstrap import Direction
+from radfact.statistics.clusters import Clusters, clusters_of
+from radfact.statistics.correlation import REPLICATES, SEED, correlate
+
+Method = Literal["average", "linear_regression"]
+
+Features = Mapping[str, Sequence[float]]
+"""JUDGE/SCORE -> one value per sample, NaN = not scored; all of the same length and order."""
+
+FOLDS = 10
+
+
+class Ensemble(Record):
+    """A fitted ensemble; `n` is the number of samples it was fitted on, `target` the name of the expert score."""
+
+    method: Method
+    direction: Direction = "higher"
+    coefficients: Annotated[dict[str, FiniteFloat], Field(min_length=1)]
+    intercept: FiniteFloat = 0.0
+    target: str | None = None
+    n: int = 0
+
+    def apply(self, features: Features) -> list[float]:
+        """Return the score of every sample; NaN if a feature is NaN."""
+        for name in self.coefficients:
+            if name not in features:
+                message = f"expected '{name}', which the ensemble was fitted with"
+                raise InputError(message, code=ErrorCode.MISMATCH, field="features")
+        table = _table({name: features[name] for name in self.coefficients})
+        scores: NDArray[np.float64] = table @ np.array(list(self.coefficients.values())) + self.intercept
+        return [float(score) for score in scores]
+
+    def save(self, path: Path | str) -> None:
+        """Write JSON atomically."""
+        write_json(path, self.model_dump())
+
+    @classmethod
+    def load(cls, path: Path | str) -> Ensemble:
+        """Read the file of `save`."""
+        return validate_model(cls, read_json(path), file=path)
+
+
+def fit_ensemble(
+    features: Features,
+    target: Sequence[float] = (),
+    *,
+    method: Method = "linear_regression",
+    target_name: str | None = None,
+    direction: Direction = "higher",
+) -> Ensemble:
+    """Fit an ensemble on expert scores; an average weighs all features alike and uses none."""
+    if method == "average":
+        coefficients = dict.fromkeys(features, 1 / len(features))
+        return Ensemble(method=method, direction=direction, coefficients=coefficients)
+    table, expert, indices = _complete_samples(features, target)
+    if len(indices) <= len(features):
+        message = f"expected more than {len(features)} samples with all values, found {len(indices)}"
+        raise InputError(message, code=ErrorCode.EMPTY_INPUT, field="features")
+    rows, scores = table[indices], expert[indices]
+    center = rows.mean(axis=0)
+    # Counts and their sum may both be features: lstsq returns the smallest of the solutions.
+    slopes = np.linalg.lstsq(rows - center, scores - scores.mean(), rcond=None)[0]
+    return Ensemble(
+        method=method,
+        direction=direction,
+        coefficients=dict(zip(features, slopes.tolist(), strict=True)),
+        intercept=float(scores.mean() - center @ slopes),
+        target=target_name,
+        n=len(indices),
+    )
+
+
+def cross_validate(
+    features: Features,
+    target: Sequence[float],
+    *,
+    method: Method = "linear_regression",
+    folds: int = FOLDS,
+    seed: int = SEED,
+    clusters: Clusters | None = None,
+) -> list[float]:
+    """Return every sample's score by an ensemble fitted on the other folds; NaN for incomplete samples.
+
+    The samples of a cluster are in one fold.
+    """
+    table, expert, indices = _complete_samples(features, target)
+    if len(indices) < 2:
+        message = f"expected at least 2 samples with a target and all of {', '.join(features)}, found {len(indices)}"
+        raise InputError(message, code=ErrorCode.EMPTY_INPUT, field="features")
+    codes = np.arange(len(table)) if clusters is None else clusters.codes
+    groups = np.unique(codes[indices])
+    if not 2 <= folds <= len(groups):
+        message = f"expected a number from 2 to {len(groups)}, found {folds}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="folds")
+    np.random.default_rng(seed).shuffle(groups)
+    scores = np.full(len(table), math.nan)
+    for fold in np.array_split(groups, folds):
+        is_held_out = np.isin(codes[indices], fold)
+        train, held_out = (
+            {name: [values[index] for index in part] for name, values in features.items()}
+            for part in (indices[~is_held_out], indices[is_held_out])
+        )
+        ensemble = fit_ensemble(train, expert[indices[~is_held_out]].tolist(), method=method)
+        scores[indices[is_held_out]] = ensemble.apply(held_out)
+    return [float(score) for score in scores]
+
+
+def _complete_samples(
+    features: Features, target: Sequence[float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int_]]:
+    """Return features (samples, features), target (samples,), and the indices of samples with all values."""
+    table, expert = _table(features), np.asarray(target, dtype=np.float64)
+    return table, expert, np.flatnonzero(~np.isnan(table).any(axis=1) & ~np.isnan(expert))
+
+
+def _table(features: Features) -> NDArray[np.float64]:
+    """Return features as an array (samples, features)."""
+    if not features:
+        raise InputError("expected at least one feature", code=ErrorCode.EMPTY_INPUT, field="features")
+    return np.array(list(features.values()), dtype=np.float64).T
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeScores:
+    """Scores by several judges of their common samples, in the order of the first judge."""
+
+    sample_ids: Sequence[str]
+    features: Features
+    directions: Mapping[str, Direction]
+
+
+def read_features(runs: Mapping[str, Path], scores: Sequence[str] | None = None) -> JudgeScores:
+    """Read the features of several judges from their results folders: some scores, or all that have a value."""
+    tables = {judge: read_sample_scores(folder) for judge, folder in runs.items()}
+    rows_by_judge = [table.rows for table in tables.values()]
+    common = [key for key in next(iter(rows_by_judge), {}) if all(key in rows for rows in rows_by_judge)]
+    if not common:
+        raise InputError("expected runs with common samples, found none", code=ErrorCode.MISMATCH, field="runs")
+    columns: dict[str, list[float]] = {}
+    directions: dict[str, Direction] = {}
+    for judge, table in tables.items():
+        rows = [table.rows[key] for key in common]
+        available = [name for name in table.directions if any(not math.isnan(row.get(name, math.nan)) for row in rows)]
+        for name in available if scores is None else scores:
+            if name not in available:
+                message = f"unknown score; scores are {', '.join(available)}"
+                raise InputError(message, code=ErrorCode.UNKNOWN_NAME, file=runs[judge], field=name)
+            columns[f"{judge}/{name}"] = [row.get(name, math.nan) for row in rows]
+            directions[f"{judge}/{name}"] = table.directions[name]
+    return JudgeScores(common, columns, directions)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedEnsemble:
+    """An ensemble fitted on all samples, with the scores of samples by ensembles that were fitted without them."""
+
+    ensemble: Ensemble
+    held_out: Sequence[float]
+    experts: Sequence[float]
+    features: Features
+    clusters: Clusters | None = None
+
+    def table(self, *, replicates: int = REPLICATES, seed: int = SEED) -> Table:
+        """Return correlations with the experts, of the cross-validated ensemble and of each feature."""
+        columns = {"cross-validated": self.held_out, **self.features}
+        estimates = {
+            name: correlate(self.experts, column, replicates=replicates, seed=seed, clusters=self.clusters)
+            for name, column in columns.items()
+        }
+        return short_table("scores", estimates)
+
+
+def fit_on_ratings(
+    ratings: RatingSet,
+    judge_scores: JudgeScores,
+    *,
+    method: Method = "linear_regression",
+    folds: int = FOLDS,
+    seed: int = SEED,
+) -> FittedEnsemble:
+    """Fit an ensemble on the rated samples that judges have scored; the mean of the raters is the expert score."""
+    means = dict(zip((sample.pair.sample_id for sample in ratings.samples), ratings.means(ratings.target), strict=True))
+    indices = [index for index, key in enumerate(judge_scores.sample_ids) if key in means]
+    if not indices:
+        message = "expected judges with scores of the rated reports, found none; ids are those of 'radfact meta pairs'"
+        raise InputError(message, code=ErrorCode.MISMATCH)
+    features = {name: [column[index] for index in indices] for name, column in judge_scores.features.items()}
+    experts = [means[judge_scores.sample_ids[index]] for index in indices]
+    direction: Direction = ratings.better[ratings.target]
+    known = {value for value in experts if not math.isnan(value)}
+    if method == "linear_regression" and len(known) == 1:
+        message = f"expected different values of '{ratings.target}' to fit, found {known.pop():g} for all reports"
+        raise InputError(message)
+    if method == "average":
+        direction = next(iter(judge_scores.directions.values()))
+        if set(judge_scores.directions.values()) != {direction}:
+            directions = ", ".join(f"{name} {direction}" for name, direction in judge_scores.directions.items())
+            message = f"expected scores with the same direction for an average, found {directions}"
+            raise InputError(message, code=ErrorCode.MISMATCH, field="features")
+    ensemble = fit_ensemble(features, experts, method=method, target_name=ratings.target, direction=direction)
+    labels = {sample.pair.sample_id: sample.pair.cluster for sample in ratings.samples}
+    by = ratings.cluster_by
+    clusters = None if by is None else clusters_of(by, [labels[judge_scores.sample_ids[index]] for index in indices])
+    held_out = cross_validate(features, experts, method=method, folds=folds, seed=seed, clusters=clusters)
+    return FittedEnsemble(ensemble, held_out, experts, features, clusters)
+
+
+class EnsembleMetric(Metric):
+    """An ensemble as a metric for samples with known features."""
+
+    name = "ensemble"
+    source = "VERT, section 5.1.5"
+
+    def __init__(self, ensemble: Ensemble, judge_scores: JudgeScores, folders: Mapping[str, Path]) -> None:
+        """Apply the ensemble, and describe the judges of its features."""
+        self.scores = {self.name: ensemble.direction}
+        self._values = dict(zip(judge_scores.sample_ids, ensemble.apply(judge_scores.features), strict=True))
+        self._ensemble = ensemble
+        self.judges: dict[str, dict[str, Any]] = {}
+        files = {judge: read_scores(folder) for judge, folder in folders.items()}
+        for feature in ensemble.coefficients:
+            judge, _, score = feature.rpartition("/")
+            metric = metric_of_scores(files[judge]).get(score, score)
+            self.judges.setdefault(judge, {})[metric] = metric_settings(files[judge]).get(metric)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the ensemble and its judges, with the settings of their metrics."""
+        return {**self._ensemble.model_dump(), "judges": self.judges}
+
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
+        """Return the score of every pair; NaN without a score of a judge."""
+        values = [self._values.get(pair.sample_id, math.nan) for pair in pairs]
+        failures = {index: "not scored by a judge" for index, value in enumerate(values) if math.isnan(value)}
+        return MetricResult({self.name: values}, failures=failures)
+
+
+def apply_to_folders(
+    ensemble: Ensemble,
+    judge_scores: JudgeScores,
+    folders: Mapping[str, Path],
+    out: Path,
+    *,
+    run: Mapping[str, Any] | None = None,
+    bootstrap: int = 500,
+    seed: int = SEED,
+) -> EvaluationResult:
+    """Score the samples of the judges' results folders by an ensemble, and write another results folder."""
+    metric = EnsembleMetric(ensemble, judge_scores, folders)
+    # Folders with a splitter have split reports; a folder without one has them as they were given.
+    scores = {folder: read_scores(folder) for folder in folders.values()}
+    source = next((folder for folder, file in scores.items() if file.splitter is None), next(iter(scores)))
+    read = _read_pairs(source, judge_scores.sample_ids)
+    pairs = Pairs(tuple(read), len(read), digests=read_digests(source))
+    judge = {"name": f"ensemble of {', '.join(metric.judges)}", **metric.describe()}
+    return evaluate(pairs, [metric], bootstrap=bootstrap, seed=seed, out=out, run={**(run or {}), "judge": judge})
+
+
+def _read_pairs(folder: Path, sample_ids: Sequence[str]) -> list[Pair]:
+    """Read reports from a results folder, with sentences joined by spaces."""
+    path = folder / "sentences.jsonl"
+    texts: dict[tuple[str, str], list[str]] = {}
+    for line, row in read_jsonl(path):
+        sample_id, side, text = (row.get(name) for name in ("sample_id", "side", "text"))
+        if not (isinstance(sample_id, str) and isinstance(text, str) and side in ("candidate", "reference")):
+            message = "expected a sentence with sample_id, side and text"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line)
+        texts.setdefault((sample_id, str(side)), []).append(text)
+    return [
+        Pair(key, " ".join(texts.get((key, "candidate"), ())), " ".join(texts.get((key, "reference"), ())))
+        for key in sample_ids
+    ]

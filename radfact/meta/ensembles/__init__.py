@@ -1,1 +1,0 @@
-"""Ensembles of metrics fitted to expert ratings."""
