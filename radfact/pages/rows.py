@@ -56,10 +56,6 @@ class FileRows(Generic[_ModelT]):
         self.path, self._model = path, model
         self._places: dict[str, list[tuple[int, int]]] = {}
 
-    def __contains__(self, sample_id: str) -> bool:
-        """Return whether there is a row of a sample."""
-        return sample_id in self._places
-
     def scan(self) -> Iterator[tuple[str, int, bytes]]:
         """Find the rows, and yield `sample_id`, line and text of each."""
         offset = 0
@@ -80,12 +76,12 @@ class FileRows(Generic[_ModelT]):
     def parse(self, raw: bytes, line: int) -> dict[str, Any]:
         """Return a row of the file without validation; one without an id has an empty one."""
         try:
-            row = json.loads(raw)
+            row = json.loads(raw.decode())
         except ValueError:
             row = None
-        if not isinstance(row, dict):
-            row = self._parse_strictly(raw, line)
-        return {"sample_id": "", **row}
+        found: dict[str, Any] = row if isinstance(row, dict) else self._parse_strictly(raw, line)
+        found.setdefault("sample_id", "")
+        return found
 
     def _parse_strictly(self, raw: bytes, line: int) -> dict[str, Any]:
         try:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.findings.details import FindingDetails, FindingTable, read_details
 from radfact.io.jsonl import read_jsonl
@@ -49,6 +51,10 @@ class ManifestRow(Row):
     technique: str | None = None
     comparison: str | None = None
     prior_report: str | None = None
+
+
+class _FindingRow(Row):
+    details: FindingDetails
 
 
 class _Draft(Row):
@@ -261,12 +267,20 @@ def read_studies(folder: Path, scores: ScoresFile, listed: StudyList | None = No
             deque(_scan(optional, known), 0)
     for metric, rows in details.items():
         for sample_id, line, raw in _scan(rows, known):
-            record = rows.parse(raw, line).get("details") if metric in tables else None
-            if record and (compared := read_details(record, file=rows.path, line=line)):
+            compared = _findings_of(rows, raw, line) if metric in tables else None
+            if compared is not None:
                 tables[metric].add(compared)
                 if listed is not None:
                     listed.add_findings(sample_id, compared)
     return Studies(samples, sentences, narratives, removed, details, tables)
+
+
+def _findings_of(rows: FileRows[MetricCacheRow], raw: bytes, line: int) -> FindingDetails | None:
+    try:
+        # Twice as fast as Python's JSON.
+        return _FindingRow.model_validate_json(raw).details
+    except ValidationError:
+        return read_details(rows.parse(raw, line).get("details", {}), file=rows.path, line=line)
 
 
 def _scan(rows: FileRows[Any], known: Collection[str]) -> Iterator[tuple[str, int, bytes]]:
