@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from results_folder import HOSTILE
 
 from radfact.api import RadFact
-from radfact.errors import ErrorCode, Failure, InputError
+from radfact.errors import Failure
 from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.judges import Splitter
 from radfact.judges.offline import OfflineJudge
@@ -145,41 +146,23 @@ def test_removed_text_without_a_position_is_listed(tmp_path: Path) -> None:
     }
 
 
-def test_results_of_earlier_versions_list_what_was_removed(tmp_path: Path) -> None:
-    folder = results(tmp_path, "PA view. No effusion.")
-    (folder / "narratives.jsonl").unlink()
-    [[_, row]] = read_jsonl(folder / "removed.jsonl")
-    for fields in (row, {name: row[name] for name in ("sample_id", "side", "text", "reason")}):
-        write_jsonl(folder / "removed.jsonl", [fields])
-        assert removed_of(folder) == {"narrative": [], "unlocated": [{"text": "PA view", "reason": "technique"}]}
-
-
 @pytest.mark.parametrize(
-    ("positions", "code"),
+    ("positions", "place"),
     [
-        ((0, 99), ErrorCode.MISMATCH),
-        ((3, 3), ErrorCode.INVALID_VALUE),
-        ((3, None), ErrorCode.INVALID_VALUE),
+        ([(0, 99)], "removed.jsonl:1: start: mismatch"),
+        ([(3, 3)], "removed.jsonl:1: invalid-value"),
+        ([(3, None)], "removed.jsonl:1: invalid-value"),
+        ([(0, 8), (1, 8)], "removed.jsonl:2: start: mismatch"),
     ],
 )
-def test_a_position_outside_of_the_narrative_is_refused(
-    tmp_path: Path, positions: tuple[int, int | None], code: ErrorCode
+def test_positions_outside_of_the_narrative_or_of_another_part_are_refused(
+    tmp_path: Path, positions: list[tuple[int, int | None]], place: str
 ) -> None:
     folder = results(tmp_path, "PA view. No effusion.")
     [[_, row]] = read_jsonl(folder / "removed.jsonl")
-    write_jsonl(folder / "removed.jsonl", [{**row, "start": positions[0], "end": positions[1]}])
-    with pytest.raises(InputError) as error:
+    write_jsonl(folder / "removed.jsonl", [{**row, "start": start, "end": end} for start, end in positions])
+    with raises(place):
         write_page(folder)
-    assert (error.value.file, error.value.line, error.value.code) == (folder / "removed.jsonl", 1, code)
-
-
-def test_overlapping_parts_are_refused(tmp_path: Path) -> None:
-    folder = results(tmp_path, "PA view. No effusion.")
-    [[_, row]] = read_jsonl(folder / "removed.jsonl")
-    write_jsonl(folder / "removed.jsonl", [row, {**row, "start": 1}])
-    with pytest.raises(InputError) as error:
-        write_page(folder)
-    assert (error.value.line, error.value.field, error.value.code) == (2, "start", ErrorCode.MISMATCH)
 
 
 @pytest.mark.browser
