@@ -54,13 +54,7 @@ _BUILTIN = {
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The metrics of a benchmark, in its variants.
-
-    Attributes:
-        scores: names of scores, without the suffix of a variant.
-        compat: names of variants.
-        source: where the benchmark names its metrics.
-    """
+    """The scores of a benchmark, without the suffixes of the variants in `compat`, and where it names them."""
 
     scores: tuple[str, ...]
     compat: tuple[str, ...]
@@ -78,12 +72,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 class MissingRequirementError(InputError):
-    """A metric that cannot be created because a package, weights, a key or a judge is missing; the others continue.
-
-    Attributes:
-        need: what is missing.
-        remedy: how to provide it.
-    """
+    """A metric that cannot be created because a package, weights, a key or a judge is missing; the others continue."""
 
     def __init__(self, need: str, remedy: str) -> None:
         self.need, self.remedy = need, remedy

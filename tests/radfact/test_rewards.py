@@ -124,7 +124,6 @@ def test_the_reward_of_a_metric_is_its_main_score(metric: Any, options: dict[str
 
 
 def test_two_empty_reports_have_no_logical_f1_and_a_rouge_l_of_zero() -> None:
-    pytest.importorskip("rouge_score")
     assert make_reward("logical_f1", judge="offline")([""], ground_truth=[""]) == [None]
     assert make_reward("rouge_l")([""], ground_truth=[""]) == [0.0]
 

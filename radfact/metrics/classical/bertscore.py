@@ -53,9 +53,8 @@ class BertScore(Metric):
                 use_fast_tokenizer=True,
             )
         except (OSError, ValueError, KeyError, AssertionError) as error:
-            raise InputError(
-                f"expected distilroberta-base: {error!s:.200}", code=ErrorCode.INVALID_FORMAT, file=folder
-            ) from None
+            message = f"expected distilroberta-base: {error!s:.200}"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder) from None
         # Published scores have a space before the first word. bert-score requests it at every call, which tokenizers of
         # transformers 5 ignore: they accept the option only when they are loaded.
         tokenizer = AutoTokenizer.from_pretrained(str(folder), add_prefix_space=True)

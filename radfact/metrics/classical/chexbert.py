@@ -62,20 +62,15 @@ def micro_f1(counts: Counts, classes: Sequence[int]) -> float:
     return _ratio(2 * tp, 2 * tp + fp + fn)
 
 
-def class_f1(counts: Counts, index: int) -> float:
-    """Compute the F1 of one class; NaN without positives."""
-    return micro_f1(counts, [index])
-
-
-def class_recall(counts: Counts, index: int) -> float:
-    """Compute the recall of one class; NaN if no reference has the finding."""
-    tp, _, fn, _ = _select(counts, [index])[:, 0]
+def recall(counts: Counts, classes: Sequence[int]) -> float:
+    """Compute the recall of all findings of some classes; NaN if no reference has one."""
+    tp, _, fn, _ = _select(counts, classes).sum(axis=1)
     return _ratio(tp, tp + fn)
 
 
-def class_specificity(counts: Counts, index: int) -> float:
-    """Compute the specificity of one class; NaN if all references have the finding."""
-    _, fp, _, tn = _select(counts, [index])[:, 0]
+def specificity(counts: Counts, classes: Sequence[int]) -> float:
+    """Compute the specificity of all findings of some classes; NaN if all references have all of them."""
+    _, fp, _, tn = _select(counts, classes).sum(axis=1)
     return _ratio(tn, tn + fp)
 
 
@@ -101,8 +96,8 @@ _PLUS = {f"{name}_plus": function for name, function in _AVERAGES.items()}
 _POOLED: Mapping[str, CountsFunction] = {
     **_AVERAGES,
     **{
-        f"chexbert_{kind}_{name.lower().replace(' ', '_')}": partial(function, index=index)
-        for kind, function in (("f1", class_f1), ("recall", class_recall), ("specificity", class_specificity))
+        f"chexbert_{kind}_{name.lower().replace(' ', '_')}": partial(function, classes=[index])
+        for kind, function in (("f1", micro_f1), ("recall", recall), ("specificity", specificity))
         for index, name in enumerate(CLASSES)
     },
     **_PLUS,
@@ -225,11 +220,8 @@ class Labeler:
         self._tokenizer = BertTokenizer.from_pretrained(str(folder))
         words = len(bert["embeddings.word_embeddings.weight"])
         if len(self._tokenizer) > words:
-            raise InputError(
-                f"expected {words} words as in the checkpoint, found {len(self._tokenizer)}",
-                code=ErrorCode.MISMATCH,
-                file=Path(folder) / "vocab.txt",
-            )
+            message = f"expected {words} words as in the checkpoint, found {len(self._tokenizer)}"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=Path(folder) / "vocab.txt")
 
     def label(self, texts: Sequence[str]) -> tuple[NDArray[np.int_], NDArray[np.float64]]:
         """Label texts; each is truncated to 510 tokens, as published."""
@@ -265,9 +257,8 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise InputError(
-            f"expected a checkpoint of tensors: {error!s:.200}", code=ErrorCode.FILE_UNREADABLE, file=path
-        ) from None
+        message = f"expected a checkpoint of tensors: {error!s:.200}"
+        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path) from None
     weights = checkpoint.get("model_state_dict") if isinstance(checkpoint, dict) else None
     if not isinstance(weights, dict):
         raise _invalid_checkpoint("missing; expected the published checkpoint", path)

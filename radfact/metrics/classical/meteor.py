@@ -43,9 +43,8 @@ class Meteor(Metric):
             try:
                 self._wordnet = english(str(folder), None)
             except (OSError, LookupError, ValueError, AssertionError) as error:
-                raise InputError(
-                    f"expected WordNet in NLTK's layout: {error!s:.200}", code=ErrorCode.INVALID_FORMAT, file=folder
-                ) from None
+                message = f"expected WordNet in NLTK's layout: {error!s:.200}"
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder) from None
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs from 0 to 1."""

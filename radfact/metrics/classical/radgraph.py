@@ -151,9 +151,8 @@ def load_radgraph(folder: Path) -> Annotate:
         config["dataset_reader"]["token_indexers"]["bert"]["model_name"] = str(folder / "encoder")
         config["model"]["embedder"]["token_embedders"]["bert"]["model_name"] = str(folder / "encoder")
     except (KeyError, TypeError):
-        raise InputError(
-            "expected the configuration of RadGraph", code=ErrorCode.INVALID_FORMAT, file=folder / "config.json"
-        ) from None
+        message = "expected the configuration of RadGraph"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder / "config.json") from None
     patch_tokenizers()
     # radgraph prints its device.
     with tempfile.TemporaryDirectory() as cache, contextlib.redirect_stdout(io.StringIO()):

@@ -50,13 +50,7 @@ WEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class Entities:
-    """The entities of a report.
-
-    Attributes:
-        texts: of the entities.
-        types: indices of `TYPES`.
-        embeddings: (entities, width), of length 1.
-    """
+    """The entities of a report: their texts, indices of `TYPES`, and embeddings (entities, width) of length 1."""
 
     texts: tuple[str, ...]
     types: NDArray[np.int_]
@@ -68,13 +62,10 @@ class Entities:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The entities of a report matched to the nearest ones of the other report.
+    """The entities of a report matched to the nearest ones of the other report; arrays (entities,).
 
-    Attributes:
-        indices: (entities,) of the nearest entity.
-        similarities: (entities,), cosine, after the penalty.
-        is_opposite: (entities,), whether exactly one of the two findings is denied.
-        score: mean of the similarities, weighted by the types; 0 if all weights are 0.
+    The similarities are cosines after the penalty for opposite findings, of which exactly one is denied. The score is
+    their mean, weighted by the types; 0 if all weights are 0.
     """
 
     indices: NDArray[np.int_]
@@ -149,9 +140,8 @@ class RaTEScore(Metric):
     def __init__(self, folder: Path, *, penalty: float = PENALTY) -> None:
         """Load the models."""
         if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not 0 <= penalty <= 1:
-            raise InputError(
-                f"expected a number from 0 to 1, found {penalty!r}", code=ErrorCode.INVALID_OPTION, field="penalty"
-            )
+            message = f"expected a number from 0 to 1, found {penalty!r}"
+            raise InputError(message, code=ErrorCode.INVALID_OPTION, field="penalty")
         self._penalty = float(penalty)
         self._recognizer = EntityRecognizer(folder / "ner")
         self._encoder = EntityEncoder(folder / "encoder")
@@ -239,12 +229,8 @@ class EntityRecognizer:
         self._labels = [str(labels[index]) for index in range(len(labels))]
         expected = {"O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in TYPES)}
         if set(self._labels) != expected:
-            raise InputError(
-                f"expected the labels of RaTE-NER, B-ABNORMALITY and others; found {', '.join(self._labels):.200}",
-                code=ErrorCode.INVALID_FORMAT,
-                file=folder / "config.json",
-                field="id2label",
-            )
+            message = f"expected the labels of RaTE-NER, B-ABNORMALITY and others; found {', '.join(self._labels):.200}"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder / "config.json", field="id2label")
 
     def recognize(self, texts: Sequence[str]) -> list[list[tuple[str, str]]]:
         """Return the entities of each text with their types, in order."""
@@ -326,10 +312,7 @@ def _load(factory: Any, folder: Path) -> tuple[Any, Any, Any]:
     # A missing weight would be random. The pooler is not used.
     missing = sorted(name for name in loaded["missing_keys"] if "pooler" not in name)
     if missing:
-        raise InputError(
-            f"expected the weights of {type(model).__name__}; {missing[0]} is missing",
-            code=ErrorCode.INVALID_FORMAT,
-            file=folder,
-        )
+        message = f"expected the weights of {type(model).__name__}; {missing[0]} is missing"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return model.to(device).eval(), tokenizer, device

@@ -92,11 +92,8 @@ class FineRadScore(LLMMetric[Corrections]):
     def __init__(self, client: ChatClient, *, examples: Examples = "turns") -> None:
         """Take the client and the prompt."""
         if examples not in get_args(Examples):
-            raise InputError(
-                f"expected one of {', '.join(get_args(Examples))}, found {examples!r}",
-                code=ErrorCode.INVALID_OPTION,
-                field="examples",
-            )
+            message = f"expected one of {', '.join(get_args(Examples))}, found {examples!r}"
+            raise InputError(message, code=ErrorCode.INVALID_OPTION, field="examples")
         super().__init__(client)
         self.examples = examples
         instructions = load_prompt("fineradscore")

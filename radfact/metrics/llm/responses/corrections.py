@@ -72,18 +72,12 @@ _CATEGORY_STARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A correction of one line.
-
-    Attributes:
-        line: index of the candidate's line, from 0; None for an insertion.
-        text: the corrected line; None for a deletion.
-        severity: clinical severity, 1 to 4.
-        comment: reason.
-        categories: letters of `ERROR_CATEGORIES`.
-    """
+    """A correction of one line with its severity, 1 to 4, and letters of `ERROR_CATEGORIES`."""
 
     line: int | None
+    """Index of the candidate's line, from 0; None for an insertion."""
     text: str | None
+    """The corrected line; None for a deletion."""
     severity: int
     comment: str = ""
     categories: tuple[str, ...] = ()
@@ -274,7 +268,7 @@ def _parse_correction(key: str, value: Any, line: int | None, original: str | No
         raise ValueError(f"'{key}' is no object with corrections, clinical severity, comments and error category")
     text = value.field("corrections", "correction", "correctedline")
     severity_value = value.field("clinicalseverity", "severity")
-    if _parse_severity(severity_value) is None and _parse_severity(text) is not None:
+    if _parse_severity(text) is not None:
         text, severity_value = severity_value, text
     severity = _parse_severity(severity_value)
     text = text.strip() if isinstance(text, str) else ""
