@@ -127,19 +127,20 @@ class RayWorkers:
         self, chunks: Sequence[Sequence[Any]], caches: Path | None, workers: int, gpus: int
     ) -> Iterator[tuple[int, list[Any]]]:
         import ray.data
-        from ray.exceptions import RayActorError, RayError
+        from ray.exceptions import RayError
 
+        attempts = ray.remote(num_cpus=0)(_Attempts).remote()
         rows = [{"chunk": index, "items": pickle.dumps(list(chunk))} for index, chunk in enumerate(chunks)]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Worker,
             fn_constructor_args=(
-                *(self.load, self.method, self.name, dict(self.options), self.cache, caches, current_repeat()),
+                *(self.load, self.method, self.name, dict(self.options)),
+                *(self.cache, caches, attempts, current_repeat()),
             ),
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
             batch_size=1,
             num_cpus=1,
             num_gpus=gpus,
-            max_task_retries=MAX_ATTEMPTS - 1,
         )
         try:
             for row in dataset.iter_rows():
@@ -150,12 +151,21 @@ class RayWorkers:
                 before = self._usage_by_worker.get(worker, {})
                 self._usage_by_worker[worker] = {name: max(n, before.get(name, 0)) for name, n in usage.items()}
                 yield int(row["chunk"]), results
-        except RayActorError:
-            message = f"a worker of the Ray cluster died {MAX_ATTEMPTS} times at the same chunk"
-            raise RunError(f"{self.name}: {message}; it may have run out of memory") from None
         except RayError as error:
             lines = str(error).strip().splitlines()
             raise RunError(f"{self.name}: the Ray cluster failed: {lines[-1] if lines else ''}") from None
+
+
+class _Attempts:
+    """Ray actor that outlives workers and counts the attempts at each chunk."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+
+    def begin(self, chunk: int) -> int:
+        """Return the number of this attempt at a chunk, from 1."""
+        self.counts[chunk] += 1
+        return self.counts[chunk]
 
 
 class _Worker:
@@ -169,22 +179,32 @@ class _Worker:
         options: Mapping[str, Any],
         cache: Path | None,
         caches: Path | None,
+        attempts: Any,
         repeat: int,
     ) -> None:
         self.id = uuid.uuid4().hex
         self.load, self.method, self.name, self.options = load, method, name, options
-        self.cache, self.caches, self.repeat = cache, caches, repeat
+        self.cache, self.caches, self.attempts, self.repeat = cache, caches, attempts, repeat
         self.loaded: Any = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {"chunk": batch["chunk"], "outcome": [pickle.dumps(self.process(items)) for items in batch["items"]]}
+        chunks = zip(batch["chunk"], batch["items"], strict=True)
+        return {
+            "chunk": batch["chunk"],
+            "outcome": [pickle.dumps(self.process(int(chunk), items)) for chunk, items in chunks],
+        }
 
-    def process(self, items: bytes) -> tuple[str, Mapping[str, int], list[Any] | Exception]:
+    def process(self, chunk: int, items: bytes) -> tuple[str, Mapping[str, int], list[Any] | Exception]:
         """Return the worker, its usage so far, and the results of a chunk or the error that ends the run.
 
         Errors are values, since not every exception can be pickled.
         """
+        import ray
+
         try:
+            if ray.get(self.attempts.begin.remote(chunk)) > MAX_ATTEMPTS:
+                message = f"a worker of the Ray cluster died {MAX_ATTEMPTS} times at the same chunk"
+                raise RunError(f"{self.name}: {message}; it may have run out of memory")
             if self.loaded is None:
                 self.loaded = self.load(self.name, **self.options, **self._own_cache())
             with use_repeat(self.repeat):
