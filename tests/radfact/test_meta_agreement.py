@@ -17,7 +17,7 @@ from meta_run import refuse_meta, run_meta, write_scores, write_table
 from scipy import stats
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode
 from radfact.io.jsonl import read_json
 from radfact.io.pairs import read_pairs
 from radfact.meta.agreement.analysis import (
@@ -244,21 +244,6 @@ def test_every_layout_has_an_example(tmp_path: Path) -> None:
         assert run_meta(*command, "--out", out) == 0
         record = read_json(out / "agreement.json")
         assert record["preferences"] or record["agreement"][0]["coefficients"]["kendall"]["value"] is not None
-
-
-@pytest.mark.parametrize(
-    ("row", "field", "code"),
-    [
-        (["1", "r", "y", "x", 5, "first"], "id", ErrorCode.DUPLICATE),
-        (["2", "r", "y", "x", "nan", "first"], "confidence", ErrorCode.INVALID_VALUE),
-        (["2", "r", "y", "x", 5, "neither"], "expert_a", ErrorCode.INVALID_VALUE),
-    ],
-)
-def test_invalid_preferences_are_refused(tmp_path: Path, row: list[object], field: str, code: ErrorCode) -> None:
-    path = write_table(tmp_path / "p.csv", PREFERENCE_HEADER, [["1", "r", "x", "y", 5, "first"], row])
-    with pytest.raises(InputError) as error:
-        read_preferences(path)
-    assert (error.value.file, error.value.line, error.value.field, error.value.code) == (path, 3, field, code)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from meta_run import run_meta, write_table
+from meta_run import write_table
 
 from radfact.errors import ErrorCode, InputError
 from radfact.meta.agreement.analysis import compare_raters
@@ -73,23 +73,12 @@ def test_rexval_counts_by_rater_and_significance(tmp_path: Path) -> None:
         ([2, "bleu", 1, 0, True, 1], "study_number"),
         ([0, "s_emb", 1, 0, True, 1], "candidate_type"),
         ([0, "bleu", 7, 0, True, 1], "error_category"),
-        ([0, "bleu", 1, 0, "maybe", 1], "clinically_significant"),
-        ([0, "bleu", 1, 0, True, "two"], "num_errors"),
-        ([0, "bleu", 1, 0, True, -3], "num_errors"),
-        ([0, "bleu", 1, 0, True, 1.7], "num_errors"),
     ],
 )
 def test_rexval_names_the_line_and_the_field(row: list[object], field: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_ratings(rexval(tmp_path, [row]), "rexval")
     assert (error.value.line, error.value.field) == (2, field)
-
-
-def test_rexval_counts_each_category_once(tmp_path: Path) -> None:
-    rows: list[list[object]] = [[0, "bleu", 1, rater, kind, 1] for rater, kind in ((0, True), (0, False), ("0 ", True))]
-    with pytest.raises(InputError) as error:
-        read_ratings(rexval(tmp_path, rows), "rexval")
-    assert (error.value.line, error.value.code) == (4, ErrorCode.DUPLICATE)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -168,12 +157,6 @@ def test_spellings_of_refisco_marks(deleted: str, kept: str, tmp_path: Path) -> 
     assert (report.pair.candidate, report.pair.reference) == ("A. B.", "A.")
     assert report.corrections is not None
     assert line_changes(report.corrections) == ["no_change", "delete"]
-
-
-def test_an_unknown_severity_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as error:
-        refisco_v0(tmp_path, [["7", "A.", "B.", "rather bad", "r", "s"]])
-    assert (error.value.line, error.value.field) == (2, "score")
 
 
 def test_refisco_v1_keeps_a_line_without_a_correction(tmp_path: Path) -> None:
@@ -318,10 +301,6 @@ PLAIN = ["id", "reference", "candidate"]
     ("header", "row", "line", "field", "code"),
     [
         (PLAIN, ["1", "r", "c"], 1, None, ErrorCode.MISSING_FIELD),
-        (["id", "reference", "expert"], ["1", "r", "2"], 1, "candidate", ErrorCode.MISSING_FIELD),
-        ([*PLAIN, "expert"], ["1", "r", "c", "many"], 2, "expert", ErrorCode.INVALID_VALUE),
-        ([*PLAIN, "expert"], ["1", "r", "c", "1_0"], 2, "expert", ErrorCode.INVALID_VALUE),
-        ([*PLAIN, "expert"], [" ", "r", "c", "1"], 2, "id", ErrorCode.MISSING_FIELD),
         ([*PLAIN, "expert", "expert"], ["1", "r", "c", "1", "2"], 1, "expert", None),
         ([*PLAIN, "expert", "expert_1"], ["1", "r", "c", "1", "2"], 1, None, ErrorCode.DUPLICATE),
         ([*PLAIN, "expert: A", "expert_A"], ["1", "r", "c", "1", "2"], 1, None, ErrorCode.DUPLICATE),
@@ -343,10 +322,3 @@ def test_spaces_around_an_id_are_stripped(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_ratings(path, better="higher")
     assert (error.value.line, error.value.field, error.value.code) == (3, "id", ErrorCode.DUPLICATE)
-
-
-def test_pairs_are_written_for_the_evaluation(tmp_path: Path) -> None:
-    write_table(tmp_path / "rate_test.csv", ["gt_report", "similar_report", "Score"], [["Clear.", "Lungs clear.", "4"]])
-    out = tmp_path / "pairs.csv"
-    assert run_meta("pairs", tmp_path, "--layout", "rate-eval", "--out", out) == 0
-    assert out.read_text() == "example_id,prediction,target\n0,Lungs clear.,Clear.\n"

@@ -303,27 +303,6 @@ def test_rows_of_another_length_are_errors(layout: str, tmp_path: Path) -> None:
             read(layout, path)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_texts_may_have_line_ends(layout: str, tmp_path: Path) -> None:
-    columns = LAYOUTS[layout].columns
-    column = next(
-        name
-        for name in (
-            "candidate",
-            "candidate_1",
-            "impression_original",
-            "original_line",
-            "similar_report",
-            "ground_truth",
-            "num_errors",
-        )
-        if name in columns
-    )
-    text = "0" if layout == "rexval" else "One.\nTwo."
-    ratings = read(layout, write(tmp_path, layout, with_cell(layout, column, text)))
-    assert layout == "rexval" or any(text in "".join(pair[:2]) for pair in contents(ratings).values())
-
-
 @pytest.mark.parametrize("layout", ["plain", "preferences", "rexval"])
 def test_duplicate_rows_are_errors(layout: str, tmp_path: Path) -> None:
     rows = LAYOUTS[layout].rows
