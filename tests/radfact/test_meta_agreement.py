@@ -34,7 +34,7 @@ from radfact.meta.datasets.preferences import read_preferences
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
 from radfact.meta.scores import ScoreColumns
 from radfact.pages import plots
-from radfact.pages.meta_page import Table
+from radfact.pages.meta_page import Section, Table, write_page
 from radfact.records import Pair
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.clusters import Clusters
@@ -366,9 +366,12 @@ def test_bars_of_whole_numbers_have_whole_ticks(positions: list[int], ticks: lis
     assert texts[: texts.index("x of the bars")] == ticks
 
 
-def test_a_page_shows_display_names_of_scores_only() -> None:
-    assert '<th scope="row">ROUGE-L</th><td>–</td>' in Table(["score", "n"], [["rouge_l", None]]).as_html()
-    assert '<th scope="row">rouge_l</th>' in Table(["report", "reason"], [["rouge_l", "gone"]]).as_html()
+def test_a_page_shows_display_names_of_scores_only(tmp_path: Path) -> None:
+    tables = [Table(["score", "n"], [["rouge_l", None]]), Table(["report", "reason"], [["rouge_l", "gone"]])]
+    write_page(tmp_path / "page.html", "Page", [], [Section("Tables", tables)])
+    page = " ".join((tmp_path / "page.html").read_text().split())
+    assert re.search('<th scope="row">ROUGE-L</th> ?<td>–</td>', page)
+    assert '<th scope="row">rouge_l</th>' in page
 
 
 def test_counts_of_errors_are_plotted_against_the_experts(tmp_path: Path, ratings: Path) -> None:
