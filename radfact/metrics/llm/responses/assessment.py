@@ -54,6 +54,7 @@ _ANY_CATEGORY = "|".join(_CATEGORY_NAMES.values())
 _CATEGORY = re.compile("|".join(f"(?P<{letter}>{name})" for letter, name in _CATEGORY_NAMES.items()), re.IGNORECASE)
 _LETTER = re.compile(r"^[-•\s]*(?:\(([a-f])\)|([a-f])[.)](?=\s))\s*:?\s*", re.IGNORECASE)
 _LETTER_IN_TEXT = re.compile(r"(?<!\w)\(([a-f])\)")
+_DIGIT = re.compile(r"^[-•\s]*\(([1-6])\)\s*")
 _LIST_NUMBER = re.compile(r"^[-•\s]*(?:\(?\d[.)]\s*)?")
 _A_COUNT = r"(?:[0-9]{1,2}(?![0-9])(?!\.[0-9])|no\b|none\b|zero\b|one\b|two\b|three\b)"
 _INLINE_CATEGORY = re.compile(
@@ -268,6 +269,8 @@ def _match_name(line: str) -> tuple[str, str] | None:
     text = _LIST_NUMBER.sub("", line)
     if match := _CATEGORY.match(text):
         return str(match.lastgroup), text
+    if match := _DIGIT.match(line):
+        return "abcdef"[int(match[1]) - 1], line[match.end() :]
     return None
 
 

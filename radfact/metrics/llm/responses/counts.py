@@ -39,10 +39,16 @@ _NUMBER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _NUMBER_END = re.compile(rf"\s*(?:\)|\])?(?:\s+{_NOUN})?\s*(?:[.;:,)\]]+|\(|[-–—](?=\s)|$|\n)", re.IGNORECASE)
+_NOUN_AFTER_NUMBER = re.compile(rf"\s+{_NOUN}", re.IGNORECASE)
+_TEXT_AFTER_NUMBER = re.compile(
+    r"\s*(?=[A-Z\"'“‘])|\s+(?=(?:the|a|an|candidate|reference|missing|missed|mentions|omits|no)\b)"
+)
 _UNIT_AFTER_NUMBER = re.compile(
     r"\s*(?:cm|mm|m|of|to|or|and|by|out|x(?=\s*[0-9])|days?|weeks?|months?|years?|views?)\b"
 )
 _NUMBER_ALONE = re.compile(rf"(?:[0-9]+|{_ANY_NUMBER_WORD})(?:\s+{_NOUN})?\W*", re.IGNORECASE)
+_PUBLISHED_COUNT = re.compile(r"(?<=: )([0-9]{1,2})\.(?=\s|$)(.*)", re.DOTALL)
+"""A count as GREEN's published parser finds it, anywhere after a colon."""
 _NO_ERRORS = (
     r"(?:errors?|issues?|discrepanc(?:y|ies)|differences?|match(?:ed|ing) findings?|missing findings?|"
     r"false (?:reports?|findings?|predictions?))"
@@ -142,12 +148,20 @@ def _first_text(item: Mapping[str, Any]) -> str:
 def _parse_named_text(text: str, name: str, required: bool) -> CountedItems | None:
     """Parse "NAME: COUNT. ITEMS" where the name may be missing, and the count too if it is not required."""
     text = text.strip()
+    first_word = name.split()[0].lower()
     first_line, newline, rest = text.partition("\n")
     bullet = _LIST_ITEM.match(first_line)
-    if bullet and not bullet["text"].lower().startswith(name.split()[0].lower()):
+    if text[:1].isdigit() or (bullet and not bullet["text"].lower().startswith(first_word)):
         return _parse_text(text, required)
     before, colon, after = first_line.partition(":")
-    return _parse_text((after if colon else before) + newline + rest, required)
+    if not colon:
+        # The name alone, or the name and the count with nothing between them.
+        has_name = before.lower().startswith(first_word)
+        after = re.sub(r"^[^0-9:]*?(?=$|[\s(\[]*[0-9])", "", before) if has_name else before
+    counted = _parse_text(after + newline + rest, required)
+    if counted is None and (match := _PUBLISHED_COUNT.search(first_line)):
+        return CountedItems(int(match[1]), _split_items(match[2] + newline + rest))
+    return counted
 
 
 def _parse_text(text: str, required: bool) -> CountedItems | None:
@@ -166,7 +180,8 @@ def _parse_text(text: str, required: bool) -> CountedItems | None:
     first = _LIST_ITEM.match(lines[0])
     if first is None or _NUMBER_ALONE.fullmatch(first["text"]):
         return _parse_number(text)
-    return _parse_bullets(lines, may_have_names=required, depth_known=depth_known)
+    number = _parse_number(text) if sum(bool(_LIST_ITEM.match(line)) for line in lines) == 1 else None
+    return number or _parse_bullets(lines, may_have_names=required, depth_known=depth_known)
 
 
 def _parse_number(text: str) -> CountedItems | None:
@@ -175,7 +190,7 @@ def _parse_number(text: str) -> CountedItems | None:
         return None
     count = int(match["digits"]) if match["digits"] else _NUMBER_BY_WORD[match["word"].lower()]
     rest = match["rest"]
-    if end := _NUMBER_END.match(rest):
+    if end := _NUMBER_END.match(rest) or _NOUN_AFTER_NUMBER.match(rest) or _TEXT_AFTER_NUMBER.match(rest):
         text = rest[end.end() :]
         return CountedItems(count, _split_items(text.removesuffix(")") if end[0].endswith("(") else text))
     # "1 pleural effusion" may be a count and an error, "2 nodules described as large" is not.
