@@ -203,7 +203,7 @@ def test_files_of_different_runs_are_refused(change: Any, tmp_path: Path) -> Non
     ("name", "change", "message"),
     [
         ("run.json", {"options": {"bootstrap": 5}}, "run.json: options.seed: "),
-        ("scores.json", {"scores": []}, "scores.json: scores: "),
+        ("scores.json", {"version": 3, "scores": []}, "scores.json: scores: "),
         ("samples.jsonl", {"sample_id": "x"}, "samples.jsonl:1: logical_precision: "),
     ],
 )

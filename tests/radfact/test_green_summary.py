@@ -121,13 +121,14 @@ def test_assessments_are_read_from_a_results_folder(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "metrics" / "green.jsonl", rows)
     with pytest.raises(InputError, match=r"no scores\.json"):
         read_assessments(tmp_path)
-    write_json(tmp_path / "scores.json", {"figures": {}, "metrics": {"green": {"figures": ["green"]}}})
+    write_json(tmp_path / "scores.json", {"version": 3, "scores": {}, "metrics": {"green": {"scores": ["green"]}}})
     assert [report.significant for report in read_assessments(tmp_path)] == [REPORTS[0].significant]
 
 
 def test_details_of_an_earlier_run_are_not_summarized(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "metrics" / "green.jsonl", [{"sample_id": "a", "details": REPORTS[0].as_record()}])
-    write_json(tmp_path / "scores.json", {"figures": {}, "metrics": {}, "unavailable": {"green": "HTTP 400"}})
+    scores = {"version": 3, "scores": {}, "metrics": {}, "unavailable": {"green": "HTTP 400"}}
+    write_json(tmp_path / "scores.json", scores)
     with pytest.raises(InputError) as error:
         read_assessments(tmp_path)
     assert (error.value.code, error.value.field) == (ErrorCode.MISSING_FIELD, "metrics")
