@@ -91,14 +91,6 @@ def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary file next to `path` for writing, and rename it to `path` if the block ends without error.
 
     Missing parent folders are created.
-
-    Args:
-        path: the file to write.
-        mode: "w" for UTF-8 text, "wb" for bytes.
-
-    Raises:
-        InputError: the file is an input of the running command.
-        OSError: the file cannot be written; it names `path`.
     """
     path = Path(path)
     check_not_input(path)

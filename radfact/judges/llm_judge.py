@@ -77,14 +77,7 @@ class _ReportCall:
 
 
 class LLMJudge(PromptedModel):
-    """A chat model as judge, with the prompts of the paper (MAIRA-2, appendix C.2) or with a whole report per call.
-
-    Args:
-        name: name of the judge in results.
-        client: client of the model.
-        prompt: constant part of the prompt.
-        make_splitter: makes the splitter of the same model; by default the offline splitter.
-    """
+    """A chat model as judge, with the prompts of the paper (MAIRA-2, appendix C.2) or with a whole report per call."""
 
     def __init__(
         self,

@@ -175,14 +175,7 @@ def _nonempty(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 class PromptedModel:
-    """A chat model with the constant part of its prompt.
-
-    Args:
-        name: name of the judge or splitter in results.
-        client: of the model.
-        prefix: constant part of the prompt.
-        description: hash and sources of the prompt for results.
-    """
+    """A chat model with the constant part of its prompt."""
 
     def __init__(self, name: str, client: ChatClient, prefix: PromptPrefix, description: Mapping[str, Any]) -> None:
         self.name, self.client = name, client

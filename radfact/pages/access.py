@@ -101,11 +101,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address.
-
-    Raises:
-        InputError: the address cannot be used.
-    """
+    """Listen on an address."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)

@@ -93,11 +93,7 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def as_jpeg(path: Path, longest: int = LONGEST_SIDE) -> tuple[bytes, int, int]:
-    """Return the image as JPEG without metadata, and width and height of the original in pixels.
-
-    Raises:
-        InputError: the file cannot be read as an image.
-    """
+    """Return the image as JPEG without metadata, and width and height of the original in pixels."""
     import numpy as np
     from PIL import Image
 

@@ -34,16 +34,7 @@ def assemble(
     policy: str = "form-action 'none'",
     **context: Any,
 ) -> str:
-    """Return a page in one file: styles, scripts, data, and a content security policy that allows nothing else.
-
-    Args:
-        body: template that extends `shell.html`. Text is escaped, and bidirectional controls are written out.
-        styles: style sheets in order.
-        scripts: scripts in order.
-        data: JSON that the scripts read from the element `page-data`.
-        policy: what the content security policy allows in addition.
-        context: variables of the template, including `title`.
-    """
+    """Return a page in one file: styles, scripts, data, and a content security policy that allows nothing else."""
     style, script = ("".join(part.read_text("utf-8") for part in parts) for parts in (styles, scripts))
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in (script, style)]
     policy = (

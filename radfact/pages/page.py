@@ -169,11 +169,7 @@ class PageContent:
         return None
 
     def show_all(self) -> Iterator[dict[str, Any]]:
-        """Yield the studies in the form of the page's script, with report sections and image paths.
-
-        Raises:
-            InputError: a row of a study does not match its schema.
-        """
+        """Yield the studies in the form of the page's script, with report sections and image paths."""
         for index in range(len(self.studies.samples)):
             yield self.show(index)
 
@@ -185,14 +181,7 @@ class PageContent:
         return study
 
     def render(self, data: Mapping[str, Any], *, omits: bool = False, title: str | None = None, **context: Any) -> str:
-        """Return the page as HTML; every text is escaped or part of a block of JSON data.
-
-        Args:
-            data: studies for the page's script.
-            omits: whether there are too many studies for the page.
-            title: title and heading, by default with the name of the folder.
-            context: further variables of the template.
-        """
+        """Return the page as HTML; every text is escaped or part of a block of JSON data."""
         tables = self.studies.finding_tables
         data = {
             **score_data(self.scores, self.scoring),
@@ -227,13 +216,7 @@ class PageContent:
 
 
 def render_studies(data: Mapping[str, Any], *, omitted: int = 0, **context: Any) -> str:
-    """Return a page of studies as HTML.
-
-    Args:
-        data: for the page's scripts.
-        omitted: number of studies, if they are too many for the page.
-        context: variables of `page.html`.
-    """
+    """Return a page of studies as HTML."""
     return assemble(
         TEMPLATES / "page.html",
         [STATIC / "viewer.css", STATIC / "page.css"],
@@ -251,11 +234,7 @@ def encode(page: str) -> bytes:
 
 
 def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
-    """Check that a manifest has records of the studies of a page.
-
-    Raises:
-        InputError: the manifest has none of these studies, or cannot be read.
-    """
+    """Check that a manifest has records of the studies of a page."""
     _check_ids(manifest, StudyContext([manifest]), sample_ids)
 
 
@@ -277,12 +256,7 @@ def _scoring_of(options: Mapping[str, Any]) -> ScoringOptions | None:
 
 
 def score_data(scores: ScoresFile, scoring: ScoringOptions | None) -> dict[str, Any]:
-    """Return what the page's scripts need to know of the scores.
-
-    Args:
-        scores: shown scores.
-        scoring: geometry and threshold of the spatial scores; None if they are not known.
-    """
+    """Return what the page's scripts need to know of the scores."""
     return {
         "metrics": scores.metrics.keys() != {RADFACT},
         # Also for the common name of precision, recall and F1, which are shown together.

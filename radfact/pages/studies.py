@@ -172,11 +172,7 @@ class Studies:
     finding_tables: Mapping[str, FindingTable]
 
     def show(self, sample: SampleRow, names: Sequence[str], compat: Compat | None) -> dict[str, Any]:
-        """Return a study with the sentences of both reports, what a splitter removed, and details of metrics.
-
-        Raises:
-            InputError: a row of the sample does not match its schema or the other rows.
-        """
+        """Return a study with the sentences of both reports, what a splitter removed, and details of metrics."""
         sample_id, columns = sample.sample_id, sample.model_extra or {}
         sides = _sentences_by_side(sample_id, self.sentences, compat)
         kinds = {kind for side, rows in sides.items() for row in rows for kind in _sentence_kinds(side, row)}
@@ -240,12 +236,7 @@ def studies_of(result: EvaluationResult) -> Studies:
 
 
 def read_studies(folder: Path, scores: ScoresFile, listed: StudyList | None = None) -> Studies:
-    """Find the studies of a results folder; the rows of each are read when it is shown.
-
-    Raises:
-        InputError: a file cannot be read, `samples.jsonl` does not match its schema, or another file has a row of none
-            of its samples.
-    """
+    """Find the studies of a results folder; the rows of each are read when it is shown."""
     samples = list(iter_samples(folder, list(scores.scores)))
     if (expected := scores.counts.get("samples", len(samples))) != len(samples):
         message = f"expected {expected} samples as in scores.json, found {len(samples)}"

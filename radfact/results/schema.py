@@ -47,7 +47,7 @@ SentenceRow = SentenceScore
 class Row(BaseModel):
     """A record that may hold more fields than its model, as later versions write them."""
 
-    model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
+    model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True, defer_build=True)
 
 
 class ScoreRecord(Row):

@@ -67,18 +67,7 @@ class Vert(LLMMetric[Assessment]):
         n: int | None = None,
         seed: int = 42,
     ) -> None:
-        """Take the client and the few-shot examples.
-
-        Args:
-            client: client of the model.
-            shots: file of examples, see `load_shots`; None for zero-shot.
-            style: layout of the examples in the prompt.
-            n: number of examples, drawn at random; by default all, in their order.
-            seed: random seed of the draw.
-
-        Raises:
-            InputError: the file cannot be read, or style and number do not fit it.
-        """
+        """Take the client and the few-shot examples."""
         super().__init__(client)
         self._few_shot_section = ""
         if shots is not None:

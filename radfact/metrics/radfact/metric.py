@@ -136,9 +136,6 @@ class RadFactMetric(Metric):
         """Split narratives, query the judge and score the pairs.
 
         Each record of the details has the counts and the rows of `sentences.jsonl` of one pair.
-
-        Raises:
-            RunError: with `on_failure="stop"`, a query or a narrative has no valid response.
         """
         roles: dict[str, Judge | Splitter] = {"judge": self.judge}
         if unsplit := narratives(pairs):
