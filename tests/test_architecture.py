@@ -136,13 +136,13 @@ def test_light_modules_import_no_heavy_library(module: str) -> None:
 
 # fmt: off
 MOST_LINES = {
-    "radfact": 35000, "radfact/*": 2270, "radfact/cli": 3180, "radfact/findings": 2119,
-    "radfact/io": 2522, "radfact/judges": 2495, "radfact/llm": 2409, "radfact/meta": 4460, "radfact/metrics": 6720,
-    "radfact/pages": 2580, "radfact/reader": 4435, "radfact/results": 2050, "radfact/statistics": 1272,
-    "radfact pages": 2924, "maira": 28128, "maira/*": 266, "maira/cli": 2864, "maira/evaluate": 845,
+    "radfact": 34762, "radfact/*": 2089, "radfact/cli": 3179, "radfact/findings": 2119,
+    "radfact/io": 2249, "radfact/judges": 2481, "radfact/llm": 2409, "radfact/meta": 4454, "radfact/metrics": 5970,
+    "radfact/pages": 2520, "radfact/reader": 4195, "radfact/results": 2050, "radfact/statistics": 1047,
+    "radfact pages": 2924, "maira": 28109, "maira/*": 246, "maira/cli": 2864, "maira/evaluate": 845,
     "maira/generate": 2541, "maira/grounding": 734, "maira/judge": 1811, "maira/model": 2617, "maira/publish": 614,
-    "maira/review": 5703, "maira/runtime": 510, "maira/train": 9625, "data": 8413, "encoders": 430, "tests": 58300,
-    "tests/radfact": 22650,
+    "maira/review": 5702, "maira/runtime": 510, "maira/train": 9625, "data": 8412, "encoders": 430, "tests": 58069,
+    "tests/radfact": 21090,
 }
 # fmt: on
 """Lines of `*.py` files by package, and of the pages of radfact. Changes may lower these numbers, never raise them."""
