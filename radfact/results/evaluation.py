@@ -17,7 +17,7 @@ from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
 from radfact.records import Pair, Pairs, Report, Sentence, narrative, narratives
-from radfact.results.schema import RADFACT, RemovedRow, SentenceRow, finding_metrics
+from radfact.results.schema import RADFACT, NarrativeRow, RemovedRow, SentenceRow, finding_metrics
 from radfact.statistics.bootstrap import Direction, Summary
 from radfact.statistics.clusters import Clusters, Resampling, clusters_of, resampling_of
 
@@ -30,13 +30,9 @@ class MetricRun:
     """The result of one metric.
 
     Attributes:
-        metric: the metric.
-        selection: how it was selected.
         directions: selected scores and their directions.
         result: sample-level result, including scores that were not selected.
         summaries: dataset-level values of the selected scores.
-        seconds: time of the computation.
-        arguments: arguments that the metric was created with.
         stored: path without suffix of the files that hold the result already.
         reused: whether the result comes from an earlier run in the same results folder.
     """
@@ -213,7 +209,19 @@ class EvaluationResult:
     @cached_property
     def sentences(self) -> list[SentenceRow]:
         """Sentences with the verdicts of RadFact; the sentences of the reports where it was not computed."""
-        return list(map(SentenceRow.model_validate, self.sentence_rows()))
+        return list(self.iter_sentences())
+
+    def iter_sentences(self) -> Iterator[SentenceRow]:
+        """Yield the elements of `sentences` one at a time."""
+        return map(SentenceRow.model_validate, self.sentence_rows())
+
+    def iter_narratives(self) -> Iterator[NarrativeRow]:
+        """Yield the narratives that were split for RadFact, in input order."""
+        return map(NarrativeRow.model_validate, self.narrative_rows())
+
+    def iter_removed(self) -> Iterator[RemovedRow]:
+        """Yield the parts that the splitter removed from narratives, in input order."""
+        return map(RemovedRow.model_validate, self.removed_rows())
 
     def sentence_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of `sentences.jsonl` in input order."""
@@ -229,14 +237,14 @@ class EvaluationResult:
                     yield row.model_dump(mode="json")
 
     def narrative_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of `narratives.jsonl`: the narratives that were split for RadFact, in input order."""
+        """Yield the rows of `narratives.jsonl`."""
         for pair in self.pairs if RADFACT in self.runs else ():
             for side, report in _sides(pair):
                 if isinstance(report, str) and report.strip():
                     yield {"sample_id": pair.sample_id, "side": side, "text": report}
 
     def removed_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of `removed.jsonl`: the parts that the splitter removed from narratives, in input order."""
+        """Yield the rows of `removed.jsonl`."""
         if RADFACT not in self.runs:
             return
         details = self.runs[RADFACT].result.details

@@ -16,26 +16,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
 from radfact.metrics.protocol import Repeats
 from radfact.metrics.radfact.scores import SentenceScore, Side
 from radfact.results.options import ImagePlace
-from radfact.statistics.bootstrap import Direction
+from radfact.statistics.bootstrap import Direction, Summary
 from radfact.statistics.clusters import Resampling
 
-VERSION = 3
-"""Version of the schema. Earlier ones, of version 0.1 of this package, are refused."""
+VERSION = 3  # Earlier ones, of version 0.1 of this package, are refused.
 
-
-class _HasPoint(Protocol):
-    @property
-    def point(self) -> float | None: ...
-
-
-_Scored = TypeVar("_Scored", bound=_HasPoint)
 
 RADFACT = "radfact"
 GREEN_SUMMARY_FILE = "green_summary.json"
@@ -63,6 +55,9 @@ class ScoreRecord(Row):
     direction: Direction = "higher"
     repeat_sd: FiniteFloat | None = None
     unit: str | None = None
+
+
+_Scored = TypeVar("_Scored", ScoreRecord, Summary)
 
 
 class MetricRecord(Row):
@@ -100,12 +95,9 @@ class NarrativeRow(Row):
     text: str
 
 
-class RemovedRow(Row):
+class RemovedRow(NarrativeRow):
     """A row of `removed.jsonl`: a part of a narrative that the splitter removed."""
 
-    sample_id: str
-    side: Side
-    text: str
     reason: str | None = None
     start: NonNegativeInt | None = None
     end: NonNegativeInt | None = None
