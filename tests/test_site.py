@@ -77,7 +77,7 @@ def test_the_site_describes_every_command_and_loads_nothing_from_elsewhere(build
         page = (build / f"commands-{program}.html").read_text("utf-8")
         headings = {re.sub("<.*?>", "", match).rstrip("¶") for match in re.findall("<h2>(.*?)</h2>", page)}
         assert {words for words in COMMANDS if words.startswith(f"{program} ")} <= {*headings}
-    assert "--judge" in re.sub("<.*?>", "", (build / "commands-radfact.pages").read_text("utf-8"))
+    assert "--judge" in re.sub("<.*?>", "", (build / "commands-radfact.html").read_text("utf-8"))
     # Blocks that are run say so.
     home = (build / "index.html").read_text("utf-8")
     assert "_static/site.css" in home
