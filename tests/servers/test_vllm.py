@@ -80,7 +80,6 @@ def test_judge_and_splitter_share_an_engine_and_a_second_run_starts_none(tmp_pat
     # With this cache size, an engine cannot start.
     second = run_vllm_radfact(*arguments, VLLM_CPU_KVCACHE_SPACE="100000")
     assert second.returncode == ExitCode.SUCCESS, second.stderr
-    assert json.loads((out / "run.json").read_text())["metrics"]["radfact"]["reused"]
     assert _sentences(out) == sentences
 
 
