@@ -59,51 +59,6 @@ def test_labeled_judgments(premises: list[str], hypothesis: str, evidence: list[
 
 
 @pytest.mark.parametrize(
-    ("premises", "hypothesis", "evidence"),
-    [
-        (["No pneumothorax.", "There is a small left effusion."], "No pleural effusion.", [1]),
-        (["No pneumothorax.", "There is no effusion."], "Small left pleural effusion.", [1]),
-        (["Lungs are clear."], "Scarring or atelectasis in the left base.", [0]),
-        (["Scarring or atelectasis in the left base."], "The lungs are clear.", [0]),
-        (["The cardiac silhouette is enlarged."], "Heart size is normal.", [0]),
-        (["The left effusion has increased."], "The left effusion has decreased.", [0]),
-        (["Edema is unchanged."], "Edema has worsened.", [0]),
-        (["Severe pulmonary edema."], "Mild pulmonary edema.", [0]),
-        (["Mediastinal shift to the right."], "Mediastinal shift to the left.", [0]),
-        (["Low lung volumes."], "Well inflated lungs.", [0]),
-        (["No left effusion.", "Small right effusion."], "No effusion.", [1]),
-        (["Heart size normal."], "Cardiomegaly and a left effusion.", [0]),
-    ],
-)
-def test_a_premise_contradicts(premises: list[str], hypothesis: str, evidence: list[int]) -> None:
-    verdict = judge(premises, hypothesis)
-    assert (verdict.status, verdict.relation, list(verdict.evidence)) == ("not_entailment", "contradiction", evidence)
-    assert "which contradicts" in (verdict.why or "")
-
-
-@pytest.mark.parametrize(
-    ("premises", "hypothesis"),
-    [
-        ([], "No pleural effusion."),
-        (["Heart size is normal."], "No pleural effusion."),
-        (["Left pneumothorax."], "Right pneumothorax."),
-        (["No left effusion."], "Right effusion."),
-        (["No new nodule."], "Left nodule."),
-        (["No large effusion."], "Small effusion."),
-        (["Possible pneumonia."], "No pneumonia."),
-        (["Lungs are clear except for left base atelectasis."], "Left base atelectasis, new."),
-        (["There was an effusion on the prior study."], "No effusion."),
-        (["Left effusion has increased."], "Right effusion has decreased."),
-        (["No effusion."], "Left effusion or pneumothorax."),
-        (["Nipple rings."], "No nipple ring."),
-    ],
-)
-def test_what_no_premise_rules_out_is_neutral(premises: list[str], hypothesis: str) -> None:
-    verdict = judge(premises, hypothesis)
-    assert (verdict.status, verdict.relation, verdict.evidence) == ("not_entailment", "neutral", ())
-
-
-@pytest.mark.parametrize(
     ("path", "found", "wrong"),
     [
         pytest.param(
@@ -174,24 +129,6 @@ def test_the_other_side_is_never_entailed(finding: str, side: str) -> None:
     assert judge([f"{other} {finding}."], f"{side} {finding}.").status == "not_entailment"
 
 
-@pytest.mark.parametrize(
-    ("premises", "hypothesis", "why"),
-    [
-        (["Small left effusion."], "Left pleural effusion.", "also states pleural effusion on the left."),
-        (["Left nodule."], "Left lung opacity.", "states nodule on the left, which implies opacity on the left."),
-        (["Bones are normal."], "No dislocation.", "states no osseous abnormality, which implies no dislocation."),
-        (["Cardiomegaly."], "Heart size is normal.", "states cardiomegaly, which contradicts no cardiomegaly."),
-        (["No large effusion."], "No effusion.", "limits this to the degree or size large or severe."),
-        (["Right PICC."], "Right PICC at the cavoatrial junction, coiled.", "but not the detail cavoatrial junction."),
-        (["Left nodule."], "Nodule in the right upper lobe.", "but not in the right upper zone."),
-    ],
-)
-def test_the_reason_is_a_sentence_with_rule_and_terms(premises: list[str], hypothesis: str, why: str) -> None:
-    reason = judge(premises, hypothesis).why or ""
-    assert reason.startswith("The other report ")
-    assert reason.endswith(why)
-
-
 @pytest.mark.parametrize("finding", DATA["findings"])
 def test_no_reason_has_an_id_of_the_ontology(finding: str) -> None:
     ontology = default_ontology()
@@ -208,10 +145,6 @@ def test_no_reason_has_an_id_of_the_ontology(finding: str) -> None:
     reasons += [checker.check(claim, premises[:n])[1] for claim in claims[:40] for n in (0, 1, 2, 3)]
     assert not [reason for reason in reasons if re.search(r"_|'|degree \d|level \d", reason)]
     assert not ids.intersection(word for reason in reasons for word in reason.split())
-
-
-def test_a_sentence_without_known_findings_has_that_reason() -> None:
-    assert "names no known finding" in (judge(["Nipple rings."], "Nipple rings.").why or "")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+"""What the offline judge and splitter read: the cases of `reading.yaml`, and what does not fit its tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from radfact.judges import EntailmentQuery, Verdict, split_narrative
+from radfact.judges.offline import OfflineJudge
+from radfact.reader import tokens
+from radfact.reader.facts import Fact, parse_sentence
+
+CASES: dict[str, dict[str, list[Any]]] = yaml.safe_load(Path(__file__).with_name("reading.yaml").read_text("utf-8"))
+JUDGE = OfflineJudge()
+
+
+def cases(table: str) -> list[Any]:
+    return [
+        pytest.param(*case, id=f"{group}: {i}") for group, rows in CASES[table].items() for i, case in enumerate(rows)
+    ]
+
+
+def judge(*premises: str, hypothesis: str) -> Verdict:
+    return JUDGE.judge_one(EntailmentQuery(premises, hypothesis))
+
+
+def facts(sentence: str) -> dict[str, Fact]:
+    return {fact.concept: fact for fact in parse_sentence(sentence).facts}
+
+
+@pytest.mark.parametrize(("narrative", "sentences"), cases("splits"))
+def test_splits(narrative: str, sentences: list[str]) -> None:
+    assert split_narrative(narrative) == sentences
+
+
+@pytest.mark.parametrize(("premise", "entailed", "not_entailed"), cases("entailment"))
+def test_entailment(premise: str, entailed: list[str], not_entailed: list[str]) -> None:
+    status = {hypothesis: judge(premise, hypothesis=hypothesis).status for hypothesis in [*entailed, *not_entailed]}
+    assert status == {**dict.fromkeys(entailed, "entailment"), **dict.fromkeys(not_entailed, "not_entailment")}
+
+
+@pytest.mark.parametrize(("premises", "hypothesis", "relation", "evidence"), cases("relations"))
+def test_relations(premises: list[str], hypothesis: str, relation: str | None, evidence: list[int]) -> None:
+    verdict = judge(*premises, hypothesis=hypothesis)
+    assert (verdict.status == "entailment") == (relation == "entailment")
+    assert relation is None or verdict.relation == relation
+    assert list(verdict.evidence) == evidence
+    assert ("which contradicts" in (verdict.why or "")) == (relation == "contradiction")
+
+
+@pytest.mark.parametrize(("sentence", "present"), cases("facts"))
+def test_facts(sentence: str, present: dict[str, bool]) -> None:
+    assert {concept: fact.present for concept, fact in facts(sentence).items()} == present
+
+
+@pytest.mark.parametrize(("sentence", "concept", "doubt"), cases("doubts"))
+def test_doubts(sentence: str, concept: str, doubt: str) -> None:
+    assert facts(sentence)[concept].doubt == getattr(tokens, doubt)
+
+
+@pytest.mark.parametrize(("sentence", "concept", "places"), cases("places"))
+def test_places(sentence: str, concept: str, places: list[list[str | None]]) -> None:
+    assert sorted(map(list, facts(sentence)[concept].places), key=str) == places
+
+
+@pytest.mark.parametrize(
+    "premise",
+    [
+        "Effusion after 2 L of fluid.",
+        "Effusion; L spine fixation.",
+        "Several L pleural fluid removed.",
+        "Discussed with R Jones: effusion.",
+    ],
+)
+def test_a_letter_that_is_no_side(premise: str) -> None:
+    found = parse_sentence(premise).facts
+    assert found
+    assert all(side is None for fact in found for side, _ in fact.places)
+
+
+def test_an_unchanged_structure_keeps_its_change() -> None:
+    changes = {concept: "unchanged" in fact.change for concept, fact in facts("Stable heart size, new mass.").items()}
+    assert changes == {"heart": True, "mass": False}
+    assert "unchanged" in facts("As compared to the previous radiograph, there is no relevant change.")["chest"].change
+
+
+def test_each_side_has_its_own_degree() -> None:
+    found = parse_sentence("Large right and small left pleural effusions.").facts
+    assert {(fact.places, max(fact.severity)) for fact in found} == {((("right", None),), 4), ((("left", None),), 2)}
+
+
+@pytest.mark.parametrize("sentence", ["Slightly worse pulmonary edema.", "Pulmonary edema has improved markedly."])
+def test_the_degree_of_a_change_is_not_that_of_the_finding(sentence: str) -> None:
+    assert facts(sentence)["edema"].severity == frozenset()
+
+
+def test_exceptions_of_a_normal_statement() -> None:
+    assert facts("Lungs are clear except for atelectasis.")["parenchymal_abnormality"].exceptions == {"atelectasis"}
+
+
+def test_alternatives_form_one_group_unless_each_is_possible() -> None:
+    assert len(parse_sentence("Scarring or atelectasis.").groups) == 1
+    assert len(parse_sentence("This may represent scarring or atelectasis.").groups) == 2
+
+
+def test_unparsed_words_are_named() -> None:
+    parsed = parse_sentence("Wotsits in the gubbins of the left lung, 6th rib nodule.")
+    assert parsed.unread_words == {"wotsit"}
+    assert parsed.required_words == {"gubbin", "6"}
+
+
+@pytest.mark.parametrize(
+    ("premise", "hypothesis", "why"),
+    [
+        ("Small left effusion.", "Left pleural effusion.", "also states pleural effusion on the left."),
+        ("Left nodule.", "Left lung opacity.", "states nodule on the left, which implies opacity on the left."),
+        ("Bones are normal.", "No dislocation.", "states no osseous abnormality, which implies no dislocation."),
+        ("Cardiomegaly.", "Heart size is normal.", "states cardiomegaly, which contradicts no cardiomegaly."),
+        ("No large effusion.", "No effusion.", "limits this to the degree or size large or severe."),
+        ("Right PICC.", "Right PICC at the cavoatrial junction, coiled.", "but not the detail cavoatrial junction."),
+        ("Left nodule.", "Nodule in the right upper lobe.", "but not in the right upper zone."),
+        ("Nipple rings.", "Nipple rings.", "one sentence of the other report has 100% of its words."),
+        (
+            "Clearing of the left effusion.",
+            "There is a left effusion.",
+            "states resolved pleural effusion on the left, which contradicts pleural effusion on the left.",
+        ),
+        (
+            "Right lung diffuse consolidation.",
+            "No consolidation.",
+            "states consolidation throughout the right side, which contradicts no consolidation.",
+        ),
+    ],
+)
+def test_reasons(premise: str, hypothesis: str, why: str) -> None:
+    assert (judge(premise, hypothesis=hypothesis).why or "").endswith(why)
