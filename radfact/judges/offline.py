@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from radfact.errors import Failure
 from radfact.judges.protocol import COSTS, EntailmentQuery, Splitter, Verdict
 from radfact.languages import Language
 from radfact.reader.contradiction import ContradictionChecker
-from radfact.reader.entailment_rules import EntailmentChecker
+from radfact.reader.entailment_rules import EntailmentChecker, PremiseFacts
 from radfact.reader.facts import ParsedSentence, common_facts, parse_sentence
 from radfact.reader.ontology import Ontology
 from radfact.reader.ontology_file import default_ontology, load_ontology
@@ -67,8 +68,7 @@ class OfflineJudge:
         self._planned += len(queries)
         verdicts: list[Verdict | Failure] = []
         for query in queries:
-            texts = (query.hypothesis, " ".join(query.premises))
-            is_readable = all(map(Language.ENGLISH.matches, texts))
+            is_readable = all(map(Language.ENGLISH.matches, (query.hypothesis, " ".join(query.premises))))
             verdicts.append(self.judge_one(query) if is_readable else Failure(Language.ENGLISH.skip_reason))
             self._done += 1
         return verdicts
@@ -76,8 +76,8 @@ class OfflineJudge:
     def judge_one(self, query: EntailmentQuery) -> Verdict:
         """Return the verdict on one query, with the rule and the terms behind it."""
         hypothesis = parse_sentence(query.hypothesis, self.ontology)
-        premises = [parse_sentence(premise, self.ontology) for premise in query.premises]
-        verdict = self._check(hypothesis, premises)
+        premises, premise_facts = _read_premises(query.premises, self.ontology)
+        verdict = self._check(hypothesis, premises, premise_facts)
         if verdict.status == "entailment":
             return replace(verdict, relation="entailment")
         contradicting, why = self._contradiction.check(hypothesis, premises)
@@ -85,17 +85,14 @@ class OfflineJudge:
             return Verdict("not_entailment", tuple(sorted(contradicting)), why, "contradiction")
         return replace(verdict, relation="neutral")
 
-    def _check(self, hypothesis: ParsedSentence, premises: Sequence[ParsedSentence]) -> Verdict:
+    def _check(
+        self, hypothesis: ParsedSentence, premises: list[ParsedSentence], premise_facts: PremiseFacts
+    ) -> Verdict:
         """Return whether the premises entail the hypothesis."""
         if not hypothesis.groups:
             return _compare_words(hypothesis, premises)
-        premise_facts = [
-            (frozenset((index,)), fact)
-            for index, premise in enumerate(premises)
-            for fact in (*premise.facts, *common_facts(premise, self.ontology))
-        ]
+        # "X is possible" also states that X is not certain.
         if all(len(group) == 1 and group[0].doubt > CONCLUDED for group in hypothesis.groups):
-            # "X is possible" also states that X is not certain.
             premise_facts = [(indices, fact) for indices, fact in premise_facts if fact.doubt > CONCLUDED]
         evidence: set[int] = set()
         reasons: list[str] = []
@@ -105,8 +102,8 @@ class OfflineJudge:
                 return Verdict("not_entailment", (), reason)
             evidence |= indices
             reasons.append(reason)
-        evidence_words = frozenset().union(*(premises[index].words for index in evidence))
-        missing = (hypothesis.unread_words | hypothesis.required_words) - evidence_words
+        missing = hypothesis.unread_words | hypothesis.required_words
+        missing = missing.difference(*(premises[index].words for index in evidence))
         if missing & hypothesis.required_words or len(missing) > MAX_UNREAD_WORDS:
             why = f"The other report does not contain the words: {', '.join(sorted(missing))}."
             return Verdict("not_entailment", (), why)
@@ -149,15 +146,24 @@ def unread_note(unread: int, sentences: int) -> str | None:
     )
 
 
+@lru_cache(maxsize=16)
+def _read_premises(premises: tuple[str, ...], ontology: Ontology) -> tuple[list[ParsedSentence], PremiseFacts]:
+    """Return premises, parsed, and their facts with the index of each; cached for the next hypotheses of a report."""
+    sentences = [parse_sentence(premise, ontology) for premise in premises]
+    facts = [(*sentence.facts, *common_facts(sentence, ontology)) for sentence in sentences]
+    return sentences, [(frozenset((index,)), fact) for index, group in enumerate(facts) for fact in group]
+
+
 def _compare_words(hypothesis: ParsedSentence, premises: Sequence[ParsedSentence]) -> Verdict:
     """Judge a sentence without a known finding: one premise must contain nearly all of its words."""
     if not hypothesis.words:
         why = f"{_NO_FINDING}: it contains no words, or more than {MAX_CHARACTERS:,} characters."
         return Verdict("not_entailment", (), why)
-    stems = _stems(hypothesis)
+    # The words without their endings: "rotated" and "rotation" are equal.
+    stems, *others = ({word[:5] for word in sentence.words} for sentence in (hypothesis, *premises))
     shares = [
-        len(stems & _stems(premise)) / len(stems) if _attributes_agree(hypothesis, premise) else 0.0
-        for premise in premises
+        len(stems & other) / len(stems) if _attributes_agree(hypothesis, premise) else 0.0
+        for premise, other in zip(premises, others, strict=True)
     ]
     best = max(range(len(shares)), key=shares.__getitem__, default=None)
     if best is None or shares[best] < UNKNOWN_OVERLAP:
@@ -166,17 +172,10 @@ def _compare_words(hypothesis: ParsedSentence, premises: Sequence[ParsedSentence
     return Verdict("entailment", (best,), why)
 
 
-def _stems(sentence: ParsedSentence) -> frozenset[str]:
-    """Return the words without their endings: "rotated" and "rotation" are equal."""
-    return frozenset(word[:5] for word in sentence.words)
-
-
 def _attributes_agree(hypothesis: ParsedSentence, premise: ParsedSentence) -> bool:
     """Return whether a premise has the same negation and all sides, zones, degrees, changes, details and numbers.
 
     A denial must be at least as broad: "no rod" entails "no left rod".
     """
-    if hypothesis.is_negated != premise.is_negated:
-        return False
     strict, loose = (premise, hypothesis) if hypothesis.is_negated else (hypothesis, premise)
-    return strict.attributes <= loose.attributes
+    return strict.is_negated == loose.is_negated and strict.attributes <= loose.attributes

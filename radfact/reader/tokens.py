@@ -112,7 +112,7 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
 
 def _spell_out_sides(lemmas: list[tuple[str, int, int]], text: str) -> list[tuple[str, int, int]]:
     """Replace "L", "Rt." and "R > L" by words in the lemmas of a text."""
-    letters = {match.start() for match in _SIDE_LETTER.finditer(text)}
+    letters = {match.start() for match in _SIDE_LETTER.finditer(text)} if "L" in text or "R" in text else set()
     expanded: list[tuple[str, int, int]] = []
     for word, begin, end in lemmas:
         previous = expanded[-1] if expanded else ("", 0, 0)
