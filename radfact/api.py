@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.io.in_memory import PairLike, ReportLike, as_pairs
 from radfact.io.outputs import RESULTS_FOLDER, lock_output
+from radfact.io.pairs import PairLike, ReportLike, as_pairs
 from radfact.judges.options import JudgeOptions
 from radfact.llm.repeat import use_repeat
 from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors

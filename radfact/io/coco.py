@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, Field, RootModel, StringConstraints
+from pydantic import BaseModel, Field
 
-from radfact.errors import ErrorCode, InputError, check_unique_id
+from radfact.errors import ErrorCode, InputError, check_unique_id, describe
 from radfact.io.jsonl import read_json
-from radfact.records import Box, Mask, Sentence, Text, validate_model
+from radfact.records import Box, Id, Mask, Sentence, Text, validate_model
 
 MAX_MASK_PIXELS = 100_000_000
 """Maximum pixels of a mask: more than any radiograph has, so that a damaged size cannot exhaust the memory."""
@@ -21,13 +21,6 @@ MAX_MASK_PIXELS = 100_000_000
 # Detectors round coordinates: a box may extend this many pixels beyond its image, and is clipped.
 _OVERHANG = 1.0
 
-
-def _id_text(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Id = Annotated[str, BeforeValidator(_id_text), StringConstraints(strip_whitespace=True, min_length=1)]
-"""A key as text; files have it as a number too."""
 
 _Pixels = Annotated[int, Field(gt=0, strict=True)]
 _Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
@@ -61,10 +54,6 @@ class _Dataset(BaseModel):
     categories: list[_Category] = []
 
 
-class _Results(RootModel[list[Any]]):
-    pass
-
-
 def read_coco(
     path: Path | str, dataset: Path | str | None = None, *, faults: dict[str, str] | None = None
 ) -> dict[str, list[Sentence]]:
@@ -73,11 +62,16 @@ def read_coco(
     The text of an annotation is its caption, or else the name of its category; annotations of an image with the same
     text are one sentence. Its region is the segmentation (run-length encoding or polygons), or else the bbox in pixels.
     An image without annotations has an empty report. Scores of detections are not looked at.
+
+    Args:
+        path: a dataset, or a list of results.
+        dataset: the dataset with the images and categories of a list of results.
+        faults: receives the first fault of every image with one, which then has no report; None to raise it.
     """
     value = read_json(path)
     if isinstance(value, dict):
-        dataset_file = validate_model(_Dataset, value, file=path)
-        return _Reader(dataset_file, path, path).reports(dataset_file.annotations, "annotations", faults)
+        content = validate_model(_Dataset, value, file=path)
+        return _reports(content, path, content.annotations, path, "annotations", faults)
     if dataset is None:
         raise InputError(
             "expected a COCO dataset {images, annotations, categories}; a list of results goes with one on the other "
@@ -85,115 +79,105 @@ def read_coco(
             file=path,
             field="(top)",
         )
-    results = validate_model(_Results, value, file=path).root
-    return _Reader(validate_model(_Dataset, read_json(dataset), file=dataset), dataset, path).reports(
-        results, "", faults
-    )
+    if not isinstance(value, list):
+        raise InputError(f"expected a list, found {describe(value)}", file=path)
+    return _reports(validate_model(_Dataset, read_json(dataset), file=dataset), dataset, value, path, "", faults)
 
 
-class _Reader:
-    """Turns annotations in the file `path` into reports on the images of a dataset."""
-
-    def __init__(self, dataset: _Dataset, dataset_path: Path | str, path: Path | str) -> None:
-        self.path = path
-        self.keys: dict[str, str] = {}
-        self.images: dict[str, _Image] = {}
-        ids: dict[str, str] = {}
-        names: dict[str, str] = {}
-        for index, image in enumerate(dataset.images):
-            key, image_field = image.sample_id or image.id, f"images[{index}]"
-            check_unique_id(ids, image.id, image_field, file=dataset_path, field="id")
-            check_unique_id(names, key, image_field, file=dataset_path, field="sample_id" if image.sample_id else "id")
-            self.images[image.id], self.keys[image.id] = image, key
-        self.categories = {category.id: category.name for category in dataset.categories}
-
-    def reports(
-        self, annotations: Sequence[Any], field: str, faults: dict[str, str] | None
-    ) -> dict[str, list[Sentence]]:
-        """Reports of all images, in the dataset's order, but for those with `faults`."""
-        drawn: dict[str, dict[str, list[Box | Mask]]] = {image: {} for image in self.images}
-        for index, value in enumerate(annotations):
-            annotation_field = f"{field}[{index}]"
-            try:
-                self._add(value, annotation_field, drawn)
-            except InputError as error:
-                if faults is None:
-                    raise
-                faults.setdefault(self._key(value) or annotation_field, str(error))
-        return {
-            self.keys[image]: [_sentence(text, regions) for text, regions in sentences.items()]
-            for image, sentences in drawn.items()
-            if not faults or self.keys[image] not in faults
-        }
-
-    def _add(self, value: Any, field: str, drawn: dict[str, dict[str, list[Box | Mask]]]) -> None:
-        annotation = validate_model(_Annotation, value, file=self.path, field=field)
-        image = self.images.get(annotation.image_id)
-        if image is None:
-            raise self._error(f"no image has the id '{annotation.image_id}'", f"{field}.image_id", ErrorCode.MISMATCH)
-        regions = drawn[image.id].setdefault(self._text(annotation, field), [])
-        regions += self._regions(annotation, image, field)
-
-    def _key(self, value: Any) -> str | None:
-        """Return the key of the report of an annotation, even if the rest of the annotation is invalid."""
-        return self.keys.get(str(value.get("image_id")).strip()) if isinstance(value, dict) else None
-
-    def _error(self, message: str, field: str, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
-        return InputError(message, code=code, file=self.path, field=field)
-
-    def _text(self, annotation: _Annotation, field: str) -> str:
-        if annotation.caption is not None:
-            return annotation.caption
-        if annotation.category_id is None:
-            raise self._error("expected a caption or a category_id", field, ErrorCode.MISSING_FIELD)
-        if annotation.category_id not in self.categories:
-            raise self._error(
-                f"no category has the id '{annotation.category_id}'", f"{field}.category_id", ErrorCode.MISMATCH
-            )
-        return self.categories[annotation.category_id]
-
-    def _regions(self, annotation: _Annotation, image: _Image, field: str) -> list[Box | Mask]:
-        if annotation.segmentation:
-            return [self._mask(annotation.segmentation, image, f"{field}.segmentation")]
-        if annotation.bbox is not None:
-            return [self._box(annotation.bbox, image, f"{field}.bbox")]
-        return []
-
-    def _box(self, bbox: Sequence[float], image: _Image, field: str) -> Box:
-        x, y, width, height = bbox
-        outside = min(x, y) < -_OVERHANG or x + width > image.width + _OVERHANG or y + height > image.height + _OVERHANG
-        if min(width, height) < 0 or outside:
-            raise self._error(
-                f"expected [x, y, width, height] in pixels within {image.width} x {image.height}, found {list(bbox)}",
-                field,
-            )
-        shares = (x / image.width, y / image.height, (x + width) / image.width, (y + height) / image.height)
-        x_min, y_min, x_max, y_max = (min(max(share, 0.0), 1.0) for share in shares)
-        return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
-
-    def _mask(self, segmentation: Any, image: _Image, field: str) -> Mask:
-        if isinstance(segmentation, list):
-            return self._filled(segmentation, image, field)
-        mask = validate_model(Mask, segmentation, file=self.path, field=field)
+def _reports(
+    dataset: _Dataset,
+    dataset_path: Path | str,
+    annotations: Sequence[Any],
+    path: Path | str,
+    field: str,
+    faults: dict[str, str] | None,
+) -> dict[str, list[Sentence]]:
+    """Return the reports of all images, in the dataset's order, but for those with `faults`."""
+    images: dict[str, _Image] = {}
+    keys: dict[str, str] = {}
+    seen_ids: dict[str, str] = {}
+    seen_keys: dict[str, str] = {}
+    for index, image in enumerate(dataset.images):
+        place, key = f"images[{index}]", image.sample_id or image.id
+        check_unique_id(seen_ids, image.id, place, file=dataset_path, field="id")
+        check_unique_id(seen_keys, key, place, file=dataset_path, field="sample_id" if image.sample_id else "id")
+        images[image.id], keys[image.id] = image, key
+    categories = {category.id: category.name for category in dataset.categories}
+    drawn: dict[str, dict[str, list[Box | Mask]]] = {image: {} for image in images}
+    for index, value in enumerate(annotations):
         try:
-            decode_mask(mask)
+            annotation = validate_model(_Annotation, value)
+            if annotation.image_id not in images:
+                raise _mismatch("image", annotation.image_id, "image_id")
+            regions = drawn[annotation.image_id].setdefault(_text(annotation, categories), [])
+            regions += _regions(annotation, images[annotation.image_id])
         except InputError as error:
-            raise self._error(error.message, f"{field}.{error.field}") from None
+            place = f"{field}[{index}]"
+            where = f"{place}.{error.field}" if error.field else place
+            fault = InputError(error.message, code=error.code, file=path, field=where)
+            if faults is None:
+                raise fault from None
+            # Even an invalid annotation may name its image.
+            named = keys.get(str(value.get("image_id")).strip()) if isinstance(value, dict) else None
+            faults.setdefault(named or place, str(fault))
+    return {
+        keys[image]: [_sentence(text, regions) for text, regions in sentences.items()]
+        for image, sentences in drawn.items()
+        if not faults or keys[image] not in faults
+    }
+
+
+def _mismatch(kind: str, key: str, field: str) -> InputError:
+    return InputError(f"no {kind} has the id '{key}'", code=ErrorCode.MISMATCH, field=field)
+
+
+def _text(annotation: _Annotation, categories: Mapping[str, str]) -> str:
+    if annotation.caption is not None:
+        return annotation.caption
+    if annotation.category_id is None:
+        raise InputError("expected a caption or a category_id", code=ErrorCode.MISSING_FIELD)
+    if annotation.category_id not in categories:
+        raise _mismatch("category", annotation.category_id, "category_id")
+    return categories[annotation.category_id]
+
+
+def _regions(annotation: _Annotation, image: _Image) -> list[Box | Mask]:
+    if isinstance(annotation.segmentation, list) and annotation.segmentation:
+        return [_filled(annotation.segmentation, image)]
+    if annotation.segmentation:
+        mask = validate_model(Mask, annotation.segmentation, field="segmentation")
+        decode_mask(mask, field="segmentation")
         if mask.size != (image.height, image.width):
             expected = f"[{image.height}, {image.width}] (height, width)"
-            raise self._error(f"expected the size of the image {expected}, found {list(mask.size)}", f"{field}.size")
-        return mask
+            message = f"expected the size of the image {expected}, found {list(mask.size)}"
+            raise InputError(message, field="segmentation.size")
+        return [mask]
+    return [] if annotation.bbox is None else [_box(annotation.bbox, image)]
 
-    def _filled(self, polygons: Sequence[Any], image: _Image, field: str) -> Mask:
-        from pycocotools import mask as coco
 
-        for index, polygon in enumerate(polygons):
-            numbers = polygon if isinstance(polygon, list) else []
-            finite = all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
-            if not finite or len(numbers) < 6 or len(numbers) % 2:
-                raise self._error("expected [x1, y1, x2, y2, x3, y3, ...] in pixels", f"{field}[{index}]")
-        encoded = coco.merge(coco.frPyObjects(polygons, image.height, image.width))
-        return Mask(size=(image.height, image.width), counts=encoded["counts"].decode())
+def _box(bbox: Sequence[float], image: _Image) -> Box:
+    x, y, width, height = bbox
+    outside = min(x, y) < -_OVERHANG or x + width > image.width + _OVERHANG or y + height > image.height + _OVERHANG
+    if min(width, height) < 0 or outside:
+        raise InputError(
+            f"expected [x, y, width, height] in pixels within {image.width} x {image.height}, found {list(bbox)}",
+            field="bbox",
+        )
+    shares = (x / image.width, y / image.height, (x + width) / image.width, (y + height) / image.height)
+    x_min, y_min, x_max, y_max = (min(max(share, 0.0), 1.0) for share in shares)
+    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
+
+
+def _filled(polygons: Sequence[Any], image: _Image) -> Mask:
+    from pycocotools import mask as coco
+
+    for index, polygon in enumerate(polygons):
+        numbers = polygon if isinstance(polygon, list) else []
+        finite = all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+        if not finite or len(numbers) < 6 or len(numbers) % 2:
+            raise InputError("expected [x1, y1, x2, y2, x3, y3, ...] in pixels", field=f"segmentation[{index}]")
+    encoded = coco.merge(coco.frPyObjects(polygons, image.height, image.width))
+    return Mask(size=(image.height, image.width), counts=encoded["counts"].decode())
 
 
 def _sentence(text: str, regions: Sequence[Box | Mask]) -> Sentence:
@@ -202,16 +186,25 @@ def _sentence(text: str, regions: Sequence[Box | Mask]) -> Sentence:
     return Sentence(text=text, boxes=boxes or None, masks=masks or None)
 
 
-def decode_mask(mask: Mask) -> NDArray[np.bool_]:
+def decode_mask(
+    mask: Mask, *, field: str = "", file: Path | str | None = None, line: int | None = None
+) -> NDArray[np.bool_]:
     """Return the pixels of a COCO run-length mask, bool, (height, width)."""
+
+    def error(message: str, name: str) -> InputError:
+        return InputError(message, file=file, line=line, field=f"{field}.{name}" if field else name)
+
     height, width = mask.size
     if height * width > MAX_MASK_PIXELS:
-        raise InputError(f"expected at most {MAX_MASK_PIXELS} pixels, found {height} x {width}", field="size")
-    runs = mask.counts if isinstance(mask.counts, list) else _unpack_runs(mask.counts)
+        raise error(f"expected at most {MAX_MASK_PIXELS} pixels, found {height} x {width}", "size")
+    try:
+        runs = mask.counts if isinstance(mask.counts, list) else _unpack_runs(mask.counts)
+    except ValueError as reason:
+        raise error(f"no run-length encoding: {reason}", "counts") from None
     if any(run < 0 for run in runs) or sum(runs) != height * width:
-        raise InputError(
+        raise error(
             f"the runs must be non-negative and sum to {height} x {width} = {height * width} pixels, found {sum(runs)}",
-            field="counts",
+            "counts",
         )
     # Runs go down the columns, alternately off and on.
     return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
@@ -229,7 +222,7 @@ def _unpack_runs(counts: str) -> list[int]:
     for character in counts:
         code = ord(character) - 48
         if not 0 <= code < 64:
-            raise InputError(f"no run-length encoding: character {character!r}", field="counts")
+            raise ValueError(f"character {character!r}")
         value |= (code & 0x1F) << shift
         shift += 5
         if code & 0x20:
@@ -239,5 +232,5 @@ def _unpack_runs(counts: str) -> list[int]:
         runs.append(value + runs[-2] if len(runs) > 2 else value)
         value = shift = 0
     if shift:
-        raise InputError("no run-length encoding: it breaks off in the middle of a run", field="counts")
+        raise ValueError("it breaks off in the middle of a run")
     return runs

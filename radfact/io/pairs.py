@@ -1,23 +1,23 @@
-"""Candidate and reference reports from every file format that RadFact accepts."""
+"""Candidate and reference reports from every file format that RadFact accepts, and from Python values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, check_unique_id, describe, list_columns, list_some
 from radfact.io.cluster_labels import Labels, choose_labels, read_labels
-from radfact.io.coco import Id, decode_mask, read_coco
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl, read_text
 from radfact.io.options import Missing, Section
-from radfact.io.rexrank import RexrankStudy, read_rexrank
+from radfact.io.rexrank import is_rexrank, read_rexrank, read_study
 from radfact.records import (
     NO_CONTEXT,
+    Id,
     Pair,
     Pairs,
     PatientContext,
@@ -28,28 +28,28 @@ from radfact.records import (
     validate_model,
 )
 
-"""Handling of a reference without a candidate: an error, a skipped sample, or an empty candidate report."""
+PairLike = Pair | Mapping[str, Any]
+"""A pair, or an object `{example_id, prediction, target}` as in the published files."""
+ReportLike = Report | Sequence[Sentence | Mapping[str, Any]]
+"""A narrative, or a list of sentences or of objects `{text, boxes, masks}`."""
 
 _FAILURES = "failures.jsonl"
 _NO_CANDIDATE = "no candidate report"
-_CSV_COLUMNS = ("example_id", "prediction", "target")
-_REFERENCE_FIELDS = ("grounded_findings", "findings", "report")
+_PUBLISHED = ("example_id", "prediction", "target")
+_REFERENCES = ("grounded_findings", "findings", "report")
+"""Fields of a manifest that may hold the reference; the first one with a value does."""
+_EXPECTED_REPORT = "expected a list of {text, boxes} or one narrative, found"
+
+Place = dict[str, Any]
+"""Where a row is, as arguments of an error: file and line or field."""
 
 
 class _Example(BaseModel):
-    """One example of the published layout, whose reports are checked apart."""
+    """A row of the published layout, whose reports are checked apart."""
 
     example_id: Id
     prediction: Any
     target: Any
-
-
-class _NarrativeRow(BaseModel):
-    """One row of the published narrative table."""
-
-    example_id: Id
-    prediction: str
-    target: str
 
 
 class _Keyed(BaseModel):
@@ -59,13 +59,18 @@ class _Keyed(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reference:
-    report: Report | None
-    split: object
-    labels: Labels
+class _Record:
+    """What a file holds of a study; a report that it lacks is None."""
+
+    candidate: Report | None = None
+    reference: Report | None = None
+    labels: Labels | None = None
     context: PatientContext = NO_CONTEXT
+    split: object = None
+    model: str | None = None
 
 
+_Records = Mapping[str, _Record]
 _text = TypeAdapter(str)
 
 
@@ -88,28 +93,25 @@ def read_pairs(path: Path | str, *, cluster: str | None = None, section: Section
         InputError: the file cannot be read or is invalid; the error has the line or the path of the field.
     """
     path = Path(path)
-    if (studies := read_rexrank(path, section)) is not None:
-        return _pair_up(
-            {key: _prediction(study, key, path) for key, study in studies.items()},
-            _rexrank_references(studies, cluster, path),
-            (path, path),
-            missing="refuse",
-            cluster=cluster,
-        )
-    _refuse_section(section, path)
-    readers: dict[str, Callable[[Path, str | None], Pairs]] = {
-        ".json": _read_grounded_json,
-        ".csv": _read_narrative_csv,
-    }
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(
-            "expected .json (grounded pairs, or a ReXrank file) or .csv (example_id,prediction,target); "
-            "drafts and a manifest are given as --candidates and --references",
-            code=ErrorCode.INVALID_FORMAT,
-            file=path,
-        )
-    return replace(reader(path, cluster), files=(path,))
+    suffix = path.suffix.lower()
+    value = read_json(path) if suffix == ".json" else None
+    if is_rexrank(value):
+        records = _read_studies(value, path, section, cluster)
+    else:
+        _refuse_section(section, path)
+        if suffix == ".json":
+            rows = _grounded_rows(value, path)
+        elif suffix == ".csv":
+            rows = _narrative_rows(path)
+        else:
+            raise InputError(
+                "expected .json (grounded pairs, or a ReXrank file) or .csv (example_id,prediction,target); "
+                "drafts and a manifest are given as --candidates and --references",
+                code=ErrorCode.INVALID_FORMAT,
+                file=path,
+            )
+        records = _read_published(rows, cluster)
+    return _pair_up(_candidates(records, path), records, (path, path), cluster=cluster)
 
 
 def read_candidates_and_references(
@@ -149,84 +151,32 @@ def read_candidates_and_references(
             field="missing",
         )
     candidates, references = Path(candidates), Path(references)
-    studies, predictions = read_rexrank(references, section), read_rexrank(candidates, section)
-    if studies is None and predictions is None:
+    known, predicted = read_rexrank(references), read_rexrank(candidates)
+    if known is None and predicted is None:
         _refuse_section(section, references)
-    recorded = (
-        _read_references(references, cluster) if studies is None else _rexrank_references(studies, cluster, references)
-    )
-    models: tuple[str, ...] = ()
-    if predictions is None:
-        drafted, models = _read_candidates(candidates, references)
+    if known is not None:
+        recorded = _read_studies(known, references, section, cluster)
+    elif _is_json(references):
+        recorded = _read_coco(references)
     else:
-        drafted = {key: _prediction(study, key, candidates) for key, study in predictions.items()}
-    paired = _pair_up(drafted, recorded, (candidates, references), missing=missing, cluster=cluster)
-    return replace(paired, models=models)
-
-
-def _pair_up(
-    drafted: Mapping[str, Report],
-    recorded: Mapping[str, _Reference],
-    files: tuple[Path, Path],
-    *,
-    missing: Missing,
-    cluster: str | None,
-) -> Pairs:
-    """Pair candidates with the references of the same id. See `read_candidates_and_references`."""
-    candidates, references = files
-    references_by_id = {key: record.report for key, record in recorded.items() if record.report is not None}
-
-    unknown = [key for key in drafted if key not in recorded]
-    if unknown:
-        raise InputError(
-            f"{_counted(unknown, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
-            "from another file, --unscored FILE",
-            code=ErrorCode.MISMATCH,
-            file=candidates,
-        )
-    without_reference = tuple(key for key in drafted if key not in references_by_id)
-    splits = {recorded[key].split for key in drafted}
-    unmatched = tuple(key for key in references_by_id if key not in drafted and recorded[key].split in splits)
-    reasons = _missing_reasons(candidates, unmatched) if unmatched else {}
-    if unmatched and missing == "refuse":
-        raise InputError(
-            f"{_counted(unmatched, 'reference')} without a candidate in {candidates} (first: {reasons[unmatched[0]]}); "
-            "give --missing skip to score the others alone, or --missing empty to count each as an empty report",
-            code=ErrorCode.MISMATCH,
-            file=references,
-        )
-
-    pairs = [
-        Pair(key, report, references_by_id[key], context=recorded[key].context)
-        for key, report in drafted.items()
-        if key in references_by_id
-    ]
-    paired = Pairs(
-        tuple(pairs),
-        read=len(recorded),
-        skipped=len(recorded) - len(pairs) - len(unmatched),
-        without_reference=without_reference,
-        files=tuple(dict.fromkeys(files)),
+        recorded = _read_keyed(references, lambda row, place: _manifest_record(row, place, cluster))
+    if predicted is not None:
+        drafted = _read_studies(predicted, candidates, section, None)
+    elif _is_json(candidates):
+        drafted = _read_coco(candidates, references if _is_json(references) else None)
+    else:
+        drafted = _read_keyed(candidates, _draft)
+    paired = _pair_up(
+        _candidates(drafted, candidates), recorded, (candidates, references), missing=missing, cluster=cluster
     )
-    if missing == "skip":
-        paired = replace(paired, without_candidate=reasons)
-        return _with_clusters(paired, [recorded[pair.sample_id].labels for pair in pairs], cluster, references)
-    pairs += [
-        Pair(
-            key,
-            "" if isinstance(references_by_id[key], str) else [],
-            references_by_id[key],
-            context=recorded[key].context,
-        )
-        for key in unmatched
-    ]
-    paired = replace(paired, pairs=tuple(pairs))
-    return _with_clusters(paired, [recorded[pair.sample_id].labels for pair in pairs], cluster, references)
+    models = dict.fromkeys(draft.model for draft in drafted.values() if draft.model is not None)
+    return replace(paired, models=tuple(models))
 
 
 def read_drafts(path: Path | str) -> dict[str, Report]:
     """Read the reports of a drafts file (JSON Lines) by `sample_id`."""
-    return _read_keyed(path, _draft)
+    path = Path(path)
+    return _candidates(_read_keyed(path, _draft), path)
 
 
 def read_reports(path: Path | str) -> dict[str, Report]:
@@ -242,33 +192,130 @@ def read_reports(path: Path | str) -> dict[str, Report]:
         lines = enumerate(read_text(path).splitlines(), start=1)
         return {str(number): line.strip() for number, line in lines if line.strip()}
     if suffix == ".jsonl":
-        return {key: value.report for key, value in _read_references(path, "none").items() if value.report}
-    if suffix == ".csv" and "report" in (columns := read_csv(path)[0]):
-        if "id" not in columns:
-            raise InputError(
-                f"expected the columns id and report; found {', '.join(columns)}",
-                code=ErrorCode.MISSING_FIELD,
-                file=path,
-                line=1,
-                field="id",
-            )
+        records = _read_keyed(path, lambda row, place: _manifest_record(row, place, "none"))
+        return {key: record.reference for key, record in records.items() if record.reference}
+    if suffix == ".csv" and "report" in (table := read_csv(path))[0]:
+        columns, rows = table
+        _require_columns(columns, ("id",), "id and report; found " + ", ".join(columns), path)
         seen: dict[str, int] = {}
-        table: dict[str, Report] = {}
-        for line, cells in read_csv(path)[1]:
+        reports: dict[str, Report] = {}
+        for line, cells in rows:
             check_unique_id(seen, cells["id"], line, file=path, field="id")
-            table[cells["id"]] = cells["report"].strip()
-        return table
-    if (studies := read_rexrank(path, None)) is not None:
-        return {
-            f"{key}/{side}": text
-            for key, study in studies.items()
-            for side, text in (("candidate", study.prediction), ("reference", study.reference))
-            if text is not None
-        }
-    if suffix == ".json" and isinstance(read_json(path), dict):
-        return dict(read_coco(path))
-    pairs = read_pairs(path, cluster="none")
-    return {f"{pair.sample_id}/{side}": getattr(pair, side) for pair in pairs for side in ("candidate", "reference")}
+            reports[cells["id"]] = cells["report"].strip()
+        return reports
+    if suffix == ".json" and isinstance(value := read_json(path), dict):
+        if not is_rexrank(value):
+            return {key: record.reference or [] for key, record in _read_coco(path).items()}
+        records = _read_studies(value, path, None, "none")
+    else:
+        records = {pair.sample_id: _Record(pair.candidate, pair.reference) for pair in read_pairs(path, cluster="none")}
+    return {
+        f"{key}/{side}": report
+        for key, record in records.items()
+        for side in ("candidate", "reference")
+        if (report := getattr(record, side)) is not None
+    }
+
+
+def as_pairs(
+    candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None
+) -> Pairs:
+    """Return valid pairs from Python values: pairs, objects in the published layout, or two lists of reports."""
+    items = _list(candidates)
+    if references is not None:
+        targets = _list(references)
+        if len(items) != len(targets):
+            raise InputError(
+                f"expected as many references as candidates, found {len(items)} candidates and "
+                f"{len(targets)} references",
+                code=ErrorCode.MISMATCH,
+            )
+        items = [Pair(str(i), *reports) for i, reports in enumerate(zip(items, targets, strict=True))]
+    elif items and all(isinstance(item, Mapping) for item in items):
+        records = _read_published((({"field": f"[{index}]"}, item) for index, item in enumerate(items)), None)
+        return _pair_up(_candidates(records, None), records, None)
+    seen: set[str] = set()
+    pairs = []
+    for item in items:
+        if not isinstance(item, Pair):
+            raise InputError(
+                "expected pairs or objects {example_id, prediction, target}; only RadFact.score takes a list of "
+                f"candidates and the list of their references; found {describe(item)}"
+            )
+        if item.sample_id in seen:
+            raise InputError(f"duplicate id '{item.sample_id}'", code=ErrorCode.DUPLICATE, field="sample_id")
+        seen.add(item.sample_id)
+        candidate, reference = (
+            # Valid reports are not checked again.
+            value
+            if isinstance(value := getattr(item, side), str)
+            or (isinstance(value, list) and all(isinstance(sentence, Sentence) for sentence in value))
+            else _report({side: value}, side, {"field": item.sample_id})
+            for side in ("candidate", "reference")
+        )
+        pairs.append(replace(item, candidate=candidate, reference=reference))
+    if isinstance(candidates, Pairs):
+        return replace(candidates, pairs=tuple(pairs))
+    return Pairs(tuple(pairs), read=len(pairs))
+
+
+def _list(values: Any) -> list[Any]:
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise InputError(f"expected a list of reports or of pairs, found {describe(values)}")
+    return list(values)
+
+
+def _pair_up(
+    drafted: Mapping[str, Report],
+    recorded: _Records,
+    files: tuple[Path, Path] | None,
+    *,
+    missing: Missing = "refuse",
+    cluster: str | None = None,
+) -> Pairs:
+    """Pair candidates with the references of the same id. See `read_candidates_and_references`."""
+    candidates, references = files or (None, None)
+    unknown = [key for key in drafted if key not in recorded]
+    if unknown:
+        raise InputError(
+            f"{_counted(unknown, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
+            "from another file, --unscored FILE",
+            code=ErrorCode.MISMATCH,
+            file=candidates,
+        )
+    with_reference = {key: record.reference for key, record in recorded.items() if record.reference is not None}
+    splits = {recorded[key].split for key in drafted}
+    unmatched = [key for key in with_reference if key not in drafted and recorded[key].split in splits]
+    reasons = _missing_reasons(candidates, unmatched) if candidates and unmatched else {}
+    if unmatched and missing == "refuse":
+        raise InputError(
+            f"{_counted(unmatched, 'reference')} without a candidate in {candidates} (first: {reasons[unmatched[0]]}); "
+            "give --missing skip to score the others alone, or --missing empty to count each as an empty report",
+            code=ErrorCode.MISMATCH,
+            file=references,
+        )
+    reports = {key: report for key, report in drafted.items() if key in with_reference}
+    skipped = len(recorded) - len(reports) - len(unmatched)
+    if missing == "empty":
+        reports |= {key: "" if isinstance(with_reference[key], str) else [] for key in unmatched}
+    by, clusters = choose_labels([recorded[key].labels or {} for key in reports], cluster, file=references)
+    pairs = (
+        Pair(key, report, with_reference[key], label, recorded[key].context)
+        for (key, report), label in zip(reports.items(), clusters, strict=True)
+    )
+    return Pairs(
+        tuple(pairs),
+        read=len(recorded),
+        skipped=skipped,
+        without_candidate=reasons if missing == "skip" else {},
+        without_reference=tuple(key for key in drafted if key not in with_reference),
+        files=tuple(dict.fromkeys(files or ())),
+        cluster_by=by,
+    )
+
+
+def _counted(ids: Sequence[str], noun: str) -> str:
+    return f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} ({list_some(ids)})"
 
 
 def _missing_reasons(candidates: Path, sample_ids: Sequence[str]) -> dict[str, str]:
@@ -277,6 +324,20 @@ def _missing_reasons(candidates: Path, sample_ids: Sequence[str]) -> dict[str, s
     rows = [row for _, row in read_jsonl(path)] if path.is_file() else []
     failures = {row.get("sample_id"): row.get("reason") for row in rows if row.get("source") == candidates.name}
     return {key: f"{_NO_CANDIDATE}: {failures[key]}" if failures.get(key) else _NO_CANDIDATE for key in sample_ids}
+
+
+def _candidates(records: _Records, path: Path | None) -> dict[str, Report]:
+    """Return the candidates of records, all of which must have one."""
+    for key, record in records.items():
+        if record.candidate is None:
+            raise InputError(
+                "expected the report of the model; give a ReXrank file without predictions as --references, and the "
+                "drafts as --candidates",
+                code=ErrorCode.MISSING_FIELD,
+                file=path,
+                field=f"{key}.model_prediction",
+            )
+    return {key: record.candidate for key, record in records.items() if record.candidate is not None}
 
 
 def _refuse_section(section: Section | None, path: Path) -> None:
@@ -288,69 +349,30 @@ def _refuse_section(section: Section | None, path: Path) -> None:
         )
 
 
-def _prediction(study: RexrankStudy, key: str, path: Path) -> str:
-    if study.prediction is None:
-        raise InputError(
-            "expected the report of the model; give a ReXrank file without predictions as --references, and the drafts "
-            "as --candidates",
-            code=ErrorCode.MISSING_FIELD,
-            file=path,
-            field=f"{key}.model_prediction",
-        )
-    return study.prediction
+def _is_json(path: Path) -> bool:
+    return path.suffix.lower() == ".json"
 
 
-def _rexrank_references(studies: Mapping[str, RexrankStudy], cluster: str | None, path: Path) -> dict[str, _Reference]:
-    """Return the references of a ReXrank file; `subject_id` is the patient."""
-    references = {}
-    for key, study in studies.items():
-        row = (
-            {"patient_id": study.fields["subject_id"], **study.fields} if "subject_id" in study.fields else study.fields
-        )
+def _read_studies(
+    studies: Mapping[str, Any], path: Path, section: Section | None, cluster: str | None
+) -> dict[str, _Record]:
+    """Return the records of a ReXrank file; `subject_id` is the patient."""
+    records = {}
+    for key, fields in studies.items():
+        candidate, reference, context = read_study(key, fields, section, file=path)
+        row = {"patient_id": fields["subject_id"], **fields} if "subject_id" in fields else fields
         labels = read_labels(row, cluster, file=path, field=key)
-        references[key] = _Reference(study.reference, study.fields.get("split"), labels, study.context)
-    return references
+        records[key] = _Record(candidate, reference, labels, context, fields.get("split"))
+    return records
 
 
-def _is_coco(path: Path | str) -> bool:
-    return Path(path).suffix.lower() == ".json"
+def _read_coco(path: Path, dataset: Path | None = None) -> dict[str, _Record]:
+    from radfact.io.coco import read_coco
+
+    return {key: _Record(report, report) for key, report in read_coco(path, dataset).items()}
 
 
-def _read_references(path: Path | str, cluster: str | None) -> dict[str, _Reference]:
-    if _is_coco(path):
-        return {key: _Reference(report, None, {}) for key, report in read_coco(path).items()}
-    return _read_keyed(path, lambda row, file, line: _reference(row, file, line, cluster))
-
-
-def _with_clusters(pairs: Pairs, labels: Sequence[Labels], cluster: str | None, file: Path | str | None) -> Pairs:
-    """Return pairs with their clusters."""
-    by, clusters = choose_labels(labels, cluster, file=file)
-    if by is None:
-        return pairs
-    labeled = [replace(pair, cluster=label) for pair, label in zip(pairs, clusters, strict=True)]
-    return replace(pairs, pairs=tuple(labeled), cluster_by=by)
-
-
-def _read_candidates(path: Path | str, references: Path | str) -> tuple[Mapping[str, Report], tuple[str, ...]]:
-    """Return the candidates by id, and the models that drafts name."""
-    if _is_coco(path):
-        return read_coco(path, dataset=references if _is_coco(references) else None), ()
-    models: dict[str, None] = {}
-
-    def read(row: dict[str, Any], file: Path | str, line: int) -> Report:
-        if isinstance(row.get("model"), str):
-            models.setdefault(row["model"])
-        return _draft(row, file, line)
-
-    return _read_keyed(path, read), tuple(models)
-
-
-def _counted(ids: Sequence[str], noun: str) -> str:
-    return f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} ({list_some(ids)})"
-
-
-def _read_grounded_json(path: Path, cluster: str | None) -> Pairs:
-    rows = read_json(path)
+def _grounded_rows(rows: Any, path: Path) -> Iterable[tuple[Place, Any]]:
     if not isinstance(rows, list):
         raise InputError(
             f"expected a list of {{example_id, prediction, target}}, found {_kind(rows)}; "
@@ -360,134 +382,102 @@ def _read_grounded_json(path: Path, cluster: str | None) -> Pairs:
             field="(top)",
         )
     for index, row in enumerate(rows):
-        _check_grounded(row, file=path, field=f"[{index}]")
-    return parse_pairs(rows, cluster=cluster, file=path)
+        place = {"file": path, "field": f"[{index}]"}
+        for name in ("prediction", "target"):
+            if isinstance(row, dict) and isinstance(row.get(name), str):
+                raise InputError(
+                    "expected a list of {text, boxes}, found a narrative; narratives go into a table (.csv) "
+                    f"with the columns {', '.join(_PUBLISHED)}",
+                    **_inside(place, name),
+                )
+        yield place, row
 
 
-def parse_pairs(rows: Sequence[Any], *, cluster: str | None = None, file: Path | None = None) -> Pairs:
-    """Parse pairs in the published layout, `{example_id, prediction, target}` with grounded reports or narratives."""
-    seen: dict[str, str] = {}
-    pairs, labels = [], []
-    for index, value in enumerate(rows):
-        field = f"[{index}]"
-        row = validate_model(_Example, value, file=file, field=field)
-        check_unique_id(seen, row.example_id, field, file=file, field="example_id")
-        prediction = parse_report(row.prediction, file=file, field=f"{field}.prediction")
-        target = parse_report(row.target, file=file, field=f"{field}.target")
-        pairs.append(Pair(row.example_id, prediction, target, context=PatientContext.of(value)))
-        labels.append(read_labels(value, cluster, file=file, field=field))
-    return _with_clusters(Pairs(tuple(pairs), read=len(rows)), labels, cluster, file)
+def _narrative_rows(path: Path) -> Iterable[tuple[Place, Any]]:
+    columns, rows = read_csv(path)
+    _require_columns(columns, _PUBLISHED, f"{', '.join(_PUBLISHED)}; found {list_columns(columns)}", path)
+    return (({"file": path, "line": line}, cells) for line, cells in rows)
 
 
-def _check_grounded(row: Any, *, file: Path, field: str) -> None:
-    """Refuse a narrative in the layout of grounded reports, and explain where narratives belong."""
-    for name in ("prediction", "target"):
-        if isinstance(row, dict) and isinstance(row.get(name), str):
+def _require_columns(columns: Sequence[str], required: Sequence[str], message: str, path: Path) -> None:
+    for name in required:
+        if name not in columns:
             raise InputError(
-                "expected a list of {text, boxes}, found a narrative; narratives go into a table (.csv) "
-                f"with the columns {', '.join(_CSV_COLUMNS)}",
-                file=file,
-                field=f"{field}.{name}",
+                f"expected the columns {message}", code=ErrorCode.MISSING_FIELD, file=path, line=1, field=name
             )
 
 
-def _read_narrative_csv(path: Path, cluster: str | None) -> Pairs:
-    seen: dict[str, int] = {}
-    pairs, labels = [], []
-    columns, rows = read_csv(path)
-    missing = [name for name in _CSV_COLUMNS if name not in columns]
-    if missing:
-        raise InputError(
-            f"expected the columns {', '.join(_CSV_COLUMNS)}; found {list_columns(columns)}",
-            code=ErrorCode.MISSING_FIELD,
-            file=path,
-            line=1,
-            field=missing[0],
-        )
-    for line, cells in rows:
-        row = validate_model(_NarrativeRow, cells, file=path, line=line)
-        check_unique_id(seen, row.example_id, line, file=path, field="example_id")
-        context = PatientContext.of(cells)
-        pairs.append(Pair(row.example_id, row.prediction.strip(), row.target.strip(), context=context))
-        labels.append(read_labels(cells, cluster, file=path, line=line))
-    return _with_clusters(Pairs(tuple(pairs), read=len(pairs)), labels, cluster, path)
+def _read_published(rows: Iterable[tuple[Place, Any]], cluster: str | None) -> dict[str, _Record]:
+    """Return the records of rows `{example_id, prediction, target}` with grounded reports or narratives."""
+
+    def read(row: Mapping[str, Any], place: Place) -> _Record:
+        candidate, reference = (_report(row, name, place) for name in ("prediction", "target"))
+        return _Record(candidate, reference, read_labels(row, cluster, **place), PatientContext.of(row))
+
+    return _by_id(rows, _Example, "example_id", read)
 
 
-_ValueT = TypeVar("_ValueT")
+def _read_keyed(path: Path, read: Callable[[dict[str, Any], Place], _Record]) -> dict[str, _Record]:
+    """Read JSON Lines by `sample_id`."""
+    rows = (({"file": path, "line": line}, row) for line, row in read_jsonl(path))
+    return _by_id(rows, _Keyed, "sample_id", read)
 
 
-def _read_keyed(path: Path | str, value_of: Callable[[dict[str, Any], Path | str, int], _ValueT]) -> dict[str, _ValueT]:
-    """Read JSON Lines by `sample_id`; `value_of` extracts the value of a row."""
-    seen: dict[str, int] = {}
-    values: dict[str, _ValueT] = {}
-    for line, row in read_jsonl(path):
-        key = validate_model(_Keyed, row, file=path, line=line).sample_id
-        check_unique_id(seen, key, line, file=path)
-        values[key] = value_of(row, path, line)
-    return values
+def _by_id(
+    rows: Iterable[tuple[Place, Any]], model: type[BaseModel], name: str, read: Callable[[Any, Place], _Record]
+) -> dict[str, _Record]:
+    seen: dict[str, Any] = {}
+    records = {}
+    for place, row in rows:
+        key = getattr(validate_model(model, row, **place), name)
+        check_unique_id(seen, key, place.get("line") or place["field"], file=place.get("file"), field=name)
+        records[key] = read(row, place)
+    return records
 
 
-def _draft(row: dict[str, Any], path: Path | str, line: int) -> Report:
+def _draft(row: dict[str, Any], place: Place) -> _Record:
     if row.get("report") is None:
-        raise InputError(
-            "expected a list of {text, boxes} or one narrative, found none",
-            code=ErrorCode.MISSING_FIELD,
-            file=path,
-            line=line,
-            field="report",
-        )
-    return parse_report(row["report"], file=path, line=line, field="report")
+        raise InputError(f"{_EXPECTED_REPORT} none", code=ErrorCode.MISSING_FIELD, **_inside(place, "report"))
+    model = row.get("model")
+    return _Record(_report(row, "report", place), model=model if isinstance(model, str) else None)
 
 
-def _reference(row: dict[str, Any], path: Path | str, line: int, cluster: str | None) -> _Reference:
-    if not any(field in row for field in _REFERENCE_FIELDS):
-        raise InputError(
-            f"expected one of {', '.join(_REFERENCE_FIELDS)}, found none",
-            code=ErrorCode.MISSING_FIELD,
-            file=path,
-            line=line,
-        )
-    field = next((field for field in _REFERENCE_FIELDS if row.get(field) is not None), None)
-    if field == "findings" and isinstance(row[field], str) and not row[field].strip():
-        raise InputError(EMPTY_TEXT, file=path, line=line, field=field)
+def _manifest_record(row: dict[str, Any], place: Place, cluster: str | None) -> _Record:
+    if not any(name in row for name in _REFERENCES):
+        raise InputError(f"expected one of {', '.join(_REFERENCES)}, found none", code=ErrorCode.MISSING_FIELD, **place)
+    name = next((name for name in _REFERENCES if row.get(name) is not None), None)
+    if name == "findings" and isinstance(row[name], str) and not row[name].strip():
+        raise InputError(EMPTY_TEXT, **_inside(place, name))
     split = row.get("split")
     if not isinstance(split, str | None):
-        raise InputError(f"expected a string or null, found {_kind(split)}", file=path, line=line, field="split")
-    report = None if field is None else parse_report(row[field], file=path, line=line, field=field)
-    labels = read_labels(row, cluster, file=path, line=line)
-    return _Reference(report, split, labels, PatientContext.of(row))
+        raise InputError(f"expected a string or null, found {_kind(split)}", **_inside(place, "split"))
+    reference = None if name is None else _report(row, name, place)
+    return _Record(None, reference, read_labels(row, cluster, **place), PatientContext.of(row), split)
 
 
-def parse_report(value: Any, *, file: Path | str | None = None, line: int | None = None, field: str) -> Report:
-    """Parse a report: a list of sentences or of `{text, boxes, ...}` objects, or one narrative."""
+def _report(row: Mapping[str, Any], name: str, place: Place) -> Report:
+    """Return a report in a field of a row: sentences, objects `{text, boxes, ...}`, or one narrative."""
+    value, place = row[name], _inside(place, name)
     if isinstance(value, list | tuple):
-        sentences = parse_sentences(value, file=file, line=line, field=field)
-        _check_masks(sentences, file=file, line=line, field=field)
+        sentences = parse_sentences(value, **place)
+        for index, sentence in enumerate(sentences):
+            for number, mask in enumerate(sentence.masks or ()):
+                from radfact.io.coco import decode_mask
+
+                decode_mask(mask, **{**place, "field": f"{place['field']}[{index}].masks[{number}]"})
         return sentences
     if not isinstance(value, str):
-        raise InputError(
-            f"expected a list of {{text, boxes}} or one narrative, found {describe(value)}",
-            file=file,
-            line=line,
-            field=field,
-        )
+        raise InputError(f"{_EXPECTED_REPORT} {describe(value)}", **place)
     try:
         # Half a surrogate pair, which JSON can carry, is a str that is no text.
         return _text.validate_python(value).strip()
     except ValidationError as error:
-        raise as_input_error(error, file=file, line=line, field=field) from None
+        raise as_input_error(error, **place) from None
 
 
-def _check_masks(
-    sentences: Sequence[Sentence], *, file: Path | str | None, line: int | None = None, field: str
-) -> None:
-    for index, sentence in enumerate(sentences):
-        for place, mask in enumerate(sentence.masks or ()):
-            try:
-                decode_mask(mask)
-            except InputError as error:
-                mask_field = f"{field}[{index}].masks[{place}].{error.field}"
-                raise InputError(error.message, file=file, line=line, field=mask_field) from None
+def _inside(place: Place, name: str) -> Place:
+    """Return the place of a field of a row."""
+    return {**place, "field": f"{place['field']}.{name}" if "field" in place else name}
 
 
 def _kind(value: object) -> str:

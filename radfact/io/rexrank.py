@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,49 +35,34 @@ class _Study(BaseModel):
     model_prediction: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RexrankStudy:
-    """A study of a ReXrank file.
-
-    Attributes:
-        reference: text of the selected section; None if the study has none.
-        prediction: text of the selected section of the model's report; None if the file has no prediction.
-        context: of the patient.
-        fields: all fields of the study in the file.
-    """
-
-    reference: str | None
-    prediction: str | None
-    context: PatientContext
-    fields: Mapping[str, Any]
-
-
-def read_rexrank(path: Path, section: Section | None) -> dict[str, RexrankStudy] | None:
-    """Read the studies of a ReXrank file by id; None for a file in another layout."""
-    if path.suffix.lower() != ".json" or not _is_rexrank(value := read_json(path)):
-        return None
-    studies = {}
-    for key, fields in value.items():
-        if not key.strip():
-            raise InputError("expected the id of a study, found an empty key", file=path)
-        study = validate_model(_Study, fields, file=path, field=key)
-        reference, prediction = _full_report(study), study.model_prediction
-        if section != "report":
-            reference = study.section_findings
-            prediction = None if prediction is None else findings_of(prediction)
-        studies[key] = RexrankStudy(
-            _text(reference), None if prediction is None else prediction.strip(), _context(study.context), fields
-        )
-    return studies
-
-
-def _is_rexrank(value: object) -> bool:
+def is_rexrank(value: object) -> bool:
+    """Return whether a JSON document is a ReXrank file."""
     return (
         isinstance(value, dict)
         and bool(value)
         and all(isinstance(study, dict) for study in value.values())
         and any(field in study for study in value.values() for field in _FIELDS)
     )
+
+
+def read_rexrank(path: Path) -> dict[str, Any] | None:
+    """Read the studies of a ReXrank file by id; None for a file in another layout."""
+    value = read_json(path) if path.suffix.lower() == ".json" else None
+    return value if is_rexrank(value) else None
+
+
+def read_study(
+    key: str, fields: Mapping[str, Any], section: Section | None, *, file: Path
+) -> tuple[str | None, str | None, PatientContext]:
+    """Return prediction and reference, or only the selected section of them, and the patient of a study."""
+    if not key.strip():
+        raise InputError("expected the id of a study, found an empty key", file=file)
+    study = validate_model(_Study, fields, file=file, field=key)
+    reference, prediction = _full_report(study), study.model_prediction
+    if section != "report":
+        reference = study.section_findings
+        prediction = None if prediction is None else findings_of(prediction)
+    return None if prediction is None else prediction.strip(), _text(reference), _context(study.context)
 
 
 def findings_of(report: str) -> str:
@@ -88,14 +72,12 @@ def findings_of(report: str) -> str:
     return _FINDINGS_HEADING.sub("", findings).strip()
 
 
-def write_rexrank(pairs: Pairs, path: Path, studies: Mapping[str, RexrankStudy] | None = None) -> None:
-    """Write pairs of reports as a ReXrank file with predictions."""
-    known = studies or {}
+def write_rexrank(pairs: Pairs, path: Path, studies: Mapping[str, Any] | None = None) -> None:
+    """Write pairs of reports as a ReXrank file with predictions; known studies keep their fields."""
     rows = {}
     for pair in pairs:
-        if pair.sample_id in known:
-            fields = known[pair.sample_id].fields
-        else:
+        fields = (studies or {}).get(pair.sample_id)
+        if fields is None:
             context = _context_text(pair.context)
             fields = {"section_findings": narrative(pair.reference), **({"context": context} if context else {})}
         rows[pair.sample_id] = {**fields, "model_prediction": narrative(pair.candidate)}

@@ -11,10 +11,11 @@ from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.findings.contrasts import FindingContrast, contrast_findings
+from radfact.io.cluster_labels import NO_CLUSTERS
 from radfact.results.reader import read_outcomes
 from radfact.results.systems import Column, System, pooled_functions, read_system
 from radfact.statistics.bootstrap import Direction, Summary, summarize_counts
-from radfact.statistics.clusters import NO_CLUSTERS, Clusters, Resampling, resampling_of
+from radfact.statistics.clusters import Clusters, Resampling, resampling_of
 from radfact.statistics.significance import adjust_holm, paired_difference, randomization_test
 
 SIGNIFICANT = 0.05

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, NonNegativeInt
 
 from radfact.errors import ErrorCode, InputError
+from radfact.io.cluster_labels import NO_CLUSTERS
 from radfact.io.jsonl import write_json
 from radfact.io.outputs import record_files
 from radfact.io.pairs import read_candidates_and_references, read_pairs
@@ -22,7 +23,7 @@ from radfact.records import digest, validate_model
 from radfact.results.reader import iter_samples, read_digests, read_run, read_scores
 from radfact.results.schema import RadFactSampleRow, ScoresFile
 from radfact.statistics.bootstrap import bootstrap, summarize
-from radfact.statistics.clusters import NO_CLUSTERS, clusters_of
+from radfact.statistics.clusters import clusters_of
 
 # The published names, in the published order, and the columns of samples.jsonl that hold their values.
 _MEANS = {
@@ -108,7 +109,7 @@ def export_rexrank(folder: Path | str, path: Path | str | None = None) -> Path:
     is_published = path is None
     path = folder / f"rexrank_{files[0].stem}.json" if path is None else Path(path)
     scored = replace(pairs, pairs=tuple(by_id[key] for key in digests))
-    write_rexrank(scored, path, read_rexrank(files[-1], section))
+    write_rexrank(scored, path, read_rexrank(files[-1]))
     if is_published:
         record_files(folder, [path])
     return path

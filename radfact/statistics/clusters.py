@@ -9,9 +9,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-NO_CLUSTERS = "none"
-"""Value of the option `cluster` that resamples samples although they have clusters."""
-
 
 @dataclass(frozen=True, slots=True)
 class Resampling:
