@@ -61,44 +61,42 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     At most one row is in memory.
     """
     begins, width, reader = 1, None, csv.reader(())
+    code, unreadable = ErrorCode.INVALID_FORMAT, ErrorCode.FILE_UNREADABLE
     try:
         with _open(path) as handle:
             header = handle.readline()
-            _check_separator(header, path)
+            _check_separator(header)
             # Strict, because a lenient reader swallows the rest of the file after a quote that is not closed.
             reader = csv.reader(_refuse_nul(chain((header,), handle)), strict=True)
             for row in reader:
                 if row and width is None:
                     row, width = _header(row, path, begins), len(row)
                 if row and len(row) != width:
-                    message = (
+                    raise _TableError(
                         f"expected {width} cells as in the header, found {len(row)} "
                         "(a text with commas or line ends needs double quotes; or the file is truncated)"
                     )
-                    raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, line=begins)
                 if row:
                     yield begins, row
                 begins = reader.line_num + 1
+        return
+    except _TableError as error:
+        message = str(error)
     except FileNotFoundError:
         raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except csv.Error as error:
-        raise InputError(
-            f"not CSV: {error}; close the quote, or check whether the file is damaged",
-            code=ErrorCode.INVALID_FORMAT,
-            file=path,
-            line=begins,
-        ) from None
+        message = f"not CSV: {error}; close the quote, or check whether the file is damaged"
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"not UTF-8 text ({error.reason}); save the table as CSV UTF-8, separated by commas",
-            code=ErrorCode.FILE_UNREADABLE,
-            file=path,
-            # What cannot be read comes after the last line that was.
-            line=reader.line_num + 1 + error.object[: error.start].count(b"\n"),
-        ) from None
+        message, code = f"not UTF-8 text ({error.reason}); save the table as CSV UTF-8, separated by commas", unreadable
+        # What cannot be read comes after the last line that was.
+        begins = reader.line_num + 1 + error.object[: error.start].count(b"\n")
     except (EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot be read: {reason}", code=ErrorCode.FILE_UNREADABLE, file=path, line=begins) from None
+        message, code = f"cannot be read: {getattr(error, 'strerror', None) or error}", unreadable
+    raise InputError(message, code=code, file=path, line=begins)
+
+
+class _TableError(Exception):
+    """A table in another layout, at the line that is read."""
 
 
 def _refuse_nul(lines: Iterable[str]) -> Iterator[str]:
@@ -113,27 +111,17 @@ def _header(cells: Sequence[str], path: Path, line: int) -> list[str]:
     names = [name.strip() for name in cells]
     for name in names:
         if name and names.count(name) > 1:
-            raise InputError(
-                f"expected one column of this name, found {names.count(name)} columns",
-                code=ErrorCode.DUPLICATE,
-                file=path,
-                line=line,
-                field=field_name(name),
-            )
+            message = f"expected one column of this name, found {names.count(name)} columns"
+            raise InputError(message, code=ErrorCode.DUPLICATE, file=path, line=line, field=field_name(name))
     return names
 
 
-def _check_separator(header: str, path: Path) -> None:
+def _check_separator(header: str) -> None:
     plain = _QUOTED.sub("", header)
     for mark, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
         # A name may have a comma in it.
         if plain.count(mark) > plain.count(","):
-            raise InputError(
-                f"separated by {name}; save the table as CSV separated by commas",
-                code=ErrorCode.INVALID_FORMAT,
-                file=path,
-                line=1,
-            )
+            raise _TableError(f"separated by {name}; save the table as CSV separated by commas")
 
 
 @contextmanager

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
-from typing import TYPE_CHECKING
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 from radfact.errors import ErrorCode, RunError
 
-if TYPE_CHECKING:
-    import aiohttp
-
-CONNECT_SECONDS = 15.0
 SILENT_SECONDS = 60.0
 """Seconds without a byte, after which a server counts as broken."""
 _PIECE_BYTES = 1 << 18
@@ -75,14 +72,13 @@ def _remove(part: Path) -> None:
 
 def _receive_all(url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress) -> None:
     """Receive the file, or what is missing of it, with one line for every error of the network."""
-    import aiohttp
-
     host = urlsplit(url).netloc
     try:
-        asyncio.run(_receive(url, part, size, has_checksum, on_progress))
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-        raise _unavailable(f"{host}: no connection ({type(error).__name__})") from None
-    except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+        while not _receive(url, part, size, has_checksum, on_progress):
+            _remove(part)
+    except URLError as error:
+        raise _unavailable(f"{host}: no connection ({error.reason})") from None
+    except (HTTPException, TimeoutError, ConnectionError) as error:
         done = part.stat().st_size if part.exists() else 0
         raise _unavailable(
             f"{host}: the connection broke off after {done:,} bytes of {part.stem} ({type(error).__name__}); the same "
@@ -90,34 +86,26 @@ def _receive_all(url: str, part: Path, size: int | None, has_checksum: bool, on_
         ) from None
 
 
-async def _receive(url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress) -> None:
-    import aiohttp
-
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)
-    # A compressed body has other ranges than the file.
-    headers = {"Accept-Encoding": "identity"}
-    async with aiohttp.ClientSession(timeout=timeout, trust_env=True, headers=headers) as session:
-        while not await _receive_once(session, url, part, size, has_checksum, on_progress):
-            _remove(part)
-
-
-async def _receive_once(
-    session: aiohttp.ClientSession, url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress
-) -> bool:
+def _receive(url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress) -> bool:
     """Send one request; False if the server does not know the range, so that the download must start again."""
     done, headers = _resumable(part, has_checksum)
-    async with session.get(url, headers=headers) as reply:
-        if reply.status == 416 and done:
-            return reply.headers.get("Content-Range") == f"bytes */{done}"
-        if reply.status not in (200, 206):
-            raise _unavailable(f"{url}: HTTP {reply.status} {reply.reason}")
-        if reply.content_type == "text/html":
+    # A compressed body has other ranges than the file.
+    request = Request(url, headers={"Accept-Encoding": "identity", **headers})
+    try:
+        reply = urlopen(request, timeout=SILENT_SECONDS)
+    except HTTPError as error:
+        error.close()
+        if error.code == 416 and done:
+            return error.headers.get("Content-Range") == f"bytes */{done}"
+        raise _unavailable(f"{url}: HTTP {error.code} {error.reason}") from None
+    with reply:
+        if reply.headers.get_content_type() == "text/html":
             raise _unavailable(f"{url}: expected a file, found a web page, as of a proxy or a login")
         if reply.status == 200:
             done = 0
         elif not reply.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
             return False
-        total = None if reply.content_length is None else done + reply.content_length
+        total = None if reply.length is None else done + reply.length
         if size is not None and total not in (None, size):
             raise RunError(f"{url}: expected {size:,} bytes, found {total:,}", code=ErrorCode.CHECKSUM_MISMATCH)
         etag = reply.headers.get("ETag", "")
@@ -127,10 +115,11 @@ async def _receive_once(
         elif not done:
             _etag_file(part).unlink(missing_ok=True)
         with part.open("ab" if done else "wb") as file:
-            async for piece in reply.content.iter_chunked(_PIECE_BYTES):
-                file.write(piece)
-                done += len(piece)
+            while piece := reply.read(_PIECE_BYTES):
+                done += file.write(piece)
                 on_progress(done, total)
+        if total is not None and done < total:
+            raise IncompleteRead(b"", total - done)
     if size is not None and done < size:
         raise _unavailable(f"{url}: expected {size:,} bytes, received {done:,}; the same command resumes")
     return True

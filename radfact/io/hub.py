@@ -108,16 +108,14 @@ def _unreachable(error: BaseException, name: str, field: str | None) -> InputErr
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if isinstance(error, OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
-        message = (
-            f"no folder '{name}', and it is not in the cache {constants.HF_HUB_CACHE}; unset HF_HUB_OFFLINE to "
-            "download it"
-        )
+        cache = f"it is not in the cache {constants.HF_HUB_CACHE}"
+        message = f"no folder '{name}', and {cache}; unset HF_HUB_OFFLINE to download it"
         return InputError(message, code=ErrorCode.FILE_NOT_FOUND, field=field)
-    message = (
+    return RunError(
         f"'{name}': {constants.ENDPOINT} cannot be reached ({_first_line(error)}); check the network, HF_ENDPOINT and "
-        "proxies, or the path if this is a folder"
+        "proxies, or the path if this is a folder",
+        code=ErrorCode.SERVER_UNAVAILABLE,
     )
-    return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
 
 
 def _http_error(error: BaseException, name: str, field: str | None) -> InputError | RunError:
@@ -126,25 +124,22 @@ def _http_error(error: BaseException, name: str, field: str | None) -> InputErro
     response = getattr(error, "response", None)
     if response is None:
         return _unreachable(error, name, field)
-    address, status = constants.ENDPOINT, response.status_code
+    address, status, code = constants.ENDPOINT, response.status_code, ErrorCode.MISSING_REQUIREMENT
     if isinstance(error, errors.GatedRepoError):
         message = f"accept the conditions of {address}/{name} with your account, and {TOKEN_HINT}"
-        return InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field=field)
-    if isinstance(error, errors.RevisionNotFoundError):
-        return InputError(f"'{name}': no such revision at {address}", code=ErrorCode.UNKNOWN_NAME, field=field)
-    if isinstance(error, errors.RepositoryNotFoundError):
-        message = (
-            f"no folder '{name}', and no repository at {address} that your token can read; if it is private, "
-            f"{TOKEN_HINT}"
-        )
-        return InputError(message, code=ErrorCode.UNKNOWN_NAME, field=field)
-    if status in (401, 403):
+    elif isinstance(error, errors.RevisionNotFoundError):
+        message, code = f"'{name}': no such revision at {address}", ErrorCode.UNKNOWN_NAME
+    elif isinstance(error, errors.RepositoryNotFoundError):
+        readable = f"no repository at {address} that your token can read; if it is private, {TOKEN_HINT}"
+        message, code = f"no folder '{name}', and {readable}", ErrorCode.UNKNOWN_NAME
+    elif status in (401, 403):
         problem = "the token has no permission for it, or is wrong" if get_token() else "there is no token"
         message = f"'{name}': {address} refuses access ({status}); {problem}; {TOKEN_HINT}"
-        return InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field=field)
-    reason = getattr(error, "server_message", None) or response.reason_phrase
-    message = f"'{name}': {address} returned status {status} ({' '.join(str(reason).split())[:200]})"
-    return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
+    else:
+        reason = " ".join(str(getattr(error, "server_message", None) or response.reason_phrase).split())[:200]
+        message = f"'{name}': {address} returned status {status} ({reason})"
+        return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
+    return InputError(message, code=code, field=field)
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, Any, overload
+from typing import IO, Any
 
 from radfact.errors import ErrorCode, InputError, field_name
 
@@ -126,24 +126,16 @@ class CompressedRows(Sequence[dict[str, Any]]):
         self._rows: list[bytes] = []
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a row; NaN and infinities raise ValueError."""
         # JSON can hold half a surrogate pair, which UTF-8 cannot.
         self._rows.append(zlib.compress(dumps(row).encode("utf-8", "surrogatepass"), 1))
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, place: int) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[dict[str, Any]]: ...
-    def __getitem__(self, place: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        """Decode a row, or the rows of a slice."""
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[index] for index in range(len(self))[place]]
-        row: dict[str, Any] = json.loads(zlib.decompress(self._rows[place]).decode("utf-8", "surrogatepass"))
-        return row
+        return json.loads(zlib.decompress(self._rows[place]).decode("utf-8", "surrogatepass"))
 
 
 def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> int:
@@ -236,25 +228,23 @@ def parse_json(
     text: str, path: Path | str, *, first_line: int = 1, field: str | None = None, allow_nan: bool = False
 ) -> Any:
     """Parse one JSON document."""
+    line, code = first_line, ErrorCode.INVALID_FORMAT
     try:
         return (_nan_decoder if allow_nan else _decoder).decode(text)
     except json.JSONDecodeError as error:
         message, line = f"not JSON: {error.msg} at column {error.colno}", first_line + error.lineno - 1
-        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, line=line, field=field) from None
     except _DuplicateKeyError:
         key, offset = _find_duplicate_key(text)
-        line = first_line + text.count("\n", 0, offset)
-        message = "duplicate key of an object, expected one value"
-        path_of_key = f"{field}.{field_name(key)}" if field else field_name(key)
-        raise InputError(message, code=ErrorCode.DUPLICATE, file=path, line=line, field=path_of_key) from None
+        message, code = "duplicate key of an object, expected one value", ErrorCode.DUPLICATE
+        line += text.count("\n", 0, offset)
+        field = f"{field}.{field_name(key)}" if field else field_name(key)
     except (ValueError, RecursionError) as error:
         # NaN, or integers of thousands of digits and nesting of thousands of levels, which Python refuses.
         message = f"not JSON that can be read: {error}"
-        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, line=first_line, field=field) from None
+    raise InputError(message, code=code, file=path, line=line, field=field)
 
 
-class _DuplicateKeyError(Exception):
-    pass
+class _DuplicateKeyError(Exception): ...
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,12 +13,12 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
@@ -34,8 +34,6 @@ from radfact.io.jsonl import (
     write_json,
 )
 
-_T = TypeVar("_T")
-
 LOCK = ".lock"
 RECORD = ".output.json"
 _NEW, _COMMIT = ".new", ".commit"
@@ -46,23 +44,18 @@ _WAIT = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Declares what a command writes to the path of an option, as metadata in the annotation of the option.
-
-    Attributes:
-        kind: "folder", in which files are added or replaced; "new folder", which must be missing or empty; or "file".
-        content: type of the content of a folder, such as "results". Default: the name of the command. Commands with
-            the same content may replace each other's files.
-        resumes: whether the command itself checks its earlier output, and resumes or rejects it.
-        siblings: names of other files that the command writes next to an output file; {stem} is its name without
-            suffix.
-        is_private: whether only the owner can read the output; otherwise the umask determines the permissions.
-    """
+    """Declares what a command writes to the path of an option, as metadata in the annotation of the option."""
 
     kind: Literal["folder", "new folder", "file"]
+    """Files are added to a folder or replaced in it; a new folder must be missing or empty."""
     content: str = ""
+    """Of a folder, such as "results"; by default the name of the command. The same content may be replaced."""
     resumes: bool = False
+    """Whether the command itself checks its earlier output, and resumes or rejects it."""
     siblings: tuple[str, ...] = ()
+    """Names of other files that the command writes next to an output file; {stem} is its name without suffix."""
     is_private: bool = True
+    """Whether only the owner can read the output; otherwise the umask determines the permissions."""
 
     def files(self, path: Path) -> list[Path]:
         """Return the path and its siblings."""
@@ -85,25 +78,11 @@ def lock_output(
     overwrite: bool = False,
     waits: bool = False,
 ) -> Iterator[bool]:
-    """Lock an output during the block, after checking that writing to it destroys no other files.
+    """Lock an output during the block, after checking that writing to it destroys no other files; yield if it could.
 
     An output that is locked in this context already is not locked again. If the block writes nothing, folders created
-    for the lock are removed. On file systems without locks, the output is only checked.
-
-    Args:
-        path: folder or file to write.
-        output: declaration of the output.
-        command: name of the command, for the error message of a second run.
-        inputs: files and folders that the command reads.
-        overwrite: whether to replace files that the command did not write. Inputs are never replaced.
-        waits: whether to wait for another process to release the lock instead of raising an error.
-
-    Yields:
-        Whether the output is locked.
-
-    Raises:
-        InputError: another process has locked the output, or the path is an input, contains files of another origin,
-            or is not writable.
+    for the lock are removed. On file systems without locks, the output is only checked. With `waits`, another process
+    that has the lock is waited for; with `overwrite`, files of another origin are replaced, inputs never.
     """
     path = Path(path)
     if (real := path.resolve()) in _locked_outputs.get():
@@ -117,35 +96,28 @@ def lock_output(
     folder = path if is_folder else path.parent
     created = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     lock_file = path / LOCK if is_folder else path.with_name(f".{path.name}{LOCK}")
-    with (
-        _context_value(_locked_outputs, (*_locked_outputs.get(), real)),
-        _context_value(command_inputs, (*command_inputs.get(), *inputs)),
-        _context_value(private_files, output.is_private),
-    ):
+    with ExitStack() as stack:
+        stack.callback(_locked_outputs.reset, _locked_outputs.set((*_locked_outputs.get(), real)))
+        stack.callback(command_inputs.reset, command_inputs.set((*command_inputs.get(), *inputs)))
+        stack.callback(private_files.reset, private_files.set(output.is_private))
         lock = _acquire(lock_file, path, command or Path(sys.argv[0]).name, waits=waits)
-        try:
-            # Another run may have written there in the meantime.
-            _check_origin(path, output, overwrite)
-            with _record_content(path, output.content) if is_folder and not output.resumes else nullcontext():
-                yield lock is not None
-        finally:
-            if lock is not None:
-                # Remove the file while it is locked. Another process that has opened it detects this and tries again.
-                with suppress(OSError):
-                    lock_file.unlink()
-                lock.release()
-                with suppress(OSError):  # not empty
-                    for parent in created:
-                        parent.rmdir()
+        if lock is not None:
+            stack.callback(_release, lock, lock_file, created)
+        # Another run may have written there in the meantime.
+        _check_origin(path, output, overwrite)
+        if is_folder and not output.resumes:
+            stack.enter_context(_record_content(path, output.content))
+        yield lock is not None
 
 
-@contextmanager
-def _context_value(variable: ContextVar[_T], value: _T) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
+def _release(lock: FileLock, lock_file: Path, created: Sequence[Path]) -> None:
+    # Remove the file while it is locked. Another process that has opened it detects this and tries again.
+    with suppress(OSError):
+        lock_file.unlink()
+    lock.release()
+    with suppress(OSError):  # not empty
+        for parent in created:
+            parent.rmdir()
 
 
 @contextmanager
@@ -173,20 +145,41 @@ def replace_files(folder: Path) -> Iterator[Path]:
     and one that is killed after it those of this call, which the next `lock_output` or `finish_interrupted` moves.
     """
     new = folder / _NEW
+    with _removed_on_failure(new, folder):
+        create_folder(new)
+        yield new
+        names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if not path.is_dir())
+        for name in names:
+            _check_replaceable(folder / name)
+        write_json(new / RECORD, {"content": _read_record(folder).get("content", ""), "files": names})
+        new.rename(folder / _COMMIT)
+    _finish_replacement(folder)
+
+
+@contextmanager
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that replaces another one when the block ends without an error."""
+    new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
+    with _removed_on_failure(new, folder):
+        new.mkdir(parents=True)
+        yield new
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _removed_on_failure(new: Path, final: Path) -> Iterator[None]:
+    """Remove a temporary folder before the block and if the block fails, whose errors name the files of `final`."""
     shutil.rmtree(new, ignore_errors=True)
     try:
-        with naming_file(folder, new):
-            create_folder(new)
-            yield new
-            names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if not path.is_dir())
-            for name in names:
-                _check_replaceable(folder / name)
-            write_json(new / RECORD, {"content": _read_record(folder).get("content", ""), "files": names})
-            new.rename(folder / _COMMIT)
+        with naming_file(final, new):
+            yield
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    _finish_replacement(folder)
 
 
 def _check_replaceable(path: Path) -> None:
@@ -229,26 +222,6 @@ def record_files(folder: Path, files: Iterable[Path]) -> None:
         names = {path.relative_to(folder).as_posix() for path in files}
         if new := names.difference(record["files"]):
             write_json(folder / RECORD, {**record, "files": sorted({*record["files"], *new})})
-
-
-@contextmanager
-def replace_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces another one when the block ends without an error."""
-    fresh, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
-        with naming_file(folder, fresh):
-            fresh.mkdir(parents=True)
-            yield fresh
-    except BaseException:
-        # Free the disk space.
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    fresh.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _conflict(message: str, path: Path) -> InputError:
@@ -325,23 +298,19 @@ def _entries(folder: Path) -> set[str]:
 def _read_record(folder: Path) -> dict[str, Any]:
     """Return the record of an output folder with its content and the files of the last run; empty without a record."""
     try:
-        record = read_json(folder / RECORD)
+        match read_json(folder / RECORD):
+            case {"content": str(), "files": [*files]} as record if all(isinstance(name, str) for name in files):
+                # A record must not name files outside its folder.
+                is_safe = all(not Path(name).is_absolute() and ".." not in Path(name).parts for name in files)
+                return record if is_safe else {}
     except InputError:
-        return {}
-    files = record.get("files") if isinstance(record, dict) else None
-    if not isinstance(files, list) or not isinstance(record.get("content"), str):
-        return {}
-    # A record must not name files outside its folder.
-    return record if all(isinstance(name, str) and _is_below(name) for name in files) else {}
+        pass
+    return {}
 
 
 def _recorded_files(folder: Path) -> list[str]:
     names: list[str] = _read_record(folder).get("files", [])
     return names
-
-
-def _is_below(name: str) -> bool:
-    return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileLock | None:

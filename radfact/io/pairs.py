@@ -94,7 +94,7 @@ def read_pairs(path: Path | str, *, cluster: str | None = None, section: Section
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    value = read_json(path) if suffix == ".json" else None
+    value: Any = read_json(path) if suffix == ".json" else None
     if is_rexrank(value):
         records = _read_studies(value, path, section, cluster)
     else:
