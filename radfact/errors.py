@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -152,21 +152,17 @@ class InputError(ValueError):
         super().__init__(": ".join(part for part in (place, field, message) if part))
 
 
-_PlaceT = TypeVar("_PlaceT", int, str)
-
-
 def check_unique_id(
-    seen: dict[str, _PlaceT], key: str, place: _PlaceT, *, file: Path | str | None, field: str = "sample_id"
+    seen: dict[str, Any], key: str, place: int | str, *, file: Path | str | None, field: str = "sample_id"
 ) -> None:
-    """Record where an id occurs and refuse a duplicate."""
+    """Record the line or the path at which an id occurs, and refuse a duplicate."""
     first = seen.setdefault(key, place)
     if first == place:
         return
-    if isinstance(place, str):
-        message, line, field = f"duplicate id '{key}', first at {first}", None, f"{place}.{field}"
-    else:
-        message, line = f"duplicate id '{key}', first at line {first}", place
-    raise InputError(message, code=ErrorCode.DUPLICATE, file=file, line=line, field=field)
+    line = place if isinstance(place, int) else None
+    message = f"duplicate id '{key}', first at {'' if line is None else 'line '}{first}"
+    path = f"{place}.{field}" if line is None else field
+    raise InputError(message, code=ErrorCode.DUPLICATE, file=file, line=line, field=path)
 
 
 class RunError(RuntimeError):

@@ -10,29 +10,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+from pydantic.functional_validators import BeforeValidator
 
 from radfact.errors import ErrorCode, InputError, brief, describe, describe_choice, field_name, suggest_name
 
 # Strict, because true is not a coordinate.
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-
-
-def _id_text(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Id = Annotated[str, BeforeValidator(_id_text), StringConstraints(strip_whitespace=True, min_length=1)]
+Id = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 """A key as text; files have it as a number too."""
 
 
@@ -85,11 +71,9 @@ class Sentence(Record):
     @model_validator(mode="before")
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            value = {
-                k: (None if k != "text" and isinstance(v, list | tuple) and not v else v) for k, v in value.items()
-            }
-        return value
+        if not isinstance(value, dict):
+            return value
+        return {k: None if k != "text" and isinstance(v, list | tuple) and not v else v for k, v in value.items()}
 
     @property
     def has_region(self) -> bool:
@@ -126,10 +110,8 @@ class PatientContext:
         Args:
             row: values by field; other fields are ignored.
         """
-        texts = [
-            value.strip() if isinstance(value := row.get(name), str) else "" for name in ("indication", "comparison")
-        ]
-        return cls(_years(row.get("age")), *(text or None for text in texts))
+        values = (row.get(name) for name in ("indication", "comparison"))
+        return cls(_years(row.get("age")), *((isinstance(value, str) and value.strip()) or None for value in values))
 
 
 _AGE = re.compile(r"\s*(\d+(?:\.\d+)?)[\s-]*([a-z]?)", re.IGNORECASE)
@@ -144,6 +126,8 @@ def _years(age: object) -> float | None:
 
 
 NO_CONTEXT = PatientContext()
+NO_CLUSTERS = "none"
+"""Value of the option `cluster` that resamples samples although they have clusters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +219,8 @@ class Pairs(Sequence[Pair]):
         ids = [*(pair.sample_id for pair in self.pairs), *self.without_candidate]
         if count >= len(ids):
             return self
-        drawn = set(
-            sorted(ids, key=lambda key: hashlib.sha256(f"{seed} {key}".encode(errors="replace")).digest())[:count]
-        )
+        ids_in_order = sorted(ids, key=lambda key: hashlib.sha256(f"{seed} {key}".encode(errors="replace")).digest())
+        drawn = set(ids_in_order[:count])
         return replace(
             self,
             pairs=tuple(pair for pair in self.pairs if pair.sample_id in drawn),
@@ -297,8 +280,7 @@ _EXPECTED = {
     "enum": "expected {expected}",
     "missing": "expected a value, found none",
 }
-
-
+_NOT_EMPTY = {"string_too_short": "expected a string that is not empty", "too_short": "expected at least one item"}
 _CHOICES = frozenset({"literal_error", "enum", "float_parsing", "int_parsing", "bool_parsing"})
 """Types of errors about values that are names or numbers, not texts."""
 
@@ -375,10 +357,8 @@ def as_input_error(
 
 def _message(kind: str, context: Mapping[str, Any]) -> str | None:
     """Return the message of a type of error, or None for an unknown type."""
-    if kind == "string_too_short" and context["min_length"] == 1:
-        return "expected a string that is not empty"
-    if kind == "too_short" and context["min_length"] == 1:
-        return "expected at least one item"
+    if context.get("min_length") == 1 and kind in _NOT_EMPTY:
+        return _NOT_EMPTY[kind]
     numbers = {name: f"{value:g}" if isinstance(value, float) else value for name, value in context.items()}
     return _EXPECTED[kind].format_map(numbers) if kind in _EXPECTED else None
 

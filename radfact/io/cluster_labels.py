@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError, brief
+from radfact.records import NO_CLUSTERS
 
-NO_CLUSTERS = "none"
-"""Value of the option `cluster` that resamples samples although they have clusters."""
 AUTOMATIC_COLUMNS = ("patient_id", "study_id")
 """Columns that give the clusters if none is named; the first one with a value is used."""
 

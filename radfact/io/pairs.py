@@ -426,7 +426,7 @@ def _read_keyed(path: Path, read: Callable[[dict[str, Any], Place], _Record]) ->
 def _by_id(
     rows: Iterable[tuple[Place, Any]], model: type[BaseModel], name: str, read: Callable[[Any, Place], _Record]
 ) -> dict[str, _Record]:
-    seen: dict[str, Any] = {}
+    seen: dict[str, int | str] = {}
     records = {}
     for place, row in rows:
         key = getattr(validate_model(model, row, **place), name)

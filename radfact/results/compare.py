@@ -11,7 +11,7 @@ from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.findings.contrasts import FindingContrast, contrast_findings
-from radfact.io.cluster_labels import NO_CLUSTERS
+from radfact.records import NO_CLUSTERS
 from radfact.results.reader import read_outcomes
 from radfact.results.systems import Column, System, pooled_functions, read_system
 from radfact.statistics.bootstrap import Direction, Summary, summarize_counts
@@ -146,11 +146,8 @@ def _common_scores(systems: Sequence[System]) -> list[str]:
 def _variants_hint(systems: Sequence[System]) -> str:
     """Return a hint for an error if the systems have different variants of a metric, or an empty text."""
     names = [name for name in systems[0].variants if len({system.variants.get(name) for system in systems}) > 1]
-    return (
-        f"; score them with the same --compat, because they have different variants of {', '.join(names)}"
-        if names
-        else ""
-    )
+    hint = "; score them with the same --compat, because they have different variants of "
+    return hint + ", ".join(names) if names else ""
 
 
 def _clusters(systems: Sequence[System], shared: Sequence[str], cluster: str | None) -> Clusters | None:

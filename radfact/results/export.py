@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, NonNegativeInt
 
 from radfact.errors import ErrorCode, InputError
-from radfact.io.cluster_labels import NO_CLUSTERS
 from radfact.io.jsonl import write_json
 from radfact.io.outputs import record_files
 from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.io.rexrank import read_rexrank, write_rexrank
 from radfact.metrics.radfact.scores import F1_PARTS, SCORES
-from radfact.records import digest, validate_model
+from radfact.records import NO_CLUSTERS, digest, validate_model
 from radfact.results.reader import iter_samples, read_digests, read_run, read_scores
 from radfact.results.schema import RadFactSampleRow, ScoresFile
 from radfact.statistics.bootstrap import bootstrap, summarize

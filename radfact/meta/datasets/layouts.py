@@ -11,12 +11,12 @@ from typing import Literal, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice, list_columns, suggest_name
-from radfact.io.cluster_labels import NO_CLUSTERS, choose_labels, read_labels
+from radfact.io.cluster_labels import choose_labels, read_labels
 from radfact.meta.datasets.csv_rows import CsvRow, read_rows
 from radfact.meta.datasets.radeval import read_radeval
 from radfact.meta.datasets.ratings import COUNTS, Better, RatedReport, RatingSet, count_directions, count_quantities
 from radfact.meta.datasets.refisco import read_refisco_v0, read_refisco_v1
-from radfact.records import Pair, PatientContext
+from radfact.records import NO_CLUSTERS, Pair, PatientContext
 
 Layout = Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
