@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic.functional_validators import BeforeValidator
 
 from radfact.errors import ErrorCode, InputError, brief, describe, describe_choice, field_name, suggest_name
@@ -22,10 +22,16 @@ Id = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is 
 """A key as text; files have it as a number too."""
 
 
+class Row(BaseModel):
+    """Base of rows of files, whose other fields are ignored. Models are built when they are first used."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
 class Record(BaseModel):
     """Base of all records: immutable, and a misspelt field is an error instead of being dropped."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Box(Record):
@@ -83,8 +89,6 @@ class Sentence(Record):
 
 Report = list[Sentence] | str
 """A list of sentences, or one narrative string that is still to be split."""
-
-_sentences = TypeAdapter(list[Sentence])
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +307,12 @@ def parse_sentences(
     value: Any, *, file: Path | str | None = None, line: int | None = None, field: str = "report"
 ) -> list[Sentence]:
     """Validate a list of `{text, boxes, ...}` objects from JSON."""
-    try:
-        return _sentences.validate_python(value)
-    except ValidationError as error:
-        raise as_input_error(error, kind=Sentence, file=file, line=line, field=field) from None
+    if not isinstance(value, list | tuple):
+        raise InputError(f"expected a list, found {describe(value)}", file=file, line=line, field=field)
+    return [
+        validate_model(Sentence, item, file=file, line=line, field=f"{field}[{index}]")
+        for index, item in enumerate(value)
+    ]
 
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)

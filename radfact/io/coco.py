@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe
 from radfact.io.jsonl import read_json
-from radfact.records import Box, Id, Mask, Sentence, Text, validate_model
+from radfact.records import Box, Id, Mask, Row, Sentence, Text, validate_model
 
 MAX_MASK_PIXELS = 100_000_000
 """Maximum pixels of a mask: more than any radiograph has, so that a damaged size cannot exhaust the memory."""
@@ -26,19 +26,19 @@ _Pixels = Annotated[int, Field(gt=0, strict=True)]
 _Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
-class _Image(BaseModel):
+class _Image(Row):
     id: Id
     width: _Pixels
     height: _Pixels
     sample_id: Id | None = None
 
 
-class _Category(BaseModel):
+class _Category(Row):
     id: Id
     name: Text
 
 
-class _Annotation(BaseModel):
+class _Annotation(Row):
     """An annotation of a dataset, or one row of a list of results."""
 
     image_id: Id
@@ -48,10 +48,10 @@ class _Annotation(BaseModel):
     segmentation: Any = None
 
 
-class _Dataset(BaseModel):
+class _Dataset(Row):
     images: list[_Image]
-    annotations: list[Any] = []
-    categories: list[_Category] = []
+    annotations: list[Any] = Field(default_factory=list)
+    categories: list[_Category] = Field(default_factory=list)
 
 
 def read_coco(

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
-
 from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, check_unique_id, describe, list_columns, list_some
 from radfact.io.cluster_labels import Labels, choose_labels, read_labels
 from radfact.io.csv_tables import read_csv
@@ -22,8 +20,8 @@ from radfact.records import (
     Pairs,
     PatientContext,
     Report,
+    Row,
     Sentence,
-    as_input_error,
     parse_sentences,
     validate_model,
 )
@@ -44,7 +42,7 @@ Place = dict[str, Any]
 """Where a row is, as arguments of an error: file and line or field."""
 
 
-class _Example(BaseModel):
+class _Example(Row):
     """A row of the published layout, whose reports are checked apart."""
 
     example_id: Id
@@ -52,7 +50,7 @@ class _Example(BaseModel):
     target: Any
 
 
-class _Keyed(BaseModel):
+class _Keyed(Row):
     """What a draft and a record of a manifest have in common."""
 
     sample_id: Id
@@ -71,7 +69,6 @@ class _Record:
 
 
 _Records = Mapping[str, _Record]
-_text = TypeAdapter(str)
 
 
 def read_pairs(path: Path | str, *, cluster: str | None = None, section: Section | None = None) -> Pairs:
@@ -424,7 +421,7 @@ def _read_keyed(path: Path, read: Callable[[dict[str, Any], Place], _Record]) ->
 
 
 def _by_id(
-    rows: Iterable[tuple[Place, Any]], model: type[BaseModel], name: str, read: Callable[[Any, Place], _Record]
+    rows: Iterable[tuple[Place, Any]], model: type[Row], name: str, read: Callable[[Any, Place], _Record]
 ) -> dict[str, _Record]:
     seen: dict[str, int | str] = {}
     records = {}
@@ -468,11 +465,9 @@ def _report(row: Mapping[str, Any], name: str, place: Place) -> Report:
         return sentences
     if not isinstance(value, str):
         raise InputError(f"{_EXPECTED_REPORT} {describe(value)}", **place)
-    try:
-        # Half a surrogate pair, which JSON can carry, is a str that is no text.
-        return _text.validate_python(value).strip()
-    except ValidationError as error:
-        raise as_input_error(error, **place) from None
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise InputError("expected a text of Unicode characters, found half of a surrogate pair", **place)
+    return value.strip()
 
 
 def _inside(place: Place, name: str) -> Place:

@@ -13,12 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json, write_json
 from radfact.io.options import Section
-from radfact.records import NO_CONTEXT, Pairs, PatientContext, narrative, validate_model
+from radfact.records import NO_CONTEXT, Pairs, PatientContext, Row, narrative, validate_model
 
 _FIELDS = ("section_findings", "section_impression", "model_prediction")
 _FINDINGS_HEADING = re.compile(r"\A\s*findings\s*:", re.IGNORECASE)
@@ -27,7 +25,7 @@ _CONTEXT_LABEL = re.compile(r"(age|gender|indication|comparison)\s*:", re.IGNORE
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-class _Study(BaseModel):
+class _Study(Row):
     section_findings: str | None = None
     section_impression: str | None = None
     report: str | None = None
