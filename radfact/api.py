@@ -34,7 +34,6 @@ from radfact.metrics.repeats import score_repeatedly
 from radfact.metrics.resources import MetricResources
 from radfact.records import Pairs, narratives
 from radfact.results.evaluation import EvaluationResult, MetricRun
-from radfact.results.metric_cache import MetricCache
 from radfact.results.options import PageOptions
 from radfact.results.writer import replace_results
 
@@ -67,7 +66,7 @@ def evaluate(
             or metrics themselves.
         bootstrap: replicates for the intervals; 0 for none.
         seed: of the bootstrap.
-        out: results folder; a metric with a cached result for the same input is not computed again.
+        out: results folder, also of an interrupted run, whose responses of models are cached.
         run: further fields of `run.json`, JSON values only.
         page: images and notes of `report.html`.
         overwrite: whether `out` may hold files of another origin; those with the names of results are replaced.
@@ -87,7 +86,7 @@ def evaluate(
         if not isinstance(metrics, MetricSet):
             options["cache"] = options.get("cache") or (folder and folder / "cache")
             metrics = stack.enter_context(MetricSet(metrics, needs_splitter=bool(narratives(pairs)), **options))
-        result = metrics.score(pairs, bootstrap=bootstrap, seed=seed, folder=folder)
+        result = metrics.score(pairs, bootstrap=bootstrap, seed=seed)
         if folder is not None:
             record = {**run_record(pairs, seconds=time.monotonic() - started), **(run or {})}
             save_results(result, folder, record, page or PageOptions())
@@ -198,18 +197,15 @@ class MetricSet:
                 field="metrics",
             )
 
-    def score(
-        self, pairs: Pairs, *, bootstrap: int, seed: int, folder: Path | None = None, is_strict: bool = True
-    ) -> EvaluationResult:
+    def score(self, pairs: Pairs, *, bootstrap: int, seed: int, is_strict: bool = True) -> EvaluationResult:
         """Score pairs by each metric."""
         if is_strict and not pairs:
             raise InputError("no pairs to score", code=ErrorCode.EMPTY_INPUT)
-        cache = None if folder is None else MetricCache(folder, pairs)
         draws = {"bootstrap": bootstrap, "seed": seed}
         result = EvaluationResult(pairs, {}, self.selections, {**self.unavailable}, draws, self.resources.repeat)
         for name, (selection, metric) in self.metrics.items():
             try:
-                result.runs[name] = self._run(selection, metric, result, cache, is_strict)
+                result.runs[name] = self._run(selection, metric, result, is_strict)
             except RunError as error:
                 if len(self.selections) == 1:
                     raise
@@ -224,25 +220,15 @@ class MetricSet:
         selection: MetricSelection,
         metric: Metric,
         evaluation: EvaluationResult,
-        cache: MetricCache | None,
         is_strict: bool,
     ) -> MetricRun:
-        """Compute or reuse the result of a metric, and aggregate it."""
-        started, identity, cached, stored = time.monotonic(), None, None, None
+        """Compute the result of a metric, and aggregate it."""
+        started = time.monotonic()
         pairs, draws, directions = evaluation.pairs, evaluation.draws, selection.select(metric)
         with report_errors(metric.name, RunError):
-            if cache is not None:
-                identity = self.resources.identity(selection, metric)
-                cached = cache.read(metric, identity)
-            if cached is not None:
-                result, stored = cached
-            else:
-                result = score_repeatedly(metric, pairs, self.resources.repeat)
+            result = score_repeatedly(metric, pairs, self.resources.repeat)
             if is_strict:
                 result = _check_values(result, selection, len(pairs))
-        if cache is not None and cached is None:
-            stored = cache.write(metric, identity, result)
-        with report_errors(metric.name, RunError):
             summaries = metric.aggregate(
                 result,
                 list(directions),
@@ -258,17 +244,12 @@ class MetricSet:
             {name: replace(summaries[name], direction=direction) for name, direction in directions.items()},
             round(time.monotonic() - started, 3),
             self.resources.metric_args.get(selection.entry.name, {}),
-            stored,
-            cached is not None,
         )
 
-    def plan(self, pairs: Pairs, folder: Path | None = None) -> dict[str, RequestPlan]:
+    def plan(self, pairs: Pairs) -> dict[str, RequestPlan]:
         """Count the requests to models that `score` would send, by role, without sending any."""
-        cache = None if folder is None else MetricCache(folder, pairs)
         plans: dict[str, RequestPlan] = {}
-        for selection, metric in self.metrics.values():
-            if cache is not None and cache.read(metric, self.resources.identity(selection, metric)) is not None:
-                continue
+        for _, metric in self.metrics.values():
             for number in range(self.resources.repeat):
                 with use_repeat(number):
                     for role, plan in plan_pairs(metric, pairs).items():

@@ -136,13 +136,13 @@ def test_light_modules_import_no_heavy_library(module: str) -> None:
 
 # fmt: off
 MOST_LINES = {
-    "radfact": 34762, "radfact/*": 2089, "radfact/cli": 3179, "radfact/findings": 2119,
-    "radfact/io": 2080, "radfact/judges": 2481, "radfact/llm": 2409, "radfact/meta": 4454, "radfact/metrics": 5970,
-    "radfact/pages": 2520, "radfact/reader": 4195, "radfact/results": 2050, "radfact/statistics": 1047,
+    "radfact": 34385, "radfact/*": 2069, "radfact/cli": 3177, "radfact/findings": 2119,
+    "radfact/io": 2072, "radfact/judges": 2480, "radfact/llm": 2409, "radfact/meta": 4450, "radfact/metrics": 5929,
+    "radfact/pages": 2520, "radfact/reader": 4195, "radfact/results": 1921, "radfact/statistics": 1044,
     "radfact pages": 2924, "maira": 28109, "maira/*": 246, "maira/cli": 2864, "maira/evaluate": 845,
     "maira/generate": 2541, "maira/grounding": 734, "maira/judge": 1811, "maira/model": 2617, "maira/publish": 614,
-    "maira/review": 5702, "maira/runtime": 510, "maira/train": 9625, "data": 8412, "encoders": 430, "tests": 58069,
-    "tests/radfact": 21090,
+    "maira/review": 5702, "maira/runtime": 510, "maira/train": 9625, "data": 8412, "encoders": 430, "tests": 57306,
+    "tests/radfact": 20328,
 }
 # fmt: on
 """Lines of `*.py` files by package, and of the pages of radfact. Changes may lower these numbers, never raise them."""

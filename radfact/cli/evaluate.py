@@ -55,7 +55,7 @@ def _evaluate(
     --metrics takes the names that 'radfact metrics' lists, names of single scores (bleu_4), module:object for a custom
     metric, rexrank for the ReXrank leaderboard's metrics as it computes them, or all for every metric that can be
     computed. A metric that lacks weights, an API key or a package is reported in one line. The same command resumes an
-    interrupted run: completed metrics and cached responses of models are reused.
+    interrupted run: cached responses of models are reused.
 
     Exit code 3: samples or named metrics were excluded, and are listed.
     """
@@ -89,7 +89,7 @@ def _evaluate(
     ):
         say(console, describe_input(read))
         if dry_run:
-            show_plan(console, selected.plan(read, out), selected.unavailable, rate)
+            show_plan(console, selected.plan(read), selected.unavailable, rate)
             return
         options = record_options(inputs, metrics, repeats, judge, scoring, bootstrap)
         options["metrics"] = [item for item in selected.names if isinstance(item, str)]

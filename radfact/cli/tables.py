@@ -90,8 +90,6 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
     _show_excluded(console, "", list(result.without_candidate.items()))
     for name, why in result.unavailable.items():
         say(console, f"without {name}: {why}", style="yellow", wrap=False)
-    if cached := [name for name, run in result.runs.items() if run.reused]:
-        say(console, f"cached, from the earlier run: {', '.join(cached)}")
 
 
 def _score_table(result: EvaluationResult) -> Table:

@@ -168,10 +168,7 @@ def _without_empty(values: Mapping[str, Sequence[float]], directions: Mapping[st
 
 
 def compute_scores(pairs: Sequence[Pair], metrics: MetricSet, folder: Path, *, main_only: bool = False) -> ScoreColumns:
-    """Score pairs by metrics, and write a results folder.
-
-    A metric that has results for the same input in the folder is not computed again.
-    """
+    """Score pairs by metrics, and write a results folder."""
     from radfact.api import evaluate
 
     evaluation = evaluate(pairs, metrics, bootstrap=0, seed=0, out=folder)

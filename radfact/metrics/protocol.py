@@ -266,7 +266,7 @@ class Metric(ABC):
         return summaries
 
     def describe(self) -> dict[str, Any] | None:
-        """Return everything that determines a score, JSON values; None disables the reuse of cached results."""
+        """Return everything that determines a score, JSON values, for the record of a run; None if there is nothing."""
         return None
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,6 @@ from radfact.metrics.options import RepeatOptions
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, check_metric, report_errors
 from radfact.metrics.registry import (
     MetricEntry,
-    MetricSelection,
     MissingRequirementError,
     Weights,
     check_packages,
@@ -136,30 +133,6 @@ class MetricResources:
         self._metrics[key] = metric
         return self._metrics[key]
 
-    def identity(self, selection: MetricSelection, metric: Metric) -> dict[str, Any] | None:
-        """Return everything that determines the result of a metric for given pairs; None if that is not known.
-
-        It is known for built-in metrics, and for any that implements `describe`. A metric that queries a model and does
-        not describe itself is computed again, with the cached responses of its model; so is RadFact with a custom
-        judge, whose code may have changed.
-        """
-        entry, settings = selection.entry, metric.describe()
-        is_known = settings is not None or (entry.is_builtin and metric.requirements.judge != "model")
-        judge = (settings or {}).get("judge")
-        is_custom = isinstance(judge, Mapping) and str(judge.get("name", "")).startswith("python")
-        if selection.metric is not None or not is_known or is_custom:
-            return None
-        requirements = entry.requirements
-        files = [file for folder in self.weights.find_all(requirements) for file in _files_below(folder)]
-        return {
-            "home": f"{entry.home} {metric.variant}".strip(),
-            "arguments": self.metric_args.get(entry.name, {}),
-            "versions": {name: _version(name) for name in ("maira-radfact", *requirements.packages)},
-            "weights": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
-            "settings": settings,
-            **({"repeat": self.repeat} if self.repeat > 1 and metric.requirements.judge is not None else {}),
-        }
-
     def find_fault(self, entry: MetricEntry) -> InputError | None:
         """Return what prevents the creation of a metric, if anything; no weights are loaded to find out."""
         try:
@@ -265,13 +238,6 @@ def _weights(folders: Mapping[str, Path] | Sequence[Path]) -> Weights:
     return Weights({name: Path(folder) for name, folder in folders.items()}, roots=(weights_folder(),))
 
 
-def _files_below(folder: Path) -> list[Path]:
-    """Return all files in a folder and its subfolders, sorted; symbolic links are followed."""
-    walked = os.walk(folder, followlinks=True)
-    paths = (Path(parent, name) for parent, _, names in walked for name in names)
-    return sorted(path for path in paths if path.is_file())
-
-
 def _warn_of_parameters(name: str, required: Mapping[str, Any], parameters: Mapping[str, Any] | None) -> None:
     """Warn that a client has other parameters than a metric requires, unless the client does not know its own."""
     if parameters is None:
@@ -279,10 +245,3 @@ def _warn_of_parameters(name: str, required: Mapping[str, Any], parameters: Mapp
     differences = [f"{key} {value}" for key, value in required.items() if parameters.get(key) != value]
     if differences:
         warnings.warn(f"{name} requires {', '.join(differences)}; the client has other values", stacklevel=3)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -25,7 +25,7 @@ from radfact.results.reader import finding_metrics_of, iter_samples
 from radfact.results.schema import (
     METRICS_FOLDER,
     RADFACT,
-    MetricCacheRow,
+    MetricRow,
     NarrativeRow,
     RemovedRow,
     Row,
@@ -168,7 +168,7 @@ class Studies:
     sentences: Rows[SentenceRow]
     narratives: Rows[NarrativeRow]
     removed: Rows[RemovedRow]
-    details: Mapping[str, Rows[MetricCacheRow]]
+    details: Mapping[str, Rows[MetricRow]]
     finding_tables: Mapping[str, FindingTable]
 
     def show(self, sample: SampleRow, names: Sequence[str], compat: Compat | None) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def studies_of(result: EvaluationResult) -> Studies:
     ]
     details = {
         metric: MemoryRows(
-            MetricCacheRow,
+            MetricRow,
             (
                 {"sample_id": pair.sample_id, "details": dict(record)}
                 for pair, record in zip(result.pairs, run.result.details, strict=False)
@@ -246,7 +246,7 @@ def read_studies(folder: Path, scores: ScoresFile, listed: StudyList | None = No
     narratives = FileRows(folder / "narratives.jsonl", NarrativeRow)
     removed = FileRows(folder / "removed.jsonl", RemovedRow)
     paths = {metric: folder / METRICS_FOLDER / f"{metric}.jsonl" for metric in scores.metrics if metric != RADFACT}
-    details = {metric: FileRows(path, MetricCacheRow) for metric, path in paths.items() if path.is_file()}
+    details = {metric: FileRows(path, MetricRow) for metric, path in paths.items() if path.is_file()}
     tables = {metric: FindingTable() for metric in finding_metrics_of(scores)}
     if listed is not None:
         listed.add_samples(samples)
@@ -266,7 +266,7 @@ def read_studies(folder: Path, scores: ScoresFile, listed: StudyList | None = No
     return Studies(samples, sentences, narratives, removed, details, tables)
 
 
-def _findings_of(rows: FileRows[MetricCacheRow], raw: bytes, line: int) -> FindingDetails | None:
+def _findings_of(rows: FileRows[MetricRow], raw: bytes, line: int) -> FindingDetails | None:
     try:
         # Twice as fast as Python's JSON.
         return _FindingRow.model_validate_json(raw).details

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -33,8 +32,6 @@ class MetricRun:
         directions: selected scores and their directions.
         result: sample-level result, including scores that were not selected.
         summaries: dataset-level values of the selected scores.
-        stored: path without suffix of the files that hold the result already.
-        reused: whether the result comes from an earlier run in the same results folder.
     """
 
     metric: Metric
@@ -44,8 +41,6 @@ class MetricRun:
     summaries: Mapping[str, Summary]
     seconds: float = 0.0
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    stored: Path | None = None
-    reused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from radfact.records import validate_model
 from radfact.results.schema import (
     METRICS_FOLDER,
     VERSION,
-    MetricCacheRow,
+    MetricRow,
     RunFile,
     SampleRow,
     ScoresFile,
@@ -122,7 +122,7 @@ def read_outcomes(folder: Path, sample_ids: Collection[str]) -> Outcomes:
         outcomes[metric] = {}
         path = folder / METRICS_FOLDER / f"{metric}.jsonl"
         for line, values in read_jsonl(path):
-            row = validate_model(MetricCacheRow, values, file=path, line=line)
+            row = validate_model(MetricRow, values, file=path, line=line)
             compared = read_details(row.details, file=path, line=line)
             if compared is not None and row.sample_id in wanted:
                 outcomes[metric][row.sample_id] = compared.outcomes

@@ -8,8 +8,8 @@
 | `narratives.jsonl` | `NarrativeRow` per line |
 | `removed.jsonl` | `RemovedRow` per line |
 | `run.json` | `RunFile` |
-| `metrics/NAME.json` | `MetricCacheFile` |
-| `metrics/NAME.jsonl` | `MetricCacheRow` per line |
+| `metrics/NAME.json` | `MetricFile` |
+| `metrics/NAME.jsonl` | `MetricRow` per line |
 | `green_summary.json` | `GreenSummaryFile` |
 """
 
@@ -182,10 +182,9 @@ class RunFile(Row):
     page: PageRecord | None = None
 
 
-class MetricCacheFile(Row):
-    """`metrics/NAME.json`: what the cached result of a metric was computed from."""
+class MetricFile(Row):
+    """`metrics/NAME.json`: scores, totals and repeats of a metric."""
 
-    key: str | None
     scores: dict[str, Direction]
     pooled: list[list[str]]
     usage: dict[str, int]
@@ -195,7 +194,7 @@ class MetricCacheFile(Row):
     repeats: Repeats | None = None
 
 
-class MetricCacheRow(Row):
+class MetricRow(Row):
     """A row of `metrics/NAME.jsonl`: scores, counts of pooled scores, failure and details of one sample."""
 
     sample_id: str

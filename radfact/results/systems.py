@@ -15,7 +15,7 @@ from radfact.metrics.protocol import Counts
 from radfact.metrics.radfact.scores import F1_PARTS, POLICY_F1_PARTS
 from radfact.metrics.registry import entries, select_metrics
 from radfact.records import normalize_text
-from radfact.results.metric_cache import read_metric_cache
+from radfact.results.metric_files import read_pooled_counts
 from radfact.results.reader import read_sample_scores, read_scores
 from radfact.results.schema import RADFACT, ScoresFile, describe_models, metric_of_scores
 from radfact.statistics.bootstrap import CountsFunction, Direction, RowFilter, scored_rows
@@ -107,13 +107,11 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
     columns: dict[str, Column] = {}
     pooled: set[str] = set()
     for metric in scores.metrics:
-        cached = read_metric_cache(folder, metric)
         known = functions.get(metric, {})
-        for group, names in enumerate(cached.file.pooled if cached else ()):
-            pooled.update(names)
-            if cached is not None and any(name in known for name in names):
-                counts = dict(zip(cached.sample_ids, cached.counts(group), strict=True))
-                columns |= {name: Column(counts, known[name]) for name in names if name in known}
+        for group in read_pooled_counts(folder, metric):
+            pooled.update(group.names)
+            counts = dict(zip(group.sample_ids, group.counts, strict=True))
+            columns |= {name: Column(counts, known[name]) for name in group.names if name in known}
     f1_parts = {**F1_PARTS, **POLICY_F1_PARTS}
     for score in directions:
         if score in f1_parts and all(part in directions for part in f1_parts[score]):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import csv
 import math
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from radfact.io.jsonl import create_folder, open_atomic, write_json, write_jsonl
+from radfact.io.jsonl import open_atomic, write_json, write_jsonl
 from radfact.io.outputs import RESULTS_FOLDER, lock_output, replace_files
 from radfact.results.evaluation import EvaluationResult, MetricRun, SampleScore
-from radfact.results.metric_cache import PENDING, write_metric_files
-from radfact.results.schema import METRICS_FOLDER, RADFACT, VERSION, MetricRecord, ScoreRecord, ScoresFile
+from radfact.results.metric_files import write_metric_files
+from radfact.results.schema import RADFACT, VERSION, MetricRecord, ScoreRecord, ScoresFile
 
 _TOTALS = ("calls", "cached", "tokens_in", "tokens_out", "repairs", "retries", "failures")
 
@@ -43,7 +42,6 @@ def replace_results(result: EvaluationResult, folder: Path, run: Mapping[str, An
     with replace_files(folder) as new:
         _write(result, new, run or {})
         yield new
-    shutil.rmtree(folder / PENDING, ignore_errors=True)
 
 
 def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> None:
@@ -60,7 +58,7 @@ def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> No
     for name, metric_run in result.runs.items():
         # All that a whole RadFact without repeats has is in the files above.
         if name != RADFACT or metric_run.result.repeats or not metric_run.selection.is_whole:
-            _write_metric(metric_run, folder / METRICS_FOLDER / name, result)
+            write_metric_files(folder, metric_run.metric, metric_run.result, result.pairs)
     record = {
         "version": VERSION,
         **run,
@@ -69,7 +67,6 @@ def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> No
         "metrics": {
             name: {
                 "seconds": metric_run.seconds,
-                "reused": metric_run.reused,
                 "variant": metric_run.metric.variant or None,
                 "model": getattr(getattr(metric_run.metric, "client", None), "identity", None),
             }
@@ -80,20 +77,6 @@ def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> No
     }
     write_json(folder / "run.json", record)
     write_json(folder / "scores.json", scores_file(result).model_dump(mode="json"))
-
-
-def _write_metric(run: MetricRun, path: Path, result: EvaluationResult) -> None:
-    """Write the result of a metric; one that is on disk already gets further names there."""
-    if run.stored is None:
-        write_metric_files(path, run.metric, run.result, result.pairs)
-        return
-    create_folder(path.parent)
-    for suffix in (".jsonl", ".json"):
-        source, target = (place.with_name(f"{place.name}{suffix}") for place in (run.stored, path))
-        try:
-            target.hardlink_to(source)
-        except OSError:  # a file system without hard links
-            shutil.copyfile(source, target)
 
 
 def scores_file(result: EvaluationResult) -> ScoresFile:

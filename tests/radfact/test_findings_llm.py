@@ -143,15 +143,6 @@ def test_scores_tiers_and_failures() -> None:
     assert result.usage["findings_llm"]["failures"] == 1
 
 
-def test_responses_are_reused_in_the_same_results_folder(tmp_path: Any) -> None:
-    pairs = [Pair("1", "Left effusion.", "Right effusion.")]
-    client = mock_client(respond)
-    first = evaluate(pairs, ["findings_llm"], model=client, bootstrap=0, out=tmp_path)
-    second = evaluate(pairs, ["findings_llm"], model=client, bootstrap=0, out=tmp_path)
-    assert second.runs["findings_llm"].reused
-    assert second.scores["findings_llm"] == first.scores["findings_llm"]
-
-
 def test_the_metric_describes_its_model_and_prompt() -> None:
     settings = FindingsLLM(mock_client(respond)).describe()
     assert settings["extractor"]["model"]["model"] == "mock:model"
