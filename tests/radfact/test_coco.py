@@ -36,19 +36,30 @@ def only(tmp_path: Path, *annotations: dict[str, Any]) -> Sentence:
     return sentence
 
 
-def test_a_bbox_in_pixels_becomes_a_relative_box(tmp_path: Path) -> None:
-    sentence = only(tmp_path, on_first(bbox=[20, 10, 60, 40]))
-    assert sentence == Sentence(text="Nodule", boxes=(Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.5),))
+def box(*corners: float) -> Box:
+    return Box(**dict(zip(("x_min", "y_min", "x_max", "y_max"), corners, strict=True)))
 
 
-def test_annotations_of_a_category_are_one_sentence(tmp_path: Path) -> None:
-    sentence = only(tmp_path, on_first(bbox=[0, 0, 20, 20]), on_first(bbox=[100, 0, 20, 20]))
-    assert sentence.boxes is not None
-    assert len(sentence.boxes) == 2
-
-
-def test_a_caption_comes_before_the_name_of_the_category(tmp_path: Path) -> None:
-    assert only(tmp_path, on_first(caption=" Calcified nodule. ")) == Sentence(text="Calcified nodule.")
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ([on_first(bbox=[20, 10, 60, 40])], Sentence(text="Nodule", boxes=(box(0.1, 0.1, 0.4, 0.5),))),
+        # Annotations of a category are one sentence.
+        (
+            [on_first(bbox=[0, 0, 20, 20]), on_first(bbox=[100, 0, 20, 20])],
+            Sentence(text="Nodule", boxes=(box(0, 0, 0.1, 0.2), box(0.5, 0, 0.6, 0.2))),
+        ),
+        # Detectors round beyond the image.
+        ([on_first(bbox=[-0.4, 0, 200.8, 100.5])], Sentence(text="Nodule", boxes=(box(0, 0, 1, 1),))),
+        ([on_first(segmentation=[], bbox=[0, 0, 20, 10])], Sentence(text="Nodule", boxes=(box(0, 0, 0.1, 0.1),))),
+        ([on_first(caption=" Calcified nodule. ")], Sentence(text="Calcified nodule.")),
+    ],
+)
+def test_an_annotation_becomes_a_sentence_with_boxes(
+    annotations: list[dict[str, Any]], expected: Sentence, tmp_path: Path
+) -> None:
+    assert only(tmp_path, *annotations) == expected
+    assert read_coco(tmp_path / "coco.json")["2"] == []
 
 
 def test_polygons_become_a_mask_and_override_the_bbox(tmp_path: Path) -> None:
@@ -70,23 +81,10 @@ def test_run_lengths_become_a_mask(packed: bool, tmp_path: Path) -> None:
     assert (decode_mask(sentence.masks[0]) == pixels).all()
 
 
-def test_an_empty_segmentation_keeps_the_bbox(tmp_path: Path) -> None:
-    assert only(tmp_path, on_first(segmentation=[], bbox=[0, 0, 10, 10])).boxes is not None
-
-
-def test_an_image_without_annotations_has_an_empty_report(tmp_path: Path) -> None:
-    assert read_coco(document(tmp_path / "coco.json", dataset(on_first(bbox=[0, 0, 9, 9]))))["2"] == []
-
-
 def test_an_image_may_name_its_sample(tmp_path: Path) -> None:
     images = [IMAGES[0] | {"sample_id": "study-a"}]
     reports = read_coco(document(tmp_path / "coco.json", dataset(on_first(), images=images)))
     assert reports == {"study-a": [Sentence(text="Nodule")]}
-
-
-def test_a_detected_box_is_clipped_to_its_image(tmp_path: Path) -> None:
-    sentence = only(tmp_path, on_first(bbox=[-0.4, 0, 200.8, 100.5]))
-    assert sentence.boxes == (Box(x_min=0, y_min=0, x_max=1, y_max=1),)
 
 
 def test_detections_take_sizes_and_names_from_the_references(tmp_path: Path) -> None:
@@ -124,15 +122,9 @@ def test_candidates_are_paired_with_a_dataset(tmp_path: Path) -> None:
         (dataset(on_first(category_id=3)), "annotations[0].category_id: mismatch"),
         (dataset({"image_id": 1}), "annotations[0]: missing-field"),
         (dataset(on_first(bbox=[1, 2, 3])), "annotations[0].bbox: invalid-value"),
-        (
-            dataset(on_first(), on_first(bbox=[150, 0, 60, 10])),
-            "annotations[1].bbox: invalid-value",
-        ),
+        (dataset(on_first(), on_first(bbox=[150, 0, 60, 10])), "annotations[1].bbox: invalid-value"),
         (dataset(on_first(bbox=[0, 0, -5, 10])), "annotations[0].bbox: invalid-value"),
-        (
-            dataset(on_first(segmentation=[SQUARE, [1, 2, 3, 4]])),
-            "annotations[0].segmentation[1]: invalid-value",
-        ),
+        (dataset(on_first(segmentation=[SQUARE, [1, 2, 3, 4]])), "annotations[0].segmentation[1]: invalid-value"),
         (dataset(on_first(segmentation=[5])), "annotations[0].segmentation[0]: invalid-value"),
         (
             dataset(on_first(segmentation={"size": [200, 100], "counts": [20000]})),

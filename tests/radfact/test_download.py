@@ -54,22 +54,24 @@ def test_a_broken_download_is_resumed(server: FileServer, tmp_path: Path, sha256
     assert server.requests[1] == ("file", f"bytes={done}-", len(CONTENT) - done)
 
 
-@pytest.mark.parametrize("etag", ["weak", ""])
-def test_without_checksum_and_strong_etag_a_download_starts_again(
-    server: FileServer, tmp_path: Path, etag: str
+@pytest.mark.parametrize(
+    ("changes", "sha256", "asked"),
+    [
+        ({"etag": "weak"}, None, False),
+        ({"etag": ""}, None, False),
+        ({"has_ranges": False}, None, True),
+        ({"has_ranges": False}, SHA256, True),
+    ],
+)
+def test_without_ranges_or_a_way_to_check_them_a_download_starts_again(
+    server: FileServer, changes: dict[str, object], sha256: str | None, asked: bool, tmp_path: Path
 ) -> None:
-    server.etag, server.cut = etag, 300_000
-    fails(server, tmp_path / "file")
-    assert download(server.url("file"), tmp_path / "file") == SHA256
-    assert server.requests[1] == ("file", None, len(CONTENT))
-
-
-@pytest.mark.parametrize("sha256", [SHA256, None])
-def test_a_server_without_ranges_sends_the_whole_file(server: FileServer, tmp_path: Path, sha256: str | None) -> None:
-    server.cut, server.has_ranges = 300_000, False
+    for name, value in changes.items():
+        setattr(server, name, value)
+    server.cut = 300_000
     fails(server, tmp_path / "file", sha256=sha256)
     assert download(server.url("file"), tmp_path / "file", sha256=sha256) == SHA256
-    assert server.requests[1][2] == len(CONTENT)
+    assert (server.requests[1][1] is not None, server.requests[1][2]) == (asked, len(CONTENT))
 
 
 def test_another_version_is_not_appended(server: FileServer, tmp_path: Path) -> None:
@@ -85,13 +87,6 @@ def test_a_part_of_the_whole_size_is_recognized(server: FileServer, tmp_path: Pa
     (tmp_path / "file.part").write_bytes(CONTENT + extra)
     assert download(server.url("file"), tmp_path / "file", sha256=SHA256) == SHA256
     assert (tmp_path / "file").read_bytes() == CONTENT
-
-
-def test_a_download_with_another_checksum_is_removed(server: FileServer, tmp_path: Path) -> None:
-    error = fails(server, tmp_path / "file", sha256="0" * 64)
-    assert error.code is ErrorCode.CHECKSUM_MISMATCH
-    assert SHA256 in error.message
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_redirection_keeps_the_range(server: FileServer, tmp_path: Path) -> None:
@@ -110,23 +105,24 @@ def test_a_file_of_the_user_with_another_checksum_stays(server: FileServer, tmp_
     assert server.requests == []
 
 
-def test_another_size_is_refused_before_the_download(server: FileServer, tmp_path: Path) -> None:
-    assert fails(server, tmp_path / "file", size=5).code is ErrorCode.CHECKSUM_MISMATCH
+@pytest.mark.parametrize(
+    ("options", "changes", "code", "message"),
+    [
+        ({"sha256": "0" * 64}, {}, "checksum-mismatch", SHA256),
+        ({"size": 5}, {}, "checksum-mismatch", "5 bytes"),
+        ({}, {"content_type": "text/html; charset=utf-8"}, "server-unavailable", "web page"),
+        ({}, {"status": 403}, "server-unavailable", "HTTP 403"),
+        ({}, {"status": 500}, "server-unavailable", "HTTP 500"),
+    ],
+)
+def test_what_is_not_the_file_is_refused_and_removed(
+    server: FileServer, options: dict[str, object], changes: dict[str, object], code: str, message: str, tmp_path: Path
+) -> None:
+    for name, value in changes.items():
+        setattr(server, name, value)
+    error = fails(server, tmp_path / "file", **options)
+    assert (error.code, message in error.message) == (code, True)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_web_page_is_no_file(server: FileServer, tmp_path: Path) -> None:
-    server.content_type = "text/html; charset=utf-8"
-    assert fails(server, tmp_path / "file").code is ErrorCode.SERVER_UNAVAILABLE
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("status", [403, 404, 500])
-def test_an_error_of_the_server_is_named(server: FileServer, tmp_path: Path, status: int) -> None:
-    server.status = status
-    error = fails(server, tmp_path / "file")
-    assert error.code is ErrorCode.SERVER_UNAVAILABLE
-    assert f"HTTP {status}" in error.message
 
 
 def test_no_connection_is_one_error(tmp_path: Path) -> None:

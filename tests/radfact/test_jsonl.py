@@ -1,9 +1,10 @@
 import math
 import resource
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from error_checks import raises_code
@@ -40,16 +41,10 @@ def test_a_json_line_has_no_line_break(value: object) -> None:
     assert "\n" not in dumps(value)
 
 
-def test_line_numbers_match_those_of_editors(tmp_path: Path) -> None:
+def test_lines_are_those_of_editors_without_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"a": "x\u2028y"}\n\n{"a": 2}\n', encoding="utf-8")
-    assert [line for line, _ in read_jsonl(path)] == [1, 3]
-
-
-def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n')
-    assert list(read_jsonl(path)) == [(1, {"a": 1})]
+    path.write_text('{"a": "x\u2028y"}\n\n{"a": 2}\n', encoding="utf-8-sig")
+    assert list(read_jsonl(path)) == [(1, {"a": "x\u2028y"}), (3, {"a": 2})]
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
@@ -99,10 +94,12 @@ def test_invalid_lines_are_named(content: bytes, where: str, tmp_path: Path) -> 
     assert where in str(caught.value)
 
 
-def test_an_invalid_document_names_the_line(tmp_path: Path) -> None:
+def test_a_document_that_is_missing_or_invalid_is_named(tmp_path: Path) -> None:
     path = tmp_path / "pairs.json"
+    with raises_code(ErrorCode.FILE_NOT_FOUND, file=path):
+        read_json(path)
     path.write_text('[\n  {"a": 1},\n  {"a" 2}\n]')
-    with pytest.raises(InputError, match=r"\.json:3: not JSON"):
+    with raises_code(ErrorCode.INVALID_FORMAT, file=path, line=3):
         read_json(path)
 
 
@@ -122,11 +119,6 @@ def test_a_duplicate_key_is_refused(content: str, line: int, field: str, tmp_pat
         read_json(path)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        read_json(tmp_path / "nowhere.json")
-
-
 @contextmanager
 def _full_disk() -> Iterator[None]:
     """No file can grow beyond 100 bytes; not for longer than it must, since pytest's own log is a file too."""
@@ -138,19 +130,13 @@ def _full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_error_names_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [write_jsonl, append_jsonl])
+def test_a_full_disk_error_names_the_file(write: Callable[[Path, Any], object], tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     with _full_disk(), pytest.raises(OSError, match="cannot be written: File too large") as caught:
-        write_jsonl(path, [{"text": "x" * 200}])
+        write(path, [{"text": "x" * 200}])
     assert caught.value.filename == str(path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failed_append_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl.partial"
-    with _full_disk(), pytest.raises(OSError, match="cannot be written: File too large") as caught:
-        append_jsonl(path, [{"text": "x" * 200}])
-    assert caught.value.filename == str(path)
+    assert [item for item in tmp_path.iterdir() if write is write_jsonl] == []
 
 
 @pytest.mark.parametrize("name", ["file/rows.jsonl", "file/folder/rows.jsonl", "r" * 250])

@@ -38,6 +38,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def results(run_radfact: Run) -> Path:
     Path("pairs.json").write_text(PAIRS)
     assert run_radfact("score", "pairs.json", "--judge", "offline", "--out", "results")[0] == 0
+    modes = {path.is_dir(): path.stat().st_mode & 0o777 for path in (Path("results"), *Path("results").rglob("*"))}
+    assert modes == {True: 0o700, False: 0o600}
     return Path("results")
 
 
@@ -187,24 +189,15 @@ def test_a_full_disk_leaves_the_results_of_the_last_run(
     assert contents(results)["scores.json"] != before["scores.json"]
 
 
-def test_score_replaces_no_file_of_others(run_radfact: Run) -> None:
+def test_score_replaces_files_of_others_only_with_overwrite(run_radfact: Run) -> None:
     Path("pairs.json").write_text(PAIRS)
     Path("foreign").mkdir()
-    for name in ("scores.json", "samples.jsonl", "report.html", "notes.txt"):
-        (Path("foreign") / name).write_text("mine")
-    before = contents(Path("foreign"))
+    (Path("foreign") / "scores.json").write_text("mine")
     score = ("score", "pairs.json", "--judge", "offline", "--out", "foreign")
     code, _, err = run_radfact(*score)
-    assert (code, contents(Path("foreign"))) == (2, before)
-    assert err.endswith("[output-conflict]\n")
+    assert (code, err.endswith("[output-conflict]\n")) == (2, True)
+    assert contents(Path("foreign")) == {"scores.json": b"mine"}
     assert run_radfact(*score, "--overwrite")[0] == 0
-    assert (Path("foreign") / "notes.txt").read_text() == "mine"
-    assert "scores" in json.loads((Path("foreign") / "scores.json").read_text())
-
-
-def test_results_are_private(results: Path) -> None:
-    modes = {path.is_dir(): path.stat().st_mode & 0o777 for path in (results, *results.rglob("*"))}
-    assert modes == {True: 0o700, False: 0o600}
 
 
 RUNS = 4
