@@ -84,13 +84,13 @@ def _read_rows(file: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the id and the columns of each sample; the file is checked as before scoring."""
     from radfact.io.csv_tables import read_csv
     from radfact.io.jsonl import read_jsonl
-    from radfact.io.pairs import read_pairs, read_reports
+    from radfact.io.pairs import read_pairs, read_references
 
     if file.suffix.lower() == ".csv":
         ids = [pair.sample_id for pair in read_pairs(file, cluster="none")]
         return list(zip(ids, (dict(cells) for _, cells in read_csv(file)[1]), strict=True))
     if file.suffix.lower() == ".jsonl":
-        reports = read_reports(file)
+        reports = read_references(file)
         rows = [row for _, row in read_jsonl(file)]
         return [(row["sample_id"], row) for row in rows if row["sample_id"] in reports]
     message = "expected pairs (.csv), or drafts or references (.jsonl)"

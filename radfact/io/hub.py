@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,20 +87,13 @@ def hub_errors(name: str, *, field: str | None = None) -> Iterator[None]:
 @contextmanager
 def progress_on_terminals() -> Iterator[None]:
     """Disable the progress bars of huggingface_hub where standard error is no terminal."""
-    from huggingface_hub.utils import (  # type: ignore[attr-defined]
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
+    from huggingface_hub import utils
 
-    if sys.stderr.isatty() or are_progress_bars_disabled():
+    with ExitStack() as stack:
+        if not sys.stderr.isatty() and not utils.are_progress_bars_disabled():  # type: ignore[attr-defined]
+            utils.disable_progress_bars()  # type: ignore[attr-defined]
+            stack.callback(utils.enable_progress_bars)  # type: ignore[attr-defined]
         yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
 
 
 def _unreachable(error: BaseException, name: str, field: str | None) -> InputError | RunError:

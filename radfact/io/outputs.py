@@ -209,10 +209,10 @@ def _finish_replacement(folder: Path) -> None:
     shutil.rmtree(new, ignore_errors=True)
 
 
-def finish_interrupted(folder: Path, output: Output = RESULTS_FOLDER) -> None:
-    """Finish what a killed process left of `replace_files`, before files of the folder are read."""
+def finish_interrupted(folder: Path) -> None:
+    """Finish what a killed process left of `replace_files`, before files of a results folder are read."""
     if (folder / _COMMIT / RECORD).is_file():
-        with lock_output(folder, output):
+        with lock_output(folder, RESULTS_FOLDER):
             pass
 
 

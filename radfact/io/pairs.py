@@ -10,10 +10,11 @@ from typing import Any, get_args
 from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, check_unique_id, describe, list_columns, list_some
 from radfact.io.cluster_labels import Labels, choose_labels, read_labels
 from radfact.io.csv_tables import read_csv
-from radfact.io.jsonl import read_json, read_jsonl, read_text
+from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.options import Missing, Section
 from radfact.io.rexrank import is_rexrank, read_rexrank, read_study
 from radfact.records import (
+    NO_CLUSTERS,
     NO_CONTEXT,
     Id,
     Pair,
@@ -176,42 +177,10 @@ def read_drafts(path: Path | str) -> dict[str, Report]:
     return _candidates(_read_keyed(path, _draft), path)
 
 
-def read_reports(path: Path | str) -> dict[str, Report]:
-    """Read the reports of one file by id: drafts, a manifest, a table, pairs, a COCO file, or sentences.
-
-    `.jsonl`: drafts or a manifest; rows without a report are skipped. `.json`: pairs of grounded reports, a COCO file
-    or a ReXrank file. `.csv`: pairs of narratives, or a table with the columns `id` and `report`. `.txt`: one sentence
-    per line, each a report. Of pairs, both reports are read.
-    """
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix == ".txt":
-        lines = enumerate(read_text(path).splitlines(), start=1)
-        return {str(number): line.strip() for number, line in lines if line.strip()}
-    if suffix == ".jsonl":
-        records = _read_keyed(path, lambda row, place: _manifest_record(row, place, "none"))
-        return {key: record.reference for key, record in records.items() if record.reference}
-    if suffix == ".csv" and "report" in (table := read_csv(path))[0]:
-        columns, rows = table
-        _require_columns(columns, ("id",), "id and report; found " + ", ".join(columns), path)
-        seen: dict[str, int] = {}
-        reports: dict[str, Report] = {}
-        for line, cells in rows:
-            check_unique_id(seen, cells["id"], line, file=path, field="id")
-            reports[cells["id"]] = cells["report"].strip()
-        return reports
-    if suffix == ".json" and isinstance(value := read_json(path), dict):
-        if not is_rexrank(value):
-            return {key: record.reference or [] for key, record in _read_coco(path).items()}
-        records = _read_studies(value, path, None, "none")
-    else:
-        records = {pair.sample_id: _Record(pair.candidate, pair.reference) for pair in read_pairs(path, cluster="none")}
-    return {
-        f"{key}/{side}": report
-        for key, record in records.items()
-        for side in ("candidate", "reference")
-        if (report := getattr(record, side)) is not None
-    }
+def read_references(path: Path | str) -> dict[str, Report]:
+    """Read the reports of a manifest, or of drafts, by `sample_id`; rows without a report are skipped."""
+    records = _read_keyed(Path(path), lambda row, place: _manifest_record(row, place, NO_CLUSTERS))
+    return {key: record.reference for key, record in records.items() if record.reference}
 
 
 def as_pairs(
@@ -229,7 +198,9 @@ def as_pairs(
             )
         items = [Pair(str(i), *reports) for i, reports in enumerate(zip(items, targets, strict=True))]
     elif items and all(isinstance(item, Mapping) for item in items):
-        records = _read_published((({"field": f"[{index}]"}, item) for index, item in enumerate(items)), None)
+        records = _read_published(
+            (({"file": None, "field": f"[{index}]"}, item) for index, item in enumerate(items)), None
+        )
         return _pair_up(_candidates(records, None), records, None)
     seen: set[str] = set()
     pairs = []
@@ -242,18 +213,18 @@ def as_pairs(
         if item.sample_id in seen:
             raise InputError(f"duplicate id '{item.sample_id}'", code=ErrorCode.DUPLICATE, field="sample_id")
         seen.add(item.sample_id)
-        candidate, reference = (
-            # Valid reports are not checked again.
-            value
-            if isinstance(value := getattr(item, side), str)
-            or (isinstance(value, list) and all(isinstance(sentence, Sentence) for sentence in value))
-            else _report({side: value}, side, {"field": item.sample_id})
-            for side in ("candidate", "reference")
-        )
+        candidate, reference = _checked_report(item, "candidate"), _checked_report(item, "reference")
         pairs.append(replace(item, candidate=candidate, reference=reference))
     if isinstance(candidates, Pairs):
         return replace(candidates, pairs=tuple(pairs))
     return Pairs(tuple(pairs), read=len(pairs))
+
+
+def _checked_report(pair: Pair, side: str) -> Report:
+    """Return a report of a pair; sentences that are valid already are not checked again."""
+    value: Any = getattr(pair, side)
+    is_valid = isinstance(value, list) and all(isinstance(item, Sentence) for item in value)
+    return value if isinstance(value, str) or is_valid else _report({side: value}, side, {"field": pair.sample_id})
 
 
 def _list(values: Any) -> list[Any]:
@@ -392,16 +363,10 @@ def _grounded_rows(rows: Any, path: Path) -> Iterable[tuple[Place, Any]]:
 
 def _narrative_rows(path: Path) -> Iterable[tuple[Place, Any]]:
     columns, rows = read_csv(path)
-    _require_columns(columns, _PUBLISHED, f"{', '.join(_PUBLISHED)}; found {list_columns(columns)}", path)
+    if missing := [name for name in _PUBLISHED if name not in columns]:
+        message = f"expected the columns {', '.join(_PUBLISHED)}; found {list_columns(columns)}"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1, field=missing[0])
     return (({"file": path, "line": line}, cells) for line, cells in rows)
-
-
-def _require_columns(columns: Sequence[str], required: Sequence[str], message: str, path: Path) -> None:
-    for name in required:
-        if name not in columns:
-            raise InputError(
-                f"expected the columns {message}", code=ErrorCode.MISSING_FIELD, file=path, line=1, field=name
-            )
 
 
 def _read_published(rows: Iterable[tuple[Place, Any]], cluster: str | None) -> dict[str, _Record]:

@@ -10,7 +10,7 @@ import pytest
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json, write_jsonl
-from radfact.io.pairs import read_candidates_and_references, read_pairs, read_reports
+from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.io.rexrank import findings_of
 from radfact.records import PatientContext
 
@@ -83,7 +83,6 @@ def test_a_file_without_predictions_has_the_references_of_drafts(tmp_path: Path,
     assert (pair.candidate, pair.reference) == ("Clear lungs.", "Lungs are clear.")
     (pair,) = read_candidates_and_references(predictions, tmp_path / "test.json")
     assert pair.candidate == "The lungs are clear."
-    assert read_reports(tmp_path / "test.json") == {"s1/reference": "Lungs are clear."}
     with pytest.raises(InputError) as error:
         read_pairs(tmp_path / "test.json")
     assert (error.value.code, error.value.field) == (ErrorCode.MISSING_FIELD, "s1.model_prediction")
