@@ -347,7 +347,7 @@ def test_comparison_mentions_score_both_reports() -> None:
     ],
 )
 def test_a_response_is_the_word_yes_or_no_or_begins_with_it(response: str, expected: bool | None) -> None:
-    result = ComparisonMentions(mock_client(response or " ")).detect(["Heart is large."])[0]
+    result = ComparisonMentions(mock_client(response or " ")).detect(["Heart is large."])[0][0]
     assert (None if isinstance(result, Failure) else result) is expected
 
 

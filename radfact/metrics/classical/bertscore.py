@@ -37,7 +37,6 @@ class BertScore(Metric):
     source = "component of RadCliQ"
 
     def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
-        """Load the model."""
         from bert_score import BERTScorer
         from transformers import AutoTokenizer
 

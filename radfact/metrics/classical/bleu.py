@@ -84,14 +84,12 @@ class Bleu(Metric):
     pooled: Mapping[str, CountsFunction] = _pooled("", corpus_bleu)
 
     def __init__(self) -> None:
-        """Load the package."""
         from sacrebleu.metrics.bleu import BLEU
 
         settings = {"lowercase": True, "tokenize": "13a"} if not self.variant else {"tokenize": "none", "force": True}
         self._scorer = BLEU(max_ngram_order=ORDERS, effective_order=True, **settings)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs."""
         rows = np.array([self._count(pair) for pair in pairs], dtype=np.float64).reshape(len(pairs), 2 + 2 * ORDERS)
         values = {name: [self._of_sample(row, order) for row in rows] for order, name in enumerate(self.scores, 1)}
         return MetricResult(values, pooled={name: PooledScore(rows, value) for name, value in self.pooled.items()})
@@ -148,11 +146,9 @@ class RexrankBleu(Bleu):
     pooled: Mapping[str, CountsFunction] = {}
 
     def __init__(self) -> None:
-        """Load the package."""
         import nltk.translate.bleu_score  # noqa: F401
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs from 0 to 1."""
         return MetricResult({"bleu_2.rexrank": [bleu_2(pair.candidate, pair.reference) for pair in pairs]})
 
 

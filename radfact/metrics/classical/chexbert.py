@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from radfact.errors import ErrorCode, InputError
 from radfact.languages import Language
+from radfact.metrics.classical.encoder import Encoder
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.records import TextPair
 from radfact.statistics.bootstrap import CountsFunction
@@ -136,11 +137,9 @@ class CheXbert(Metric):
     dataset_scores = frozenset(_POOLED)
 
     def __init__(self, folder: Path) -> None:
-        """Load the labeler."""
         self._labeler = Labeler(folder)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs, with the findings of both reports as details."""
         candidate_labels, candidate_embeddings = self._labeler.label([pair.candidate for pair in pairs])
         reference_labels, reference_embeddings = self._labeler.label([pair.reference for pair in pairs])
         counts = confusion_counts(candidate_labels, reference_labels)
@@ -170,7 +169,6 @@ class RrgCheXbert(CheXbert):
     dataset_scores = frozenset(_RRG)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs, with the findings of both reports as details."""
         result = super().score(pairs)
         counts = result.pooled["chexbert_micro_f1_14_plus"].counts
         return MetricResult(
@@ -196,7 +194,6 @@ class Labeler:
 
     def __init__(self, folder: Path) -> None:
         """Load `chexbert.pth` and `vocab.txt`; the checkpoint's tensors determine all sizes."""
-        import torch
         from transformers import BertModel, BertTokenizer
 
         path = Path(folder) / "chexbert.pth"
@@ -207,20 +204,19 @@ class Labeler:
         if not bert or any(head is None for head in heads):
             raise _invalid_checkpoint("expected CheXbert: BERT and 14 linear heads", path)
         try:
-            self._model = BertModel(_config(bert))
-            self._model.load_state_dict(bert, strict=True)
+            model = BertModel(_config(bert))
+            model.load_state_dict(bert, strict=True)
         except KeyError as error:
             raise _invalid_checkpoint(f"expected the tensor {error} of BERT", path) from None
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise _invalid_checkpoint(f"expected BERT: {reason:.200}", path) from None
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._model.to(self._device).eval()
+        tokenizer = BertTokenizer.from_pretrained(str(folder))
+        self._encoder = Encoder(model, tokenizer, batch_size=BATCH_SIZE, max_tokens=MAX_TOKENS)
         self._heads = list(zip(heads[0::2], heads[1::2], strict=True))
-        self._tokenizer = BertTokenizer.from_pretrained(str(folder))
         words = len(bert["embeddings.word_embeddings.weight"])
-        if len(self._tokenizer) > words:
-            message = f"expected {words} words as in the checkpoint, found {len(self._tokenizer)}"
+        if len(tokenizer) > words:
+            message = f"expected {words} words as in the checkpoint, found {len(tokenizer)}"
             raise InputError(message, code=ErrorCode.MISMATCH, file=Path(folder) / "vocab.txt")
 
     def label(self, texts: Sequence[str]) -> tuple[NDArray[np.int_], NDArray[np.float64]]:
@@ -228,20 +224,13 @@ class Labeler:
         import torch
 
         clean = [" ".join(text.split()) for text in texts]
-        distinct = sorted(set(clean), key=len)
         embeddings: dict[str, NDArray[np.float32]] = {}
         labels: dict[str, list[int]] = {}
-        for start in range(0, len(distinct), BATCH_SIZE):
-            batch = distinct[start : start + BATCH_SIZE]
-            tokens = self._tokenizer(batch, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
-            with torch.inference_mode():
-                hidden = self._model(**tokens.to(self._device)).last_hidden_state[:, 0].float().cpu()  # (texts, width)
-                batch_labels = torch.stack(
-                    [(hidden @ weight.T + bias).argmax(dim=1) for weight, bias in self._heads], dim=1
-                )  # (texts, 14)
-            for index, text in enumerate(batch):
-                embeddings[text] = hidden[index].numpy()
-                labels[text] = batch_labels[index].tolist()
+        for batch, _, output in self._encoder.read(clean):
+            hidden = output.last_hidden_state[:, 0].float().cpu()  # (texts, width)
+            scores = [(hidden @ weight.T + bias).argmax(dim=1) for weight, bias in self._heads]
+            embeddings |= zip(batch, hidden.numpy(), strict=True)
+            labels |= zip(batch, torch.stack(scores, dim=1).tolist(), strict=True)  # (texts, 14)
         return (
             np.array([labels[text] for text in clean], dtype=np.int_).reshape(-1, len(CLASSES)),
             np.array([embeddings[text] for text in clean], dtype=np.float64).reshape(len(clean), -1),

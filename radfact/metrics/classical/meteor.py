@@ -27,7 +27,6 @@ class Meteor(Metric):
     source = "MAIRA-2, appendix D.1"
 
     def __init__(self, folder: Path) -> None:
-        """Read WordNet."""
         import nltk.data
         from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
@@ -47,7 +46,6 @@ class Meteor(Metric):
                 raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder) from None
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs from 0 to 1."""
         from nltk.translate.meteor_score import single_meteor_score
 
         (name,) = self.scores

@@ -73,7 +73,6 @@ class RadCliQ(Metric):
     source = "MAIRA-2, appendix D.1"
 
     def __init__(self, radgraph: Metric, bertscore: Metric, chexbert: Metric) -> None:
-        """Take the metrics that it combines."""
         import nltk.translate.bleu_score  # noqa: F401
 
         self._parts = (radgraph, bertscore, chexbert)

@@ -31,57 +31,60 @@ def combined_f1(candidate: Graph, reference: Graph) -> float:
 
     Source: code of RadCliQ; MAIRA-2, appendix D.1.
     """
-    return (_f1(_entities(candidate), _entities(reference)) + _f1(_relations(candidate), _relations(reference))) / 2
+    return (_f1(_entities, candidate, reference) + _f1(_relations, candidate, reference)) / 2
 
 
 def entity_reward(candidate: Graph, reference: Graph) -> float:
     """Compute RG_E, the reward "simple": F1 of the entities with their labels."""
-    return _f1(_entities(candidate), _entities(reference))
+    return _f1(_entities, candidate, reference)
 
 
 def partial_reward(candidate: Graph, reference: Graph) -> float:
     """Compute RG_ER, the reward "partial": F1 of the entities with labels and whether they have a relation."""
-    return _f1(_entities_with_link(candidate), _entities_with_link(reference))
+    return _f1(_entities_with_link, candidate, reference)
 
 
 def complete_reward(candidate: Graph, reference: Graph) -> float:
     """Compute the reward "complete": F1 of the entities with kind and target of their relations."""
-    return _f1(_entities_with_relations(candidate), _entities_with_relations(reference))
+    return _f1(_entities_with_relations, candidate, reference)
+
+
+def _names(graph: Graph) -> dict[str, tuple[str, str]]:
+    return {key: (entity["tokens"].lower(), entity["label"]) for key, entity in graph["entities"].items()}
 
 
 def _entities(graph: Graph) -> set[Hashable]:
-    return {(entity["tokens"].lower(), entity["label"]) for entity in graph["entities"].values()}
+    return set(_names(graph).values())
 
 
 def _relations(graph: Graph) -> set[Hashable]:
-    entities = graph["entities"]
-    names = {key: (entity["tokens"].lower(), entity["label"]) for key, entity in entities.items()}
+    names = _names(graph)
     return {
         (names[key], names[target], kind)
-        for key, entity in entities.items()
+        for key, entity in graph["entities"].items()
         for kind, target in entity["relations"]
         if target in names
     }
 
 
 def _entities_with_link(graph: Graph) -> set[Hashable]:
-    entities = graph["entities"].values()
-    return {(entity["tokens"].lower(), entity["label"], bool(entity["relations"])) for entity in entities}
+    names = _names(graph)
+    return {(*names[key], bool(entity["relations"])) for key, entity in graph["entities"].items()}
 
 
 def _entities_with_relations(graph: Graph) -> set[Hashable]:
-    entities = graph["entities"]
+    names = _names(graph)
     result: set[Hashable] = set()
-    for entity in entities.values():
-        name = (entity["tokens"].lower(), entity["label"])
-        relations = [(kind, target) for kind, target in entity["relations"] if target in entities]
-        result |= {(*name, kind, entities[target]["tokens"].lower()) for kind, target in relations} or {name}
+    for key, entity in graph["entities"].items():
+        relations = [(kind, names[target][0]) for kind, target in entity["relations"] if target in names]
+        result |= {(*names[key], *relation) for relation in relations} or {names[key]}
     return result
 
 
-def _f1(candidate: set[Hashable], reference: set[Hashable]) -> float:
-    shared = len(candidate & reference)
-    return 2 * shared / (len(candidate) + len(reference)) if shared else 0.0
+def _f1(parts: Callable[[Graph], set[Hashable]], candidate: Graph, reference: Graph) -> float:
+    ours, theirs = parts(candidate), parts(reference)
+    shared = len(ours & theirs)
+    return 2 * shared / (len(ours) + len(theirs)) if shared else 0.0
 
 
 _SCORES: Mapping[str, Callable[[Graph, Graph], float]] = {

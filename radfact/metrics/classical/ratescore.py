@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radfact.errors import ErrorCode, InputError
 from radfact.languages import Language
+from radfact.metrics.classical.encoder import Encoder
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
 from radfact.reader.segmentation import segment_sentences
 from radfact.records import TextPair
@@ -138,7 +138,6 @@ class RaTEScore(Metric):
     _without_entities: float | None = None
 
     def __init__(self, folder: Path, *, penalty: float = PENALTY) -> None:
-        """Load the models."""
         if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not 0 <= penalty <= 1:
             message = f"expected a number from 0 to 1, found {penalty!r}"
             raise InputError(message, code=ErrorCode.INVALID_OPTION, field="penalty")
@@ -147,37 +146,30 @@ class RaTEScore(Metric):
         self._encoder = EntityEncoder(folder / "encoder")
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs, with the entities of both reports and their matches as details."""
         entities = self.read([text for pair in pairs for text in (pair.candidate, pair.reference)])
         reports = list(zip(entities[0::2], entities[1::2], strict=True))
         values: list[float] = []
         details: list[dict[str, list[str]]] = []
-        failures: dict[int, str] = {}
-        for index, (candidate, reference) in enumerate(reports):
+        for candidate, reference in reports:
+            sides = {"candidate": (candidate, reference), "reference": (reference, candidate)}
             if len(candidate) and len(reference):
-                matches = match_entities(candidate, reference, penalty=self._penalty)
-                reverse = match_entities(reference, candidate, penalty=self._penalty)
-                values.append(harmonic_mean(matches.score, reverse.score))
-                details.append(
-                    {
-                        "candidate": _describe(candidate, reference, matches),
-                        "reference": _describe(reference, candidate, reverse),
-                    }
-                )
+                matches = {side: match_entities(*pair, penalty=self._penalty) for side, pair in sides.items()}
+                values.append(harmonic_mean(*(match.score for match in matches.values())))
+                details.append({side: _describe(*pair, matches[side]) for side, pair in sides.items()})
                 continue
             default = 0.0 if len(candidate) or len(reference) else float("nan")
             values.append(default if self._without_entities is None else self._without_entities)
-            details.append({"candidate": _names(candidate), "reference": _names(reference)})
-            if np.isnan(values[-1]):
-                failures[index] = "neither report has a medical entity"
+            details.append({side: _names(entities) for side, (entities, _) in sides.items()})
         (name,) = self.scores
         without = sum(not (len(candidate) and len(reference)) for candidate, reference in reports)
         return MetricResult(
-            {name: values}, details=details, failures=failures, counts={"ratescore_without_entities": without}
+            {name: values},
+            details=details,
+            failures={i: "neither report has a medical entity" for i, value in enumerate(values) if np.isnan(value)},
+            counts={"ratescore_without_entities": without},
         )
 
     def read(self, texts: Sequence[str]) -> list[Entities]:
-        """Return the entities of texts with their embeddings."""
         entities_by_text = self._recognizer.recognize(texts)
         embeddings = self._encoder.encode([text for entities in entities_by_text for text, _ in entities])
         return [
@@ -221,11 +213,12 @@ class EntityRecognizer:
     """The published token classifier of medical entities."""
 
     def __init__(self, folder: Path) -> None:
-        """Load the model and its tokenizer."""
         from transformers import AutoModelForTokenClassification
 
-        self._model, self._tokenizer, self._device = _load(AutoModelForTokenClassification, folder)
-        labels = self._model.config.id2label
+        self._encoder = Encoder.load(
+            AutoModelForTokenClassification, folder, batch_size=NER_BATCH_SIZE, max_tokens=NER_MAX_TOKENS
+        )
+        labels = self._encoder.model.config.id2label
         self._labels = [str(labels[index]) for index in range(len(labels))]
         expected = {"O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in TYPES)}
         if set(self._labels) != expected:
@@ -235,84 +228,40 @@ class EntityRecognizer:
     def recognize(self, texts: Sequence[str]) -> list[list[tuple[str, str]]]:
         """Return the entities of each text with their types, in order."""
         sentences = [[f"{sentence}." for sentence in segment_sentences(text)] for text in texts]
-        entities = self._read_sentences(sorted({item for items in sentences for item in items}, key=len))
+        entities = dict(self._read_sentences([item for items in sentences for item in items]))
         return [[entity for item in items for entity in entities[item]] for items in sentences]
 
-    def _read_sentences(self, sentences: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-        import torch
-
-        entities: dict[str, list[tuple[str, str]]] = {}
-        for start in range(0, len(sentences), NER_BATCH_SIZE):
-            batch = sentences[start : start + NER_BATCH_SIZE]
-            encoded = self._tokenizer(
-                batch,
-                padding=True,
-                truncation=True,
-                max_length=NER_MAX_TOKENS,
-                return_special_tokens_mask=True,
-                return_tensors="pt",
-            )
-            is_word = encoded.pop("special_tokens_mask") == 0  # (sentences, tokens); padding is special
-            with torch.inference_mode():
-                logits = self._model(**encoded.to(self._device)).logits  # (sentences, tokens, labels)
-            best = logits.argmax(dim=2).cpu()
+    def _read_sentences(self, sentences: Sequence[str]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        tokenizer = self._encoder.tokenizer
+        for batch, encoded, output in self._encoder.read(sentences, return_special_tokens_mask=True):
+            is_word = encoded["special_tokens_mask"].cpu() == 0  # (sentences, tokens); padding is special
+            best = output.logits.argmax(dim=2).cpu()
             ids = encoded["input_ids"].cpu()
             for index, sentence in enumerate(batch):
                 labels = [self._labels[label] for label in best[index][is_word[index]].tolist()]
-                tokens = self._tokenizer.convert_ids_to_tokens(ids[index][is_word[index]].tolist())
-                entities[sentence] = [
-                    (self._tokenizer.convert_tokens_to_string(tokens[first:stop]).strip(), kind)
-                    for first, stop, kind in decode_spans(labels)
-                ]
-        return entities
+                tokens = tokenizer.convert_ids_to_tokens(ids[index][is_word[index]].tolist())
+                yield (
+                    sentence,
+                    [
+                        (tokenizer.convert_tokens_to_string(tokens[first:stop]).strip(), kind)
+                        for first, stop, kind in decode_spans(labels)
+                    ],
+                )
 
 
 class EntityEncoder:
     """The published encoder of names of biomedical concepts: the hidden state of the first token, as in the package."""
 
     def __init__(self, folder: Path) -> None:
-        """Load the model and its tokenizer."""
         from transformers import AutoModel
 
-        self._model, self._tokenizer, self._device = _load(AutoModel, folder)
+        self._encoder = Encoder.load(AutoModel, folder, batch_size=ENTITY_BATCH_SIZE, max_tokens=ENTITY_MAX_TOKENS)
 
     def encode(self, texts: Sequence[str]) -> dict[str, NDArray[np.float64]]:
         """Return embeddings (width,) of length 1 by text."""
-        import torch
-
-        distinct = sorted(set(texts), key=len)
         embeddings: dict[str, NDArray[np.float64]] = {}
-        for start in range(0, len(distinct), ENTITY_BATCH_SIZE):
-            batch = distinct[start : start + ENTITY_BATCH_SIZE]
-            encoded = self._tokenizer(
-                batch, padding=True, truncation=True, max_length=ENTITY_MAX_TOKENS, return_tensors="pt"
-            )
-            with torch.inference_mode():
-                hidden = self._model(**encoded.to(self._device)).last_hidden_state[:, 0]  # (texts, width)
-            vectors = hidden.double().cpu().numpy()
+        for batch, _, output in self._encoder.read(texts):
+            vectors = output.last_hidden_state[:, 0].double().cpu().numpy()  # (texts, width)
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
             embeddings |= dict(zip(batch, vectors, strict=True))
         return embeddings
-
-
-def _load(factory: Any, folder: Path) -> tuple[Any, Any, Any]:
-    """Load a model in 32 bits and its tokenizer from a folder alone, and choose the device."""
-    import torch
-    from safetensors import SafetensorError
-    from transformers import AutoTokenizer
-
-    try:
-        model, loaded = factory.from_pretrained(
-            str(folder), local_files_only=True, dtype=torch.float32, output_loading_info=True
-        )
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"cannot be loaded: {reason:.200}", code=ErrorCode.INVALID_FORMAT, file=folder) from None
-    # A missing weight would be random. The pooler is not used.
-    missing = sorted(name for name in loaded["missing_keys"] if "pooler" not in name)
-    if missing:
-        message = f"expected the weights of {type(model).__name__}; {missing[0]} is missing"
-        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return model.to(device).eval(), tokenizer, device

@@ -23,7 +23,6 @@ class RougeL(Metric):
     source = "MAIRA-2, appendix D.1"
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs from 0 to 1."""
         (name,) = self.scores
         words = ((self._tokenize(pair.candidate), self._tokenize(pair.reference)) for pair in pairs)
         return MetricResult({name: [self._score(*pair) for pair in words]})

@@ -73,7 +73,6 @@ class CheXprompt(LLMMetric[ErrorCounts]):
     parameters: Mapping[str, Any] = {"temperature": 0, "top_p": 0.9, "max_tokens": 128}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
-        """Build the system message, and one message with instructions, examples and reports. See `LLMMetric`."""
         content = fill_prompt(load_prompt("chexprompt"), reference=reference, candidate=candidate)
         return ChatRequest(
             (("user", content),),
@@ -82,7 +81,6 @@ class CheXprompt(LLMMetric[ErrorCounts]):
         )
 
     def compute_scores(self, response: ErrorCounts) -> Mapping[str, float]:
-        """Compute the numbers of errors, and whether the report is free of errors."""
         counts = response.model_dump()
         significant = sum(counts["significant"].values())
         errors = significant + sum(counts["insignificant"].values())
@@ -94,7 +92,6 @@ class CheXprompt(LLMMetric[ErrorCounts]):
         }
 
     def record(self, response: ErrorCounts) -> Mapping[str, Any]:
-        """Return the counts by letter."""
         return response.model_dump()
 
 
@@ -115,7 +112,6 @@ class CheXpromptJson(CheXprompt):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 1024}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
-        """Build a system message with the instructions, and a user message with the reports. See `LLMMetric`."""
         content = f"Reference report:\n{reference}\n\nCandidate report:\n{candidate}"
         return structured_request(
             (("user", content),),

@@ -126,7 +126,6 @@ class Crimson(LLMMetric[FindingErrors]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 8192}
 
     def __init__(self, client: ChatClient, *, guidelines: bool = True, context: bool = True) -> None:
-        """Initialize the metric."""
         for name, value in (("guidelines", guidelines), ("context", context)):
             if not isinstance(value, bool):
                 raise InputError(f"expected true or false, found {value!r}", code=ErrorCode.INVALID_OPTION, field=name)
@@ -137,7 +136,6 @@ class Crimson(LLMMetric[FindingErrors]):
     def request(
         self, candidate: str, reference: str, context: PatientContext = NO_CONTEXT
     ) -> ChatRequest[FindingErrors]:
-        """Build the system message, and one message with context, reports and instructions."""
         content = crimson_prompt(candidate, reference, context, guidelines=self.guidelines)
         return ChatRequest(
             (("user", content),),
@@ -148,20 +146,17 @@ class Crimson(LLMMetric[FindingErrors]):
         )
 
     def pair_request(self, pair: TextPair) -> ChatRequest[FindingErrors]:
-        """Build the request for a pair and its context. See `LLMMetric`."""
         return self.request(pair.candidate, pair.reference, self._context_of(pair))
 
     def _context_of(self, pair: TextPair) -> PatientContext:
         return pair.context if self.context else NO_CONTEXT
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs, and count those with a context. See `LLMMetric`."""
         contexts = map(self._context_of, pairs)
         with_context = sum(context.age is not None or context.indication is not None for context in contexts)
         return replace(super().score(pairs), counts={"crimson_with_context": with_context})
 
     def compute_scores(self, response: FindingErrors) -> Mapping[str, float]:
-        """Compute the score and the number of errors of each type."""
         errors = response.errors
         return {
             "crimson": crimson_score(response),
@@ -175,5 +170,4 @@ class Crimson(LLMMetric[FindingErrors]):
         }
 
     def record(self, response: FindingErrors) -> Mapping[str, Any]:
-        """Return findings, matches and errors in the published format."""
         return response.model_dump()

@@ -90,7 +90,6 @@ class FineRadScore(LLMMetric[Corrections]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 4096}
 
     def __init__(self, client: ChatClient, *, examples: Examples = "turns") -> None:
-        """Take the client and the prompt."""
         if examples not in get_args(Examples):
             message = f"expected one of {', '.join(get_args(Examples))}, found {examples!r}"
             raise InputError(message, code=ErrorCode.INVALID_OPTION, field="examples")
@@ -106,7 +105,6 @@ class FineRadScore(LLMMetric[Corrections]):
         self._prefix = PromptPrefix(messages)
 
     def request(self, candidate: str, reference: str) -> ChatRequest[Corrections]:
-        """Build the instructions, the examples and a last message with both reports. See `LLMMetric`."""
         return self.request_for_lines(split_lines(candidate), reference)
 
     def request_for_lines(self, lines: Sequence[str], reference: str) -> ChatRequest[Corrections]:
@@ -122,7 +120,6 @@ class FineRadScore(LLMMetric[Corrections]):
         )
 
     def compute_scores(self, response: Corrections) -> Mapping[str, float]:
-        """Compute sum, maximum and number of the severities."""
         severities = response.severities
         return {
             "fineradscore": sum(severities),
@@ -131,5 +128,4 @@ class FineRadScore(LLMMetric[Corrections]):
         }
 
     def record(self, response: Corrections) -> Mapping[str, Any]:
-        """Return the corrections and the corrected report."""
         return response.as_record()

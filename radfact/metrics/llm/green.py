@@ -66,12 +66,10 @@ class Green(LLMMetric[Assessment]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 2048}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
-        """Build the prompt as the only message. See `LLMMetric`."""
         content = fill_prompt(load_prompt("green"), reference=reference, candidate=candidate)
         return ChatRequest((("user", content),), parse_assessment)
 
     def compute_scores(self, response: Assessment) -> Mapping[str, float]:
-        """Compute the scores and counts of an assessment."""
         matched, significant, insignificant = response.matched, response.significant.total, response.insignificant.total
         return {
             "green": green_score(matched, significant),
@@ -81,5 +79,4 @@ class Green(LLMMetric[Assessment]):
         }
 
     def record(self, response: Assessment) -> Mapping[str, Any]:
-        """Return explanation, errors and findings."""
         return response.as_record()

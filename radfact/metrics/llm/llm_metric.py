@@ -33,6 +33,15 @@ def fill_prompt(template: str, **slots: str) -> str:
     return _SLOT.sub(lambda match: slots.get(match[1], match[0]), template)
 
 
+def complete(
+    client: ChatClient, requests: Sequence[ChatRequest[ResponseT]]
+) -> tuple[list[ResponseT | Failure], dict[str, int]]:
+    """Query a model, and return its responses with their usage."""
+    before = client.usage_counter.as_dict()
+    responses = client.complete_all(requests)
+    return responses, {name: count - before[name] for name, count in client.usage_counter.as_dict().items()}
+
+
 class LLMMetric(Metric, Generic[ResponseT]):
     """A metric that sends one request per pair and computes all its scores from the response.
 
@@ -43,7 +52,6 @@ class LLMMetric(Metric, Generic[ResponseT]):
     requirements = Requirements(judge="model")
 
     def __init__(self, client: ChatClient) -> None:
-        """Take the client of the model."""
         self.client = client
 
     @abstractmethod
@@ -58,12 +66,7 @@ class LLMMetric(Metric, Generic[ResponseT]):
     def record(self, response: ResponseT) -> Mapping[str, Any]:
         """Return a response as JSON values, for a person to read."""
 
-    def query(self, pairs: Sequence[TextPair]) -> list[ResponseT | Failure]:
-        """Query the model about each pair."""
-        return self.client.complete_all(self.requests(pairs))
-
     def plan(self, pairs: Sequence[TextPair]) -> dict[str, RequestPlan]:
-        """Count the requests for pairs. See `Metric`."""
         return {self.name: plan_requests(self.client, self.requests(pairs))[0]}
 
     def requests(self, pairs: Sequence[TextPair]) -> list[ChatRequest[ResponseT]]:
@@ -76,9 +79,7 @@ class LLMMetric(Metric, Generic[ResponseT]):
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs; a pair without a valid response is NaN, with the reason."""
-        before = self.client.usage_counter.as_dict()
-        responses = self.query(pairs)
-        usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}
+        responses, usage = complete(self.client, self.requests(pairs))
         rows = [{} if isinstance(response, Failure) else self.compute_scores(response) for response in responses]
         return MetricResult(
             {name: [row.get(name, math.nan) for row in rows] for name in self.scores},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -10,16 +11,14 @@ from importlib import resources
 from statistics import fmean as mean
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from radfact.errors import Failure
-from radfact.io.jsonl import read_json
 from radfact.languages import Language
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import strip_reasoning
+from radfact.metrics.llm.llm_metric import complete
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
-from radfact.records import Pair, Record, Report, TextPair
+from radfact.records import Pair, Report, TextPair
 
 _LATERAL = re.compile(
     r"(pa|ap|frontal) and lateral|\blateral and (pa|ap|frontal)|\blateral (projection|view)|(two|2) views",
@@ -56,7 +55,6 @@ class LateralMentions(Metric):
     source = "MAIRA-2, appendix D.6.1 and listing 6"
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
-        """Score 1 if a report mentions a lateral view, else 0."""
         return MetricResult(
             {
                 "lateral_mentions": [float(mentions_lateral(pair.candidate)) for pair in pairs],
@@ -97,33 +95,28 @@ class ComparisonMentions(Metric):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 16}
 
     def __init__(self, client: ChatClient) -> None:
-        """Take the client of the model."""
         self.client = client
         self._prefix = PromptPrefix([("system", COMPARISON_PROMPT)])
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score 1 if a report mentions an earlier examination, else 0; NaN without a valid response."""
-        texts = _texts(pairs)
-        before = self.client.usage_counter.as_dict()
-        results = self.detect(texts)
-        usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}
+        results, usage = self.detect(_texts(pairs))
         values = [math.nan if isinstance(result, Failure) else float(result) for result in results]
-        failures: dict[int, str] = {}
-        for index, result in enumerate(results):
-            if isinstance(result, Failure):
-                failures.setdefault(index // 2, result.reason)
+        # The reason of the candidate comes first.
+        failures = {
+            i // 2: result.reason for i, result in reversed([*enumerate(results)]) if isinstance(result, Failure)
+        }
         columns = {"comparison_mentions": values[0::2], "comparison_mentions_reference": values[1::2]}
-        return MetricResult(columns, failures=failures, usage=usage)
+        return MetricResult(columns, failures=dict(sorted(failures.items())), usage=usage)
 
-    def detect(self, texts: Sequence[str]) -> list[bool | Failure]:
+    def detect(self, texts: Sequence[str]) -> tuple[list[bool | Failure], dict[str, int]]:
         """Detect for each text whether it mentions an earlier examination; the model does not see empty texts."""
         requests = self._requests(texts)
-        responses = self.client.complete_all(list(requests.values()))
+        responses, usage = complete(self.client, list(requests.values()))
         results = dict(zip(requests, responses, strict=True))
-        return [results.get(text, False) for text in texts]
+        return [results.get(text, False) for text in texts], usage
 
     def plan(self, pairs: Sequence[TextPair]) -> dict[str, RequestPlan]:
-        """Count the requests for the reports of pairs. See `Metric`."""
         return {self.name: plan_requests(self.client, list(self._requests(_texts(pairs)).values()))[0]}
 
     def _requests(self, texts: Sequence[str]) -> dict[str, ChatRequest[bool]]:
@@ -149,11 +142,6 @@ def _parse_yes_or_no(text: str) -> bool:
     return match[1].lower() == "yes"
 
 
-class _LabeledText(Record):
-    text: str
-    mention: bool
-
-
 @dataclass(frozen=True, slots=True)
 class DetectorCheck:
     """Accuracy of a detector of comparisons over `n` texts, some of which mention an earlier examination.
@@ -171,14 +159,14 @@ class DetectorCheck:
 
 def check_comparisons(metric: ComparisonMentions) -> DetectorCheck:
     """Measure a detector on our own labeled texts, half of which mention an earlier examination."""
-    with resources.as_file(resources.files("radfact.metrics.llm") / "comparisons.json") as file:
-        rows = TypeAdapter(list[_LabeledText]).validate_python(read_json(file))
-    results = metric.detect([row.text for row in rows])
-    correct = [result == row.mention for row, result in zip(rows, results, strict=True)]
+    file = resources.files("radfact.metrics.llm") / "comparisons.json"
+    labels: dict[str, bool] = {row["text"]: row["mention"] for row in json.loads(file.read_text(encoding="utf-8"))}
+    results, _ = metric.detect(list(labels))
+    correct = {text: result == labels[text] for text, result in zip(labels, results, strict=True)}
 
-    def share(*labels: bool) -> float:
-        return mean(is_correct for row, is_correct in zip(rows, correct, strict=True) if row.mention in labels)
+    def share(*kinds: bool) -> float:
+        return mean(is_correct for text, is_correct in correct.items() if labels[text] in kinds)
 
-    wrong = [row.text for row, is_correct in zip(rows, correct, strict=True) if not is_correct]
+    wrong = [text for text, is_correct in correct.items() if not is_correct]
     failures = sum(isinstance(result, Failure) for result in results)
-    return DetectorCheck(share(True, False), share(True), share(False), len(rows), failures, wrong)
+    return DetectorCheck(share(True, False), share(True), share(False), len(labels), failures, wrong)

@@ -67,7 +67,6 @@ class Vert(LLMMetric[Assessment]):
         n: int | None = None,
         seed: int = 42,
     ) -> None:
-        """Take the client and the few-shot examples."""
         super().__init__(client)
         self._few_shot_section = ""
         if shots is not None:
@@ -76,7 +75,6 @@ class Vert(LLMMetric[Assessment]):
             self._few_shot_section = f"\n{few_shot_section(style, drawn)}"
 
     def request(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
-        """Build the prompt and the examples after it as the only message. See `LLMMetric`."""
         content = (
             fill_prompt(vert_prompt(self.prompt_name), reference=reference, candidate=candidate)
             + self._few_shot_section
@@ -84,11 +82,9 @@ class Vert(LLMMetric[Assessment]):
         return ChatRequest((("user", content),), partial(parse_assessment, requires_score=True))
 
     def compute_scores(self, response: Assessment) -> Mapping[str, float]:
-        """Return the score and the counts of an assessment."""
         return {self.name: response.score, **compute_counts(self.name, response)}
 
     def record(self, response: Assessment) -> Mapping[str, Any]:
-        """Return explanation, errors, findings and score."""
         return response.as_record()
 
 
@@ -135,15 +131,12 @@ class VertTuned(LLMMetric[float]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 16}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[float]:
-        """Build the prompt as the only message. See `LLMMetric`."""
         objective = vert_prompt().partition("\n")[0]
         content = f"{objective}\n\nReference Report:\n{reference}\n\nCandidate Report:\n{candidate}"
         return ChatRequest((("user", content),), lambda text: parse_accuracy_score(strip_reasoning(text)))
 
     def compute_scores(self, response: float) -> Mapping[str, float]:
-        """Return the score."""
         return {self.name: response}
 
     def record(self, response: float) -> Mapping[str, Any]:
-        """Return the score, which is the whole response."""
         return {"score": response}

@@ -75,7 +75,6 @@ class CategoryErrors:
 
     @property
     def total(self) -> int:
-        """Number of errors of all categories."""
         return sum(self.counts)
 
     def as_record(self) -> dict[str, Any]:
@@ -102,7 +101,6 @@ class Assessment:
     score: float = math.nan
 
     def as_record(self) -> dict[str, Any]:
-        """Return the assessment as JSON values."""
         record: dict[str, Any] = {
             "explanation": self.explanation,
             "significant": self.significant.as_record(),

@@ -92,16 +92,13 @@ class Corrections:
 
     @property
     def severities(self) -> list[int]:
-        """Severity of each correction."""
         return [correction.severity for correction in self.items]
 
     @property
     def insertions(self) -> list[str]:
-        """Lines that are added."""
         return [item.text for item in self.items if item.line is None and item.text is not None]
 
     def by_line(self) -> dict[int, Correction]:
-        """Corrections of existing lines by line."""
         return {item.line: item for item in self.items if item.line is not None}
 
     def corrected_report(self) -> str:
@@ -111,7 +108,6 @@ class Corrections:
         return " ".join([text for text in texts if text is not None] + self.insertions)
 
     def as_record(self) -> dict[str, Any]:
-        """Return the corrections as JSON values."""
         rows = [
             {
                 "line": item.line,
