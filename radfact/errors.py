@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
@@ -119,6 +118,8 @@ def list_some(ids: Sequence[str]) -> str:
 
 def suggest_name(name: str, known: Iterable[str], otherwise: str) -> str:
     """Return a hint for an unknown name."""
+    from difflib import get_close_matches
+
     close = get_close_matches(name, [*known], n=1)
     return f"did you mean '{close[0]}'?" if close else otherwise
 

@@ -309,10 +309,7 @@ def parse_sentences(
     """Validate a list of `{text, boxes, ...}` objects from JSON."""
     if not isinstance(value, list | tuple):
         raise InputError(f"expected a list, found {describe(value)}", file=file, line=line, field=field)
-    return [
-        validate_model(Sentence, item, file=file, line=line, field=f"{field}[{index}]")
-        for index, item in enumerate(value)
-    ]
+    return [validate_model(Sentence, item, file=file, line=line, field=f"{field}[{i}]") for i, item in enumerate(value)]
 
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -95,7 +94,7 @@ def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
     path = Path(path)
     check_not_input(path)
     create_parent(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         with naming_file(path, temporary):
             # Never replaces an existing file.

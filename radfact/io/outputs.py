@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -341,7 +340,7 @@ def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileL
         except (OSError, NotImplementedError):
             return None
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        process = {"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": since}
+        process = {"pid": os.getpid(), "host": os.uname().nodename, "command": command, "since": since}
         with suppress(OSError):  # on a full disk, for example, the lock works without its description
             lock_file.write_text(json.dumps(process), encoding="utf-8")
         return lock

@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, check_unique_id, describe, list_columns, list_some
 from radfact.io.cluster_labels import Labels, choose_labels, read_labels
-from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.options import Missing, Section
 from radfact.io.rexrank import is_rexrank, read_rexrank, read_study
@@ -362,6 +361,8 @@ def _grounded_rows(rows: Any, path: Path) -> Iterable[tuple[Place, Any]]:
 
 
 def _narrative_rows(path: Path) -> Iterable[tuple[Place, Any]]:
+    from radfact.io.csv_tables import read_csv
+
     columns, rows = read_csv(path)
     if missing := [name for name in _PUBLISHED if name not in columns]:
         message = f"expected the columns {', '.join(_PUBLISHED)}; found {list_columns(columns)}"
