@@ -20,7 +20,7 @@ from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.outputs import RESULTS_FOLDER, lock_output
 from radfact.io.pairs import PairLike, ReportLike, as_pairs
 from radfact.judges.options import JudgeOptions
-from radfact.llm.repeat import use_repeat
+from radfact.llm.protocol import use_repeat
 from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors
 from radfact.metrics.radfact.options import Compat, OnFailure
 from radfact.metrics.registry import (

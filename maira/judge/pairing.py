@@ -15,9 +15,8 @@ from typing import Literal, get_args
 from maira.judge.rewording import reword
 from radfact.error_categories import CategoryLetter
 from radfact.errors import ErrorCode, InputError
-from radfact.meta.injection.records import InjectedReport
+from radfact.meta.injection.records import InjectedReport, ReportSentences
 from radfact.meta.injection.rules import RuleInjector
-from radfact.meta.injection.sentences import ReportSentences
 from radfact.records import Pair, Report
 
 Pairing = Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from radfact.judges.offline_splitter import split_narrative
-from radfact.meta.injection.sentences import ReportSentences, parse_facts
+from radfact.meta.injection.records import ReportSentences, parse_facts
 from radfact.reader.facts import Fact
 
 _DENIAL = re.compile(

@@ -12,8 +12,7 @@ from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import Failure
 from radfact.judges.offline_splitter import split_narrative
 from radfact.llm import ChatClient
-from radfact.meta.injection.records import InjectedError, InjectedReport
-from radfact.meta.injection.sentences import ReportSentences
+from radfact.meta.injection.records import InjectedError, InjectedReport, ReportSentences
 from radfact.metrics.llm.green import Green, green_score
 from radfact.metrics.llm.llm_metric import LLMMetric
 from radfact.metrics.llm.responses.assessment import SECTION_TITLES, Assessment, CategoryErrors, parse_assessment

@@ -10,14 +10,14 @@ from typing import Any
 from maira.review.changes import ReviewedSentence, State
 from maira.review.store import Store
 from radfact.statistics.bootstrap import Summary, summarize_counts
-from radfact.statistics.chance_agreement import (
+from radfact.statistics.clusters import Clusters
+from radfact.statistics.rater_agreement import (
     Level,
     alpha_from_counts,
     coincidence_counts,
     confusion_counts,
     kappa_from_counts,
 )
-from radfact.statistics.clusters import Clusters
 
 UNTYPED = "not named"
 

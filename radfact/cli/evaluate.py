@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from radfact.cli.command import with_options
 from radfact.cli.inputs import check_files, check_images, describe_difference, fill_page_options, read_reports
-from radfact.cli.library_output import quiet_libraries
 from radfact.cli.options import CacheFolder, DryRunOption, Out, PairsArgument, PriceOption
-from radfact.cli.plan import show_plan
-from radfact.cli.tables import describe_input, new_console, say, show_results
+from radfact.cli.tables import describe_input, new_console, quiet_libraries, say, show_results, text_table
 from radfact.errors import ExitCode
 from radfact.io.options import InputOptions
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions, RepeatOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
 from radfact.options import only, record_options
-from radfact.progress import ProgressDisplay, parse_price
+from radfact.progress import Price, ProgressDisplay, format_count, parse_price
 from radfact.results.options import PageOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from radfact.llm.plan import RequestPlan
+
 
 SCORE_HELP = """Score candidates against references with RadFact, and write a results folder.
 
@@ -117,3 +122,51 @@ def _evaluate(
 evaluate = with_options(_evaluate)
 score = with_options(_evaluate, metrics=only("compat", metrics=("radfact",)))
 score.__doc__ = SCORE_HELP
+
+
+_NOTES = (
+    "Tokens are estimated from cached responses, or else by 4 characters per token and the limit of a response; after "
+    "a run with --limit, its responses are cached.\n"
+    "'about': the offline rules estimate the sentences of narratives that are not split yet. Repairs of invalid "
+    "responses and retries are not included.\n"
+    "Nothing was sent or written."
+)
+
+
+def show_plan(
+    console: Console, plans: Mapping[str, RequestPlan], unavailable: Mapping[str, str], price: Price | None
+) -> None:
+    """Print queries, tokens and, with a price, cost of a run by role."""
+    for name, why in unavailable.items():
+        say(console, f"without {name}: {why}", style="yellow", wrap=False)
+    if not any(plan.queries for plan in plans.values()):
+        say(console, "No queries to a model. Nothing was computed.")
+        return
+    headings = ["role", "model", "queries", "cached", "tokens in", "tokens out"]
+    rows = []
+    for role, plan in plans.items():
+        tokens_in, (low, high) = plan.tokens_in, plan.tokens_out
+        cells = [
+            f"{'' if plan.is_exact else 'about '}{plan.queries:,}",
+            f"{plan.cached:,}",
+            "unknown" if tokens_in is None else format_count(tokens_in),
+            format_count(low) if low == high else f"up to {format_count(high)}" if high else "unknown",
+        ]
+        rows.append([role, plan.model, *cells, *([_cost([plan], price)] if price else [])])
+    if price and len(rows) > 1:
+        rows.append(["all", "", "", "", "", "", _cost(plans.values(), price)])
+    console.print(text_table([*headings, *([f"cost {price.currency}".strip()] if price else [])], rows))
+    say(console, _NOTES if price else f"{_NOTES} --price IN,OUT,CURRENCY adds the cost.")
+
+
+def _cost(plans: Collection[RequestPlan], price: Price) -> str:
+    """Return the range of the cost; "unknown" if the tokens of a prompt are, "from" if responses have no limit."""
+    prompts, (lows, highs) = [plan.tokens_in for plan in plans], zip(*(plan.tokens_out for plan in plans), strict=True)
+    if None in prompts:
+        return "unknown"
+    tokens_in = sum(tokens or 0 for tokens in prompts)
+    low = price.cost({"tokens_in": tokens_in, "tokens_out": sum(lows)})
+    if None in highs:
+        return f"from {low:,.2f}"
+    high = price.cost({"tokens_in": tokens_in, "tokens_out": sum(tokens or 0 for tokens in highs)})
+    return f"{low:,.2f}" if low == high else f"{low:,.2f} to {high:,.2f}"

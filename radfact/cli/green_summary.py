@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.library_output import quiet_libraries
 from radfact.cli.options import OUTPUT, UPDATED_RESULTS
-from radfact.cli.tables import new_console, say
+from radfact.cli.tables import new_console, quiet_libraries, say
 
 EmbeddingsOption = Annotated[
     Path | None,

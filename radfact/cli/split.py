@@ -108,8 +108,7 @@ def _split(
     rows: Sequence[tuple[str, dict[str, Any]]], fields: Sequence[str], splitter: ExplainingSplitter
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, str], int]:
     """Split narratives, equal ones once; return rows, removed parts, failures by id, and the number of sentences."""
-    from radfact.judges.positions import locate_removed
-    from radfact.judges.protocol import flatten_split
+    from radfact.judges.protocol import flatten_split, locate_removed
 
     texts = list(dict.fromkeys(text for _, row in rows for _, text in _narratives(row, fields) if text))
     splits: dict[str, Any] = {"": [], **dict(zip(texts, splitter.explain(texts), strict=True))}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from radfact.pages.meta_page import Table as PageTable
     from radfact.records import Pairs
     from radfact.results.evaluation import EvaluationResult
+
 
 _LISTED = 10
 MARKS = {"higher": "↑", "lower": "↓", "neutral": ""}
@@ -233,3 +237,16 @@ def _relation_table(relations: Confusion) -> Table:
     columns["not_entailment"] = "no relation"
     rows = [[label, *(str(row.get(name, 0)) for name in columns)] for label, row in relations.items()]
     return text_table(["label", *columns.values()], rows)
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Suppress the warnings and progress bars of libraries; errors are raised as usual."""
+    # Read when transformers is imported, which may be later.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -8,12 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from radfact.findings.changes import unconfirmed_changes
 from radfact.findings.differences import AttributeDifference, UnitDifference, compare_units, has_comparison
-from radfact.findings.records import Finding, Tier
+from radfact.findings.records import Finding, Tier, describe_finding
 from radfact.findings.significance import Significance
-from radfact.findings.units import FindingUnit, group_findings, is_covered, merge_units
-from radfact.findings.wording import describe_finding
+from radfact.findings.units import FindingUnit, group_findings, is_covered, merge_units, unconfirmed_changes
 from radfact.metrics.radfact.scores import Side
 from radfact.optional import load_optimize
 from radfact.records import PatientContext

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, model_validator
 
 from radfact.findings.comparison import FindingComparison, FindingError, FindingMatch, Verdict
+from radfact.findings.records import describe_finding
 from radfact.findings.significance import TIERS
-from radfact.findings.wording import describe_finding
 from radfact.metrics.radfact.scores import PARTS
 from radfact.reader.ontology import Ontology
 from radfact.records import validate_model

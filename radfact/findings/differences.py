@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from radfact.findings.changes import are_opposite, confirms_change
 from radfact.findings.records import Finding
 from radfact.findings.significance import Differences, Significance
-from radfact.findings.units import FindingUnit, overlapping_zones
+from radfact.findings.units import FindingUnit, are_opposite, confirms_change, overlapping_zones
 from radfact.metrics.radfact.regions import spatially_entailed
 from radfact.records import PatientContext, Sentence
 

@@ -8,6 +8,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt
 
 from radfact.errors import Failure
+from radfact.reader.facts import Fact
+from radfact.reader.ontology import Ontology
+from radfact.reader.reasons import describe_fact
+from radfact.reader.tokens import CERTAIN, POSSIBLE
 from radfact.records import Box, Mask, PatientContext, Record, Report
 
 Status = Literal["present", "uncertain", "absent"]
@@ -101,3 +105,20 @@ class FindingExtractor(Protocol):
     def usage(self) -> dict[str, int]:
         """Return the cost so far: `calls`, `tokens_in`, `tokens_out`, `repairs`, `failures`, `cached`."""
         ...
+
+
+def describe_finding(finding: Finding, ontology: Ontology) -> str:
+    """Describe a finding in radiological terms, such as "possible pneumonia in the right lower zone"."""
+    if finding.concept not in ontology.terms:
+        return finding.concept
+    fact = Fact(
+        finding.concept,
+        finding.is_positive,
+        finding.places,
+        frozenset(finding.degree),
+        frozenset(finding.change),
+        frozenset((*finding.character, *finding.position)),
+        finding.sizes,
+        POSSIBLE if finding.status == "uncertain" else CERTAIN,
+    )
+    return describe_fact(fact, ontology)

@@ -8,9 +8,8 @@ from radfact.errors import Failure
 from radfact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from radfact.judges.callables import CallableJudge, CallableSplitter
+    from radfact.judges.callables import CallableJudge, CallableSplitter, MockJudge
     from radfact.judges.loading import default_splitter, load_judge, load_splitter
-    from radfact.judges.mock import MockJudge
     from radfact.judges.offline_splitter import split_narrative
     from radfact.judges.protocol import (
         EntailmentQuery,
@@ -45,9 +44,8 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "callables": ("CallableJudge", "CallableSplitter"),
+        "callables": ("CallableJudge", "CallableSplitter", "MockJudge"),
         "loading": ("default_splitter", "load_judge", "load_splitter"),
-        "mock": ("MockJudge",),
         "offline_splitter": ("split_narrative",),
         "protocol": (
             "EntailmentQuery",

@@ -43,7 +43,7 @@ def load_judge(name: str, *, cache: Path | None = None, **options: Any) -> Judge
 
         return OfflineJudge(_ontology_argument(judge_args, "judge_args"))
     if name == "mock":
-        from radfact.judges.mock import MockJudge
+        from radfact.judges.callables import MockJudge
 
         return MockJudge()
     if kind == "python":

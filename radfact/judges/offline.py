@@ -11,8 +11,7 @@ from typing import Any
 from radfact.errors import Failure
 from radfact.judges.protocol import COSTS, EntailmentQuery, Splitter, Verdict
 from radfact.languages import Language
-from radfact.reader.contradiction import ContradictionChecker
-from radfact.reader.entailment_rules import EntailmentChecker, PremiseFacts
+from radfact.reader.entailment_rules import ContradictionChecker, EntailmentChecker, PremiseFacts
 from radfact.reader.facts import ParsedSentence, common_facts, parse_sentence
 from radfact.reader.ontology import Ontology
 from radfact.reader.ontology_file import default_ontology, load_ontology

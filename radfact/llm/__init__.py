@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from radfact.llm.cache import ResponseCache
     from radfact.llm.call_errors import CallError
     from radfact.llm.client import ChatClient, UsageCounter
-    from radfact.llm.loading import load_chat_client, parse_model_args
+    from radfact.llm.loading import load_chat_client, parse_model_args, structured_request
     from radfact.llm.mock import MockChatModel, mock_client
     from radfact.llm.protocol import CachedResponse, ChatBackend, ChatRequest, Message, PromptPrefix
-    from radfact.llm.structured import structured_request
 
 __all__ = [
     "CachedResponse",
@@ -38,9 +37,8 @@ __getattr__ = lazy_names(
         "cache": ("ResponseCache",),
         "call_errors": ("CallError",),
         "client": ("ChatClient", "UsageCounter"),
-        "loading": ("load_chat_client", "parse_model_args"),
+        "loading": ("load_chat_client", "parse_model_args", "structured_request"),
         "mock": ("MockChatModel", "mock_client"),
         "protocol": ("CachedResponse", "ChatBackend", "ChatRequest", "Message", "PromptPrefix"),
-        "structured": ("structured_request",),
     },
 )

@@ -29,8 +29,14 @@ from radfact.llm.call_errors import (
     safe_message,
     without_quotes,
 )
-from radfact.llm.protocol import CachedResponse, ChatBackend, ChatRequest, IncompleteResponseError, Message
-from radfact.llm.repeat import current_repeat
+from radfact.llm.protocol import (
+    CachedResponse,
+    ChatBackend,
+    ChatRequest,
+    IncompleteResponseError,
+    Message,
+    current_repeat,
+)
 from radfact.progress import ServerActivity
 
 T = TypeVar("T")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from radfact.errors import ErrorCode
 from radfact.llm.cache import ResponseCache
 from radfact.llm.call_errors import option_error
 from radfact.llm.client import MAX_INVALID, ChatClient
-from radfact.llm.protocol import ChatBackend
+from radfact.llm.protocol import NO_PREFIX, REPAIRS, ChatBackend, ChatRequest, Message, PromptPrefix
+from radfact.llm.response_text import bodies
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 
 CONCURRENCY_OWN_SERVER = 64
 """Calls in flight to the user's own server: enough for continuous batching to fill a GPU."""
@@ -132,3 +137,44 @@ def _is_secret(name: str) -> bool:
 def _nested_names(name: str, value: Any) -> list[str]:
     nested = value.items() if isinstance(value, dict) else ()
     return [name, *(inner for key, item in nested for inner in _nested_names(str(key), item))]
+
+
+ModelT = TypeVar("ModelT", bound="BaseModel")
+T = TypeVar("T")
+
+
+def structured_request(
+    messages: tuple[Message, ...],
+    model: type[ModelT],
+    convert: Callable[[ModelT], T],
+    parse_text: Callable[[str], T],
+    *,
+    prefix: PromptPrefix = NO_PREFIX,
+    repairs: int = REPAIRS,
+) -> ChatRequest[T]:
+    """Build a request for a JSON response that falls back to free text.
+
+    The server is asked to follow the model's JSON schema. If it refuses schemas, the client repeats the request without
+    one. A response that is no JSON of this schema is read by `parse_text`.
+
+    Args:
+        messages: the conversation, or its part after `prefix`.
+        model: pydantic model of the response; OpenAI's strict mode requires `extra="forbid"` and no defaults.
+        convert: makes the result of a valid response; may raise ValueError.
+        parse_text: reads a response in free text, or raises ValueError with what is wrong.
+        prefix: beginning of the conversation that is shared with other requests.
+        repairs: how often an invalid response is returned to the model.
+    """
+
+    def parse(text: str) -> T:
+        for body in bodies(text):
+            if body.startswith("{"):
+                try:
+                    response = model.model_validate_json(body)
+                except ValueError:
+                    continue
+                return convert(response)
+        return parse_text(text)
+
+    schema = model.model_json_schema()
+    return ChatRequest(messages, parse, prefix=prefix, schema=schema, schema_required=False, repairs=repairs)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -124,3 +127,18 @@ class ChatBackend(Protocol):
     async def close(self) -> None:
         """Release connections, engines and the like; called once, after the last response."""
         ...
+
+
+_REPEAT: ContextVar[int] = ContextVar("repeat", default=0)
+current_repeat = _REPEAT.get
+"""Returns the index of the current repeat; 0 is the first, whose responses are those of a run without repeats."""
+
+
+@contextmanager
+def use_repeat(index: int) -> Iterator[None]:
+    """Assign all requests of a block to a repeat, which shares no cached responses with other repeats."""
+    token = _REPEAT.set(index)
+    try:
+        yield
+    finally:
+        _REPEAT.reset(token)

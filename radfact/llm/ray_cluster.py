@@ -20,7 +20,7 @@ from typing import Any
 from radfact.errors import ErrorCode, Failure, InputError, RunError
 from radfact.llm.cache import ResponseCache, worker_caches
 from radfact.llm.call_errors import option_error
-from radfact.llm.repeat import current_repeat, use_repeat
+from radfact.llm.protocol import current_repeat, use_repeat
 from radfact.progress import ServerActivity
 
 CHUNKS_PER_WORKER = 4

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.llm.repeat import use_repeat
+from radfact.llm.protocol import use_repeat
 from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Repeats, score_pairs
 from radfact.records import Pair
 

@@ -19,11 +19,10 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import dumps
 from radfact.pages.access import SECURITY_HEADERS, Access
+from radfact.pages.comparison_page import SIDES, RunPair
 from radfact.pages.markup import SERVED, STATIC, TEMPLATES, assemble, words
-from radfact.pages.opened_run import OpenedRun, version_of
 from radfact.pages.page import encode, render_studies, score_data
-from radfact.pages.run_pair import SIDES, RunPair
-from radfact.pages.runs import RunSummary, find_runs, run_url
+from radfact.pages.runs import OpenedRun, RunSummary, find_runs, run_url, version_of
 from radfact.results.display import score_label
 from radfact.results.schema import RADFACT
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from radfact.io.jsonl import read_jsonl
+from radfact.io.jsonl import read_json, read_jsonl
 from radfact.metrics.protocol import Counts
 from radfact.metrics.radfact.scores import F1_PARTS, POLICY_F1_PARTS
 from radfact.metrics.registry import entries, select_metrics
-from radfact.records import normalize_text
-from radfact.results.metric_files import read_pooled_counts
+from radfact.records import normalize_text, validate_model
 from radfact.results.reader import read_sample_scores, read_scores
-from radfact.results.schema import RADFACT, ScoresFile, describe_models, metric_of_scores
+from radfact.results.schema import (
+    METRICS_FOLDER,
+    RADFACT,
+    MetricFile,
+    MetricRow,
+    ScoresFile,
+    describe_models,
+    metric_of_scores,
+)
 from radfact.statistics.bootstrap import CountsFunction, Direction, RowFilter, scored_rows
 from radfact.statistics.significance import (
     Pairing,
@@ -108,10 +115,9 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
     pooled: set[str] = set()
     for metric in scores.metrics:
         known = functions.get(metric, {})
-        for group in read_pooled_counts(folder, metric):
-            pooled.update(group.names)
-            counts = dict(zip(group.sample_ids, group.counts, strict=True))
-            columns |= {name: Column(counts, known[name]) for name in group.names if name in known}
+        for names, counts in _pooled_counts(folder / METRICS_FOLDER, metric):
+            pooled.update(names)
+            columns |= {name: Column(counts, known[name]) for name in names if name in known}
     f1_parts = {**F1_PARTS, **POLICY_F1_PARTS}
     for score in directions:
         if score in f1_parts and all(part in directions for part in f1_parts[score]):
@@ -136,6 +142,18 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
         samples.clusters,
         None if scores.resampling is None else scores.resampling.by,
     )
+
+
+def _pooled_counts(folder: Path, metric: str) -> Iterator[tuple[list[str], dict[str, Counts]]]:
+    """Yield the pooled scores of a metric that share counts, and these counts (k,) by sample id."""
+    description, lines = folder / f"{metric}.json", folder / f"{metric}.jsonl"
+    if not description.is_file():
+        return
+    groups = validate_model(MetricFile, read_json(description), file=description).pooled
+    rows = [validate_model(MetricRow, values, file=lines, line=line) for line, values in read_jsonl(lines)]
+    for index, names in enumerate(groups):
+        # None, a missing count, becomes NaN.
+        yield names, {row.sample_id: np.array(row.counts[index], dtype=np.float64) for row in rows}
 
 
 def metric_settings(scores: ScoresFile) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -12,10 +12,13 @@ from typing import Any
 
 from radfact.io.jsonl import open_atomic, write_json, write_jsonl
 from radfact.io.outputs import RESULTS_FOLDER, lock_output, replace_files
+from radfact.metrics.protocol import Metric, MetricResult, directions_of
+from radfact.records import Pair
 from radfact.results.evaluation import EvaluationResult, MetricRun, SampleScore
-from radfact.results.metric_files import write_metric_files
-from radfact.results.schema import RADFACT, VERSION, MetricRecord, ScoreRecord, ScoresFile
+from radfact.results.schema import METRICS_FOLDER, RADFACT, VERSION, MetricFile, MetricRecord, ScoreRecord, ScoresFile
 
+_IN_OTHER_FILES = ("counts", "sentences", "removed")
+"""Details of RadFact that are in `samples.jsonl`, `sentences.jsonl` and `removed.jsonl`."""
 _TOTALS = ("calls", "cached", "tokens_in", "tokens_out", "repairs", "retries", "failures")
 
 
@@ -58,7 +61,7 @@ def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> No
     for name, metric_run in result.runs.items():
         # All that a whole RadFact without repeats has is in the files above.
         if name != RADFACT or metric_run.result.repeats or not metric_run.selection.is_whole:
-            write_metric_files(folder, metric_run.metric, metric_run.result, result.pairs)
+            _write_metric(folder / METRICS_FOLDER / name, metric_run.metric, metric_run.result, result.pairs)
     record = {
         "version": VERSION,
         **run,
@@ -77,6 +80,39 @@ def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> No
     }
     write_json(folder / "run.json", record)
     write_json(folder / "scores.json", scores_file(result).model_dump(mode="json"))
+
+
+def _write_metric(path: Path, metric: Metric, result: MetricResult, pairs: Sequence[Pair]) -> None:
+    """Write the result of a metric to files with the suffixes `.jsonl` and `.json`."""
+    groups: dict[int, list[str]] = {}
+    for name, pooled in result.pooled.items():
+        groups.setdefault(id(pooled.counts), []).append(name)
+    tables = [result.pooled[names[0]].counts for names in groups.values()]
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for index, pair in enumerate(pairs):
+            details = result.details[index] if result.details else {}
+            if metric.name == RADFACT:
+                details = {name: value for name, value in details.items() if name not in _IN_OTHER_FILES}
+            yield {
+                "sample_id": pair.sample_id,
+                "scores": {name: _json_number(column[index]) for name, column in result.values.items()},
+                "counts": [list(map(_json_number, table[index])) for table in tables],
+                "failure": result.failures.get(index),
+                "details": details,
+            }
+
+    write_jsonl(path.with_name(f"{path.name}.jsonl"), rows())
+    file = MetricFile(
+        scores=directions_of(metric),
+        pooled=list(groups.values()),
+        usage=dict(result.usage),
+        usage_by_role={role: dict(usage) for role, usage in result.usage_by_role.items()},
+        counts=dict(result.counts),
+        has_details=bool(result.details),
+        repeats=result.repeats,
+    )
+    write_json(path.with_name(f"{path.name}.json"), file.model_dump(mode="json"))
 
 
 def scores_file(result: EvaluationResult) -> ScoresFile:
@@ -104,7 +140,7 @@ def _sample_row(sample: SampleScore) -> dict[str, Any]:
     return {
         "sample_id": sample.sample_id,
         "cluster": sample.cluster,
-        **{name: None if math.isnan(value) else float(value) for name, value in sample.scores.items()},
+        **{name: _json_number(value) for name, value in sample.scores.items()},
         **sample.counts,
         "failure": sample.failure,
         "failures": sample.failures,
@@ -125,3 +161,7 @@ def _metric_record(run: MetricRun) -> MetricRecord:
         settings=None if run.metric.name == RADFACT else run.metric.describe(),
         arguments=dict(run.arguments) or None,
     )
+
+
+def _json_number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from radfact.errors import Failure
 from radfact.judges.offline_splitter import split_narrative
-from radfact.meta.injection.sentences import ReportSentences, parse_facts
+from radfact.meta.injection.records import ReportSentences, parse_facts
 from radfact.meta.options import RULES
 from radfact.reader.facts import Fact
 from radfact.reader.vocabulary import is_plural

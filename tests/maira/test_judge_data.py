@@ -26,8 +26,7 @@ from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.offline import OfflineJudge
 from radfact.judges.protocol import EntailmentQuery, Judge
 from radfact.llm import ChatClient, MockChatModel, mock_client
-from radfact.meta.injection.records import InjectedError, InjectedReport
-from radfact.meta.injection.sentences import parse_facts
+from radfact.meta.injection.records import InjectedError, InjectedReport, parse_facts
 from radfact.metrics.llm.responses.assessment import parse_assessment
 
 SENTENCES = (

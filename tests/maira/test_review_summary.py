@@ -21,7 +21,7 @@ from maira.review.store import Store
 from maira.review.summary import summarize
 from maira.review.times import NOT_RECORDED
 from radfact.records import parse_sentences
-from radfact.statistics.chance_agreement import confusion_counts, kappa_from_counts
+from radfact.statistics.rater_agreement import confusion_counts, kappa_from_counts
 
 # Paper 004, tables F.1 to F.3: item, error type, clinical implications. The texts do not bear on the figures.
 EDITS = [

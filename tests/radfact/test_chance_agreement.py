@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from radfact.statistics.bootstrap import summarize_counts
-from radfact.statistics.chance_agreement import (
+from radfact.statistics.clusters import Clusters
+from radfact.statistics.rater_agreement import (
     Level,
     alpha_from_counts,
     coincidence_counts,
     confusion_counts,
     kappa_from_counts,
 )
-from radfact.statistics.clusters import Clusters
 
 # Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011, part C: four observers, twelve units, 0 = missing.
 OBSERVERS = [

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from radfact.errors import Failure
 from radfact.llm import mock_client
-from radfact.meta.agreement.line_corrections import (
+from radfact.meta.agreement.corrections import (
     change_agreement,
     corrected_pairs,
     corrected_text,

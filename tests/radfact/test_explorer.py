@@ -16,9 +16,8 @@ from explorer_runs import REFERENCES, SECOND, TOKEN, ServedExplorer, write_runs
 
 from radfact import Pair, Sentence, evaluate
 from radfact.io.jsonl import read_json, write_json
-from radfact.pages.opened_run import OpenedRun
-from radfact.pages.run_pair import RunPair
-from radfact.pages.runs import find_runs
+from radfact.pages.comparison_page import RunPair
+from radfact.pages.runs import OpenedRun, find_runs
 
 
 @pytest.fixture(scope="module")

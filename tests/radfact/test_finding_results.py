@@ -119,7 +119,7 @@ def test_findings_are_linked_to_the_sentences_on_the_page(tmp_path: Path) -> Non
 
 
 def test_the_list_of_the_viewer_has_the_keys_of_the_findings(folder: Path) -> None:
-    from radfact.pages.opened_run import OpenedRun
+    from radfact.pages.runs import OpenedRun
 
     findings = OpenedRun("run", folder).columns.findings
     assert findings["pleural_effusion\tactionable\tattribute_error:side"] == {0}

@@ -12,9 +12,8 @@ from meta_run import write_table
 
 from radfact.errors import ErrorCode, InputError
 from radfact.meta.agreement.analysis import compare_raters
-from radfact.meta.agreement.line_corrections import line_changes
-from radfact.meta.datasets.layouts import REXVAL_RATINGS, REXVAL_REPORTS, read_ratings
-from radfact.meta.datasets.radeval import parse_annotation
+from radfact.meta.agreement.corrections import line_changes
+from radfact.meta.datasets.layouts import REXVAL_RATINGS, REXVAL_REPORTS, parse_annotation, read_ratings
 from radfact.meta.datasets.ratings import RatedReport, RatingSet
 from radfact.meta.datasets.reports import read_ids
 

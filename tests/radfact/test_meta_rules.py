@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.error_categories import CategoryLetter
-from radfact.meta.injection.records import InjectedReport
+from radfact.meta.injection.records import InjectedReport, ReportSentences, parse_facts
 from radfact.meta.injection.rules import FINDINGS, RuleInjector
-from radfact.meta.injection.sentences import ReportSentences, parse_facts
 from radfact.reader.ontology_file import default_ontology
 from radfact.reader.vocabulary import is_plural
 

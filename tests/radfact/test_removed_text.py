@@ -18,8 +18,7 @@ from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.judges import Splitter
 from radfact.judges.offline import OfflineJudge
 from radfact.judges.offline_splitter import OfflineSplitter, explain_split
-from radfact.judges.positions import locate_removed
-from radfact.judges.protocol import RemovedText, SplitSentence
+from radfact.judges.protocol import RemovedText, SplitSentence, locate_removed
 from radfact.pages.page import PageContent, write_page
 from radfact.results.writer import write_results
 

@@ -18,8 +18,7 @@ from radfact.io.jsonl import read_json, read_jsonl
 from radfact.llm import CallError, ChatClient, ChatRequest, Message, MockChatModel, ResponseCache
 from radfact.llm.cache import response_key
 from radfact.llm.mock import ResponseFunction
-from radfact.llm.protocol import NO_PREFIX
-from radfact.llm.repeat import current_repeat, use_repeat
+from radfact.llm.protocol import NO_PREFIX, current_repeat, use_repeat
 from radfact.metrics.llm.green import Green
 from radfact.metrics.radfact.metric import RadFactMetric
 from radfact.metrics.repeats import score_repeatedly

@@ -128,8 +128,8 @@ def _parse_numbers(errors: str) -> list[int]:
 
 def _inject_by_rules(reports: Sequence[SiteReport], plan: _Plan) -> tuple[list[InjectedReport], int]:
     """Return the candidates, and the number of reports that the rules cannot read."""
+    from radfact.meta.injection.records import ReportSentences
     from radfact.meta.injection.rules import RuleInjector, is_readable
-    from radfact.meta.injection.sentences import ReportSentences
 
     injector = RuleInjector(seed=plan.seed)
     candidates: list[InjectedReport] = []

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice, list_columns, suggest_name
 from radfact.io.cluster_labels import choose_labels, read_labels
+from radfact.llm.response_text import read_data
 from radfact.meta.datasets.csv_rows import CsvRow, read_rows
-from radfact.meta.datasets.radeval import read_radeval
-from radfact.meta.datasets.ratings import COUNTS, Better, RatedReport, RatingSet, count_directions, count_quantities
-from radfact.meta.datasets.refisco import read_refisco_v0, read_refisco_v1
+from radfact.meta.datasets.ratings import (
+    COUNTS,
+    SEVERITY_MAX,
+    Better,
+    RatedReport,
+    RatingSet,
+    count_directions,
+    count_quantities,
+)
+from radfact.metrics.llm.responses.corrections import SEVERITIES, Correction, Corrections, is_deletion, is_unchanged
 from radfact.records import NO_CLUSTERS, Pair, PatientContext
 
 Layout = Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"]
@@ -218,3 +229,249 @@ def _read_rate_eval(path: Path, *, texts_only: bool) -> RatingSet:
             RatedReport(pair, {} if texts_only else {"score": {"1": row.number("Score")}}, _groups(row, kinds))
         )
     return RatingSet(samples, {"score": "higher"}, "score", "modality" if "modality" in kinds.values() else None)
+
+
+_MAX_SEVERITY = max(SEVERITIES.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns of a version; `candidate` identifies a candidate, and together with `annotator` an annotation.
+
+    A version that `has_edit_marks` writes [no edit] for an unchanged line, so that an empty correction is an error.
+    """
+
+    candidate: tuple[str, ...]
+    original: str
+    edited: str
+    severity: str
+    annotator: str
+    source: str
+    comment: str | None
+    has_edit_marks: bool
+
+
+_V0 = _Columns(("id", "source"), "impression_original", "impression_edited", "score", "annotator", "source", None, True)
+_V1 = _Columns(
+    ("data_id", "report_type"),
+    "original_line",
+    "corrected_line",
+    "error_clinical_severity",
+    "annotator_id",
+    "report_type",
+    "comments",
+    False,
+)
+
+
+def read_refisco_v0(path: Path) -> RatingSet:
+    """Read version 0: `[no edit]` keeps a line, `[delete]` deletes it, an empty original inserts one."""
+    return _read(path, _V0)
+
+
+def read_refisco_v1(path: Path) -> RatingSet:
+    """Read version 1, in which a line without a correction is kept."""
+    return _read(path, _V1)
+
+
+def _read(path: Path, columns: _Columns) -> RatingSet:
+    names = (columns.original, columns.edited, columns.severity, columns.annotator, columns.source)
+    _, rows = read_rows(path, (*columns.candidate, *names))
+    reports: dict[tuple[str, ...], list[CsvRow]] = {}
+    for row in rows:
+        key = tuple(row.id(name) for name in (*columns.candidate, columns.annotator))
+        reports.setdefault(key, []).append(row)
+    samples = [_report(key, lines, columns) for key, lines in reports.items()]
+    better: dict[str, Better] = dict.fromkeys(("severity_sum", SEVERITY_MAX, "problem_lines"), "lower")
+    return RatingSet(samples, better, "severity_sum", "source", cluster_by="study_id")
+
+
+def _report(key: Sequence[str], rows: Sequence[CsvRow], columns: _Columns) -> RatedReport:
+    lines: list[str] = []
+    corrected: list[str] = []
+    items: list[Correction] = []
+    severities: list[int] = []
+    for row in rows:
+        original, edited = row.text(columns.original), row.text(columns.edited)
+        if original and not edited and columns.has_edit_marks:
+            message = "expected [no edit], [delete] or a line, found an empty cell"
+            raise row.error(message, columns.edited, ErrorCode.MISSING_FIELD)
+        is_unedited = edited in ("", original) or is_unchanged(edited)
+        text = original if is_unedited else None if is_deletion(edited) else edited
+        if original:
+            lines.append(original)
+        if text:
+            corrected.append(text)
+        if original or text:
+            severity = _severity(row, columns.severity, is_unedited)
+            severities.append(severity)
+            # A rewording of a line without an error is no correction, as in the response of a model.
+            if severity and not is_unedited:
+                comment = row.cells.get(columns.comment, "") if columns.comment else ""
+                items.append(Correction(len(lines) - 1 if original else None, text, severity, comment))
+    values = {
+        "severity_sum": float(sum(severities)),
+        SEVERITY_MAX: float(max(severities, default=0)),
+        "problem_lines": float(sum(map(bool, severities))),
+    }
+    rater = key[-1]
+    return RatedReport(
+        Pair("_".join(key), " ".join(lines), " ".join(corrected), key[0]),
+        {name: {rater: value} for name, value in values.items()},
+        {"source": rows[0].text(columns.source)},
+        Corrections(tuple(lines), tuple(items)),
+        "_".join(key[:-1]),
+    )
+
+
+def _severity(row: CsvRow, column: str, is_unedited: bool) -> int:
+    """Read 0 to 4, as a number or in words; an unedited line without one has no error."""
+    words = " ".join(row.text(column).lower().replace("-", " ").split())
+    if words in SEVERITIES:
+        return SEVERITIES[words]
+    if not words and is_unedited:
+        return 0
+    try:
+        value = row.number(column)
+    except InputError:
+        value = math.nan
+    if value not in range(_MAX_SEVERITY + 1):
+        expected = f"0 to {_MAX_SEVERITY} or one of {', '.join(SEVERITIES)}"
+        raise row.error(f"expected {expected}, found {describe_choice(row.text(column))}", column)
+    return int(value)
+
+
+_GRAMMAR = "g"
+"""The seventh category of RadEval's experts: an inarticulate report (VERT, section 3)."""
+
+_CATEGORY_PATTERNS = {
+    "a": r"false (?:prediction|report|finding)",
+    "b": r"omission of (?:a )?finding|omitted finding|miss(?:ed|ing) (?:a )?finding",
+    "c": r"location|position",
+    "d": r"severity",
+    "e": r"mention(?:s|ing)?\b.*comparison|comparison\b.*(?:absent|not (?:present|in))|unsupported comparison",
+    "f": r"omi(?:ssion of|tting|tted) (?:a )?(?:comparison|change)",
+    _GRAMMAR: r"grammar|inarticulate|readab",
+}
+_CATEGORIES = (*ERROR_CATEGORIES, _GRAMMAR)
+_LINE = re.compile(r"^[\s\-*•(]*(?:\(?[a-g1-7]\)?[.):]\s*)?(?P<name>[^:=]+?)\s*[:=]\s*(?P<count>.*)$", re.IGNORECASE)
+_COUNT = re.compile(r"([0-9]+)(?:\.0*)?[,;]?")
+
+_AMBIGUOUS = "ambiguous"
+_SIGNIFICANCE = re.compile(r"signific(?:ant|ance)")
+_NO_SIGNIFICANCE = re.compile(
+    r"(?:in|no[nt] ?(?:(?:of|any|clinical|clinically) )*"
+    r"|\b(?:no|without|lacking) (?:(?:of|any|clinical) )*(?=significance))signific(?:ant|ance)"
+)
+_DOUBT = re.compile(
+    r"\b(?:no|non|not|without|lacking|little|low|less|minor|unclear|unknown|uncertain|possibly|potentially|perhaps|maybe|"
+    r"questionabl[ey]|borderline)\b"
+)
+"""Words that make a heading ambiguous."""
+
+
+def read_radeval(path: Path) -> RatingSet:
+    """Read three annotated candidates per row; a missing count is NaN, and so are all of an invalid annotation."""
+    texts = [f"{kind}{number}" for kind in ("prediction", "annotation") for number in (1, 2, 3)]
+    _, rows = read_rows(path, ("annotator", "type", "ground_truth", *texts))
+    samples: list[RatedReport] = []
+    notes: list[str] = []
+    for index, row in enumerate(rows):
+        rater = row.id("annotator")
+        for number in (1, 2, 3):
+            candidate = row.text(f"prediction{number}")
+            if not candidate:
+                error = row.error(
+                    "expected a report, found an empty cell", f"prediction{number}", ErrorCode.MISSING_FIELD
+                )
+                notes.append(f"{error}; the candidate is skipped.")
+                continue
+            try:
+                counts = parse_annotation(row.cells[f"annotation{number}"])
+                missing = [
+                    f"{kind} ({letter})" for kind in counts for letter, n in counts[kind].items() if math.isnan(n)
+                ]
+                problem = f"expected the number of errors: {', '.join(missing)}" if missing else ""
+            except ValueError as invalid:
+                problem = str(invalid)
+                counts = {kind: dict.fromkeys(_CATEGORIES, math.nan) for kind in COUNTS[1:]}
+            if problem:
+                notes.append(f"{row.error(problem, f'annotation{number}')}; these counts are missing.")
+            by_rater = {
+                kind: {letter: {rater: value} for letter, value in letters.items()} for kind, letters in counts.items()
+            }
+            pair = Pair(f"{index}_{number}", candidate, row.text("ground_truth"), str(index))
+            samples.append(RatedReport(pair, count_quantities(by_rater), {"type": row.text("type")}))
+    return RatingSet(samples, count_directions(), "significant", "type", notes, "study_id")
+
+
+def parse_annotation(text: str) -> dict[str, dict[str, float]]:
+    """Parse error counts by significance and letter: GREEN's six categories and `g` for grammar; NaN if missing.
+
+    An object `{significant: {CATEGORY: n}, insignificant: {CATEGORY: n}}` in JSON, YAML or Python syntax, or lines
+    `CATEGORY: n` under headings such as "significant", "not significant", "without clinical significance". A count is
+    missing if its category is, or if it is anything but a whole number.
+    """
+    counts: dict[str, dict[str, float]] = {}
+    for kind, name, count in _entries(text):
+        if kind == _AMBIGUOUS:
+            raise ValueError(f"expected significant or insignificant errors, found an ambiguous heading above '{name}'")
+        patterns = _CATEGORY_PATTERNS.items()
+        letter = next((letter for letter, pattern in patterns if re.search(pattern, name, re.IGNORECASE)), None)
+        if letter is None:
+            letter = name.strip("() ").lower()
+            if letter not in _CATEGORIES:
+                raise ValueError(f"expected a category of errors, found '{name}'")
+        of_kind = counts.setdefault(kind, {})
+        if letter in of_kind:
+            raise ValueError(f"duplicate category '{name}'")
+        of_kind[letter] = _count(count)
+    if all(math.isnan(number) for of_kind in counts.values() for number in of_kind.values()):
+        raise ValueError("expected counts of errors by significance and category")
+    return {kind: dict.fromkeys(_CATEGORIES, math.nan) | counts.get(kind, {}) for kind in COUNTS[1:]}
+
+
+def _entries(text: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield significance, category and count."""
+    data = _load(text.strip())
+    if isinstance(data, Mapping) and any(isinstance(inner, Mapping) for inner in data.values()):
+        for heading, inner in data.items():
+            kind = _significance(str(heading))
+            if kind and isinstance(inner, Mapping):
+                for name, count in inner.items():
+                    yield kind, str(name), count
+        return
+    # Lines of headings and counts are YAML as well, but all on one level.
+    kind = None
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        heading = _significance(line)
+        if heading and (match is None or _significance(match["name"])):
+            kind = heading
+        elif match and kind:
+            yield kind, match["name"], match["count"]
+
+
+def _load(text: str) -> Any:
+    if (data := read_data(text)) is not None and not isinstance(data, str):
+        return data
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        return ast.literal_eval(text)
+    return None
+
+
+def _significance(heading: str) -> str | None:
+    """Return significant, insignificant or ambiguous; None for a heading without significance."""
+    expanded = re.sub(r"n['’]t\b", " not", heading.lower())
+    words = " ".join(re.findall(r"[^\W_]+", expanded))
+    mentions, negated = len(_SIGNIFICANCE.findall(words)), len(_NO_SIGNIFICANCE.findall(words))
+    if not mentions:
+        return None
+    if 0 < negated < mentions or _DOUBT.search(_NO_SIGNIFICANCE.sub("", words)):
+        return _AMBIGUOUS
+    return "insignificant" if negated else "significant"
+
+
+def _count(count: Any) -> float:
+    match = None if isinstance(count, bool) else _COUNT.fullmatch(str(count).strip())
+    return float(match[1]) if match else math.nan

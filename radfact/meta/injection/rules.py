@@ -14,9 +14,14 @@ from radfact.errors import Failure
 from radfact.judges.offline import UNREAD_SHARE
 from radfact.judges.offline_splitter import split_narrative
 from radfact.meta.datasets.reports import SiteReport
-from radfact.meta.injection.comparisons import mentions_comparison, remove_comparison
-from radfact.meta.injection.records import InjectedError, InjectedReport
-from radfact.meta.injection.sentences import ReportSentences, parse_facts
+from radfact.meta.injection.records import (
+    InjectedError,
+    InjectedReport,
+    ReportSentences,
+    mentions_comparison,
+    parse_facts,
+    remove_comparison,
+)
 from radfact.meta.options import RULES
 from radfact.reader.facts import Fact
 from radfact.reader.ontology_file import default_ontology

@@ -13,7 +13,6 @@ from radfact.io.jsonl import CompressedRows
 from radfact.judges import Judge, Splitter, default_splitter, load_splitter
 from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.offline import OfflineJudge, count_unread
-from radfact.judges.positions import locate_removed
 from radfact.judges.protocol import (
     EntailmentQuery,
     ExplainingSplitter,
@@ -21,6 +20,7 @@ from radfact.judges.protocol import (
     PlanningSplitter,
     Verdict,
     flatten_split,
+    locate_removed,
     query_judge,
 )
 from radfact.llm.plan import RequestPlan
