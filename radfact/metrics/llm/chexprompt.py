@@ -127,10 +127,9 @@ def parse_error_counts(text: str) -> ErrorCounts:
     sections = parse_sections(text)
     # In text, the next section shows that a section is complete. JSON must have all keys of the prompt.
     is_json = not all(isinstance(body, str) for body in sections.get("significant", ()))
-    errors = {
-        "significant": parse_errors(sections, "significant", complete=is_json),
-        "insignificant": parse_errors(sections, "insignificant", complete=True),
-    }
+    significant = parse_errors(sections, "significant", complete=is_json)
+    insignificant = parse_errors(sections, "insignificant", complete=True)
+    kinds = {"significant": significant.counts, "insignificant": insignificant.counts}
     return ErrorCounts.model_validate(
-        {kind: dict(zip(ERROR_CATEGORIES, errors[kind].counts, strict=True)) for kind in errors}
+        {kind: dict(zip(ERROR_CATEGORIES, counts, strict=True)) for kind, counts in kinds.items()}
     )

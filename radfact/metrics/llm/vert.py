@@ -95,7 +95,6 @@ class VertFormula(Vert):
     display_name = "VERT, formula"
     measures = "overall accuracy, computed with a formula in the prompt"
     scores: Mapping[str, Score] = {"vert_formula": Score("higher", "overall accuracy"), **count_scores("vert_formula")}
-    cost = "a response"
     source = "VERT, appendix D.3"
     is_variant = True
     prompt_name: PromptName = "vert_formula"
@@ -108,7 +107,6 @@ class VertRubric(Vert):
     display_name = "VERT, rubric"
     measures = "overall accuracy, rated with a rubric in the prompt"
     scores: Mapping[str, Score] = {"vert_rubric": Score("higher", "overall accuracy"), **count_scores("vert_rubric")}
-    cost = "a response"
     source = "VERT, appendix D.4"
     is_variant = True
     prompt_name: PromptName = "vert_rubric"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from radfact.error_categories import ERROR_CATEGORIES
@@ -119,17 +120,10 @@ def parse_assessment(text: str, *, requires_score: bool = False) -> Assessment:
     sections = parse_sections(text)
     significant = parse_errors(sections, "significant")
     insignificant = parse_errors(sections, "insignificant")
-    matched = _parse_unique(sections, "matched", _parse_matched)
+    matched = _parse_unique(sections, "matched", partial(parse_count, place=SECTION_TITLES["matched"]))
     score = _parse_unique(sections, "score", parse_accuracy_score) if requires_score else math.nan
     explanation = next((body for body in sections.get("explanation", ()) if isinstance(body, str)), "").strip()
     return Assessment(significant, insignificant, matched.count, matched.items, explanation, score)
-
-
-def _parse_matched(body: Any) -> CountedItems:
-    try:
-        return parse_count(body)
-    except ValueError as error:
-        raise ValueError(f"{SECTION_TITLES['matched']} {error}") from None
 
 
 def _parse_unique(sections: Sections, section: Section, parse: Callable[[Any], T]) -> T:
@@ -219,19 +213,15 @@ def _parse_errors(body: Any, title: str, complete: bool) -> CategoryErrors:
         texts = value if isinstance(value, list) else [value]
         if any(_contains_category(text, letters) for text in texts if isinstance(text, str)):
             raise ValueError(f"{title} has several categories in one line; give each its own")
-        try:
-            counted = parse_count(value, name=ERROR_CATEGORIES[letter], may_be_empty=isinstance(body, str))
-        except ValueError as error:
-            raise ValueError(f"({letter}) of {title} {error}") from None
+        place = f"({letter}) of {title}"
+        counted = parse_count(value, name=ERROR_CATEGORIES[letter], may_be_empty=isinstance(body, str), place=place)
         if errors.setdefault(letter, counted) != counted:
             raise ValueError(f"{title} has ({letter}) twice; give each category one line with the number of its errors")
     missing = [f"({letter})" for letter in ERROR_CATEGORIES if letter not in errors]
     if complete and missing:
         raise ValueError(f"{title} has no {', '.join(missing)}; give all six categories")
-    by_category = [errors.get(letter, ZERO) for letter in ERROR_CATEGORIES]
-    return CategoryErrors(
-        tuple(counted.count for counted in by_category), tuple(counted.items for counted in by_category)
-    )
+    counts, items = zip(*(astuple(errors.get(letter, ZERO)) for letter in ERROR_CATEGORIES), strict=True)
+    return CategoryErrors(counts, items)
 
 
 def _contains_category(text: str, letters: set[str]) -> bool:
@@ -302,9 +292,7 @@ def _json_item(item: Any) -> tuple[Any, Any]:
 
 def _letter_of(key: Any) -> str:
     name = strip_markup(str(key)).strip()
-    if name.lower() in ERROR_CATEGORIES:
-        return name.lower()
-    match = _match_letter(f"{name} ") or _match_name(name)
+    match = (name.lower(),) if name.lower() in ERROR_CATEGORIES else _match_letter(f"{name} ") or _match_name(name)
     if match is None:
         raise ValueError(f"'{name:.80}' is none of the categories (a) to (f)")
     return match[0]

@@ -99,8 +99,8 @@ def states_none(text: str) -> bool:
     return _NUMBERED_NAME.match(text) is None and _NONE.fullmatch(sentence) is not None
 
 
-def parse_count(value: Any, *, name: str | None = None, may_be_empty: bool = False) -> CountedItems:
-    """Parse how many errors or findings a response states."""
+def parse_count(value: Any, *, name: str | None = None, may_be_empty: bool = False, place: str = "") -> CountedItems:
+    """Parse how many errors or findings a response states; errors begin with the place of the value."""
     required = not may_be_empty
     if not isinstance(value, str):
         counted = _parse_json(value)
@@ -108,7 +108,8 @@ def parse_count(value: Any, *, name: str | None = None, may_be_empty: bool = Fal
         text = "\n".join(line for line in value.splitlines() if not re.fullmatch(r"\s*[-=_:.]{3,}\s*", line))
         counted = _parse_text(text, required) if name is None else _parse_named_text(text, name, required)
     if counted is None:
-        raise ValueError(f"has no number; write it first, as in '{'' if name is None else f'{name}: '}1. ...'")
+        example = "1. ..." if name is None else f"{name}: 1. ..."
+        raise ValueError(f"{place} has no number; write it first, as in '{example}'".lstrip())
     return counted
 
 

@@ -37,25 +37,17 @@ class _Part(BaseModel):
 
 
 class ReportFinding(_Part):
-    """An abnormal finding of a report, with its clinical significance."""
-
     id: str
     finding: str
     clinical_significance: Significance
 
 
 class Match(_Part):
-    """A reference finding and the candidate finding that matches it."""
-
     ref_id: str
     pred_id: str
 
 
-class AttributeDifference(_Part):
-    """A difference between two matched findings: an attribute error."""
-
-    ref_id: str
-    pred_id: str
+class AttributeDifference(Match):
     severity: Severity
     error_types: list[_ErrorType]
     explanation: str
@@ -70,8 +62,6 @@ class Errors(_Part):
 
 
 class FindingErrors(_Part):
-    """A complete response."""
-
     reference_findings: list[ReportFinding]
     predicted_findings: list[ReportFinding]
     matched_findings: list[Match]
