@@ -7,6 +7,8 @@ from pathlib import Path
 
 _TEXT = "the heart is large big lungs are clear there a small left right pleural effusion no pneumothorax mild edema"
 WORDS = [*_TEXT.split(), ".", ","]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 
 
 def write_wordnet(folder: Path) -> Path:
@@ -35,11 +37,10 @@ def write_chexbert(folder: Path, *, seed: int = 0, layers: int = 2, width: int =
     from transformers import BertConfig, BertModel
 
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     torch.manual_seed(seed)
     config = BertConfig(
-        vocab_size=len(vocabulary),
+        vocab_size=len(VOCABULARY),
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=max(1, width // 64),
@@ -72,10 +73,7 @@ def write_distilroberta(folder: Path, *, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     config = RobertaConfig(
         vocab_size=len(json.loads((folder / "vocab.json").read_text(encoding="utf-8"))),
-        hidden_size=32,
-        num_hidden_layers=6,
-        num_attention_heads=2,
-        intermediate_size=48,
+        **SMALL | {"num_hidden_layers": 6},
         max_position_embeddings=514,
         pad_token_id=1,
         bos_token_id=0,
@@ -95,11 +93,10 @@ def write_radgraph(folder: Path) -> Path:
 
     (folder / "encoder").mkdir(parents=True)
     (folder / "vocabulary").mkdir()
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (folder / "encoder" / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    (folder / "encoder" / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     torch.manual_seed(0)
     bert = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+        vocab_size=len(VOCABULARY), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
     BertModel(bert).save_pretrained(folder / "encoder")
     BertTokenizer(str(folder / "encoder" / "vocab.txt")).save_pretrained(folder / "encoder")
@@ -163,10 +160,7 @@ def write_ratescore(folder: Path, *, seed: int = 6) -> Path:
     classifier = DebertaV2ForTokenClassification(
         DebertaV2Config(
             vocab_size=len(pieces),
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=48,
+            **SMALL,
             relative_attention=True,
             position_buckets=16,
             pos_att_type=["p2c", "c2p"],
@@ -189,10 +183,7 @@ def write_ratescore(folder: Path, *, seed: int = 6) -> Path:
     MPNetModel(
         MPNetConfig(
             vocab_size=len(tokens),
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=48,
+            **SMALL,
             max_position_embeddings=64,
             initializer_range=0.5,
         )

@@ -303,6 +303,12 @@ class FixedLabeler:
         ("Bilateral views are limited.", 0.0),
         ("Collateral view.", 0.0),
         ("A single view.", 0.0),
+        ("Frontal and lateral radiographs.", 1.0),
+        ("Lateral and frontal", 1.0),
+        ("a lateral view", 1.0),
+        ("TWO VIEWS", 1.0),
+        ("2 views", 1.0),
+        ("", 0.0),
     ],
 )
 def test_mentions_of_a_lateral_view(text: str, expected: float) -> None:
@@ -358,8 +364,5 @@ def test_a_detector_is_checked_on_labeled_texts() -> None:
 
 
 def test_a_lateral_view_is_mentioned_within_one_sentence() -> None:
-    forms = ("Frontal and lateral radiographs.", "Lateral and frontal", "a lateral view", "2 views", "TWO VIEWS")
-    assert all(map(mentions_lateral, forms))
     assert mentions_lateral([Sentence(text="Clear."), Sentence(text="Seen on the lateral view.")])
     assert not mentions_lateral([Sentence(text="Seen from frontal and"), Sentence(text="lateral parts.")])
-    assert not mentions_lateral("")

@@ -50,14 +50,9 @@ def response(
         name: [finding["id"] for finding in findings[side] if finding["id"] not in matched]
         for name, side in (("false_findings", "predicted_findings"), ("missing_findings", "reference_findings"))
     }
+    details = {"error_types": ["location"], "explanation": "left, right"}
     errors = [
-        {
-            "ref_id": ref,
-            "pred_id": pred,
-            "severity": severity,
-            "error_types": ["location"],
-            "explanation": "left, right",
-        }
+        {"ref_id": ref, "pred_id": pred, "severity": severity, **details}
         for (ref, pred), severities in (attribute_errors or {}).items()
         for severity in severities
     ]
@@ -266,7 +261,7 @@ def test_servers_are_asked_for_the_format_and_may_refuse_schemas(serve: Callable
     assert schema["$defs"]["AttributeDifference"]["properties"]["error_types"]["items"]["enum"] == list(ATTRIBUTES)
 
 
-def sent_context(context: PatientContext, **arguments: bool) -> str:
+def sent_context(context: PatientContext, /, **arguments: bool) -> str:
     """Return the lines on the patient in the prompt for a pair."""
     model = MockChatModel(RIGHT)
     pairs = [Pair("1", "A candidate.", "A reference.", context=context)]
@@ -295,11 +290,7 @@ def test_age_and_indication_of_the_patient_are_part_of_the_prompt(context: Patie
 
 
 def test_the_context_can_be_left_out() -> None:
-    pairs = [TextPair("1", "A candidate.", "A reference.", context=PatientContext(82))]
-    model = MockChatModel(RIGHT)
-    result = Crimson(ChatClient(model, {}), context=False).score(pairs)
-    assert "Patient Context:" not in model.calls[0][-1][1]
-    assert result.counts == {"crimson_with_context": 0}
+    assert sent_context(PatientContext(82), context=False) == ""
 
 
 def test_arguments_are_true_or_false() -> None:

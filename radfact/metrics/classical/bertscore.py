@@ -67,17 +67,14 @@ class BertScore(Metric):
         A pair with an empty report scores the baseline's 0. bert-score, and with it the published RadCliQ, returns
         (0 - baseline) / (1 - baseline) = -5.55.
         """
-        candidates = [_normalize_spaces(pair.candidate) for pair in pairs]
-        references = [_normalize_spaces(pair.reference) for pair in pairs]
+        texts = [(_normalize_spaces(pair.candidate), _normalize_spaces(pair.reference)) for pair in pairs]
         values = [0.0] * len(pairs)
-        indices = [index for index in range(len(pairs)) if candidates[index] and references[index]]
-        if indices:
+        filled = [index for index, both in enumerate(texts) if all(both)]
+        if filled:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                _, _, f1 = self._scorer.score(
-                    [candidates[index] for index in indices], [references[index] for index in indices]
-                )
-            for index, value in zip(indices, f1.tolist(), strict=True):
+                _, _, f1 = self._scorer.score(*([texts[index][side] for index in filled] for side in (0, 1)))
+            for index, value in zip(filled, f1.tolist(), strict=True):
                 values[index] = float(value)
         return MetricResult({"bertscore": values})
 
