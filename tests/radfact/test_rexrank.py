@@ -81,6 +81,9 @@ def test_a_file_without_predictions_has_the_references_of_drafts(tmp_path: Path,
     write_jsonl(tmp_path / "drafts.jsonl", [{"sample_id": "s1", "report": "Clear lungs."}])
     (pair,) = read_candidates_and_references(tmp_path / "drafts.jsonl", tmp_path / "test.json")
     assert (pair.candidate, pair.reference) == ("Clear lungs.", "Lungs are clear.")
+    drafts = (tmp_path / "drafts.jsonl", tmp_path / "test.json")
+    (pair,) = read_candidates_and_references(*drafts, section="report", missing="skip")
+    assert pair.reference == "Findings: Lungs are clear. Impression: Normal."
     (pair,) = read_candidates_and_references(predictions, tmp_path / "test.json")
     assert pair.candidate == "The lungs are clear."
     with pytest.raises(InputError) as error:
