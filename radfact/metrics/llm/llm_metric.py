@@ -66,6 +66,9 @@ class LLMMetric(Metric, Generic[ResponseT]):
     def record(self, response: ResponseT) -> Mapping[str, Any]:
         """Return a response as JSON values, for a person to read."""
 
+    def query(self, pairs: Sequence[TextPair]) -> list[ResponseT | Failure]:
+        return self.client.complete_all(self.requests(pairs))
+
     def plan(self, pairs: Sequence[TextPair]) -> dict[str, RequestPlan]:
         return {self.name: plan_requests(self.client, self.requests(pairs))[0]}
 
