@@ -14,11 +14,13 @@ from radfact.cli.tables import new_console, say, show_table
 from radfact.io.outputs import Output, replace_files
 from radfact.metrics.radfact.options import MAX_REPLICATES, BootstrapOptions
 from radfact.options import Option
+from radfact.pages.comparison_page import difference_table, finding_table, systems_table, write_comparison
+from radfact.results.compare import Comparison
+from radfact.results.compare import compare as compare_folders
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from radfact.results.compare import Comparison
 
 _LISTED = 10
 """Number of findings that are printed, of those that are better and of those that are worse."""
@@ -76,8 +78,6 @@ def compare(
     all scores and all systems. Clusters of samples, such as the studies of a patient, are resampled and swapped as a
     whole, if the folders have them.
     """
-    from radfact.pages.comparison_page import write_comparison
-
     console = new_console()
     comparison = _compare(folders, draws, metric or (), rounds)
     _show(console, comparison)
@@ -88,8 +88,6 @@ def compare(
 
 
 def _compare(folders: Sequence[Path], draws: ComparisonOptions, metrics: Sequence[str], rounds: int) -> Comparison:
-    from radfact.results.compare import compare as compare_folders
-
     return compare_folders(
         folders,
         metrics=metrics,
@@ -101,8 +99,6 @@ def _compare(folders: Sequence[Path], draws: ComparisonOptions, metrics: Sequenc
 
 
 def _show(console: Console, comparison: Comparison) -> None:
-    from radfact.pages.comparison_page import difference_table, finding_table, systems_table
-
     for index in range(1, len(comparison.systems)):
         table = difference_table(comparison, index)
         # Without the verdict, which is for the page: a terminal has no space for it.

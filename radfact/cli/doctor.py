@@ -19,8 +19,11 @@ from radfact import machine
 from radfact.cli.command import with_options
 from radfact.cli.tables import new_console, say
 from radfact.errors import ExitCode
+from radfact.io.jsonl import dumps
 from radfact.llm.langchain import PARTNERS
 from radfact.metrics.options import MetricOptions
+from radfact.metrics.registry import MissingRequirementError, entries
+from radfact.metrics.resources import MetricResources
 from radfact.options import only
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -121,9 +124,6 @@ def _check_judges() -> Iterator[CheckResult]:
 
 
 def _check_metrics(weights: Mapping[str, Path] | Sequence[Path]) -> Iterator[CheckResult]:
-    from radfact.metrics.registry import MissingRequirementError, entries
-    from radfact.metrics.resources import MetricResources
-
     # Without a client of a model: creating it takes seconds, and the keys are checked above.
     resources = MetricResources(judge="offline", weights=weights)
     for entry in entries().values():
@@ -138,8 +138,6 @@ def _check_metrics(weights: Mapping[str, Path] | Sequence[Path]) -> Iterator[Che
 
 def show(sections: Mapping[str, list[CheckResult]], as_json: bool) -> None:
     """Print the results of checks; the exit code is 1 if a package that every command requires is missing."""
-    from radfact.io.jsonl import dumps
-
     version = machine.project_version()
     program = (
         f"{machine.PROJECT} {version}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from radfact import api
 from radfact.cli.command import with_options
 from radfact.cli.inputs import check_files, check_images, describe_difference, fill_page_options, read_reports
 from radfact.cli.options import CacheFolder, DryRunOption, Out, PairsArgument, PriceOption
@@ -15,16 +16,16 @@ from radfact.cli.tables import describe_input, new_console, quiet_libraries, say
 from radfact.errors import ExitCode
 from radfact.io.options import InputOptions
 from radfact.judges.options import JudgeOptions
+from radfact.llm.plan import RequestPlan
 from radfact.metrics.options import MetricOptions, RepeatOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
 from radfact.options import only, record_options
 from radfact.progress import Price, ProgressDisplay, format_count, parse_price
+from radfact.records import narratives
 from radfact.results.options import PageOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from radfact.llm.plan import RequestPlan
 
 
 SCORE_HELP = """Score candidates against references with RadFact, and write a results folder.
@@ -64,9 +65,6 @@ def _evaluate(
 
     Exit code 3: samples or named metrics were excluded, and are listed.
     """
-    from radfact import api
-    from radfact.records import narratives
-
     console, rate, judge = new_console(), parse_price(price), judge.or_environment()
     check_files(page.manifest, page.unscored)
     read = read_reports(pairs, inputs, bootstrap)

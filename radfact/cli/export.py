@@ -11,6 +11,8 @@ from radfact.cli.command import with_options
 from radfact.cli.options import OUTPUT
 from radfact.cli.tables import new_console, say
 from radfact.io.outputs import Output
+from radfact.results.export import export as write_scores
+from radfact.results.export import export_rexrank
 
 
 @with_options
@@ -36,9 +38,6 @@ def export(
     ] = None,
 ) -> None:
     """Export scores in the published format, or reports in the format of ReXrank."""
-    from radfact.results.export import export as write_scores
-    from radfact.results.export import export_rexrank
-
     if format == "rexrank":
         say(new_console(), f"Reports in the layout of ReXrank: {export_rexrank(folder, out)}", wrap=False)
     else:

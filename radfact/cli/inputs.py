@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from radfact.api import MetricSet
 from radfact.errors import ErrorCode, InputError
-
-if TYPE_CHECKING:
-    from radfact.api import MetricSet
-    from radfact.io.options import InputOptions
-    from radfact.metrics.radfact.options import BootstrapOptions
-    from radfact.records import Pairs
-    from radfact.results.options import PageOptions
+from radfact.io.jsonl import dumps
+from radfact.io.options import InputOptions
+from radfact.io.pairs import read_candidates_and_references, read_drafts, read_pairs
+from radfact.metrics.radfact.options import BootstrapOptions
+from radfact.pages.page import check_manifest
+from radfact.records import Pairs, narrative
+from radfact.results.options import PageOptions
+from radfact.results.reader import read_run
 
 
 def read_reports(pairs: Path | None, options: InputOptions, draws: BootstrapOptions) -> Pairs:
     """Read pairs, or a sample of them, as they are in the files, as narratives, or only if grounded."""
-    from radfact.io.pairs import read_candidates_and_references, read_pairs
-
     candidates, references = options.candidates, options.references
     if pairs is not None and candidates is None and references is None:
         read = read_pairs(pairs, cluster=draws.cluster, section=options.section)
@@ -64,18 +64,12 @@ def check_files(*paths: Path | None) -> None:
 
 def check_images(manifest: Path, unscored: Path | None, read: Pairs) -> None:
     """Check that a manifest has images for the page."""
-    from radfact.io.pairs import read_drafts
-    from radfact.pages.page import check_manifest
-
     drafts = read.without_reference if unscored is None else list(read_drafts(unscored))
     check_manifest(manifest, [*(pair.sample_id for pair in read), *read.without_candidate, *drafts])
 
 
 def describe_difference(folder: Path, pairs: Pairs, selected: MetricSet, options: Mapping[str, Any]) -> str:
     """Return how finished results in a folder differ from those of a coming run; empty if they do not, or if none."""
-    from radfact.io.jsonl import dumps
-    from radfact.results.reader import read_run
-
     if not (folder / "scores.json").exists():
         return ""
     try:
@@ -104,8 +98,6 @@ def describe_difference(folder: Path, pairs: Pairs, selected: MetricSet, options
 def _as_requested(pairs: Pairs, is_narrative: bool | None) -> Pairs:
     """Return the pairs as narratives (True), only if grounded (False), or as they are (None)."""
     from dataclasses import replace
-
-    from radfact.records import narrative
 
     if is_narrative is None:
         return pairs

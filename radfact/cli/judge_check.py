@@ -12,8 +12,12 @@ from radfact.cli.command import with_options
 from radfact.cli.options import JUDGE, OUTPUT, PriceOption
 from radfact.cli.tables import new_console, say, show_check
 from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import write_json
 from radfact.io.outputs import Output
+from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.options import JudgeOptions
+from radfact.metrics.llm.mentions import ComparisonMentions, check_comparisons
+from radfact.metrics.resources import MetricResources
 from radfact.options import only
 from radfact.progress import Price, ProgressDisplay, parse_price
 
@@ -58,9 +62,6 @@ def judge_check(
     print the agreement of the two modes. With --comparisons, test instead whether the model detects mentions of an
     earlier examination in 50 built-in sentences, as the metric comparison_mentions requires.
     """
-    from radfact.io.jsonl import write_json
-    from radfact.judges.check import check_judge, load_labeled_queries
-
     console = new_console()
     judge, token_price = judge.or_environment(), parse_price(price)
     cache = None if out is None else out.parent / "cache"
@@ -85,9 +86,6 @@ def _check_comparisons(
     console: Console, judge: JudgeOptions, price: Price | None, cache: Path | None
 ) -> dict[str, object]:
     """Query the model with the packaged sentences and print its accuracy."""
-    from radfact.metrics.llm.mentions import ComparisonMentions, check_comparisons
-    from radfact.metrics.resources import MetricResources
-
     name = judge.required_judge
     resources = MetricResources(judge=judge, cache=cache)
     try:

@@ -10,12 +10,14 @@ from radfact.cli.tables import MARKS, new_console, say
 from radfact.errors import InputError
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
+from radfact.metrics.protocol import describe_language
+from radfact.metrics.registry import PRESETS, MetricEntry, entries
+from radfact.metrics.resources import MetricResources
 from radfact.options import only
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from radfact.metrics.registry import MetricEntry
 
 MAX_SCORES = 8
 """Scores of a metric that are listed."""
@@ -27,9 +29,6 @@ def metrics(
     judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url")],
 ) -> None:
     """List all metrics with their scores, sources, cost per report and requirements."""
-    from radfact.metrics.registry import PRESETS, entries
-    from radfact.metrics.resources import MetricResources
-
     console = new_console()
     resources = MetricResources(judge=judge.or_environment(), weights=options.weights)
     for entry in entries().values():
@@ -47,8 +46,6 @@ def metrics(
 
 
 def _show(console: Console, entry: MetricEntry) -> None:
-    from radfact.metrics.protocol import describe_language
-
     metric = entry.declared
     if metric is None:
         say(console, "  scores known only after loading")

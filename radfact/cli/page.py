@@ -11,6 +11,7 @@ from radfact.cli.command import with_options
 from radfact.cli.options import UPDATED_RESULTS
 from radfact.cli.tables import new_console, say
 from radfact.options import only
+from radfact.pages.page import write_page
 from radfact.results.options import PageOptions
 
 
@@ -23,8 +24,6 @@ def page(
 
     Options that are not given keep the values of the run.
     """
-    from radfact.pages.page import write_page
-
     path = write_page(
         folder,
         manifest=options.manifest,

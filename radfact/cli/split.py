@@ -14,9 +14,13 @@ from radfact.cli.command import with_options
 from radfact.cli.options import INPUT, OUTPUT, PriceOption
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError
+from radfact.io.csv_tables import read_csv
+from radfact.io.jsonl import read_jsonl, write_json, write_jsonl
 from radfact.io.outputs import Output
+from radfact.io.pairs import read_pairs, read_references
+from radfact.judges.loading import load_splitter
 from radfact.judges.options import JudgeOptions
-from radfact.judges.protocol import ExplainingSplitter
+from radfact.judges.protocol import ExplainingSplitter, flatten_split, locate_removed
 from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay, parse_price
 
@@ -44,9 +48,6 @@ def split(
     OUT.removed.jsonl lists the removed parts. Reports that already are sentences are unchanged. 'maira sentences'
     writes a manifest instead.
     """
-    from radfact.io.jsonl import write_json, write_jsonl
-    from radfact.judges.loading import load_splitter
-
     is_pairs = file.suffix.lower() == ".csv"
     expected, fields = (".json", _PAIR_FIELDS) if is_pairs else (".jsonl", _REPORT_FIELDS)
     if out.suffix.lower() != expected:
@@ -82,10 +83,6 @@ def split(
 
 def _read_rows(file: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the id and the columns of each sample; the file is checked as before scoring."""
-    from radfact.io.csv_tables import read_csv
-    from radfact.io.jsonl import read_jsonl
-    from radfact.io.pairs import read_pairs, read_references
-
     if file.suffix.lower() == ".csv":
         ids = [pair.sample_id for pair in read_pairs(file, cluster="none")]
         return list(zip(ids, (dict(cells) for _, cells in read_csv(file)[1]), strict=True))
@@ -108,8 +105,6 @@ def _split(
     rows: Sequence[tuple[str, dict[str, Any]]], fields: Sequence[str], splitter: ExplainingSplitter
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, str], int]:
     """Split narratives, equal ones once; return rows, removed parts, failures by id, and the number of sentences."""
-    from radfact.judges.protocol import flatten_split, locate_removed
-
     texts = list(dict.fromkeys(text for _, row in rows for _, text in _narratives(row, fields) if text))
     splits: dict[str, Any] = {"": [], **dict(zip(texts, splitter.explain(texts), strict=True))}
     new_rows, all_removed, failures, count = list[dict[str, Any]](), list[dict[str, Any]](), dict[str, str](), 0

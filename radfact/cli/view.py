@@ -10,6 +10,8 @@ import typer
 
 from radfact.cli.command import with_options
 from radfact.cli.tables import new_console, say
+from radfact.pages.access import Access, is_loopback, listen, page_url, read_token
+from radfact.pages.server import Explorer, make_server, serve
 
 PORT = 8472
 
@@ -35,9 +37,6 @@ def view(
     The server reads and never writes. By default, only this machine can reach it. A browser needs the token in the
     printed URL once. The same folders and port have the same URLs of runs, comparisons, studies and sentences.
     """
-    from radfact.pages.access import Access, is_loopback, listen, page_url, read_token
-    from radfact.pages.server import Explorer, make_server, serve
-
     token = secrets.token_urlsafe() if token_file is None else read_token(token_file)
     explorer = Explorer(folders)
     console = new_console()

@@ -12,13 +12,15 @@ import typer
 from radfact.cache_folders import weights_folder
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError, RunError
+from radfact.io.download import OnProgress
+from radfact.io.jsonl import dumps
+from radfact.metrics.weights import WeightsFile, catalog
+from radfact.metrics.weights_cache import DOWNLOADS, describe, fetch, select_entries, verify
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from radfact.io.download import OnProgress
-    from radfact.metrics.weights import WeightsFile
 
 MANUAL = (
     "Download the weights that metrics need, and check them.\n\nOnly 'radfact weights fetch' downloads anything. "
@@ -33,10 +35,6 @@ _STYLES = {"ready": "green", "partial download": "yellow", "without record": "ye
 @app.command("list")
 def list_weights(json: Json = False) -> None:
     """List the weights with source, license, size, checksum, and whether they are in the folder; needs no network."""
-    from radfact.io.jsonl import dumps
-    from radfact.metrics.weights import catalog
-    from radfact.metrics.weights_cache import DOWNLOADS, describe
-
     root = weights_folder()
     items = [describe(entry, root) for entry in catalog().values()]
     if json:
@@ -63,8 +61,6 @@ def fetch_weights(context: typer.Context, names: Names) -> None:
 
     The same command resumes an interrupted download, and uses files that are in the folder of downloads already.
     """
-    from radfact.metrics.weights_cache import fetch, select_entries
-
     root, console = weights_folder(), new_console(stderr=True)
     for entry in select_entries(names):
         say(console, f"{entry.name}: {entry.title}; license: {entry.license} ({entry.license_url})", wrap=False)
@@ -83,9 +79,6 @@ def verify_weights(
 
     Exit code 1: a file is missing or has another checksum. Exit code 3: no checksum is known of a file.
     """
-    from radfact.metrics.weights import catalog
-    from radfact.metrics.weights_cache import select_entries, verify
-
     root, console = weights_folder(), new_console()
     selected = select_entries(names) if names else [e for e in catalog().values() if (root / e.name).is_dir()]
     if not selected:

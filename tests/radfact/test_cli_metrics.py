@@ -194,7 +194,7 @@ def test_the_green_summary_is_computed_by_its_command_alone(
 
 def test_the_list_has_every_metric_with_its_status_and_arguments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"lost": MetricEntry("lost", "nowhere:Metric"), **entries()}
-    monkeypatch.setattr("radfact.metrics.registry.entries", lambda: table)
+    monkeypatch.setattr("radfact.cli.metrics.entries", lambda: table)
     monkeypatch.setattr("radfact.metrics.resources.entries", lambda: table)
     code, out, _ = run("metrics", "--judge", "offline")
     assert code == 0

@@ -121,7 +121,7 @@ def test_weights_are_looked_for_as_the_metrics_do(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_cannot_be_loaded_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radfact.metrics.registry.entries", lambda: {"lost": MetricEntry("lost", "nowhere:Metric")})
+    monkeypatch.setattr("radfact.cli.doctor.entries", lambda: {"lost": MetricEntry("lost", "nowhere:Metric")})
     lost = _results()["Metrics"]["lost"]
     assert (lost["status"], "nowhere:Metric" in lost["message"]) == ("wrong", True)
 

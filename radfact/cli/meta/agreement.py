@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from shutil import copytree
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,18 +19,30 @@ from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.io.outputs import Output, replace_files
 from radfact.judges.options import JudgeOptions
+from radfact.meta.agreement import analysis, contrasts
+from radfact.meta.agreement.contrasts import find_wrong_preferences
+from radfact.meta.agreement.preferences import evaluate_judge, evaluate_scores
+from radfact.meta.agreement.report import (
+    AgreementResult,
+    contrast_table,
+    preference_table,
+    short_table,
+    write_agreement,
+)
+from radfact.meta.datasets.layouts import LAYOUTS, read_ratings
+from radfact.meta.datasets.preferences import PreferenceSet, read_preferences
+from radfact.meta.datasets.ratings import RatingSet
+from radfact.meta.datasets.reports import read_ids
 from radfact.meta.options import RatingOptions
+from radfact.meta.scores import ScoreColumns
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.radfact.options import MAX_REPLICATES, BootstrapOptions
 from radfact.options import only, rename_fields
+from radfact.pages.meta_page import Table
 from radfact.progress import ProgressDisplay
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from radfact.meta.datasets.preferences import PreferenceSet
-    from radfact.meta.datasets.ratings import RatingSet
-    from radfact.statistics.rater_agreement import PreferenceAccuracy
+from radfact.records import narrative
+from radfact.statistics.clusters import resampling_of
+from radfact.statistics.rater_agreement import PreferenceAccuracy
 
 TableArgument = Annotated[Path, typer.Argument(help="Ratings: a file, or the folder of a data set.")]
 
@@ -105,10 +120,6 @@ def _check_no_ids(rating: RatingOptions) -> None:
 def _correlations(
     ratings: RatingSet, folders: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
 ) -> list[str]:
-    from radfact.meta.agreement import analysis, contrasts
-    from radfact.meta.agreement.report import AgreementResult, contrast_table, short_table, write_agreement
-    from radfact.statistics.clusters import resampling_of
-
     kinds = sorted({kind for sample in ratings.samples for kind in sample.groups})
     group = record["group"]
     if group is not None and group not in kinds:
@@ -145,14 +156,6 @@ def _correlations(
 def _preferences(
     table: Path, folders: Sequence[Path] | None, scoring: Scoring, ask: bool, record: dict[str, Any], out: Path
 ) -> list[str]:
-    from radfact.meta.agreement.contrasts import find_wrong_preferences
-    from radfact.meta.agreement.preferences import evaluate_scores
-    from radfact.meta.agreement.report import AgreementResult, preference_table, write_agreement
-    from radfact.meta.datasets.preferences import read_preferences
-    from radfact.meta.datasets.ratings import RatingSet
-    from radfact.meta.scores import ScoreColumns
-    from radfact.statistics.clusters import resampling_of
-
     preferences = read_preferences(table, consensus=record["consensus"], cluster=record["cluster"])
     drawn = resampling_of(preferences.clusters, len(preferences.expert))
     record |= {"resampling": asdict(drawn)}
@@ -178,8 +181,6 @@ def _query_judge(
     preferences: PreferenceSet, scoring: Scoring, draws: dict[str, int]
 ) -> tuple[dict[str, Mapping[float, PreferenceAccuracy]], list[str]]:
     """Return the accuracy of the judge's own preferences, and a note about failed queries."""
-    from radfact.meta.agreement.preferences import evaluate_judge
-
     judge = scoring.judge
     name = judge.required_judge
     client = client_of(name, judge, scoring.cache, option="--judge", parameters={"temperature": 0})
@@ -196,9 +197,6 @@ def _query_judge(
 
 def read(table: Path, options: RatingOptions, cluster: str | None = None, *, texts_only: bool = False) -> RatingSet:
     """Read a set of ratings as the options describe it."""
-    from radfact.meta.datasets.layouts import LAYOUTS, read_ratings
-    from radfact.meta.datasets.reports import read_ids
-
     layout = options.layout
     if layout == "preferences":
         message = f"expected ratings ({', '.join(LAYOUTS)}), found '{layout}'"
@@ -218,9 +216,6 @@ def read(table: Path, options: RatingOptions, cluster: str | None = None, *, tex
 @with_options
 def examples(out: own.Out = Path("examples")) -> None:
     """Write an example of every layout of rating sets: a few made-up reports with made-up ratings."""
-    from importlib.resources import as_file, files
-    from shutil import copytree
-
     with as_file(files("radfact.meta.datasets") / "examples") as source, replace_files(out) as new:
         copytree(source, new, dirs_exist_ok=True)
         names = sorted(path.name for path in source.iterdir())
@@ -241,10 +236,6 @@ def pairs(
     ] = Path("pairs.csv"),
 ) -> None:
     """Write the reports of a rated data set as pairs for 'radfact evaluate'."""
-    from radfact.meta.datasets.preferences import read_preferences
-    from radfact.pages.meta_page import Table
-    from radfact.records import narrative
-
     if rating.layout == "preferences":
         _check_no_ids(rating)
         reports, by = read_preferences(table, texts_only=True).pairs, None

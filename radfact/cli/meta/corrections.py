@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,15 +17,23 @@ from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.outputs import replace_files
 from radfact.judges.options import JudgeOptions
+from radfact.meta.agreement import corrections as report
+from radfact.meta.agreement.corrections import (
+    CorrectionResult,
+    CorrectionRun,
+    Setting,
+    correct_reports,
+    evaluate_corrections,
+    has_categories,
+    write_corrections,
+)
+from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.options import RatingOptions
+from radfact.metrics.llm.fineradscore import Examples, FineRadScore
 from radfact.metrics.options import MetricOptions
+from radfact.metrics.registry import select_metrics
 from radfact.options import only
 from radfact.progress import ProgressDisplay
-
-if TYPE_CHECKING:
-    from radfact.meta.agreement.corrections import CorrectionResult, CorrectionRun, Setting
-    from radfact.meta.datasets.ratings import RatingSet
-    from radfact.metrics.llm.fineradscore import Examples
 
 _TEXT_METRICS = ("bleu_1", "bleu_2", "bertscore", "rg_er", "radgraph_f1", "radcliq_v1")
 """Metrics of the paper and the default; those without weights are skipped."""
@@ -66,9 +75,6 @@ def corrections(
     among them. For data sets with error counts (ReXVal, RadEval): precision and recall by category. For the
     correlation of scores with error counts, see 'radfact meta agreement --metrics fineradscore'.
     """
-    from radfact.meta.agreement.corrections import evaluate_corrections, has_categories, write_corrections
-    from radfact.metrics.registry import select_metrics
-
     ratings = read(table, rating)
     if not has_categories(ratings) and all(sample.corrections is None for sample in ratings.samples):
         message = f"--layout: expected corrected lines or errors by category, which '{rating.layout}' does not have"
@@ -107,10 +113,6 @@ def _correct(
     paraphrase_by: str | None,
     seed: int,
 ) -> CorrectionRun:
-    from contextlib import ExitStack
-
-    from radfact.meta.agreement.corrections import correct_reports
-    from radfact.metrics.llm.fineradscore import FineRadScore
 
     with ExitStack() as stack:
         client = stack.enter_context(
@@ -129,8 +131,6 @@ def _correct(
 
 
 def _show(result: CorrectionResult) -> None:
-    from radfact.meta.agreement import corrections as report
-
     changes = report.change_table(result)
     changes = changes.select([name for name in changes.headings if not name.endswith(", n")])
     severities = report.severity_table(result).select(report.SEVERITY_COLUMNS)

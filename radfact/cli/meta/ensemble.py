@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from radfact.api import versions
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
@@ -15,13 +17,12 @@ from radfact.cli.options import INPUT, OUTPUT, SCORES, Out
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.outputs import Output
+from radfact.meta.ensembles import Ensemble, apply_to_folders, fit_on_ratings, read_features
 from radfact.meta.options import RatingOptions
+from radfact.meta.scores import match_samples, pair_digests
 from radfact.metrics.radfact.options import BootstrapOptions
 from radfact.options import only, parse_key_values, rename_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
+from radfact.results.reader import read_digests
 
 app = typer.Typer(
     help="Ensembles of judges: fit on expert ratings, apply to new reports.",
@@ -57,9 +58,6 @@ def fit(
     Each judge is a results folder with a name; samples are matched by the ids that 'radfact meta pairs' writes. The
     agreement of each feature alone is printed for comparison.
     """
-    from radfact.meta.ensembles import fit_on_ratings, read_features
-    from radfact.meta.scores import match_samples, pair_digests
-
     console = new_console()
     ratings = read(table, rating, draws.cluster)
     folders = _folders(judges)
@@ -92,11 +90,6 @@ def apply_ensemble(
     'radfact meta agreement --scores', 'radfact compare' and 'radfact page'. Samples without a score of every judge are
     excluded and counted.
     """
-    from radfact.api import versions
-    from radfact.meta.ensembles import Ensemble, apply_to_folders, read_features
-    from radfact.meta.scores import match_samples
-    from radfact.results.reader import read_digests
-
     loaded, folders = Ensemble.load(ensemble), _folders(judges)
     first, *others = folders.values()
     with rename_fields({"runs": "--judges", "features": "--judges"}):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import typer
 
@@ -13,21 +14,19 @@ from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes
 from radfact.cli.options import INPUT, JUDGE, OUTPUT
 from radfact.cli.tables import new_console, say, show_table
+from radfact.error_categories import CategoryLetter
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError, RunError
 from radfact.io.outputs import Output, replace_files
 from radfact.judges.options import JudgeOptions
+from radfact.llm import ChatClient
+from radfact.meta.datasets.reports import SiteReport, read_reports
+from radfact.meta.injection import detection, llm_editor
+from radfact.meta.injection.records import InjectedReport, ReportSentences, read_injected, write_injected
+from radfact.meta.injection.rules import RuleInjector, is_readable
 from radfact.meta.options import RULES
 from radfact.metrics.options import MetricOptions
 from radfact.options import only
 from radfact.progress import ProgressDisplay
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from radfact.error_categories import CategoryLetter
-    from radfact.llm import ChatClient
-    from radfact.meta.datasets.reports import SiteReport
-    from radfact.meta.injection.records import InjectedReport
 
 _MAX_LISTED = 10
 
@@ -61,9 +60,6 @@ def inject(
     candidate with k. --by PROVIDER:MODEL: as in the VERT paper (categories a and b, checked for plausibility, up to
     five requests) or, with --mixed, as in the GREEN paper (several categories at once).
     """
-    from radfact.meta.datasets.reports import read_reports
-    from radfact.meta.injection.records import write_injected
-
     console = new_console()
     plan = _Plan(_parse_letters(types), _parse_numbers(errors), mixed, seed, modality, region)
     sources = read_reports(reports, default_site="")
@@ -107,8 +103,6 @@ class _Plan:
 
 
 def _parse_letters(types: str) -> list[CategoryLetter]:
-    from radfact.error_categories import CategoryLetter
-
     known: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
     letters = [part.strip() for part in types.split(",") if part.strip()]
     unknown = [letter for letter in letters if letter not in known]
@@ -128,9 +122,6 @@ def _parse_numbers(errors: str) -> list[int]:
 
 def _inject_by_rules(reports: Sequence[SiteReport], plan: _Plan) -> tuple[list[InjectedReport], int]:
     """Return the candidates, and the number of reports that the rules cannot read."""
-    from radfact.meta.injection.records import ReportSentences
-    from radfact.meta.injection.rules import RuleInjector, is_readable
-
     injector = RuleInjector(seed=plan.seed)
     candidates: list[InjectedReport] = []
     for report in reports:
@@ -148,8 +139,6 @@ def _inject_by_model(
     client: ChatClient, reports: Sequence[SiteReport], plan: _Plan
 ) -> tuple[list[InjectedReport], dict[str, str]]:
     """Return the candidates, and the reason for each failed one."""
-    from radfact.meta.injection import llm_editor
-
     sources = [llm_editor.SourceReport(r.sample_id, r.report, plan.modality, plan.region) for r in reports]
     results: list[tuple[str, InjectedReport | Failure]] = []
     if plan.mixed:
@@ -183,9 +172,6 @@ def detect(
 
     How scores fall with the number of errors, for which categories, and how many errors are counted.
     """
-    from radfact.meta.injection import detection
-    from radfact.meta.injection.records import read_injected
-
     console = new_console()
     rows = read_injected(injected)
     scoring = Scoring(metrics, judge.or_environment(), cache or out / "cache")

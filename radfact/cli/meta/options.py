@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from radfact.api import MetricSet
 from radfact.cli.options import INPUT, OUTPUT, SCORES
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.outputs import Output
 from radfact.judges.options import JudgeOptions
+from radfact.llm import ChatClient, load_chat_client, parse_model_args
+from radfact.meta.scores import SampleMatch, ScoreColumns, ScoreFunction, compute_scores, load_scores
 from radfact.metrics.options import MetricOptions
+from radfact.metrics.registry import select_metrics
 from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
+from radfact.records import Pair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from rich.console import Console
 
-    from radfact.llm import ChatClient
-    from radfact.meta.scores import SampleMatch, ScoreColumns, ScoreFunction
-    from radfact.records import Pair
 
 MODEL = only("judge", "judge_args", "base_url", "concurrency", "max_invalid")
 """Options of a judge or another language model."""
@@ -76,8 +76,6 @@ class Scoring:
 
     def finish(self, console: Console, *, named: bool = True) -> None:
         """Print which metrics gave no result."""
-        from radfact.metrics.registry import select_metrics
-
         for name, reason in self.unavailable.items():
             say(console, f"without {name}: {reason}", style="yellow")
         selected = select_metrics(self.names) if named and self.unavailable else []
@@ -87,9 +85,6 @@ class Scoring:
     @contextmanager
     def scorer(self, *, main_only: bool = False) -> Iterator[ScoreFunction]:
         """Create the metrics, show their progress, and release their resources at the end."""
-        from radfact.api import MetricSet
-        from radfact.meta.scores import compute_scores
-
         with MetricSet(self.names, judge=self.judge, cache=self.cache, weights=self.metrics.weights) as metrics:
 
             def score(pairs: Sequence[Pair], folder: Path) -> ScoreColumns:
@@ -103,8 +98,6 @@ class Scoring:
 
 def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, parameters: Mapping[str, Any]) -> ChatClient:
     """Return the client of a language model that an option names."""
-    from radfact.llm import load_chat_client, parse_model_args
-
     with rename_fields({"judge": option}):
         return load_chat_client(
             name,
@@ -118,8 +111,6 @@ def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, param
 
 def collect_scores(pairs: Sequence[Pair], folders: Sequence[Path] | None, scoring: Scoring, out: Path) -> ScoreColumns:
     """Read scores from results folders, compute them by metrics, or both."""
-    from radfact.meta.scores import ScoreColumns, load_scores
-
     if not (folders or scoring.names):
         raise InputError(
             "expected --metrics to compute, or --scores with a results folder", code=ErrorCode.MISSING_OPTION

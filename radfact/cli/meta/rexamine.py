@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,11 +16,14 @@ from radfact.cli.options import INPUT, SCORES
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.judges.options import JudgeOptions
+from radfact.meta.datasets.reports import read_counts, read_reports
+from radfact.meta.injection.llm_editor import ModelInjector, ModelStyler
+from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.options import RULES
+from radfact.meta.robustness.rexamine import Injector
+from radfact.meta.robustness.rexamine import rexamine as run
+from radfact.meta.robustness.style_effects import short_table_c, table_2
 from radfact.metrics.options import MetricOptions
-
-if TYPE_CHECKING:
-    from radfact.meta.robustness.rexamine import Injector
 
 
 @with_options
@@ -53,11 +56,6 @@ def rexamine(
     Each metric is tested by its main score (green by green, radfact by logical_f1); name other scores to select them.
     The significance level is 0.05, divided by the number of scores times sites.
     """
-    from radfact.meta.datasets.reports import read_counts, read_reports
-    from radfact.meta.injection.llm_editor import ModelStyler
-    from radfact.meta.robustness.rexamine import rexamine as run
-    from radfact.meta.robustness.style_effects import short_table_c, table_2
-
     check_files(counts)
     judge, cache = judge.or_environment(), cache or out / "cache"
     site_reports = read_reports(reports)
@@ -99,9 +97,6 @@ def rexamine(
 
 
 def _injector(name: str, judge: JudgeOptions, cache: Path, seed: int, stack: ExitStack) -> Injector:
-    from radfact.meta.injection.llm_editor import ModelInjector
-    from radfact.meta.injection.rules import RuleInjector
-
     if name == RULES:
         return RuleInjector(seed=seed)
     client = client_of(name, judge, cache, option="--errors-by", parameters={"temperature": None})
