@@ -45,7 +45,7 @@ class Encoder:
         """Yield batches of the distinct texts, their tokens, and the output of the model on its device."""
         import torch
 
-        distinct = sorted(set(texts), key=len)
+        distinct = sorted(dict.fromkeys(texts), key=len)
         for start in range(0, len(distinct), self._batch_size):
             batch = distinct[start : start + self._batch_size]
             tokens = self.tokenizer(
