@@ -77,7 +77,7 @@ class FileRows(Generic[_ModelT]):
         """Return a row of the file without validation; one without an id has an empty one."""
         try:
             row = json.loads(raw.decode())
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         found: dict[str, Any] = row if isinstance(row, dict) else self._parse_strictly(raw, line)
         found.setdefault("sample_id", "")

@@ -358,7 +358,7 @@ class TestWrongInput:
         with raises(f"{name}:{line}: {next(iter(fields))}: {code}"):
             write_page(folder)
 
-    @pytest.mark.parametrize("line", ["{", "[]", "\udcff"])
+    @pytest.mark.parametrize("line", ["{", "[]", "\udcff", "[" * 100_000], ids=["open", "list", "no UTF-8", "deep"])
     def test_a_line_that_is_no_object_is_refused(self, folder: Path, line: str) -> None:
         with (folder / "sentences.jsonl").open("a", encoding="utf-8", errors="surrogateescape") as handle:
             handle.write(line)
