@@ -4,97 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from radfact.findings.differences import AttributeDifference, UnitDifference, compare_units, has_comparison
-from radfact.findings.records import Finding, Tier, describe_finding
+from radfact.findings.differences import UnitDifference, compare_units, has_comparison
+from radfact.findings.records import (
+    ErrorKind,
+    Finding,
+    FindingError,
+    FindingMatch,
+    Tier,
+    Verdict,
+    describe_finding,
+)
 from radfact.findings.significance import Significance
 from radfact.findings.units import FindingUnit, group_findings, is_covered, merge_units, unconfirmed_changes
-from radfact.metrics.radfact.scores import Side
+from radfact.metrics.radfact.scores import OTHER, Side
 from radfact.optional import load_optimize
 from radfact.records import PatientContext
 
-Verdict = Literal["correct", "attribute_error", "omitted", "unsupported", "contradicted"]
-ErrorKind = Literal["attribute_error", "omitted", "unsupported", "contradicted"]
-
-_OTHER: Mapping[Side, Side] = {"candidate": "reference", "reference": "candidate"}
 _FORBIDDEN = 1e6
 _PREFERENCE = 1e-6
 _SMALL_DIFFERENCE = 0.25
 """Differences that cost less than this part of a finding are minor errors, whatever the finding."""
 _NARROWING_CHANGES = frozenset({"new", "increased"})
 """Changes that narrow a denial: "no new nodule" allows old nodules."""
-
-
-@dataclass(frozen=True, slots=True)
-class FindingMatch:
-    """Findings of both reports that describe the same thing.
-
-    Attributes:
-        candidate: indices of the findings of the candidate.
-        reference: indices of the findings of the reference.
-        relation: what the finding of the candidate is to that of the reference: the same, more general, more specific,
-            related or similar.
-        tier: the more significant one of both.
-        weight: the larger one of both.
-        cost: part of the weight that the differences cost; may exceed 1.
-        attributes: compared attributes, also those that agree.
-        reason: the match in words.
-    """
-
-    candidate: tuple[int, ...]
-    reference: tuple[int, ...]
-    relation: str
-    tier: Tier
-    weight: float
-    cost: float
-    attributes: tuple[AttributeDifference, ...]
-    reason: str
-
-    @property
-    def differing(self) -> tuple[str, ...]:
-        """Attributes that differ."""
-        return tuple(item.attribute for item in self.attributes if item.cost > 0)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict on the findings."""
-        return "attribute_error" if self.differing else "correct"
-
-
-@dataclass(frozen=True, slots=True)
-class FindingError:
-    """An error of the candidate.
-
-    Attributes:
-        kind: an attribute of a matched finding differs, or the finding is omitted, unsupported or contradicted.
-        tier: significance of the error.
-        cost: share in the sum of errors.
-        candidate: indices of the findings of the candidate.
-        reference: indices of the findings of the reference.
-        attribute: which attribute differs; None for other kinds.
-        reason: the error in words.
-    """
-
-    kind: ErrorKind
-    tier: Tier
-    cost: float
-    candidate: tuple[int, ...]
-    reference: tuple[int, ...]
-    attribute: str | None
-    reason: str
-
-    @property
-    def differing(self) -> tuple[str, ...]:
-        """The attribute that differs, if the error is about one."""
-        return () if self.attribute is None else (self.attribute,)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict on the findings."""
-        return self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +175,7 @@ class _Comparer:
         unit, options = self.units[side][index], []
         for group in groups:
             parts = {name: [self.units[name][i] for i in getattr(group, name)] for name in self.units}
-            if not self._is_covered(unit, merge_units(parts[_OTHER[side]])):
+            if not self._is_covered(unit, merge_units(parts[OTHER[side]])):
                 continue
             parts[side].append(unit)
             merged = {name: merge_units(units) for name, units in parts.items()}
@@ -285,16 +219,16 @@ class _Comparer:
 
     def _to_error(self, side: Side, index: int) -> FindingError:
         """Return the error of a unit without a match."""
-        unit, others = self.units[side][index], self.findings[_OTHER[side]]
+        unit, others = self.units[side][index], self.findings[OTHER[side]]
         denials = tuple(place for place, other in enumerate(others) if self._denies(other, unit.finding))
         stated = describe_finding(unit.finding, self.ontology)
         kind: ErrorKind = "omitted" if side == "reference" else "unsupported"
-        reason = f"The {_OTHER[side]} does not state {stated}."
+        reason = f"The {OTHER[side]} does not state {stated}."
         if denials:
             kind = "contradicted"
             denial = describe_finding(others[denials[0]], self.ontology)
-            reason = f"The {_OTHER[side]} states {denial}, which contradicts {stated}."
-        indices = {side: tuple(unit.indices), _OTHER[side]: denials}
+            reason = f"The {OTHER[side]} states {denial}, which contradicts {stated}."
+        indices = {side: tuple(unit.indices), OTHER[side]: denials}
         return FindingError(kind, unit.tier, unit.weight, indices["candidate"], indices["reference"], None, reason)
 
     def _change_errors(self, side: Side) -> Iterator[FindingError]:
@@ -303,8 +237,8 @@ class _Comparer:
             return
         costs, weights = self.significance.differences, self.significance.weights
         part = costs.change_added if side == "candidate" else costs.change_missing
-        for index in unconfirmed_changes(self.findings[side], self.findings[_OTHER[side]], self.ontology):
-            indices: dict[Side, tuple[int, ...]] = {side: (index,), _OTHER[side]: ()}
+        for index in unconfirmed_changes(self.findings[side], self.findings[OTHER[side]], self.ontology):
+            indices: dict[Side, tuple[int, ...]] = {side: (index,), OTHER[side]: ()}
             concept = self.findings[side][index].concept
             yield FindingError(
                 "attribute_error",
@@ -326,12 +260,12 @@ class _Comparer:
         for match in matches:
             judged = FindingVerdict(match.verdict, match.tier, match.weight, match.differing, match.reason)
             verdicts |= dict.fromkeys(getattr(match, side), judged)
-        others = [other for other in self.findings[_OTHER[side]] if not other.is_positive]
+        others = [other for other in self.findings[OTHER[side]] if not other.is_positive]
         for index, finding in enumerate(self.findings[side]):
             if index not in verdicts:
                 is_denied = any(self.ontology.is_denied_by(other.concept, finding.concept) for other in others)
                 is_correct = finding.concept in self.ontology.structures or (not finding.is_positive and is_denied)
-                reason = f"The {_OTHER[side]} states it, too." if is_correct else ""
+                reason = f"The {OTHER[side]} states it, too." if is_correct else ""
                 verdicts[index] = FindingVerdict("correct" if is_correct else None, "expected", 0.0, (), reason)
         return [verdicts[index] for index in range(len(self.findings[side]))]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from radfact.findings.comparison import Verdict
 from radfact.findings.details import FindingOutcome, severity
+from radfact.findings.records import Verdict
 
 Outcomes = Mapping[str, Mapping[str, Mapping[str, FindingOutcome]]]
 """Metric -> sample_id -> concept -> what the candidate makes of the finding."""

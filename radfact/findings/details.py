@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, model_validator
 
-from radfact.findings.comparison import FindingComparison, FindingError, FindingMatch, Verdict
-from radfact.findings.records import describe_finding
-from radfact.findings.significance import TIERS
+from radfact.findings.records import TIERS, FindingError, FindingMatch, Verdict, describe_finding
 from radfact.metrics.radfact.scores import PARTS
 from radfact.reader.ontology import Ontology
 from radfact.records import validate_model
 
-_SEVERITY: Mapping[Verdict, int] = {
-    "correct": 0,
-    "attribute_error": 1,
-    "omitted": 2,
-    "unsupported": 2,
-    "contradicted": 3,
-}
+if TYPE_CHECKING:
+    from radfact.findings.comparison import FindingComparison
+
+_SEVERITY = {"correct": 0, "attribute_error": 1, "omitted": 2, "unsupported": 2, "contradicted": 3}
 
 
 class _Row(BaseModel):
@@ -232,8 +227,3 @@ def count_findings(details: Iterable[Mapping[str, Any]]) -> FindingTable:
 def finding_rows(tables: Mapping[str, FindingTable]) -> list[tuple[str | int, ...]]:
     """Return the rows of `findings.csv`."""
     return [(metric, concept, *astuple(counts)) for metric, table in tables.items() for concept, counts in table.rows]
-
-
-def finding_metrics(settings: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
-    """Return the metrics that compare findings."""
-    return [name for name, record in settings.items() if record and {"extractor", "significance"} <= record.keys()]

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
-from radfact.findings.records import Finding
+from radfact.findings.records import AttributeDifference, Finding
 from radfact.findings.significance import Differences, Significance
 from radfact.findings.units import FindingUnit, are_opposite, confirms_change, overlapping_zones
 from radfact.metrics.radfact.regions import spatially_entailed
 from radfact.records import PatientContext, Sentence
 
-Attribute = Literal["finding", "certainty", "side", "zone", "region", "degree", "size", "change", "device_position"]
-"""What is compared between matched findings; `finding` is its name."""
-
 _GOOD, _BAD = "good_position", "malpositioned"
 _NO_COMPARISON = ("none", "no ", "not available", "n/a")
-
-
-@dataclass(frozen=True, slots=True)
-class AttributeDifference:
-    """An attribute that both findings, or one of them, state.
-
-    Attributes:
-        attribute: its name.
-        candidate: value in the candidate, as JSON; None if not stated.
-        reference: value in the reference.
-        cost: part of the weight of the finding; 0 where they agree.
-    """
-
-    attribute: Attribute
-    candidate: Any
-    reference: Any
-    cost: float
 
 
 class UnitDifference(NamedTuple):

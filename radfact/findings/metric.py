@@ -19,8 +19,9 @@ from radfact.findings import (
     Significance,
     Tier,
 )
-from radfact.findings.comparison import ErrorKind, FindingComparison, compare_findings
+from radfact.findings.comparison import FindingComparison, compare_findings
 from radfact.findings.details import record_comparison
+from radfact.findings.records import ErrorKind
 from radfact.io.jsonl import CompressedRows
 from radfact.languages import Language
 from radfact.llm import ChatClient

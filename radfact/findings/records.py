@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt
 
@@ -16,7 +17,12 @@ from radfact.records import Box, Mask, PatientContext, Record, Report
 
 Status = Literal["present", "uncertain", "absent"]
 Tier = Literal["urgent", "actionable", "minor", "expected"]
+TIERS: tuple[Tier, ...] = get_args(Tier)
 """Clinical significance, the highest first."""
+Verdict = Literal["correct", "attribute_error", "omitted", "unsupported", "contradicted"]
+ErrorKind = Literal["attribute_error", "omitted", "unsupported", "contradicted"]
+Attribute = Literal["finding", "certainty", "side", "zone", "region", "degree", "size", "change", "device_position"]
+"""What is compared between matched findings; `finding` is its name."""
 
 FindingPlace = tuple[str | None, str | None]
 """(side, zone): left, right, each (a plural: "at the bases") or None if not stated; a zone of the ontology or None."""
@@ -122,3 +128,89 @@ def describe_finding(finding: Finding, ontology: Ontology) -> str:
         POSSIBLE if finding.status == "uncertain" else CERTAIN,
     )
     return describe_fact(fact, ontology)
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeDifference:
+    """An attribute that both findings, or one of them, state.
+
+    Attributes:
+        attribute: its name.
+        candidate: value in the candidate, as JSON; None if not stated.
+        reference: value in the reference.
+        cost: part of the weight of the finding; 0 where they agree.
+    """
+
+    attribute: Attribute
+    candidate: Any
+    reference: Any
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class FindingMatch:
+    """Findings of both reports that describe the same thing.
+
+    Attributes:
+        candidate: indices of the findings of the candidate.
+        reference: indices of the findings of the reference.
+        relation: what the finding of the candidate is to that of the reference: the same, more general, more specific,
+            related or similar.
+        tier: the more significant one of both.
+        weight: the larger one of both.
+        cost: part of the weight that the differences cost; may exceed 1.
+        attributes: compared attributes, also those that agree.
+        reason: the match in words.
+    """
+
+    candidate: tuple[int, ...]
+    reference: tuple[int, ...]
+    relation: str
+    tier: Tier
+    weight: float
+    cost: float
+    attributes: tuple[AttributeDifference, ...]
+    reason: str
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """Attributes that differ."""
+        return tuple(item.attribute for item in self.attributes if item.cost > 0)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the findings."""
+        return "attribute_error" if self.differing else "correct"
+
+
+@dataclass(frozen=True, slots=True)
+class FindingError:
+    """An error of the candidate.
+
+    Attributes:
+        kind: an attribute of a matched finding differs, or the finding is omitted, unsupported or contradicted.
+        tier: significance of the error.
+        cost: share in the sum of errors.
+        candidate: indices of the findings of the candidate.
+        reference: indices of the findings of the reference.
+        attribute: which attribute differs; None for other kinds.
+        reason: the error in words.
+    """
+
+    kind: ErrorKind
+    tier: Tier
+    cost: float
+    candidate: tuple[int, ...]
+    reference: tuple[int, ...]
+    attribute: str | None
+    reason: str
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The attribute that differs, if the error is about one."""
+        return () if self.attribute is None else (self.attribute,)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the findings."""
+        return self.kind

@@ -7,19 +7,18 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from radfact.errors import ErrorCode, InputError, suggest_name
-from radfact.findings.records import Finding, Tier
+from radfact.findings.records import TIERS, Finding, Tier
 from radfact.io.jsonl import read_text
 from radfact.io.yaml_files import read_yaml
 from radfact.reader.ontology import Ontology
 from radfact.records import PatientContext, validate_model
 
 DEFAULT_PATH = Path(__file__).with_name("significance.yaml")
-TIERS: tuple[Tier, ...] = get_args(Tier)
 
 _Weight = Annotated[FiniteFloat, Field(ge=0, le=10)]
 _Share = Annotated[FiniteFloat, Field(ge=0, le=1)]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from radfact.findings.records import Finding, FindingPlace, Status, Tier
-from radfact.findings.significance import TIERS, Significance
+from radfact.findings.records import TIERS, Finding, FindingPlace, Status, Tier
+from radfact.findings.significance import Significance
 from radfact.reader.ontology import Ontology
 from radfact.records import PatientContext
 

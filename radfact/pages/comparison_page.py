@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from radfact.findings.comparison import Verdict
 from radfact.findings.contrasts import FindingChange, FindingContrast, contrast_findings
+from radfact.findings.records import Verdict
 from radfact.io.jsonl import write_json
 from radfact.pages.markup import words
 from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page

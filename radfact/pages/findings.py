@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from radfact.findings.comparison import FindingError, FindingMatch
 from radfact.findings.details import FindingDetails, ListedFinding
+from radfact.findings.records import FindingError, FindingMatch
 from radfact.metrics.radfact.scores import PARTS
 
 
