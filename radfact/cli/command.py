@@ -11,7 +11,7 @@ from enum import Enum, StrEnum
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -20,6 +20,8 @@ from typer.models import OptionInfo
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.io.outputs import Output, lock_output
 from radfact.options import Options, Subset, flag_of, option_of, parse_key_values, rename_fields, value_type
+
+T = TypeVar("T")
 
 
 def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., None]:
@@ -38,12 +40,12 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
     models: dict[str, tuple[type[Options], list[str], Mapping[str, Any]]] = {}
     flags: dict[str, str] = {}
     for parameter in own:
-        model, subset = _model_of(parameter.annotation)
+        model, subset = _annotated_type(parameter.annotation), _metadata(parameter.annotation, Subset) or Subset()
         if isinstance(fixed.get(parameter.name), Subset):
             subset = fixed.pop(parameter.name)
         elif parameter.name in fixed:
             continue
-        if model is None:
+        if not (isinstance(model, type) and issubclass(model, Options)):
             parameters.append(parameter)
             flags[parameter.name] = _own_flag(parameter)
             continue
@@ -53,10 +55,10 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
         parameters += [_typer_parameter(model, name, defaults) for name in names]
         flags |= {name: flag_of(model, name).partition("/")[0] for name in names}
     parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=_config_option(parameters)))
-    outputs = {parameter.name: output for parameter in own if (output := _output_of(parameter.annotation)) is not None}
+    outputs = {parameter.name: output for parameter in own if (output := _metadata(parameter.annotation, Output))}
     if any(not output.resumes and output.kind != "new folder" for output in outputs.values()):
-        panel = next(_option_info(item).rich_help_panel for item in parameters if item.name in outputs)
-        parameters.append(_overwrite_option(panel))
+        panels = (info.rich_help_panel for item in parameters if item.name in outputs and (info := _option_info(item)))
+        parameters.append(_overwrite_option(next(panels)))
     if outputs:
         parameters.append(Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
@@ -88,17 +90,17 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
     return run
 
 
-def _model_of(annotation: Any) -> tuple[type[Options] | None, Subset]:
-    subset = Subset()
-    if get_origin(annotation) is Annotated:
-        annotation, *metadata = get_args(annotation)
-        subset = next((item for item in metadata if isinstance(item, Subset)), subset)
-    is_model = isinstance(annotation, type) and issubclass(annotation, Options)
-    return (annotation if is_model else None), subset
+def _metadata(annotation: Any, kind: type[T]) -> T | None:
+    """Return the first metadata of a kind in an `Annotated` type."""
+    return next((item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, kind)), None)
 
 
-def _output_of(annotation: Any) -> Output | None:
-    return next((item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, Output)), None)
+def _annotated_type(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _option_info(parameter: Parameter) -> OptionInfo | None:
+    return _metadata(parameter.annotation, OptionInfo)
 
 
 def _command_name(context: Any) -> str:
@@ -108,10 +110,6 @@ def _command_name(context: Any) -> str:
         names.append(str(context.info_name))
         context = context.parent
     return " ".join(reversed(names))
-
-
-def _option_info(parameter: Parameter) -> OptionInfo:
-    return next(item for item in parameter.annotation.__metadata__ if isinstance(item, OptionInfo))
 
 
 def _overwrite_option(panel: Any) -> Parameter:
@@ -139,17 +137,15 @@ def _paths(value: Any, key: str = "") -> Iterator[Path]:
 
 def _own_flag(parameter: Parameter) -> str:
     """Return the flag of a parameter that is declared for Typer directly; an argument has its name alone."""
-    for item in getattr(parameter.annotation, "__metadata__", ()):
-        if isinstance(item, OptionInfo):
-            names = [name for name in item.param_decls or () if name.startswith("--")]
-            return names[0].partition("/")[0] if names else f"--{parameter.name.replace('_', '-')}"
-    return parameter.name
+    if (info := _option_info(parameter)) is None:
+        return parameter.name
+    names = [name for name in info.param_decls or () if name.startswith("--")]
+    return names[0].partition("/")[0] if names else f"--{parameter.name.replace('_', '-')}"
 
 
 def _config_option(parameters: list[Parameter]) -> Any:
     """Return `--config`, in the same panel as the first option."""
-    infos = [item for parameter in parameters for item in getattr(parameter.annotation, "__metadata__", ())]
-    panel = next((info.rich_help_panel for info in infos if isinstance(info, OptionInfo)), None)
+    panel = next((info.rich_help_panel for item in parameters if (info := _option_info(item))), None)
     option = typer.Option(
         metavar="FILE",
         help="YAML file with options of this command by name; flags take precedence.",
@@ -185,10 +181,8 @@ def _typer_parameter(model: type[Options], name: str, defaults: Mapping[str, Any
 
 def _typer_type(field: FieldInfo) -> tuple[Any, dict[str, Any]]:
     """Return the type that Typer reads for a field, and the bounds of its value."""
-    kind, metadata = value_type(field.annotation), list(field.metadata)
-    if get_origin(kind) is Annotated:
-        kind, *inner = get_args(kind)
-        metadata += inner
+    annotation = value_type(field.annotation)
+    kind, metadata = _annotated_type(annotation), [*field.metadata, *getattr(annotation, "__metadata__", ())]
     bounds: dict[str, Any] = {}
     step = 1 if kind is int else 0
     for item in metadata:
@@ -213,10 +207,8 @@ def _value(model: type[Options], name: str, value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, list | tuple):
-        if option_of(model, name).cli_type is None and get_origin(value_type(model.model_fields[name].annotation)) in (
-            dict,
-            Mapping,
-        ):
+        annotation = model.model_fields[name].annotation
+        if option_of(model, name).cli_type is None and get_origin(value_type(annotation)) in (dict, Mapping):
             return parse_key_values(value, flag_of(model, name))
         return tuple(item.value if isinstance(item, Enum) else item for item in value)
     return value
