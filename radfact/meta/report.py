@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from radfact.error_categories import ERROR_CATEGORIES
+from radfact.errors import InputError
 from radfact.io.jsonl import write_json
-from radfact.pages.meta_page import Plot, PlotFolder, Section, Table, write_page
+from radfact.pages.meta_page import Plot, Section, Table, write_page
 
 CATEGORY_LEGEND = "; ".join(f"({letter}) {name}" for letter, name in ERROR_CATEGORIES.items()) + "."
 """Sentence with the names of the categories of errors."""
@@ -18,8 +19,9 @@ class AnalysisReport:
     """Sections of a page whose tables and plots are also files in the output folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._plots = folder, PlotFolder(folder)
+        self._folder = folder
         self._sections: list[Section] = []
+        self.missing_plots: dict[str, None] = {}
 
     def add(self, heading: str, *parts: Table | Plot | str, file: str | None = None) -> None:
         """Add a section; its first table becomes `FILE.csv`, and an empty one omits the section."""
@@ -36,18 +38,15 @@ class AnalysisReport:
     def draw(
         self, file: str, description: str, plot: Callable[..., Path], data: Any, *others: Any, **options: Any
     ) -> list[Plot]:
-        """Return the plot of some data; none without data or without matplotlib, which is noted."""
-        if not data:
+        """Return the plot of some data; none without data or without matplotlib, which `missing_plots` says."""
+        try:
+            return [Plot(plot(data, *others, self._folder / file, **options), description)] if data else []
+        except InputError as error:
+            self.missing_plots[f"Without plots: {error}"] = None
             return []
-        return self._plots.draw(file, description, lambda path: plot(data, *others, path, **options))
-
-    @property
-    def missing_plots(self) -> list[str]:
-        """Sentences about missing plots."""
-        return list(dict.fromkeys(self._plots.notes))
 
     def write(self, file: str, title: str, record: Mapping[str, Any], notes: Iterable[str]) -> list[str]:
         """Write `FILE.json` and `FILE.html`, and return sentences about missing plots."""
         write_json(self._folder / f"{file}.json", record)
         write_page(self._folder / f"{file}.html", title, dict.fromkeys((*notes, *self.missing_plots)), self._sections)
-        return self.missing_plots
+        return list(self.missing_plots)

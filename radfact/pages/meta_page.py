@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import csv
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from radfact.errors import InputError
 from radfact.io.jsonl import open_atomic
 from radfact.pages.markup import STATIC, TEMPLATES, assemble, words
 
@@ -95,25 +94,6 @@ class Section:
 
     heading: str
     parts: Sequence[Table | Plot | str]
-
-
-@dataclass
-class PlotFolder:
-    """Plots of one results folder; without matplotlib nothing is drawn, and `notes` say so."""
-
-    folder: Path
-    notes: list[str] = field(default_factory=list)
-
-    def draw(self, name: str, description: str, plot: Callable[[Path], Path]) -> list[Plot]:
-        """Draw a plot and return it as the parts of a section, or add a note if matplotlib is missing.
-
-        `plot` writes the files for a path without suffix, and returns the PNG.
-        """
-        try:
-            return [Plot(plot(self.folder / name), description)]
-        except InputError as error:
-            self.notes.append(f"Without plots: {error}")
-            return []
 
 
 def format_cell(cell: Any, *, missing: str = "-") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -61,16 +60,17 @@ def inject(
     five requests) or, with --mixed, as in the GREEN paper (several categories at once).
     """
     console = new_console()
-    plan = _Plan(_parse_letters(types), _parse_numbers(errors), mixed, seed, modality, region)
+    letters, numbers = _parse_letters(types), _parse_numbers(errors)
     sources = read_reports(reports, default_site="")
     failed: dict[str, str] = {}
     unreadable = 0
     if by == RULES:
-        candidates, unreadable = _inject_by_rules(sources, plan)
+        candidates, unreadable = _inject_by_rules(sources, letters, numbers, mixed=mixed, seed=seed)
     else:
         client = client_of(by, model, cache or out.parent / "cache", option="--by", parameters={"temperature": None})
         with client, ProgressDisplay(new_console(stderr=True), {"injection": client.usage_counter.as_dict}, None):
-            candidates, failed = _inject_by_model(client, sources, plan)
+            described = [llm_editor.SourceReport(row.sample_id, row.report, modality, region) for row in sources]
+            candidates, failed = _inject_by_model(client, described, letters, numbers, mixed=mixed, seed=seed)
     unreadable_note = (
         f"{unreadable} of {len(sources)} reports get no errors: at least half of their sentences have no known finding "
         "(the rules read English reports of chest X-rays; use a model with --by)"
@@ -88,18 +88,6 @@ def inject(
     say(console, f"Written to {out}", wrap=False)
     if failed:
         raise typer.Exit(ExitCode.INCOMPLETE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Which errors are injected, how many per candidate, and a description of the image."""
-
-    letters: Sequence[CategoryLetter]
-    numbers: Sequence[int]
-    mixed: bool
-    seed: int
-    modality: str
-    region: str
 
 
 def _parse_letters(types: str) -> list[CategoryLetter]:
@@ -120,37 +108,44 @@ def _parse_numbers(errors: str) -> list[int]:
     return sorted({int(number) for number in numbers})
 
 
-def _inject_by_rules(reports: Sequence[SiteReport], plan: _Plan) -> tuple[list[InjectedReport], int]:
+def _inject_by_rules(
+    reports: Sequence[SiteReport], letters: Sequence[CategoryLetter], numbers: Sequence[int], *, mixed: bool, seed: int
+) -> tuple[list[InjectedReport], int]:
     """Return the candidates, and the number of reports that the rules cannot read."""
-    injector = RuleInjector(seed=plan.seed)
+    injector = RuleInjector(seed=seed)
     candidates: list[InjectedReport] = []
     for report in reports:
         made: list[InjectedReport | None]
-        if plan.mixed:
-            made = [injector.inject_mixed(report.sample_id, report.report, max(plan.numbers))]
+        if mixed:
+            made = [injector.inject_mixed(report.sample_id, report.report, max(numbers))]
         else:
-            kinds = ((letter, number) for letter in plan.letters for number in plan.numbers)
+            kinds = ((letter, number) for letter in letters for number in numbers)
             made = [injector.inject(report.sample_id, report.report, *kind) for kind in kinds]
         candidates += [row.model_copy(update={"site": report.site or None}) for row in made if row and row.changes]
     return candidates, sum(not is_readable(ReportSentences.of(report.report)) for report in reports)
 
 
 def _inject_by_model(
-    client: ChatClient, reports: Sequence[SiteReport], plan: _Plan
+    client: ChatClient,
+    sources: Sequence[llm_editor.SourceReport],
+    letters: Sequence[CategoryLetter],
+    numbers: Sequence[int],
+    *,
+    mixed: bool,
+    seed: int,
 ) -> tuple[list[InjectedReport], dict[str, str]]:
     """Return the candidates, and the reason for each failed one."""
-    sources = [llm_editor.SourceReport(r.sample_id, r.report, plan.modality, plan.region) for r in reports]
     results: list[tuple[str, InjectedReport | Failure]] = []
-    if plan.mixed:
-        drawn = [llm_editor.draw_categories(source.source_id, seed=plan.seed) for source in sources]
-        responses = llm_editor.inject_mixed_with_model(client, sources, drawn, seed=plan.seed)
+    if mixed:
+        drawn = [llm_editor.draw_categories(source.source_id, seed=seed) for source in sources]
+        responses = llm_editor.inject_mixed_with_model(client, sources, drawn, seed=seed)
         results = list(zip((source.source_id for source in sources), responses, strict=True))
     else:
-        if beyond := [letter for letter in plan.letters if letter not in ("a", "b")]:
+        if beyond := [letter for letter in letters if letter not in ("a", "b")]:
             message = f"--types: expected a and b for a model, found {', '.join(beyond)}; --mixed takes all"
             raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
-        for letter in plan.letters:
-            for number in plan.numbers:
+        for letter in letters:
+            for number in numbers:
                 responses = llm_editor.inject_with_model(client, sources, letter, number)
                 keys = (f"{source.source_id}_{letter}{number}" for source in sources)
                 results += zip(keys, responses, strict=True)
