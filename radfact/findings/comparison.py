@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from pydantic import Field
 
+from radfact.findings.details import FindingDetails
 from radfact.findings.differences import UnitDifference, compare_units, has_comparison
-from radfact.findings.records import (
-    ErrorKind,
-    Finding,
-    FindingError,
-    FindingMatch,
-    Tier,
-    Verdict,
-    describe_finding,
-)
+from radfact.findings.records import ErrorKind, Finding, FindingError, FindingMatch, JudgedFinding, describe_finding
 from radfact.findings.significance import Significance
 from radfact.findings.units import FindingUnit, group_findings, is_covered, merge_units, unconfirmed_changes
 from radfact.metrics.radfact.scores import OTHER, Side
@@ -31,42 +26,10 @@ _NARROWING_CHANGES = frozenset({"new", "increased"})
 """Changes that narrow a denial: "no new nodule" allows old nodules."""
 
 
-@dataclass(frozen=True, slots=True)
-class FindingVerdict:
-    """The verdict on one finding.
+class FindingComparison(FindingDetails):
+    """The findings of two reports, how they compare, and the units of positive findings that were matched."""
 
-    Attributes:
-        verdict: None for an absent finding that the other report neither denies nor states.
-        tier: significance.
-        weight: of an error about the finding; 0 for absent findings.
-        attributes: that differ.
-        reason: the verdict in words.
-    """
-
-    verdict: Verdict | None
-    tier: Tier
-    weight: float
-    attributes: tuple[str, ...] = ()
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FindingComparison:
-    """The findings of two reports, and how they compare.
-
-    Attributes:
-        findings: of each report, in reading order.
-        units: positive findings of each report; those that describe the same thing are one unit.
-        matches: between units of both reports.
-        errors: of the candidate.
-        verdicts: one per finding of each report.
-    """
-
-    findings: Mapping[Side, Sequence[Finding]]
-    units: Mapping[Side, Sequence[FindingUnit]]
-    matches: Sequence[FindingMatch]
-    errors: Sequence[FindingError]
-    verdicts: Mapping[Side, Sequence[FindingVerdict]]
+    units: dict[Side, list[FindingUnit]] = Field(exclude=True)
 
     @property
     def error_sum(self) -> float:
@@ -95,10 +58,9 @@ def compare_findings(
 
 @dataclass(slots=True)
 class _Group:
-    """Matched units: indices of the units of each report, their difference and the heavier unit."""
+    """Matched units of each report, by their indices, their difference and the heavier unit."""
 
-    candidate: list[int]
-    reference: list[int]
+    units: dict[Side, list[int]]
     difference: UnitDifference
     heavier: FindingUnit
 
@@ -120,19 +82,29 @@ class _Comparer:
     def compare(self) -> FindingComparison:
         """Return the matches, errors and verdicts."""
         groups = self._assign() if all(self.units.values()) else []
-        for side, units in self.units.items():
-            taken = {index for group in groups for index in getattr(group, side)}
-            for index in range(len(units)):
-                if index not in taken:
-                    self._join(groups, side, index)
+        for side in self.units:
+            for index in self._unmatched(groups, side):
+                self._join(groups, side, index)
         matches = [self._to_match(group) for group in groups]
         errors = [error for match in matches for error in _attribute_errors(match)]
         for side in self.units:
-            taken = {index for group in groups for index in getattr(group, side)}
-            errors += [self._to_error(side, index) for index in range(len(self.units[side])) if index not in taken]
+            errors += [self._to_error(side, self.units[side][index]) for index in self._unmatched(groups, side)]
             errors += self._change_errors(side)
-        verdicts = {side: self._verdicts(side, matches, errors) for side in self.findings}
-        return FindingComparison(self.findings, self.units, matches, errors, verdicts)
+        return FindingComparison(
+            candidate=self._judge("candidate", matches, errors),
+            reference=self._judge("reference", matches, errors),
+            matches=matches,
+            errors=errors,
+            units=self.units,
+        )
+
+    def _unmatched(self, groups: Sequence[_Group], side: Side) -> list[int]:
+        """Return the indices of the units of a report that are in no group."""
+        matched = {index for group in groups for index in group.units[side]}
+        return [index for index in range(len(self.units[side])) if index not in matched]
+
+    def _describe(self, finding: Finding) -> str:
+        return describe_finding(finding, self.ontology)
 
     def _denies(self, other: Finding, finding: Finding) -> bool:
         """Return whether a finding of the other report rules a positive finding out."""
@@ -160,7 +132,8 @@ class _Comparer:
             for column, other in enumerate(references):
                 difference = compare_units(unit, other, self.significance, self.context)
                 if difference is not None:
-                    group = _Group([row], [column], difference, unit if unit.weight >= other.weight else other)
+                    heavier = unit if unit.weight >= other.weight else other
+                    group = _Group({"candidate": [row], "reference": [column]}, difference, heavier)
                     pairs[row, column] = group
                     # Findings of weight 0 are matched as well.
                     costs[row, column] = group.cost - _PREFERENCE * (2.0 - difference.cost)
@@ -170,15 +143,17 @@ class _Comparer:
         chosen = zip(rows.tolist(), columns.tolist(), strict=True)
         return [pairs[key] for key in chosen if key in pairs]
 
+    def _merged(self, group: _Group, side: Side, *more: FindingUnit) -> FindingUnit:
+        return merge_units([*(self.units[side][index] for index in group.units[side]), *more])
+
     def _join(self, groups: Sequence[_Group], side: Side, index: int) -> None:
         """Let an unmatched unit join the match whose other side covers it, where that costs least."""
         unit, options = self.units[side][index], []
         for group in groups:
-            parts = {name: [self.units[name][i] for i in getattr(group, name)] for name in self.units}
-            if not self._is_covered(unit, merge_units(parts[OTHER[side]])):
+            other = self._merged(group, OTHER[side])
+            if not self._is_covered(unit, other):
                 continue
-            parts[side].append(unit)
-            merged = {name: merge_units(units) for name, units in parts.items()}
+            merged = {side: self._merged(group, side, unit), OTHER[side]: other}
             difference = compare_units(merged["candidate"], merged["reference"], self.significance, self.context)
             if difference is not None:
                 heavier = unit if unit.weight > group.heavier.weight else group.heavier
@@ -187,7 +162,7 @@ class _Comparer:
                     options.append((added, group, difference, heavier))
         if options:
             _, group, group.difference, group.heavier = min(options, key=lambda option: option[0])
-            getattr(group, side).append(index)
+            group.units[side].append(index)
 
     def _is_covered(self, unit: FindingUnit, other: FindingUnit) -> bool:
         """Return whether a unit is the same finding as one of the other report, or a specific kind, at its places."""
@@ -196,16 +171,12 @@ class _Comparer:
         return is_specific and is_covered(unit.finding.places, other.finding.places, self.ontology)
 
     def _to_match(self, group: _Group) -> FindingMatch:
-        candidate = merge_units(self.units["candidate"][index] for index in group.candidate)
-        reference = merge_units(self.units["reference"][index] for index in group.reference)
+        candidate, reference = self._merged(group, "candidate"), self._merged(group, "reference")
         difference = group.difference
         differing = [item.attribute.replace("_", " ") for item in difference.attributes if item.cost > 0]
         link = "than" if difference.relation.startswith("more") else "to"
         related = "matches" if difference.relation == "the same" else f"is {difference.relation} {link}"
-        reason = (
-            f"{describe_finding(candidate.finding, self.ontology)} {related} "
-            f"{describe_finding(reference.finding, self.ontology)}"
-        )
+        reason = f"{self._describe(candidate.finding)} {related} {self._describe(reference.finding)}"
         return FindingMatch(
             tuple(candidate.indices),
             tuple(reference.indices),
@@ -217,57 +188,73 @@ class _Comparer:
             f"{reason}; different: {', '.join(differing)}." if differing else f"{reason}.",
         )
 
-    def _to_error(self, side: Side, index: int) -> FindingError:
+    def _to_error(self, side: Side, unit: FindingUnit) -> FindingError:
         """Return the error of a unit without a match."""
-        unit, others = self.units[side][index], self.findings[OTHER[side]]
+        others = self.findings[OTHER[side]]
         denials = tuple(place for place, other in enumerate(others) if self._denies(other, unit.finding))
-        stated = describe_finding(unit.finding, self.ontology)
+        stated = self._describe(unit.finding)
         kind: ErrorKind = "omitted" if side == "reference" else "unsupported"
         reason = f"The {OTHER[side]} does not state {stated}."
         if denials:
             kind = "contradicted"
-            denial = describe_finding(others[denials[0]], self.ontology)
-            reason = f"The {OTHER[side]} states {denial}, which contradicts {stated}."
+            reason = f"The {OTHER[side]} states {self._describe(others[denials[0]])}, which contradicts {stated}."
         indices = {side: tuple(unit.indices), OTHER[side]: denials}
-        return FindingError(kind, unit.tier, unit.weight, indices["candidate"], indices["reference"], None, reason)
+        return FindingError(kind, unit.tier, unit.weight, **indices, attribute=None, reason=reason)
 
     def _change_errors(self, side: Side) -> Iterator[FindingError]:
         """Yield an error for each statement of change without a finding that the other report does not make."""
         if side == "reference" and not has_comparison(self.context):
             return
-        costs, weights = self.significance.differences, self.significance.weights
+        costs = self.significance.differences
         part = costs.change_added if side == "candidate" else costs.change_missing
+        cost = part * self.significance.weights["minor"]
         for index in unconfirmed_changes(self.findings[side], self.findings[OTHER[side]], self.ontology):
             indices: dict[Side, tuple[int, ...]] = {side: (index,), OTHER[side]: ()}
             concept = self.findings[side][index].concept
-            yield FindingError(
-                "attribute_error",
-                "minor",
-                part * weights["minor"],
-                indices["candidate"],
-                indices["reference"],
-                "change",
-                f"Only the {side} states a change of {self.ontology.terms.get(concept, concept)}.",
-            )
+            reason = f"Only the {side} states a change of {self.ontology.terms.get(concept, concept)}."
+            yield FindingError("attribute_error", "minor", cost, **indices, attribute="change", reason=reason)
 
-    def _verdicts(
+    def _judge(
         self, side: Side, matches: Sequence[FindingMatch], errors: Sequence[FindingError]
-    ) -> list[FindingVerdict]:
-        verdicts: dict[int, FindingVerdict] = {}
+    ) -> list[JudgedFinding]:
+        """Return the findings of a report with their verdicts; a match wins over an error."""
+        links: dict[int, tuple[FindingMatch | FindingError, float]] = {}
         for error in errors:
-            judged = FindingVerdict(error.kind, error.tier, error.cost, error.differing, error.reason)
-            verdicts |= dict.fromkeys(getattr(error, side), judged)
+            links |= dict.fromkeys(getattr(error, side), (error, error.cost))
         for match in matches:
-            judged = FindingVerdict(match.verdict, match.tier, match.weight, match.differing, match.reason)
-            verdicts |= dict.fromkeys(getattr(match, side), judged)
-        others = [other for other in self.findings[OTHER[side]] if not other.is_positive]
+            links |= dict.fromkeys(getattr(match, side), (match, match.weight))
+        scored = {index for unit in self.units[side] for index in unit.indices}
+        judged = []
         for index, finding in enumerate(self.findings[side]):
-            if index not in verdicts:
-                is_denied = any(self.ontology.is_denied_by(other.concept, finding.concept) for other in others)
-                is_correct = finding.concept in self.ontology.structures or (not finding.is_positive and is_denied)
-                reason = f"The {OTHER[side]} states it, too." if is_correct else ""
-                verdicts[index] = FindingVerdict("correct" if is_correct else None, "expected", 0.0, (), reason)
-        return [verdicts[index] for index in range(len(self.findings[side]))]
+            verdict: dict[str, Any] = {
+                "verdict": None,
+                "tier": "expected",
+                "weight": 0.0,
+                "attributes": (),
+                "reason": "",
+            }
+            if index in links:
+                link, weight = links[index]
+                verdict = {"verdict": link.verdict, "tier": link.tier, "weight": weight}
+                verdict |= {"attributes": link.differing, "reason": link.reason}
+            elif self._is_confirmed(side, finding):
+                verdict |= {"verdict": "correct", "reason": f"The {OTHER[side]} states it, too."}
+            judged.append(
+                JudgedFinding(
+                    **dict(finding) | verdict,
+                    name=self.ontology.terms.get(finding.concept, finding.concept),
+                    description=self._describe(finding),
+                    is_positive=index in scored,
+                )
+            )
+        return judged
+
+    def _is_confirmed(self, side: Side, finding: Finding) -> bool:
+        """Return whether the other report agrees with a finding that is in no match and no error."""
+        if finding.concept in self.ontology.structures:
+            return True
+        denials = [other.concept for other in self.findings[OTHER[side]] if not other.is_positive]
+        return not finding.is_positive and any(self.ontology.is_denied_by(name, finding.concept) for name in denials)
 
 
 def _attribute_errors(match: FindingMatch) -> Iterator[FindingError]:
@@ -275,12 +262,8 @@ def _attribute_errors(match: FindingMatch) -> Iterator[FindingError]:
     for item in match.attributes:
         if item.cost > 0:
             is_small = item.cost < _SMALL_DIFFERENCE and match.tier != "expected"
+            tier = "minor" if is_small else match.tier
+            cost = match.weight * item.cost
             yield FindingError(
-                "attribute_error",
-                "minor" if is_small else match.tier,
-                match.weight * item.cost,
-                match.candidate,
-                match.reference,
-                item.attribute,
-                match.reason,
+                "attribute_error", tier, cost, match.candidate, match.reference, item.attribute, match.reason
             )

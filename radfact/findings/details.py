@@ -2,60 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, fields
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from radfact.findings.records import TIERS, FindingError, FindingMatch, Verdict, describe_finding
+from radfact.findings.records import TIERS, FindingError, FindingMatch, JudgedFinding, Verdict
 from radfact.metrics.radfact.scores import PARTS
-from radfact.reader.ontology import Ontology
 from radfact.records import validate_model
-
-if TYPE_CHECKING:
-    from radfact.findings.comparison import FindingComparison
 
 _SEVERITY = {"correct": 0, "attribute_error": 1, "omitted": 2, "unsupported": 2, "contradicted": 3}
 
+COUNTS = (
+    *("support", "correct", "attribute_error", "side_error", "omitted", "reference_contradicted"),
+    *("unsupported", "candidate_contradicted"),
+)
+"""Numbers of samples by what the candidate makes of one kind of finding.
 
-class _Row(BaseModel):
+`support`, in which the reference states it, is the sum of the next counts, without `side_error`, which is a part of
+`attribute_error`. In the last two, the candidate states it without a match in the reference.
+"""
+FINDING_COLUMNS = ("metric", "finding", *COUNTS)
+"""Columns of `findings.csv`."""
+
+
+class FindingDetails(BaseModel):
+    """Details of a metric of findings about one sample: the findings of both reports, and how they compare."""
+
     # A results folder may come from a later version.
     model_config = ConfigDict(extra="ignore")
 
-
-class ListedFinding(_Row):
-    """A finding of a report.
-
-    Attributes:
-        concept: name in the ontology.
-        name: the same for a person.
-        description: with side, zone and other attributes, for a person.
-        text: source sentence.
-        sentence: its index in the report.
-        is_positive: whether it is scored: neither absent nor a statement of normality.
-        verdict: None for an absent finding that the other report does not mention.
-        attributes: that differ.
-    """
-
-    concept: str
-    name: str
-    description: str
-    text: str = ""
-    sentence: NonNegativeInt = 0
-    is_positive: bool
-    verdict: Verdict | None = None
-    attributes: tuple[str, ...] = ()
-
-
-class FindingDetails(_Row):
-    """Details of a metric of findings about one sample: the findings of both reports, and how they compare."""
-
-    candidate: tuple[ListedFinding, ...]
-    reference: tuple[ListedFinding, ...]
-    matches: tuple[FindingMatch, ...]
-    errors: tuple[FindingError, ...]
+    candidate: list[JudgedFinding]
+    reference: list[JudgedFinding]
+    matches: list[FindingMatch]
+    errors: list[FindingError]
 
     @model_validator(mode="after")
     def _check_indices(self) -> FindingDetails:
@@ -65,6 +48,10 @@ class FindingDetails(_Row):
                 if any(not 0 <= index < count for index in getattr(link, side)):
                     raise ValueError(f"expected indices of the {count} findings of the {side}")
         return self
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the JSON values that `read_details` reads; attributes that are not stated are excluded."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
     @property
     def links(self) -> list[FindingMatch | FindingError]:
@@ -79,7 +66,7 @@ class FindingDetails(_Row):
         for side in PARTS:
             for finding in getattr(self, side):
                 is_unmatched = finding.verdict in ("unsupported", "contradicted")
-                if not finding.is_positive or finding.verdict is None or not (side == "reference" or is_unmatched):
+                if not finding.is_scored or finding.verdict is None or not (side == "reference" or is_unmatched):
                     continue
                 outcome = outcomes.setdefault(finding.concept, FindingOutcome(finding.name))
                 if side == "reference":
@@ -88,26 +75,6 @@ class FindingDetails(_Row):
                 else:
                     outcome.candidate = _worse(outcome.candidate, finding.verdict)
         return outcomes
-
-
-def record_comparison(comparison: FindingComparison, ontology: Ontology) -> dict[str, Any]:
-    """Return a comparison as the JSON values that `read_details` reads; attributes that are not stated are excluded."""
-    record: dict[str, Any] = {}
-    for side in PARTS:
-        positive = {index for unit in comparison.units[side] for index in unit.indices}
-        judged = zip(comparison.findings[side], comparison.verdicts[side], strict=True)
-        record[side] = [
-            {
-                **finding.model_dump(mode="json", exclude_defaults=True, exclude={"tier"}),
-                "status": finding.status,
-                **asdict(verdict),
-                "name": ontology.terms.get(finding.concept, finding.concept),
-                "description": describe_finding(finding, ontology),
-                "is_positive": index in positive,
-            }
-            for index, (finding, verdict) in enumerate(judged)
-        ]
-    return {**record, "matches": list(map(asdict, comparison.matches)), "errors": list(map(asdict, comparison.errors))}
 
 
 def read_details(
@@ -139,6 +106,16 @@ class FindingOutcome:
         """The worse one of both; None if neither report states the finding."""
         return self.reference if self.candidate is None else _worse(self.reference, self.candidate)
 
+    def counted(self) -> Iterator[str]:
+        """Yield the names of the counts that the sample adds to."""
+        if self.reference is not None:
+            yield "support"
+        if self.is_side_error and self.reference == "attribute_error":
+            yield "side_error"
+        for side, verdict in (("reference", self.reference), ("candidate", self.candidate)):
+            if verdict is not None:
+                yield f"{side}_contradicted" if verdict == "contradicted" else verdict
+
 
 def _worse(first: Verdict | None, second: Verdict) -> Verdict:
     return second if first is None else max(first, second, key=severity)
@@ -149,70 +126,34 @@ def severity(verdict: Verdict | None) -> int:
     return 0 if verdict is None else _SEVERITY[verdict]
 
 
-@dataclass(slots=True)
-class FindingCounts:
-    """Numbers of samples by what the candidate makes of one kind of finding.
-
-    Attributes:
-        support: the reference states it; the sum of the next counts without `side_error`.
-        correct: all of it is correct.
-        attribute_error: it is matched, with another attribute.
-        side_error: of these, with another side.
-        omitted: the candidate does not mention it.
-        reference_contradicted: the candidate denies it.
-        unsupported: the candidate states it, without a match in the reference.
-        candidate_contradicted: the candidate states it, and the reference denies it.
-    """
-
-    support: int = 0
-    correct: int = 0
-    attribute_error: int = 0
-    side_error: int = 0
-    omitted: int = 0
-    reference_contradicted: int = 0
-    unsupported: int = 0
-    candidate_contradicted: int = 0
-
-    def add(self, outcome: FindingOutcome) -> None:
-        """Count a sample."""
-        verdicts = (("reference", outcome.reference), ("candidate", outcome.candidate))
-        self.support += outcome.reference is not None
-        self.side_error += outcome.is_side_error and outcome.reference == "attribute_error"
-        for side, verdict in verdicts:
-            if verdict is not None:
-                name = f"{side}_contradicted" if verdict == "contradicted" else verdict
-                setattr(self, name, getattr(self, name) + 1)
-
-
-FINDING_COLUMNS = ("metric", "finding", *(field.name for field in fields(FindingCounts)))
-"""Columns of `findings.csv`."""
-
-
 class FindingTable:
-    """Counts by finding over the samples of a set."""
+    """Counts by finding over the samples of a set; `names` has the names of all scored findings, by concept."""
 
     def __init__(self) -> None:
-        """Create an empty table; `names` has the names of all positive findings, by concept."""
+        """Create an empty table."""
         self.names: dict[str, str] = {}
-        self._counts: dict[str, FindingCounts] = {}
+        self._counts: dict[str, Counter[str]] = {}
 
     def add(self, details: FindingDetails) -> None:
         """Count a sample."""
         for finding in (*details.candidate, *details.reference):
-            if finding.is_positive:
+            if finding.is_scored:
                 self.names[finding.concept] = finding.name
         for concept, outcome in details.outcomes.items():
-            self._counts.setdefault(concept, FindingCounts()).add(outcome)
+            self._counts.setdefault(concept, Counter()).update(outcome.counted())
 
     @property
-    def rows(self) -> list[tuple[str, FindingCounts]]:
-        """Counts by concept, those of the most samples first."""
+    def rows(self) -> list[tuple[str, tuple[int, ...]]]:
+        """`COUNTS` by concept, those of the most samples first."""
 
-        def key(row: tuple[str, FindingCounts]) -> tuple[int, int, str]:
-            concept, counts = row
-            return -counts.support, -counts.unsupported - counts.candidate_contradicted, concept
+        def key(concept: str) -> tuple[int, int, str]:
+            counts = self._counts[concept]
+            return -counts["support"], -counts["unsupported"] - counts["candidate_contradicted"], concept
 
-        return sorted(self._counts.items(), key=key)
+        return [
+            (concept, tuple(self._counts[concept][name] for name in COUNTS))
+            for concept in sorted(self._counts, key=key)
+        ]
 
 
 def count_findings(details: Iterable[Mapping[str, Any]]) -> FindingTable:
@@ -226,4 +167,4 @@ def count_findings(details: Iterable[Mapping[str, Any]]) -> FindingTable:
 
 def finding_rows(tables: Mapping[str, FindingTable]) -> list[tuple[str | int, ...]]:
     """Return the rows of `findings.csv`."""
-    return [(metric, concept, *astuple(counts)) for metric, table in tables.items() for concept, counts in table.rows]
+    return [(metric, concept, *counts) for metric, table in tables.items() for concept, counts in table.rows]

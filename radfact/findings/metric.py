@@ -20,7 +20,6 @@ from radfact.findings import (
     Tier,
 )
 from radfact.findings.comparison import FindingComparison, compare_findings
-from radfact.findings.details import record_comparison
 from radfact.findings.records import ErrorKind
 from radfact.io.jsonl import CompressedRows
 from radfact.languages import Language
@@ -142,7 +141,7 @@ class FindingsBase(Metric):
                     if counts[1] > 0:
                         tables[name][place] = counts
                 row = _scores(comparison, is_empty=not narrative(pair.candidate).strip())
-                detail = record_comparison(comparison, self.significance.ontology)
+                detail = comparison.as_record()
             for name, column in values.items():
                 column.append(row.get(name.removeprefix(self.name).removeprefix("_"), math.nan))
             details.append(detail)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
 from radfact.errors import Failure
 from radfact.reader.facts import Fact
@@ -130,16 +130,31 @@ def describe_finding(finding: Finding, ontology: Ontology) -> str:
     return describe_fact(fact, ontology)
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeDifference:
-    """An attribute that both findings, or one of them, state.
+class JudgedFinding(Finding):
+    """A finding with its verdict, as the details of a sample in a results folder have it.
 
     Attributes:
-        attribute: its name.
-        candidate: value in the candidate, as JSON; None if not stated.
-        reference: value in the reference.
-        cost: part of the weight of the finding; 0 where they agree.
+        verdict: None for an absent finding that the other report neither denies nor states.
+        weight: of an error about it; 0 for absent findings.
+        attributes: that differ.
+        name: of the concept, for a person; `description` has side, zone and other attributes, too.
+        is_scored: whether it is positive and no statement of normality.
     """
+
+    status: Status
+    tier: Tier
+    verdict: Verdict | None
+    weight: float
+    attributes: tuple[str, ...]
+    reason: str
+    name: str
+    description: str
+    is_scored: bool = Field(alias="is_positive")
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeDifference:
+    """Values of an attribute as JSON, None if not stated; `cost` is a part of the weight, 0 where they agree."""
 
     attribute: Attribute
     candidate: Any
@@ -149,18 +164,15 @@ class AttributeDifference:
 
 @dataclass(frozen=True, slots=True)
 class FindingMatch:
-    """Findings of both reports that describe the same thing.
+    """Findings of both reports, by their indices, that describe the same thing.
 
     Attributes:
-        candidate: indices of the findings of the candidate.
-        reference: indices of the findings of the reference.
         relation: what the finding of the candidate is to that of the reference: the same, more general, more specific,
             related or similar.
         tier: the more significant one of both.
         weight: the larger one of both.
         cost: part of the weight that the differences cost; may exceed 1.
         attributes: compared attributes, also those that agree.
-        reason: the match in words.
     """
 
     candidate: tuple[int, ...]
@@ -185,17 +197,7 @@ class FindingMatch:
 
 @dataclass(frozen=True, slots=True)
 class FindingError:
-    """An error of the candidate.
-
-    Attributes:
-        kind: an attribute of a matched finding differs, or the finding is omitted, unsupported or contradicted.
-        tier: significance of the error.
-        cost: share in the sum of errors.
-        candidate: indices of the findings of the candidate.
-        reference: indices of the findings of the reference.
-        attribute: which attribute differs; None for other kinds.
-        reason: the error in words.
-    """
+    """An error of the candidate, about findings of both reports by their indices; `cost` is its share of the sum."""
 
     kind: ErrorKind
     tier: Tier

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from radfact.findings.details import FindingDetails, ListedFinding
-from radfact.findings.records import FindingError, FindingMatch
+from radfact.findings.details import FindingDetails
+from radfact.findings.records import FindingError, FindingMatch, JudgedFinding
 from radfact.metrics.radfact.scores import PARTS
 
 
@@ -37,10 +37,10 @@ def finding_keys(details: FindingDetails) -> Iterator[str]:
 
 def _concepts(details: FindingDetails, link: FindingMatch | FindingError) -> dict[str, None]:
     findings = [getattr(details, side)[index] for side in PARTS for index in getattr(link, side)]
-    return dict.fromkeys(finding.concept for finding in findings if finding.is_positive)
+    return dict.fromkeys(finding.concept for finding in findings if finding.is_scored)
 
 
-def _shown(finding: ListedFinding, sentences: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _shown(finding: JudgedFinding, sentences: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the text of a finding, and the index of its sentence among those on the page if it is one of them."""
     text = " ".join(finding.text.split())
     texts = [" ".join(str(sentence["text"]).split()) for sentence in sentences]

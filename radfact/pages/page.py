@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +198,7 @@ class PageContent:
             "failures": [(item.sample_id, item.reason) for item in self.studies.samples if item.reason],
             "details": _flat({name: value for name, value in self.run.items() if name != "page"}),
             "finding_tables": {
-                metric: [(name, table.names[name], astuple(counts)) for name, counts in table.rows]
+                metric: [(name, table.names[name], counts) for name, counts in table.rows]
                 for metric, table in tables.items()
                 if table.rows
             },

@@ -350,8 +350,8 @@ def test_no_matching_of_one_to_one_costs_less(candidate: str, reference: str) ->
     comparison = compare(candidate, reference)
     units, others = comparison.units["candidate"][:4], comparison.units["reference"][:4]
     comparison = compare_findings(
-        [comparison.findings["candidate"][index] for unit in units for index in unit.indices],
-        [comparison.findings["reference"][index] for unit in others for index in unit.indices],
+        [extract(candidate)[index] for unit in units for index in unit.indices],
+        [extract(reference)[index] for unit in others for index in unit.indices],
         SIGNIFICANCE,
         NO_CONTEXT,
     )
