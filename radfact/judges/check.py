@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from radfact.errors import ErrorCode, Failure, InputError
-from radfact.judges.prompt import Label, load_few_shots
-from radfact.judges.protocol import EntailmentQuery, Judge, Relation, Verdict, query_judge
+from radfact.judges.prompt import Example, load_few_shots
+from radfact.judges.protocol import Judge, Relation, Verdict, query_judge
 from radfact.judges.response import match_evidence
 from radfact.statistics.bootstrap import harmonic_mean
 
@@ -22,26 +22,7 @@ _SETS = {"used in development": True, "not used in development": False, "use unk
 
 Confusion = Mapping[str, Mapping[str, int]]
 """Number of queries by label (entailment, neutral, ...), then by outcome (a status or relation, or `failed`)."""
-_Rows = Sequence[tuple["LabeledQuery", Verdict | Failure]]
-
-
-@dataclass(frozen=True, slots=True)
-class LabeledQuery:
-    """An entailment query with its label, and with the indices of the premises that decide it.
-
-    `development` is whether it was used to develop a judge; None if unknown.
-    """
-
-    query: EntailmentQuery
-    label: Label
-    evidence: tuple[int, ...]
-    topic: str | None = None
-    development: bool | None = None
-
-    @property
-    def is_entailed(self) -> bool:
-        """Whether the label is entailment."""
-        return self.label == "entailment"
+_Rows = Sequence[tuple[Example, Verdict | Failure]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +42,10 @@ class Agreement:
 class JudgeCheck:
     """Scores of a judge on labeled queries; a score without a denominator is None.
 
-    A failed query counts as wrong: it lowers the accuracy, and the recall if it is entailed.
-
-    Attributes:
-        precision, recall, f1: scores of the entailed class.
-        evidence_f1: micro F1 of evidence indices, over entailed queries with evidence that are judged as entailed.
-        confusion: confusion matrix of label and status.
-        relations: confusion matrix of label and relation, for queries labeled entailment, neutral or contradiction. A
-            verdict without a relation is counted under its status.
-        by_topic: confusion matrix of each topic.
-        by_set: confusion matrix of each set: queries used in development, not used in development, or use unknown.
-        seconds: wall-clock time.
-        agreement: agreement of a judge with `batch="report"` with itself; None for other judges.
+    A failed query counts as wrong: it lowers the accuracy, and the recall if it is entailed. Precision, recall and F1
+    are those of the entailed class; `evidence_f1` is the micro F1 of evidence indices over entailed queries with
+    evidence that are judged as entailed. `relations` leaves out queries whose label is no relation, and counts a
+    verdict without a relation under its status.
     """
 
     judge: str
@@ -98,27 +71,21 @@ class JudgeCheck:
         return asdict(self)
 
 
-def load_labeled_queries(path: Path | str | None = None) -> list[LabeledQuery]:
+def load_labeled_queries(path: Path | str | None = None) -> list[Example]:
     """Read labeled judgments in the published few-shot layout; by default those of this package.
 
     In addition, a phrase may have a `topic`, an example may have `development`, and an entailment may have no evidence.
     """
     path = DEFAULT_LABELED if path is None else path
-    labeled = []
-    for number, example in enumerate(load_few_shots(path, needs_evidence=False), start=1):
-        evidence = []
-        for text in example.evidence:
-            index = match_evidence(text, example.reference)
-            if index is None:
-                message = f"expected sentences of the other report as evidence of phrase {number}, found other text"
-                raise InputError(message, code=ErrorCode.MISMATCH, file=path)
-            evidence.append(index)
-        query = EntailmentQuery(example.reference, example.phrase)
-        labeled.append(LabeledQuery(query, example.label, tuple(evidence), example.topic, example.development))
+    labeled = load_few_shots(path, needs_evidence=False)
+    for number, example in enumerate(labeled, start=1):
+        if None in _evidence(example):
+            message = f"expected sentences of the other report as evidence of phrase {number}, found other text"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=path)
     return labeled
 
 
-def check_judge(judge: Judge, labeled: Sequence[LabeledQuery]) -> JudgeCheck:
+def check_judge(judge: Judge, labeled: Sequence[Example]) -> JudgeCheck:
     """Run a judge on labeled queries and compute its scores.
 
     A model that judges a report per call is also queried with a sentence per call, to measure its agreement with
@@ -127,14 +94,14 @@ def check_judge(judge: Judge, labeled: Sequence[LabeledQuery]) -> JudgeCheck:
     if not labeled:
         raise InputError("expected at least one labeled judgment, found none", code=ErrorCode.EMPTY_INPUT)
     before, started = judge.usage(), time.perf_counter()
-    verdicts = query_judge(judge, [item.query for item in labeled])
+    verdicts = query_judge(judge, [example.query for example in labeled])
     seconds, after = time.perf_counter() - started, judge.usage()
-    cost = {name: after.get(name, 0) - before.get(name, 0) for name in ("calls", "tokens_in", "tokens_out")}
     rows = list(zip(labeled, verdicts, strict=True))
-    entailed = [_outcome(verdict) == "entailment" for verdict in verdicts]
-    true_positives = sum(item.is_entailed for item, is_entailed in zip(labeled, entailed, strict=True) if is_entailed)
-    precision, recall, f1 = _scores(true_positives, sum(entailed), sum(item.is_entailed for item in labeled))
-    topics = dict.fromkeys(item.topic for item in labeled if item.topic is not None)
+    confusion = _confusion(rows)
+    of_entailed = confusion.get("entailment", {})
+    judged_entailed = sum(row.get("entailment", 0) for row in confusion.values())
+    precision, recall, f1 = _scores(of_entailed.get("entailment", 0), judged_entailed, sum(of_entailed.values()))
+    topics = dict.fromkeys(example.topic for example in labeled if example.topic is not None)
     sets = {name: [row for row in rows if row[0].development is used] for name, used in _SETS.items()}
     return JudgeCheck(
         judge=judge.name,
@@ -145,12 +112,12 @@ def check_judge(judge: Judge, labeled: Sequence[LabeledQuery]) -> JudgeCheck:
         recall=recall,
         f1=f1,
         evidence_f1=_evidence_f1(rows),
-        confusion=_confusion(rows),
+        confusion=confusion,
         relations=_confusion([row for row in rows if row[0].label in get_args(Relation)], _relation),
         by_topic={topic: _confusion([row for row in rows if row[0].topic == topic]) for topic in topics},
         by_set={name: _confusion(members) for name, members in sets.items() if members},
         seconds=seconds,
-        **cost,
+        **{name: after.get(name, 0) - before.get(name, 0) for name in ("calls", "tokens_in", "tokens_out")},
         agreement=_agreement(judge, rows),
     )
 
@@ -184,11 +151,17 @@ def _scores(true_positives: int, predicted: int, actual: int) -> tuple[float | N
     return precision, recall, f1
 
 
+def _evidence(example: Example) -> set[int | None]:
+    """Return the indices of the premises that decide an example; None among them for a text that is no premise."""
+    return {match_evidence(text, example.reference) for text in example.evidence}
+
+
 def _evidence_f1(rows: _Rows) -> float | None:
     evidence = [
-        (set(verdict.evidence), set(item.evidence))
-        for item, verdict in rows
-        if item.is_entailed and item.evidence and isinstance(verdict, Verdict) and verdict.status == "entailment"
+        (set(verdict.evidence), _evidence(example))
+        for example, verdict in rows
+        if example.status == "entailment" and example.evidence and _outcome(verdict) == "entailment"
+        if isinstance(verdict, Verdict)
     ]
     common = sum(len(named & labeled) for named, labeled in evidence)
     return _scores(common, sum(len(named) for named, _ in evidence), sum(len(labeled) for _, labeled in evidence))[2]
@@ -196,17 +169,17 @@ def _evidence_f1(rows: _Rows) -> float | None:
 
 def _confusion(rows: _Rows, outcome: Callable[[Verdict | Failure], str] = _outcome) -> Confusion:
     counts: dict[str, Counter[str]] = {}
-    for item, verdict in rows:
-        counts.setdefault(item.label, Counter())[outcome(verdict)] += 1
+    for example, verdict in rows:
+        counts.setdefault(example.label, Counter())[outcome(verdict)] += 1
     return {label: dict(row) for label, row in counts.items()}
 
 
 def _agreement(judge: Judge, rows: _Rows) -> Agreement | None:
     from radfact.judges.llm_judge import LLMJudge
 
-    if not isinstance(judge, LLMJudge) or judge.batch != "report":
+    if not isinstance(judge, LLMJudge) or judge.prompt.batch != "report":
         return None
-    labeled = [item for item, _ in rows]
-    single = query_judge(judge.with_sentence_batches(), [item.query for item in labeled])
+    labeled = [example for example, _ in rows]
+    single = query_judge(judge.with_sentence_batches(), [example.query for example in labeled])
     same = sum(_outcome(a) == _outcome(b) != FAILED for (_, a), b in zip(rows, single, strict=True))
     return Agreement(len(rows), same / len(rows), _accuracy(rows), _accuracy(list(zip(labeled, single, strict=True))))

@@ -41,8 +41,8 @@ REPORT_MAX_TOKENS = 3072
 REPORT_MAX_HYPOTHESES = 24
 """Hypotheses in one call with `batch="report"`; their response fits into REPORT_MAX_TOKENS."""
 
-_Groups = Mapping[tuple[str, ...], Sequence[EntailmentQuery]]
-"""Queries by premises."""
+_Verdicts = Mapping[int, tuple[Verdict, int]]
+"""Verdicts with their numbers of dropped quotations, by index of the hypothesis."""
 _NO_PREMISES = Verdict("not_entailment", (), "the other report is empty")
 
 
@@ -59,21 +59,29 @@ class JudgePrompt:
 
 
 @dataclass(slots=True)
-class _ReportCall:
-    """Hypotheses of one call, and the verdicts so far with their numbers of dropped quotations."""
+class _Call:
+    """Hypotheses of one call.
+
+    `verdicts` keeps the valid verdicts about a report, with their numbers of dropped quotations, while the model
+    repairs the others.
+    """
 
     premises: tuple[str, ...]
     hypotheses: Sequence[str]
     verdicts: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
 
-    def parse(self, text: str) -> int:
+    def parse_report(self, text: str) -> _Verdicts:
         """Add the valid verdicts of a response; ValueError if a verdict is still missing or wrong."""
         response = parse_report_response(text, self.premises, self.hypotheses)
         self.verdicts |= response.verdicts
         if len(self.verdicts) < len(self.hypotheses):
             kind = IncompleteResponseError if self.verdicts else ValueError
             raise kind("; ".join(response.problems))
-        return len(self.verdicts)
+        return self.verdicts
+
+    def parse_sentence(self, text: str) -> _Verdicts:
+        """Return the verdict of a response about a single hypothesis."""
+        return {0: parse_response(text, self.premises)}
 
 
 class LLMJudge(PromptedModel):
@@ -96,77 +104,71 @@ class LLMJudge(PromptedModel):
             "few_shots_from": prompt.examples_from,
         }
         super().__init__(name, client, prefix, description)
-        self.prompt, self.make_splitter, self.batch = prompt, make_splitter, prompt.batch
+        self.prompt, self.make_splitter = prompt, make_splitter
         self._counts: Counter[str] = Counter()
 
     def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         """Return one verdict or failure per query, in order.
 
-        Equal queries are sent once, and queries with the same premises one after another.
+        Equal queries are sent once, and queries with the same premises one after another. A hypothesis of a report
+        without a verdict after the repairs gets a separate call.
         """
-        verdicts: dict[EntailmentQuery, Verdict | Failure] = {
-            query: _NO_PREMISES for query in queries if not query.premises
-        }
-        by_premises = _by_premises(queries)
-        if self.batch == "sentence":
-            distinct = [query for group in by_premises.values() for query in group]
-            responses = self.client.complete_all([self._sentence_request(query) for query in distinct])
-            verdicts.update(zip(distinct, responses, strict=True))
-        else:
-            verdicts |= self._judge_reports(by_premises)
-        return [verdicts[query] for query in queries]
+        calls = self._calls(queries)
+        verdicts = self._complete(calls)
+        incomplete = [call for call in calls if 1 < len(call.hypotheses) > len(call.verdicts)]
+        self._counts["asked_again"] += len(incomplete)
+        verdicts |= self._complete(
+            [
+                _Call(call.premises, [hypothesis])
+                for call in incomplete
+                for index, hypothesis in enumerate(call.hypotheses)
+                if index not in call.verdicts
+            ]
+        )
+        return [verdicts.get(query, _NO_PREMISES) for query in queries]
 
     def plan(self, queries: Sequence[EntailmentQuery]) -> RequestPlan:
         """Count the requests of `judge`, without the further ones for hypotheses of a report without a verdict."""
-        by_premises = _by_premises(queries)
-        requests: list[ChatRequest[Any]]
-        if self.batch == "sentence":
-            requests = [self._sentence_request(query) for group in by_premises.values() for query in group]
-        else:
-            requests = [self._report_request(call) for call in _report_calls(by_premises)]
-        return plan_requests(self.client, requests)[0]
+        return plan_requests(self.client, [self._request(call) for call in self._calls(queries)])[0]
 
-    def _sentence_request(self, query: EntailmentQuery) -> ChatRequest[Verdict]:
-        def parse(text: str) -> Verdict:
-            verdict, dropped = parse_response(text, query.premises)
-            self._counts["evidence_dropped"] += dropped
-            return verdict
-
-        schema = verdict_schema(query.premises, query.hypothesis) if self.prompt.answer_format == "schema" else None
-        message = query_message(query.premises, query.hypothesis)
-        reports = (*query.premises, query.hypothesis)
-        return ChatRequest((("user", message),), parse, self._prefix, schema, reports=reports)
-
-    def _judge_reports(self, by_premises: _Groups) -> dict[EntailmentQuery, Verdict | Failure]:
-        """Judge report by report; a hypothesis without a verdict after the repairs gets a separate call."""
-        calls = _report_calls(by_premises)
-        verdicts = self._complete_calls(calls)
-        incomplete = [call for call in calls if 1 < len(call.hypotheses) > len(call.verdicts)]
-        self._counts["asked_again"] += len(incomplete)
-        single_calls = [
-            _ReportCall(call.premises, [hypothesis])
-            for call in incomplete
-            for index, hypothesis in enumerate(call.hypotheses)
-            if index not in call.verdicts
+    def _calls(self, queries: Sequence[EntailmentQuery]) -> list[_Call]:
+        """Group the distinct queries that have premises."""
+        by_premises: dict[tuple[str, ...], list[str]] = {}
+        for query in dict.fromkeys(queries):
+            if query.premises:
+                by_premises.setdefault(query.premises, []).append(query.hypothesis)
+        size = 1 if self.prompt.batch == "sentence" else REPORT_MAX_HYPOTHESES
+        return [
+            _Call(premises, hypotheses[start : start + size])
+            for premises, hypotheses in by_premises.items()
+            for start in range(0, len(hypotheses), size)
         ]
-        return verdicts | self._complete_calls(single_calls)
 
-    def _complete_calls(self, calls: Sequence[_ReportCall]) -> dict[EntailmentQuery, Verdict | Failure]:
+    def _complete(self, calls: Sequence[_Call]) -> dict[EntailmentQuery, Verdict | Failure]:
         verdicts: dict[EntailmentQuery, Verdict | Failure] = {}
-        outcomes = self.client.complete_all([self._report_request(call) for call in calls])
+        outcomes = self.client.complete_all([self._request(call) for call in calls])
         for call, outcome in zip(calls, outcomes, strict=True):
+            valid = call.verdicts if isinstance(outcome, Failure) else outcome
             failure = outcome if isinstance(outcome, Failure) else Failure("not answered")
             for index, hypothesis in enumerate(call.hypotheses):
-                verdict, dropped = call.verdicts.get(index, (failure, 0))
+                verdict, dropped = valid.get(index, (failure, 0))
                 verdicts[EntailmentQuery(call.premises, hypothesis)] = verdict
                 self._counts["evidence_dropped"] += dropped
         return verdicts
 
-    def _report_request(self, call: _ReportCall) -> ChatRequest[int]:
-        schema = report_schema(call.premises, call.hypotheses) if self.prompt.answer_format == "schema" else None
-        message = report_message(call.premises, call.hypotheses)
+    def _request(self, call: _Call) -> ChatRequest[_Verdicts]:
+        """Build the request of a call, whose errors show no word of the reports."""
+        has_schema = self.prompt.answer_format == "schema"
         reports = (*call.premises, *call.hypotheses)
-        return ChatRequest((("user", message),), call.parse, self._prefix, schema, reports=reports)
+        if self.prompt.batch == "sentence":
+            query = call.premises, call.hypotheses[0]
+            schema = verdict_schema(*query) if has_schema else None
+            return ChatRequest(
+                (("user", query_message(*query)),), call.parse_sentence, self._prefix, schema, reports=reports
+            )
+        schema = report_schema(call.premises, call.hypotheses) if has_schema else None
+        message = report_message(call.premises, call.hypotheses)
+        return ChatRequest((("user", message),), call.parse_report, self._prefix, schema, reports=reports)
 
     def with_sentence_batches(self) -> LLMJudge:
         """Return the same judge with one hypothesis per call, to measure the effect of `batch="report"`."""
@@ -180,23 +182,6 @@ class LLMJudge(PromptedModel):
         counts = super().usage()
         counts["failures"] -= self._counts["asked_again"]
         return counts | {name: self._counts[name] for name in ("evidence_dropped", "asked_again")}
-
-
-def _by_premises(queries: Sequence[EntailmentQuery]) -> dict[tuple[str, ...], list[EntailmentQuery]]:
-    """Group the distinct queries that have premises."""
-    by_premises: dict[tuple[str, ...], list[EntailmentQuery]] = {}
-    for query in dict.fromkeys(queries):
-        if query.premises:
-            by_premises.setdefault(query.premises, []).append(query)
-    return by_premises
-
-
-def _report_calls(by_premises: _Groups) -> list[_ReportCall]:
-    return [
-        _ReportCall(premises, [query.hypothesis for query in group[start : start + REPORT_MAX_HYPOTHESES]])
-        for premises, group in by_premises.items()
-        for start in range(0, len(group), REPORT_MAX_HYPOTHESES)
-    ]
 
 
 def load_llm_judge(name: str, options: JudgeOptions, cache: Path | None = None) -> LLMJudge:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from radfact.errors import Failure
 from radfact.judges.prompt import Sentence, read_examples
-from radfact.judges.protocol import SplitSentence, flatten_split
+from radfact.judges.protocol import ExplainingSplitter, SplitSentence, flatten_split
 from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix, load_chat_client, parse_model_args
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import EMPTY_WORDS, bodies, dump_yaml, read_data, read_list, unquoted
@@ -52,14 +51,6 @@ _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 
 
-@dataclass(frozen=True, slots=True)
-class SplitExample:
-    """A worked narrative."""
-
-    narrative: str
-    sentences: tuple[SplitSentence, ...]
-
-
 class _Split(BaseModel):
     orig: str
     new: list[str]
@@ -69,28 +60,24 @@ class _ParsedReport(BaseModel):
     sentence_list: Annotated[list[_Split], Field(min_length=1)]
 
 
-class _FewShot(BaseModel):
+class SplitExample(BaseModel):
+    """A worked narrative in the published layout."""
+
     findings_text: Sentence
     parsed_report: _ParsedReport
 
 
 def load_split_examples(path: Path | str = DEFAULT_FEW_SHOTS) -> list[SplitExample]:
     """Read examples in the published layout: a list of `findings_text` and `parsed_report.sentence_list`."""
-    return [
-        SplitExample(
-            example.findings_text,
-            tuple(SplitSentence(split.orig, tuple(split.new)) for split in example.parsed_report.sentence_list),
-        )
-        for example in read_examples(path, _FewShot)
-    ]
+    return read_examples(path, SplitExample)
 
 
 def few_shot_messages(examples: Sequence[SplitExample]) -> tuple[Message, ...]:
     """Return the constant part of every prompt: listing 1, then the worked narratives (listing 2)."""
     messages: list[Message] = [("system", SYSTEM_MESSAGE)]
     for example in examples:
-        answer = [{"orig": sentence.orig, "new": list(sentence.new)} for sentence in example.sentences]
-        messages += [("user", example.narrative), ("assistant", dump_yaml(answer))]
+        answer = example.model_dump()["parsed_report"]["sentence_list"]
+        messages += [("user", example.findings_text), ("assistant", dump_yaml(answer))]
     return tuple(messages)
 
 
@@ -194,7 +181,7 @@ class PromptedModel:
         self.client.close()
 
 
-class LLMSplitter(PromptedModel):
+class LLMSplitter(PromptedModel, ExplainingSplitter):
     """A chat model as splitter, with the prompts of the paper (MAIRA-2, appendix B.5.1) and worked narratives."""
 
     def __init__(
@@ -214,24 +201,20 @@ class LLMSplitter(PromptedModel):
         }
         super().__init__(name, client, prefix, description)
 
-    def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
-        """Return the sentences of each narrative, in order; equal narratives are sent once, empty ones not at all."""
-        return [result if isinstance(result, Failure) else flatten_split(result) for result in self.explain(narratives)]
-
     def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
-        """Return the split sentences of each narrative, in order."""
+        """Return the split sentences of each narrative, in order; equal ones are sent once, empty ones not at all."""
         requests = self._requests(narratives)
         responses = self.client.complete_all(list(requests.values()))
         results: dict[str, list[SplitSentence] | Failure] = dict(zip(requests, responses, strict=True))
         return [results.get(narrative, []) for narrative in narratives]
 
-    def plan(self, narratives: Sequence[str]) -> tuple[RequestPlan, list[list[str] | None]]:
+    def plan(self, narratives: Sequence[str]) -> tuple[RequestPlan, list[list[str] | Failure | None]]:
         """Count the requests of `split`, and return the sentences of the narratives whose response is cached."""
         requests = self._requests(narratives)
         plan, splits = plan_requests(self.client, list(requests.values()))
-        sentences = [None if split is None else flatten_split(split) for split in splits]
-        results = dict(zip(requests, sentences, strict=True))
-        return plan, [results.get(narrative, []) for narrative in narratives]
+        cached = dict(zip(requests, splits, strict=True))
+        found = [cached.get(narrative, []) for narrative in narratives]
+        return plan, [None if split is None else flatten_split(split) for split in found]
 
     def _requests(self, narratives: Sequence[str]) -> dict[str, ChatRequest[list[SplitSentence]]]:
         return {

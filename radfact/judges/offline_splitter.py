@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import Failure
-from radfact.judges.protocol import COSTS, RemovedText, SplitSentence, flatten_split
+from radfact.judges.protocol import COSTS, ExplainingSplitter, RemovedText, SplitSentence, flatten_split
 from radfact.languages import Language
 from radfact.reader import removal
 from radfact.reader.clause import FactReader
@@ -24,7 +24,7 @@ VERSION = "6"
 _NOTE = "Split by rules, not by the language model of the paper: scores are not comparable with published ones."
 
 
-class OfflineSplitter:
+class OfflineSplitter(ExplainingSplitter):
     """A splitter without a model: a grammar splits, and an ontology checks that no finding is lost."""
 
     name = "offline"
@@ -36,10 +36,6 @@ class OfflineSplitter:
         """
         self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
         self.keep_interpretations = keep_interpretations
-
-    def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
-        """Return the sentences of each narrative, in order; a failure for a narrative in another script."""
-        return [split if isinstance(split, Failure) else flatten_split(split) for split in self.explain(narratives)]
 
     def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
         """Return the split sentences of each narrative, in order; a failure for a narrative in another script."""

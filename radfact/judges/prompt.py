@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field, StrictBool, TypeAdapter, 
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
-from radfact.judges.protocol import Status
+from radfact.judges.protocol import EntailmentQuery, Status
 from radfact.llm import Message
 from radfact.llm.response_text import dump_yaml
 from radfact.records import as_input_error
@@ -97,6 +97,11 @@ class Example:
         """Status of the label: neutral and contradicted hypotheses are not entailed."""
         return "entailment" if self.label == "entailment" else "not_entailment"
 
+    @property
+    def query(self) -> EntailmentQuery:
+        """The query without its answer."""
+        return EntailmentQuery(self.reference, self.phrase)
+
 
 def read_examples(path: Path | str, kind: type[ModelT]) -> list[ModelT]:
     """Read a JSON file with a list of worked examples in a published layout."""
@@ -113,11 +118,10 @@ def load_few_shots(path: Path | str = DEFAULT_FEW_SHOTS, *, needs_evidence: bool
     """Read examples in the published bidirectional layout: the sentences of A given B, then of B given A."""
     examples: list[Example] = []
     for index, report in enumerate(read_examples(path, _FewShots)):
-        directions = {
-            "A": (report.input.phrases_b, report.output.phrases_a),
-            "B": (report.input.phrases_a, report.output.phrases_b),
-        }
-        for side, (reference, judgments) in directions.items():
+        for side, reference, judgments in (
+            ("A", report.input.phrases_b, report.output.phrases_a),
+            ("B", report.input.phrases_a, report.output.phrases_b),
+        ):
             for number, item in enumerate(judgments):
                 if needs_evidence and item.status == "entailment" and not item.evidence:
                     field = f"[{index}].output.phrases_{side}_evidenced[{number}].evidence"

@@ -7,13 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from radfact.errors import ErrorCode, Failure, RunError, describe
-
-if TYPE_CHECKING:
-    from radfact.llm.plan import RequestPlan
-
 
 COSTS = ("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached")
 """Counts of `Judge.usage`."""
@@ -90,15 +86,6 @@ class Splitter(Protocol):
 
 
 @runtime_checkable
-class PlanningJudge(Judge, Protocol):
-    """A judge that can tell its requests to a model without sending them."""
-
-    def plan(self, queries: Sequence[EntailmentQuery]) -> RequestPlan:
-        """Count the requests of `judge`."""
-        ...
-
-
-@runtime_checkable
 class SplittingJudge(Judge, Protocol):
     """A judge with a splitter of the same model or rules."""
 
@@ -152,14 +139,9 @@ class ExplainingSplitter(Splitter, Protocol):
         """Return the split sentences of each narrative, in order. A single invalid response must not raise."""
         ...
 
-
-@runtime_checkable
-class PlanningSplitter(Splitter, Protocol):
-    """A splitter that can tell its requests to a model without sending them."""
-
-    def plan(self, narratives: Sequence[str]) -> tuple[RequestPlan, list[list[str] | None]]:
-        """Count the requests of `split`, and return the sentences of the narratives whose response is cached."""
-        ...
+    def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
+        """Return the sentences of each narrative, in order."""
+        return [split if isinstance(split, Failure) else flatten_split(split) for split in self.explain(narratives)]
 
 
 def flatten_split(split: Sequence[SplitSentence]) -> list[str]:

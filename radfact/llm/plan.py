@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from radfact.llm.protocol import ChatRequest, Message
+from radfact.llm.protocol import CachedResponse, ChatRequest, Message
 
 if TYPE_CHECKING:
     from radfact.llm.client import ChatClient
@@ -21,83 +21,64 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """Requests of one role of a model.
+    """Requests of one role of a model: `queries` to send and their estimated tokens, and those with a cached response.
 
-    Attributes:
-        queries: requests without a cached response, which a run would send.
-        cached: requests with one.
-        characters: of the conversations of `queries`; None if unknown.
-        max_tokens: limit of a response; None if there is none.
-        is_exact: whether the number of queries is exact, and not that of sentences as the offline rules split them.
+    `tokens_out` are the lowest and highest estimate; None is unknown. The number of queries is not exact if it is that
+    of sentences as the offline rules split them.
     """
 
     model: str
     queries: int = 0
     cached: int = 0
-    characters: int | None = 0
-    cached_characters: int = 0
-    cached_tokens_in: int = 0
-    cached_tokens_out: int = 0
-    max_tokens: int | None = None
+    tokens_in: int | None = None
+    tokens_out: tuple[int, int | None] = (0, None)
     is_exact: bool = True
-
-    @property
-    def tokens_in(self) -> int | None:
-        """Estimated tokens of the conversations; None if unknown."""
-        if self.characters is None:
-            return None
-        ratio = self.cached_characters / self.cached_tokens_in if self.cached_tokens_in else CHARACTERS_PER_TOKEN
-        return round(self.characters / ratio)
-
-    @property
-    def tokens_out(self) -> tuple[int, int | None]:
-        """Lowest and highest estimate of the tokens of the responses: their mean in the cache, or 0 and the limit."""
-        if not self.queries:
-            return 0, 0
-        if self.cached_tokens_out:
-            mean = round(self.queries * self.cached_tokens_out / self.cached)
-            return mean, mean
-        return 0, None if self.max_tokens is None else self.queries * self.max_tokens
 
     def __add__(self, other: RequestPlan) -> RequestPlan:
         """Return the requests of two runs with the same model, such as repeats."""
-        counts = ("queries", "cached", "cached_characters", "cached_tokens_in", "cached_tokens_out")
-        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in counts}
-        known = None not in (self.characters, other.characters)
-        sums["characters"] = (self.characters or 0) + (other.characters or 0) if known else None
-        return replace(self, **sums, is_exact=self.is_exact and other.is_exact)
+        (low, high), (other_low, other_high) = self.tokens_out, other.tokens_out
+        return replace(
+            self,
+            queries=self.queries + other.queries,
+            cached=self.cached + other.cached,
+            tokens_in=_sum(self.tokens_in, other.tokens_in),
+            tokens_out=(low + other_low, _sum(high, other_high)),
+            is_exact=self.is_exact and other.is_exact,
+        )
+
+
+def _sum(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first + second
 
 
 def plan_requests(client: ChatClient, requests: Sequence[ChatRequest[T]]) -> tuple[RequestPlan, list[T | None]]:
     """Count the requests that have no cached response, and return the cached values; nothing is sent.
 
-    The values are in the order of the requests; None where a response is missing or invalid.
+    Tokens are estimated from cached responses, or else by `CHARACTERS_PER_TOKEN` and the limit of a response. The
+    values are in the order of the requests; None where a response is missing or invalid.
     """
+    values: list[T | None] = []
+    missing: dict[tuple[str, tuple[Message, ...]], int] = {}
+    cached: dict[tuple[str, tuple[Message, ...]], tuple[int, CachedResponse]] = {}
+    for request in requests:
+        response, value = client.cached_response(request), None
+        if response is not None and not response.cut:
+            with suppress(ValueError):
+                value = request.parse(response.text)
+        values.append(value)
+        characters = sum(len(content) for _, content in (*request.prefix.messages, *request.messages))
+        conversation = request.prefix.sha256, request.messages
+        if response is None:
+            missing[conversation] = characters
+        else:
+            cached[conversation] = characters, response
+    tokens_in = sum(response.tokens_in for _, response in cached.values())
+    tokens_out = sum(response.tokens_out for _, response in cached.values())
+    ratio = sum(characters for characters, _ in cached.values()) / tokens_in if tokens_in else CHARACTERS_PER_TOKEN
     parameters = client.identity.get("parameters", {})
     limit = next((parameters[name] for name in _LIMITS if parameters.get(name)), None)
-    plan = none = RequestPlan(str(client.identity.get("model", "the model")), max_tokens=limit)
-    values: list[T | None] = []
-    seen: set[tuple[str, tuple[Message, ...]]] = set()
-    for request in requests:
-        cached = client.cached_response(request)
-        value = None
-        if cached is not None and not cached.cut:
-            with suppress(ValueError):
-                value = request.parse(cached.text)
-        values.append(value)
-        conversation = request.prefix.sha256, request.messages
-        if conversation in seen:
-            continue
-        seen.add(conversation)
-        characters = sum(len(content) for _, content in (*request.prefix.messages, *request.messages))
-        if cached is None:
-            plan += replace(none, queries=1, characters=characters)
-        else:
-            plan += replace(
-                none,
-                cached=1,
-                cached_characters=characters,
-                cached_tokens_in=cached.tokens_in,
-                cached_tokens_out=cached.tokens_out,
-            )
-    return plan, values
+    low, high = 0, limit and len(missing) * limit
+    if tokens_out or not missing:
+        low = high = round(len(missing) * tokens_out / max(len(cached), 1))
+    model = str(client.identity.get("model", "the model"))
+    return RequestPlan(model, len(missing), len(cached), round(sum(missing.values()) / ratio), (low, high)), values

@@ -220,7 +220,7 @@ class Metric(ABC):
 
         if self.requirements.judge is None:
             return {}
-        return {self.name: RequestPlan("not known", len(pairs), characters=None, is_exact=False)}
+        return {self.name: RequestPlan("not known", len(pairs), is_exact=False)}
 
     @abstractmethod
     def score(self, pairs: Sequence[Any]) -> MetricResult:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 from call_counts import count_calls
-from chat_server import ChatServer, Reply, last
+from chat_server import ChatServer, Reply, completion, last
+from error_checks import raises_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"
 PAPER = SHARED / "seeds" / "004_a3f772f833f07e27.txt"
 PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.")
+YES = Verdict("entailment", (0,))
 
 
 def yes(body: dict[str, Any], _: int) -> Reply:
@@ -46,32 +48,29 @@ def test_system_message_is_listing_3_word_for_word() -> None:
     assert f"System: {SYSTEM_MESSAGE}\n" in PAPER.read_text(encoding="utf-8")
 
 
-def test_the_first_query_sent_is_the_protocol(serve: Any) -> None:
+def judge_of(server: ChatServer, **options: Any) -> Judge:
+    return load_judge("openai:m", base_url=server.base_url, **options)
+
+
+def test_the_query_is_that_of_the_paper(serve: Any) -> None:
     server = serve(yes)
-    judge = load_judge("openai:m", base_url=server.base_url)
-    judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")])
-    body = server.requests[0]
+    judge = judge_of(server)
+    assert isinstance(judge, Judge)
+    assert judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")]) == [YES]
+    assert judge.usage() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == judge.usage()
+    json.dumps(judge.describe(), allow_nan=False)
+    (body,) = server.requests
     messages = body["messages"]
-    shots = load_few_shots()
-    assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * len(shots), "user"]
+    assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * len(load_few_shots()), "user"]
     assert list(yaml.safe_load(messages[1]["content"])) == ["reference", "hypothesis"]
     assert list(yaml.safe_load(messages[2]["content"])) == ["phrase", "evidence", "status"]
-    assert yaml.safe_load(messages[-1]["content"]) == {"reference": list(PREMISES), "hypothesis": "Enlarged heart."}
     assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0, 1, 1024)
 
 
-def test_the_judge_follows_the_protocol_of_judges(serve: Any) -> None:
+@pytest.mark.parametrize("batch", ["sentence", "report"])
+def test_an_empty_report_needs_no_request(serve: Any, batch: str) -> None:
     server = serve(yes)
-    judge = load_judge("openai:m", base_url=server.base_url)
-    assert isinstance(judge, Judge)
-    assert judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")]) == [Verdict("entailment", (0,))]
-    assert judge.usage() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == judge.usage()
-    json.dumps(judge.describe(), allow_nan=False)
-
-
-def test_an_empty_report_needs_no_request(serve: Any) -> None:
-    server = serve(yes)
-    verdict = load_judge("openai:m", base_url=server.base_url).judge([EntailmentQuery((), "Enlarged heart.")])[0]
+    (verdict,) = judge_of(server, batch=batch).judge([EntailmentQuery((), "Enlarged heart.")])
     assert isinstance(verdict, Verdict)
     assert verdict.status == "not_entailment"
     assert not server.requests
@@ -114,33 +113,37 @@ def test_no_published_example_is_among_the_defaults() -> None:
 def test_a_wrong_few_shot_file_is_refused(tmp_path: Path, content: str, code: ErrorCode, field: str | None) -> None:
     path = tmp_path / "shots.json"
     path.write_text(content)
-    with pytest.raises(InputError) as caught:
+    with raises_code(code, file=path, field=field):
         load_few_shots(path)
-    assert (caught.value.code, caught.value.file, caught.value.field) == (code, path, field)
 
 
-def test_custom_examples_change_the_prompt_hash_and_are_named(serve: Any, tmp_path: Path) -> None:
+def test_custom_prompts_are_sent_and_named(serve: Any, tmp_path: Path) -> None:
     server = serve(yes)
-    own = tmp_path / "mine.json"
+    shots, system = tmp_path / "mine.json", tmp_path / "system.txt"
     item = {"phrase": "a", "evidence": [], "status": "neutral"}
     example = {
         "input": {"phrases_A": ["a"], "phrases_B": ["b"]},
         "output": {"phrases_A_evidenced": [item], "phrases_B_evidenced": []},
     }
-    own.write_text(json.dumps([example]))
-    default = load_judge("openai:m", base_url=server.base_url).describe()
-    other = load_judge("openai:m", base_url=server.base_url, few_shots=own).describe()
-    assert default["prompt_sha256"] != other["prompt_sha256"]
-    assert (other["few_shots"], other["few_shots_from"]) == (1, "mine.json")
+    shots.write_text(json.dumps([example]))
+    system.write_text("Judge CT reports.\n")
+    judge = judge_of(server, few_shots=shots, system=system)
+    judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")])
+    assert server.requests[0]["messages"][0]["content"] == "Judge CT reports.\n"
+    described = judge.describe()
+    assert (described["few_shots"], described["few_shots_from"]) == (1, "mine.json")
+    assert described["system_from"] == "system.txt"
+    assert described["prompt_sha256"] != judge_of(server).describe()["prompt_sha256"]
+    system.write_text(" \n")
+    with raises_code(ErrorCode.EMPTY_INPUT, file=system):
+        judge_of(server, system=system)
 
 
 def test_queries_are_formatted_as_published(serve: Any) -> None:
     """Lines fold at 80 columns and other than ASCII is escaped: the defaults of yaml.dump, which it uses."""
     server = serve(yes)
     long = "Moderate left pleural effusion, larger than on the film of the day before, with atelectasis beside it."
-    load_judge("openai:m", base_url=server.base_url).judge(
-        [EntailmentQuery((long, "5\u20137 mm nodule."), "An effusion.")]
-    )
+    judge_of(server).judge([EntailmentQuery((long, "5\u20137 mm nodule."), "An effusion.")])
     assert last(server.requests[0]) == (
         "reference:\n"
         "- Moderate left pleural effusion, larger than on the film of the day before, with\n"
@@ -152,28 +155,11 @@ def test_queries_are_formatted_as_published(serve: Any) -> None:
 
 def test_queries_with_the_same_premises_are_adjacent(serve: Any) -> None:
     server = serve(yes)
-    judge = load_judge("openai:m", base_url=server.base_url, concurrency=1)
-    judge.judge([EntailmentQuery((premise,), f"H{i}.") for i in range(3) for premise in ("A.", "B.")])
+    judge_of(server, concurrency=1).judge(
+        [EntailmentQuery((premise,), f"H{i}.") for i in range(3) for premise in ("A.", "B.")]
+    )
     premises = [yaml.safe_load(last(body))["reference"][0] for body in server.requests]
     assert premises == ["A."] * 3 + ["B."] * 3
-
-
-def test_a_custom_system_message_is_sent_verbatim_and_named(serve: Any, tmp_path: Path) -> None:
-    server = serve(yes)
-    own = tmp_path / "system.txt"
-    own.write_text("Judge CT reports.\n")
-    judge = load_judge("openai:m", base_url=server.base_url, system=own)
-    judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")])
-    assert server.requests[0]["messages"][0]["content"] == "Judge CT reports.\n"
-    assert judge.describe()["system_from"] == "system.txt"
-
-
-def test_an_empty_system_message_is_refused(tmp_path: Path) -> None:
-    own = tmp_path / "system.txt"
-    own.write_text(" \n")
-    with pytest.raises(InputError) as caught:
-        load_judge("openai:m", base_url="http://127.0.0.1:9/v1", system=own)
-    assert (caught.value.code, caught.value.file) == (ErrorCode.EMPTY_INPUT, own)
 
 
 def schema_of(body: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +169,7 @@ def schema_of(body: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_schema_has_evidence_first_from_sentences_of_the_report(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, '{"phrase": "x", "evidence": ["No pneumothorax."], "status": "entailment"}'))
-    judge = load_judge("openai:m", base_url=server.base_url, answer_format="schema")
+    judge = judge_of(server, answer_format="schema")
     assert judge.judge([EntailmentQuery(PREMISES, "Lungs are up.")]) == [Verdict("entailment", (2,))]
     schema = schema_of(server.requests[0])
     assert list(schema["properties"]) == schema["required"] == ["phrase", "evidence", "status"]
@@ -247,16 +233,11 @@ def all_entailed(body: dict[str, Any], _: int) -> Reply:
 
 
 QUERIES = [EntailmentQuery(PREMISES, hypothesis) for hypothesis in HYPOTHESES]
-YES = Verdict("entailment", (0,))
-
-
-def by_report(server: ChatServer, **options: Any) -> Judge:
-    return load_judge("openai:m", base_url=server.base_url, batch="report", **options)
 
 
 def test_shuffled_queries_of_a_report_are_one_request(serve: Any) -> None:
     server = serve(all_entailed)
-    by_report(server).judge(
+    judge_of(server, batch="report").judge(
         [EntailmentQuery((premise,), h) for h in (*HYPOTHESES, HYPOTHESES[0]) for premise in ("A.", "B.")]
     )
     assert len(server.requests) == 2
@@ -273,7 +254,7 @@ def test_examples_are_regrouped_by_report() -> None:
 
 def test_a_missing_hypothesis_is_requested_again(serve: Any) -> None:
     server = serve(lambda body, n: entailed(body, {1, 2} if n == 1 else {3}))
-    judge = by_report(server)
+    judge = judge_of(server, batch="report")
     assert judge.judge(QUERIES) == [YES] * 3
     assert (len(server.requests), judge.usage()["repairs"]) == (2, 1)
     assert "no answer to number 3" in last(server.requests[1])
@@ -285,7 +266,7 @@ def test_hypotheses_without_a_verdict_after_repairs_are_sent_alone(serve: Any) -
         return entailed(body, {1, 2} if len(hypotheses) > 1 else {1})
 
     server = serve(reply)
-    judge = by_report(server)
+    judge = judge_of(server, batch="report")
     assert judge.judge(QUERIES) == [YES] * 3
     assert (judge.usage()["asked_again"], judge.usage()["failures"]) == (1, 0)
     assert yaml.safe_load(last(server.requests[-1]))["hypotheses"] == {1: HYPOTHESES[2]}
@@ -293,7 +274,7 @@ def test_hypotheses_without_a_verdict_after_repairs_are_sent_alone(serve: Any) -
 
 def test_only_hypotheses_without_a_verdict_fail(serve: Any) -> None:
     server = serve(lambda body, _: entailed(body, {2}))
-    judge = by_report(server)
+    judge = judge_of(server, batch="report")
     verdicts = judge.judge(QUERIES)
     assert [isinstance(verdict, Failure) for verdict in verdicts] == [True, False, True]
     assert judge.usage()["failures"] == 2
@@ -302,7 +283,7 @@ def test_only_hypotheses_without_a_verdict_fail(serve: Any) -> None:
 def test_a_long_report_is_several_requests(serve: Any) -> None:
     server = serve(all_entailed)
     queries = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(REPORT_MAX_HYPOTHESES + 1)]
-    assert by_report(server).judge(queries) == [YES] * len(queries)
+    assert judge_of(server, batch="report").judge(queries) == [YES] * len(queries)
     assert sorted(len(yaml.safe_load(last(body))["hypotheses"]) for body in server.requests) == [
         1,
         REPORT_MAX_HYPOTHESES,
@@ -311,7 +292,7 @@ def test_a_long_report_is_several_requests(serve: Any) -> None:
 
 def test_the_schema_of_a_report_has_an_item_per_hypothesis(serve: Any) -> None:
     server = serve(all_entailed)
-    by_report(server, answer_format="schema").judge(QUERIES)
+    judge_of(server, batch="report", answer_format="schema").judge(QUERIES)
     answers = schema_of(server.requests[0])["properties"]["answers"]
     assert (answers["minItems"], answers["maxItems"]) == (3, 3)
     assert answers["items"]["required"] == ["number", "phrase", "evidence", "status"]
@@ -321,27 +302,27 @@ def test_the_schema_of_a_report_has_an_item_per_hypothesis(serve: Any) -> None:
 def test_options_are_part_of_the_cache_key(serve: Any, tmp_path: Path, options: dict[str, Any]) -> None:
     server = serve(lambda body, n: all_entailed(body, n) if options.get("batch") and n > 1 else yes(body, n))
     query = [EntailmentQuery(PREMISES, "Enlarged heart.")]
-    first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path)
+    first = judge_of(server, cache=tmp_path)
     first.judge(query)
-    other = load_judge("openai:m", base_url=server.base_url, cache=tmp_path, **options)
+    other = judge_of(server, cache=tmp_path, **options)
     other.judge(query)
     assert other.usage()["cached"] == 0
     assert other.describe() != first.describe()
 
 
-def test_unmatched_quotations_are_counted_in_both_modes(serve: Any) -> None:
-    server = serve(
-        lambda body, _: (
-            200,
-            {},
-            "answers:\n- number: 1\n  evidence: [Goitre.]\n  status: neutral"
-            if "hypotheses" in last(body)
-            else "evidence: [Goitre.]\nstatus: neutral",
-        )
-    )
-    for judge in (load_judge("openai:m", base_url=server.base_url), by_report(server)):
-        judge.judge(QUERIES[:1])
-        assert judge.usage()["evidence_dropped"] == 1
+@pytest.mark.parametrize("batch", ["sentence", "report"])
+def test_unmatched_quotations_are_counted(serve: Any, batch: str) -> None:
+    row = "evidence: [Goitre.]\n  status: neutral"
+    text = f"answers:\n- number: 1\n  {row}" if batch == "report" else row.replace("  ", "")
+    judge = judge_of(serve(lambda *_: (200, {}, text)), batch=batch)
+    judge.judge(QUERIES[:1])
+    assert judge.usage()["evidence_dropped"] == 1
+
+
+def test_half_a_response_gives_no_verdict(serve: Any) -> None:
+    cut = completion("evidence: []\nstatus: not_entailment", "length")
+    (verdict,) = judge_of(serve(lambda *_: cut)).judge(QUERIES[:1])
+    assert isinstance(verdict, Failure)
 
 
 ADDRESS = {"base_url": "http://127.0.0.1:9/v1"}

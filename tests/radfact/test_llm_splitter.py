@@ -23,7 +23,7 @@ from radfact.judges.llm_splitter import (
     load_split_examples,
     parse_split,
 )
-from radfact.judges.protocol import SplitSentence, flatten_split
+from radfact.judges.protocol import flatten_split
 from radfact.llm.response_text import dump_yaml
 from radfact.records import Pair
 from radfact.rewards import make_reward
@@ -58,31 +58,23 @@ def test_system_message_is_listing_1_word_for_word() -> None:
     assert f"System: {' '.join(SYSTEM_MESSAGE.split())} ```" in paper
 
 
-def test_every_sentence_has_its_division(serve: Any) -> None:
-    [explained] = load_splitter("openai:m", base_url=serve(respond(dump_yaml(ANSWER))).base_url).explain([NARRATIVE])
+def test_the_query_is_that_of_the_paper(serve: Any) -> None:
+    server = serve(respond(dump_yaml(ANSWER)))
+    splitter = load_splitter("openai:m", base_url=server.base_url)
+    assert isinstance(splitter, Splitter)
+    [explained] = splitter.explain([NARRATIVE])
     assert not isinstance(explained, Failure)
     assert [(division.orig, list(division.new)) for division in explained] == [
         (str(item["orig"]), [text for text in item["new"] if text]) for item in ANSWER
     ]
-
-
-def test_the_first_query_sent_is_the_protocol(serve: Any) -> None:
-    server = serve(respond(dump_yaml(ANSWER)))
-    assert splitter_of(server).split([NARRATIVE]) == [SENTENCES]
+    assert splitter.usage() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == splitter.usage()
+    json.dumps(splitter.describe(), allow_nan=False)
     body = server.requests[0]
     messages = body["messages"]
     assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * 9, "user"]
     assert [list(item) for item in yaml.safe_load(messages[2]["content"])] == [["orig", "new"]] * 4
     assert messages[-1]["content"] == NARRATIVE
     assert body["temperature"] == 0
-
-
-def test_the_splitter_follows_the_protocol_of_splitters(serve: Any) -> None:
-    splitter = splitter_of(serve(respond(dump_yaml(ANSWER))))
-    assert isinstance(splitter, Splitter)
-    splitter.split([NARRATIVE])
-    assert splitter.usage() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == splitter.usage()
-    json.dumps(splitter.describe(), allow_nan=False)
 
 
 def test_equal_narratives_are_sent_once_and_empty_ones_never(serve: Any) -> None:
@@ -123,23 +115,30 @@ def test_forms_of_one_response(text: str) -> None:
     assert sentences_read(text, NARRATIVE) == SENTENCES
 
 
-def test_a_sentence_may_contain_a_colon() -> None:
-    text = "- orig: Heart: normal.\n  new:\n  - Heart: normal.\n- orig: Lungs: clear.\n  new:\n  - Lungs: clear."
-    assert sentences_read(text, "Heart: normal. Lungs: clear.") == ["Heart: normal.", "Lungs: clear."]
-
-
-def test_a_changed_word_in_orig_is_accepted() -> None:
-    text = dump_yaml(ANSWER).replace("likely pneumonia", "likely a pneumonia").replace("Heart and", "The heart and")
-    assert sentences_read(text, NARRATIVE) == SENTENCES
+@pytest.mark.parametrize(
+    ("text", "narrative", "expected"),
+    [
+        (
+            "- orig: Heart: normal.\n  new:\n  - Heart: normal.\n- orig: Lungs: clear.\n  new:\n  - Lungs: clear.",
+            "Heart: normal. Lungs: clear.",
+            ["Heart: normal.", "Lungs: clear."],
+        ),
+        (
+            dump_yaml(ANSWER).replace("likely pneumonia", "likely a pneumonia").replace("Heart and", "The heart and"),
+            NARRATIVE,
+            SENTENCES,
+        ),
+        ("- orig: No effusion.\n  new: [No effusion.]", "PLEURA:\nNo effusion.", ["No effusion."]),
+    ],
+    ids=["colon", "changed word", "heading"],
+)
+def test_a_response_may_differ_a_little_from_the_narrative(text: str, narrative: str, expected: list[str]) -> None:
+    assert sentences_read(text, narrative) == expected
 
 
 def test_a_sentence_about_the_other_side_does_not_replace_a_missing_one() -> None:
     with pytest.raises(ValueError, match=r"'No left effusion.' is missing"):
         sentences_read("- orig: No right effusion.\n  new: []", "No right effusion. No left effusion.")
-
-
-def test_a_heading_may_be_omitted() -> None:
-    assert sentences_read("- orig: No effusion.\n  new: [No effusion.]", "PLEURA:\nNo effusion.") == ["No effusion."]
 
 
 @pytest.mark.parametrize(
@@ -177,25 +176,30 @@ phrases = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), m
 @settings(deadline=None)
 @given(st.lists(st.tuples(phrases, st.lists(phrases, max_size=3)), min_size=1, max_size=4))
 def test_formatted_responses_are_parsed(made: list[tuple[str, list[str]]]) -> None:
-    example = SplitExample(" ".join(orig for orig, _ in made), tuple(SplitSentence(o, tuple(n)) for o, n in made))
+    sentences = [{"orig": orig, "new": new} for orig, new in made]
+    text = {"findings_text": " ".join(orig for orig, _ in made), "parsed_report": {"sentence_list": sentences}}
+    example = SplitExample.model_validate(text)
     *_, (_, written) = few_shot_messages([example])
-    assert sentences_read(written, example.narrative) == [text for _, new in made for text in new]
+    assert sentences_read(written, example.findings_text) == [text for _, new in made for text in new]
+
+
+def originals(examples: list[SplitExample]) -> set[str]:
+    return {sentence.orig for example in examples for sentence in example.parsed_report.sentence_list}
 
 
 def test_default_examples_are_nine_and_cover_every_sentence() -> None:
     examples = load_split_examples()
     assert len(examples) == 9
     for example, (_, written) in zip(examples, few_shot_messages(examples)[2::2], strict=True):
-        sentences = [text for item in example.sentences for text in item.new if text]
-        assert sentences_read(written, example.narrative) == sentences
+        sentences = [text for item in example.parsed_report.sentence_list for text in item.new if text]
+        assert sentences_read(written, example.findings_text) == sentences
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
 def test_the_published_file_loads_and_shares_no_sentence_with_the_defaults(serve: Any) -> None:
     published = load_split_examples(PUBLISHED)
     assert len(published) == 9
-    texts = {sentence.orig for example in published for sentence in example.sentences}
-    assert texts.isdisjoint(sentence.orig for example in load_split_examples() for sentence in example.sentences)
+    assert originals(published).isdisjoint(originals(load_split_examples()))
     splitter = splitter_of(serve(respond(dump_yaml(ANSWER))), few_shots=PUBLISHED)
     assert splitter.describe()["few_shots_from"] == PUBLISHED.name
 

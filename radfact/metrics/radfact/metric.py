@@ -16,8 +16,6 @@ from radfact.judges.offline import OfflineJudge, count_unread
 from radfact.judges.protocol import (
     EntailmentQuery,
     ExplainingSplitter,
-    PlanningJudge,
-    PlanningSplitter,
     Verdict,
     flatten_split,
     locate_removed,
@@ -110,6 +108,9 @@ class RadFactMetric(Metric):
 
         Narratives without a cached response of a splitter are split by the offline rules, to estimate the queries.
         """
+        from radfact.judges.llm_judge import LLMJudge
+        from radfact.judges.llm_splitter import LLMSplitter
+
         plans: dict[str, RequestPlan] = {}
         unsplit, offline = narratives(pairs), load_splitter("offline")
         splits: list[list[str] | Failure | None] = [None] * len(unsplit)
@@ -117,19 +118,18 @@ class RadFactMetric(Metric):
             splitter = self.splitter or default_splitter(self.judge)
             if splitter.name == offline.name:
                 splits = [*offline.split(unsplit)]
-            elif isinstance(splitter, PlanningSplitter):
-                plans["splitting"], cached = splitter.plan(unsplit)
-                splits = [*cached]
+            elif isinstance(splitter, LLMSplitter):
+                plans["splitting"], splits = splitter.plan(unsplit)
             else:
-                plans["splitting"] = RequestPlan(splitter.name, len(unsplit), characters=None)
+                plans["splitting"] = RequestPlan(splitter.name, len(unsplit))
         reports = dict(zip(unsplit, splits, strict=True))
         unknown = [report for report, split in reports.items() if split is None]
         estimates = dict(zip(unknown, offline.split(unknown), strict=True))
         queries = _collect_queries([_split_pair(pair, {**reports, **estimates}) for pair in pairs])  # type: ignore[dict-item]
-        if isinstance(self.judge, PlanningJudge):
+        if isinstance(self.judge, LLMJudge):
             plans["judging"] = replace(self.judge.plan(queries), is_exact=not unknown)
         elif self.judge.name != OfflineJudge.name:
-            plans["judging"] = RequestPlan(self.judge.name, len(queries), characters=None, is_exact=not unknown)
+            plans["judging"] = RequestPlan(self.judge.name, len(queries), is_exact=not unknown)
         return plans
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
