@@ -8,9 +8,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,15 +18,13 @@ from radfact.errors import ErrorCode, InputError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.live import Live
 
 UsageCounts = Mapping[str, int]
 """Counts as in `radfact.judges.Judge.usage`."""
 
 WINDOW = 20.0
 """Window of the rate in seconds: cached responses at the start must not promise an early end."""
-
-STUCK_SECONDS = 5.0
-"""Seconds with retries only, after which the display says that the server does not respond."""
 TERMINAL_INTERVAL, LINE_INTERVAL = 0.25, 30.0
 """Seconds between updates on a terminal, and between lines elsewhere."""
 MAX_FAILURES = 3
@@ -136,19 +134,15 @@ def parse_price(text: str | None) -> Price | None:
     return price
 
 
-@dataclass
 class Meter:
     """Turns the usage counts of one role over time into a rate and a status text."""
 
-    name: str
-    price: Price | None = None
-    window: float = WINDOW
-    planned: int = 0
-    done: int = 0
-    rate: float | None = None
-    status: str = ""
-    _readings: deque[tuple[float, int]] = field(default_factory=deque)
-    _last_progress: tuple[float, int, int] | None = None
+    def __init__(self, name: str, price: Price | None = None, window: float = WINDOW) -> None:
+        self.name, self.price, self.window = name, price, window
+        self.planned = self.done = 0
+        self.rate: float | None = None
+        self.status = ""
+        self._readings: deque[tuple[float, int]] = deque()
 
     def read(self, usage: UsageCounts, now: float) -> None:
         """Update from a usage."""
@@ -161,31 +155,12 @@ class Meter:
             self._readings.popleft()
         since, done = self._readings[0]
         self.rate = (self.done - done) / (now - since) if now > since else None
-        self.status = ", ".join(self._status_parts(usage, self._is_stuck(now, usage.get("retries", 0))))
-
-    def _is_stuck(self, now: float, retries: int) -> bool:
-        """Return whether there were only retries for a while."""
-        if self._last_progress is None or self._last_progress[1] != self.done:
-            self._last_progress = (now, self.done, retries)
-        since, _, earlier_retries = self._last_progress
-        return retries > earlier_retries and now - since >= STUCK_SECONDS
+        self.status = describe_usage(usage, self.price)
 
     @property
     def seconds_left(self) -> float | None:
         """Seconds until the end at the present rate; None if unknown."""
         return (self.planned - self.done) / self.rate if self.planned and self.rate else None
-
-    def _status_parts(self, usage: UsageCounts, is_stuck: bool) -> list[str]:
-        parts = ["server does not respond, retrying"] if is_stuck else []
-        if usage.get("tokens_in", 0):
-            parts.append(f"tokens {format_count(usage['tokens_in'])} in {format_count(usage.get('tokens_out', 0))} out")
-        if self.price is not None:
-            parts.append(f"cost {self.price.format_cost(usage)}")
-        if usage.get("failures", 0):
-            parts.append(f"{usage['failures']} failed")
-        if usage.get("retries", 0) and not is_stuck:
-            parts.append(f"{usage['retries']} retries")
-        return parts
 
     @property
     def pace(self) -> str:
@@ -198,6 +173,17 @@ class Meter:
     def line(self) -> str:
         """Return name, pace and status as one line."""
         return ", ".join(filter(None, (f"{self.name}: {self.pace}", self.status)))
+
+
+def describe_usage(usage: UsageCounts, price: Price | None) -> str:
+    """Return a usage as text: tokens, cost, and responses that are cached, repaired, failed or repeated."""
+    parts = []
+    if usage.get("tokens_in"):
+        parts.append(f"tokens {format_count(usage['tokens_in'])} in, {format_count(usage.get('tokens_out', 0))} out")
+    if price is not None:
+        parts.append(f"cost {price.format_cost(usage)}")
+    labels = {"cached": "cached", "repairs": "repaired", "failures": "failed", "retries": "retries"}
+    return ", ".join([*parts, *(f"{usage[key]} {label}" for key, label in labels.items() if usage.get(key))])
 
 
 def format_count(number: int) -> str:
@@ -242,26 +228,37 @@ class ProgressDisplay:
         self._stopped.set()
         self._thread.join(2)
 
+    def _print(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     def _show_failures(self) -> None:
-        for line in ServerActivity.failures():
-            if line not in self._shown:
-                self._shown.add(line)
-                self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        new = [line for line in ServerActivity.failures() if line not in self._shown]
+        self._shown.update(new)
+        self._print(new)
 
     def _watch(self) -> None:
         meters = {name: Meter(name, self.price, self.window) for name in self.usage_by_role}
-        if self.console.is_interactive and not self.console.no_color:
-            self._draw(meters)
-            return
+        is_drawn = self.console.is_interactive and not self.console.no_color
+        interval = TERMINAL_INTERVAL if is_drawn else min(LINE_INTERVAL, POLL_INTERVAL)
         next_lines, was_silent = time.monotonic() + LINE_INTERVAL, False
-        while not self._stopped.wait(min(LINE_INTERVAL, POLL_INTERVAL)):
-            self._show_failures()
-            is_silent = bool(statuses := ServerActivity.statuses())
-            if time.monotonic() >= next_lines or (is_silent and not was_silent):
-                for line in (*(meter.line() for meter in self._read(meters)), *statuses):
-                    self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-                next_lines = time.monotonic() + LINE_INTERVAL
-            was_silent = is_silent
+        with self._live() if is_drawn else nullcontext() as live:
+            while True:
+                self._show_failures()
+                statuses = ServerActivity.statuses()
+                if live is not None:
+                    live.update(_render(self._read(meters), statuses), refresh=True)
+                elif time.monotonic() >= next_lines or (statuses and not was_silent):
+                    self._print([*(meter.line() for meter in self._read(meters)), *statuses])
+                    next_lines = time.monotonic() + LINE_INTERVAL
+                was_silent = bool(statuses)
+                if self._stopped.wait(interval):
+                    return
+
+    def _live(self) -> Live:
+        from rich.live import Live
+
+        return Live(console=self.console, transient=True, auto_refresh=False)
 
     def _read(self, meters: Mapping[str, Meter]) -> list[Meter]:
         """Update all meters and return those in progress."""
@@ -270,16 +267,6 @@ class ProgressDisplay:
             meter.read(self.usage_by_role[name](), now)
         started = [meter for meter in meters.values() if meter.done or meter.planned]
         return [meter for meter in started if meter is started[-1] or meter.done < meter.planned]
-
-    def _draw(self, meters: Mapping[str, Meter]) -> None:
-        from rich.live import Live
-
-        with Live(console=self.console, transient=True, auto_refresh=False) as display:
-            while True:
-                self._show_failures()
-                display.update(_render(self._read(meters), ServerActivity.statuses()), refresh=True)
-                if self._stopped.wait(TERMINAL_INTERVAL):
-                    return
 
 
 def _render(meters: Sequence[Meter], notes: Sequence[str] = ()) -> RenderableType:

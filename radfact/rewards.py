@@ -11,7 +11,7 @@ from radfact.errors import ErrorCode, InputError, RunError, list_columns
 from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
 from radfact.metrics.registry import select_metrics
 from radfact.metrics.resources import MetricResources
-from radfact.records import Pair, Report, narrative, parse_sentences
+from radfact.records import Pair, narrative, parse_sentences
 from radfact.statistics.bootstrap import Direction
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -57,12 +57,23 @@ def make_reward(
     reward = load_reward(*metrics, weights=weights, **options)
     for name in reward.names:
         if name in reward.box_scores:
-            raise InputError(
-                f"expected a score of texts, found '{name}', which needs boxes",
-                code=ErrorCode.INVALID_OPTION,
-                field="metrics",
-            )
-    return _TextReward(reward, column)
+            raise _invalid(f"expected a score of texts, found '{name}', which needs boxes")
+
+    def score_texts(completions: Sequence[Completion], **columns: Any) -> list[float | None]:
+        references = columns.get(column)
+        if references is None:
+            message = f"expected a column '{column}' with references, found {list_columns([*columns])}"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, field="column")
+        if len(references) != len(completions):
+            message = f"expected {len(completions)} references, one per completion, found {len(references)}"
+            raise InputError(message, code=ErrorCode.MISMATCH, field=column)
+        texts = zip(map(_text_of, completions), map(_reference_text, references), strict=True)
+        pairs = [Pair(str(index), *reports) for index, reports in enumerate(texts)]
+        return [item.total for item in reward(pairs)]
+
+    # TRL logs a reward under this name.
+    score_texts.__name__ = "_and_".join(reward.names)
+    return score_texts
 
 
 def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None, **options: Any) -> PairReward:
@@ -80,26 +91,18 @@ def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None,
         raise InputError("expected at least one metric", code=ErrorCode.MISSING_OPTION, field="metrics")
     factors = list(weights) if weights is not None else [1.0] * len(metrics)
     if len(factors) != len(metrics) or not all(map(math.isfinite, factors)):
-        raise InputError(
-            f"expected {len(metrics)} finite numbers, one per metric, found {factors}",
-            code=ErrorCode.INVALID_OPTION,
-            field="weights",
-        )
+        raise _invalid(f"expected {len(metrics)} finite numbers, one per metric, found {factors}", "weights")
     if "folders" in options:
         options["weights"] = options.pop("folders")
     resources = MetricResources(**options)
-    parts = [_select_score(metric, resources) for metric in metrics]
-    for _, name, direction in parts:
+    parts = []
+    for item, factor in zip(metrics, factors, strict=True):
+        metric, name, direction = _select_score(item, resources)
         if weights is None and direction == "neutral":
-            raise InputError(
-                f"expected a weight for '{name}', which is neutral: its sign gives the direction",
-                code=ErrorCode.MISSING_OPTION,
-                field="weights",
-            )
-    signed = [
-        -factor if direction == "lower" else factor for factor, (*_, direction) in zip(factors, parts, strict=True)
-    ]
-    return PairReward([(metric, name) for metric, name, _ in parts], signed)
+            message = f"expected a weight for '{name}', which is neutral: its sign gives the direction"
+            raise InputError(message, code=ErrorCode.MISSING_OPTION, field="weights")
+        parts.append((metric, name, -factor if direction == "lower" else factor))
+    return PairReward(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +130,10 @@ class PairReward:
         box_scores: those of them that need boxes.
     """
 
-    def __init__(self, parts: Sequence[tuple[Metric, str]], factors: Sequence[float]) -> None:
-        self._parts, self._factors = parts, factors
-        self.names = [name for _, name in parts]
-        self.box_scores = {name for metric, name in parts if name in metric.box_scores}
+    def __init__(self, parts: Sequence[tuple[Metric, str, float]]) -> None:
+        self._parts = parts
+        self.names = [name for _, name, _ in parts]
+        self.box_scores = {name for metric, name, _ in parts if name in metric.box_scores}
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Reward]:
         """Score pairs; all pairs of a call are scored together.
@@ -141,90 +144,57 @@ class PairReward:
         if not pairs:
             return []
         results: dict[int, MetricResult] = {}
-        for metric, _ in self._parts:
+        for metric, _, _ in self._parts:
             # Several scores of a metric come from one result.
             if id(metric) not in results:
                 with report_errors(metric.name, RunError):
                     results[id(metric)] = score_pairs(metric, pairs)
-        columns = [
-            _values(results[id(metric)], name, metric.worst_values.get(name, math.nan), pairs)
-            for metric, name in self._parts
-        ]
-        for (metric, name), column in zip(self._parts, columns, strict=True):
-            if name in self.box_scores:
-                _complete_box_scores(column, pairs, results[id(metric)].failures)
+        columns = [_values(results[id(metric)], metric, name, pairs) for metric, name, _ in self._parts]
         return [self._reward(pair, values) for pair, values in zip(pairs, zip(*columns, strict=True), strict=True)]
 
     def _reward(self, pair: Pair, values: Sequence[float]) -> Reward:
-        has_boxes = _has_boxes(pair.candidate) or _has_boxes(pair.reference)
+        has_boxes = any(_have_boxes(pair))
         counted = [
             (factor, value)
-            for name, factor, value in zip(self.names, self._factors, values, strict=True)
+            for (_, name, factor), value in zip(self._parts, values, strict=True)
             if has_boxes or name not in self.box_scores
         ]
         scale = 1.0
         if len(counted) < len(values):
             weight = sum(abs(factor) for factor, _ in counted)
-            scale = sum(map(abs, self._factors)) / weight if weight else math.nan
+            scale = sum(abs(factor) for *_, factor in self._parts) / weight if weight else math.nan
         total = scale * sum(factor * value for factor, value in counted)
         scores = {name: _finite(value) for name, value in zip(self.names, values, strict=True)}
         return Reward(_finite(total) if counted else None, scores)
-
-
-class _TextReward:
-    """The reward function of TRL, which logs it under `__name__`."""
-
-    def __init__(self, reward: PairReward, column: str) -> None:
-        self._reward, self._column = reward, column
-        self.__name__ = "_and_".join(reward.names)
-
-    def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        references = columns.get(self._column)
-        if references is None:
-            raise InputError(
-                f"expected a column '{self._column}' with references, found {list_columns([*columns])}",
-                code=ErrorCode.MISSING_FIELD,
-                field="column",
-            )
-        if len(references) != len(completions):
-            raise InputError(
-                f"expected {len(completions)} references, one per completion, found {len(references)}",
-                code=ErrorCode.MISMATCH,
-                field=self._column,
-            )
-        pairs = [
-            Pair(str(index), _text_of(completion), _reference_text(reference))
-            for index, (completion, reference) in enumerate(zip(completions, references, strict=True))
-        ]
-        return [reward.total for reward in self._reward(pairs)]
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _has_boxes(report: Report) -> bool:
-    return not isinstance(report, str) and any(sentence.has_region for sentence in report)
+def _have_boxes(pair: Pair) -> tuple[bool, bool]:
+    """Return whether the candidate and the reference have boxes."""
+    candidate, reference = (
+        not isinstance(report, str) and any(sentence.has_region for sentence in report)
+        for report in (pair.candidate, pair.reference)
+    )
+    return candidate, reference
 
 
-def _complete_box_scores(values: list[float], pairs: Sequence[Pair], failures: Mapping[int, str]) -> None:
-    """Replace missing scores of boxes by 0 in place where exactly one of the two reports has boxes."""
-    for index, pair in enumerate(pairs):
-        is_one_sided = _has_boxes(pair.candidate) != _has_boxes(pair.reference)
-        if math.isnan(values[index]) and is_one_sided and index not in failures:
-            values[index] = 0.0
-
-
-def _values(result: MetricResult, name: str, worst: float, pairs: Sequence[Pair]) -> list[float]:
-    """Return one score per pair; `worst` where it has no value because the candidate is empty."""
+def _values(result: MetricResult, metric: Metric, name: str, pairs: Sequence[Pair]) -> list[float]:
+    """Return one score per pair, the worst one where a candidate would otherwise avoid the score."""
     if name not in result.values:
         raise _no_sample_values(name)
     values = []
     for index, (value, pair) in enumerate(zip(result.values[name], pairs, strict=True)):
-        is_empty = not narrative(pair.candidate).strip() and bool(narrative(pair.reference).strip())
         # A custom metric may use None for a missing value, as rewards do.
         value = math.nan if value is None else value
-        values.append(worst if math.isnan(value) and is_empty and index not in result.failures else value)
+        if math.isnan(value) and index not in result.failures:
+            if not narrative(pair.candidate).strip() and narrative(pair.reference).strip():
+                value = metric.worst_values.get(name, math.nan)
+            if math.isnan(value) and name in metric.box_scores and len(set(_have_boxes(pair))) == 2:
+                value = 0.0
+        values.append(value)
     return values
 
 
@@ -233,30 +203,25 @@ def _select_score(metric_or_score: MetricOrScore, resources: MetricResources) ->
     item, name = metric_or_score if isinstance(metric_or_score, tuple) else (metric_or_score, None)
     selections = select_metrics([item])
     if len(selections) != 1:
-        raise InputError(
-            f"expected one metric, found {len(selections)} for '{item}'", code=ErrorCode.INVALID_OPTION, field="metrics"
-        )
+        raise _invalid(f"expected one metric, found {len(selections)} for '{item}'")
     (selection,) = selections
     metric = selection.metric or resources.metric(selection.entry)
     directions, main_scores = selection.select(metric), selection.main_scores(metric)
     name = name or (main_scores[0] if len(main_scores) == 1 else None)
     if name is None or name not in directions:
-        raise InputError(
-            f"expected one score of {metric.name}: name one of {', '.join(directions)}, or give (metric, score)",
-            code=ErrorCode.INVALID_OPTION,
-            field="metrics",
-        )
+        names = ", ".join(directions)
+        raise _invalid(f"expected one score of {metric.name}: name one of {names}, or give (metric, score)")
     if name in metric.dataset_scores:
         raise _no_sample_values(name)
     return metric, name, directions[name]
 
 
 def _no_sample_values(name: str) -> InputError:
-    return InputError(
-        f"expected a score with sample-level values, found '{name}', which exists only for a dataset",
-        code=ErrorCode.INVALID_OPTION,
-        field="metrics",
-    )
+    return _invalid(f"expected a score with sample-level values, found '{name}', which exists only for a dataset")
+
+
+def _invalid(message: str, field: str = "metrics") -> InputError:
+    return InputError(message, code=ErrorCode.INVALID_OPTION, field=field)
 
 
 def _text_of(completion: Completion) -> str:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from radfact.errors import escape_for_terminal
 from radfact.languages import Language
-from radfact.progress import Price, format_count
+from radfact.progress import Price, describe_usage
 
 if TYPE_CHECKING:
     from radfact.judges.check import Confusion, JudgeCheck
@@ -79,7 +79,7 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
         say(console, note)
     for role, usage in result.usage.items():
         if usage.get("calls") or usage.get("cached"):
-            say(console, f"{role}: {_usage(usage, price)}")
+            say(console, f"{role}: {_calls(usage, price)}")
     if "radfact" in result.runs:
         _show_radfact(console, result)
     for name, run in result.runs.items():
@@ -182,16 +182,8 @@ def _without_sentences(counts: Mapping[str, int]) -> str:
     return text
 
 
-def _usage(usage: Mapping[str, int], price: Price | None) -> str:
-    """Return a usage as text: calls, cached and failed responses, tokens, cost."""
-    parts = [f"{usage.get('calls', 0)} calls"]
-    labels = {"cached": "cached", "repairs": "repaired", "failures": "failed", "retries": "retries"}
-    parts += [f"{usage[key]} {label}" for key, label in labels.items() if usage.get(key)]
-    if usage.get("tokens_in"):
-        parts.append(f"tokens {format_count(usage['tokens_in'])} in, {format_count(usage['tokens_out'])} out")
-    if price is not None:
-        parts.append(f"cost {price.format_cost(usage)}")
-    return ", ".join(parts)
+def _calls(usage: Mapping[str, int], price: Price | None) -> str:
+    return ", ".join(filter(None, (f"{usage.get('calls', 0)} calls", describe_usage(usage, price))))
 
 
 def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None:
@@ -207,7 +199,7 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
     console.print(_confusion_table("set", check.by_set))
     usage = {name: getattr(check, name) for name in ("calls", "tokens_in", "tokens_out", "failures")}
     pace = f" ({check.n / check.seconds:.3g} per second)" if check.seconds else ""
-    say(console, f"{check.seconds:.3g} seconds{pace}; {_usage(usage, price)}")
+    say(console, f"{check.seconds:.3g} seconds{pace}; {_calls(usage, price)}")
     if (agreement := check.agreement) is not None:
         say(
             console,

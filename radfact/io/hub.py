@@ -66,19 +66,14 @@ def hub_errors(name: str, *, field: str | None = None) -> Iterator[None]:
 
     try:
         yield
-    except errors.HFValidationError as error:
-        raise InputError(f"'{name}': {_first_line(error)}", code=ErrorCode.INVALID_OPTION, field=field) from None
-    except errors.LocalEntryNotFoundError as error:
-        raise _unreachable(error.__cause__ or error, name, field) from None
-    except errors.OfflineModeIsEnabled as error:
-        raise _unreachable(error, name, field) from None
     except (InputError, RunError):
         raise
-    except errors.HTTPError as error:  # type: ignore[attr-defined]
-        raise _http_error(error, name, field) from None
-    except RuntimeError as error:
+    except errors.HFValidationError as error:
+        raise InputError(f"'{name}': {_first_line(error)}", code=ErrorCode.INVALID_OPTION, field=field) from None
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.HTTPError, RuntimeError) as error:  # type: ignore[attr-defined]
         # An upload wraps its error, and hf_xet raises nothing narrower.
-        raise _http_error(error.__cause__ or error, name, field) from None
+        wrapped = None if getattr(error, "response", None) is not None else error.__cause__
+        raise _network_error(wrapped or error, name, field) from None
     except ValueError as error:
         # Metadata of a model card that the Hub refuses, among others.
         raise InputError(f"'{name}': {' '.join(str(error).split())}", field=field) from None
@@ -96,41 +91,31 @@ def progress_on_terminals() -> Iterator[None]:
         yield
 
 
-def _unreachable(error: BaseException, name: str, field: str | None) -> InputError | RunError:
-    from huggingface_hub import constants
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    if isinstance(error, OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
-        cache = f"it is not in the cache {constants.HF_HUB_CACHE}"
-        message = f"no folder '{name}', and {cache}; unset HF_HUB_OFFLINE to download it"
-        return InputError(message, code=ErrorCode.FILE_NOT_FOUND, field=field)
-    return RunError(
-        f"'{name}': {constants.ENDPOINT} cannot be reached ({_first_line(error)}); check the network, HF_ENDPOINT and "
-        "proxies, or the path if this is a folder",
-        code=ErrorCode.SERVER_UNAVAILABLE,
-    )
-
-
-def _http_error(error: BaseException, name: str, field: str | None) -> InputError | RunError:
+def _network_error(error: BaseException, name: str, field: str | None) -> InputError | RunError:
     from huggingface_hub import constants, errors, get_token
 
-    response = getattr(error, "response", None)
-    if response is None:
-        return _unreachable(error, name, field)
-    address, status, code = constants.ENDPOINT, response.status_code, ErrorCode.MISSING_REQUIREMENT
-    if isinstance(error, errors.GatedRepoError):
-        message = f"accept the conditions of {address}/{name} with your account, and {TOKEN_HINT}"
+    hub, response, code = constants.ENDPOINT, getattr(error, "response", None), ErrorCode.MISSING_REQUIREMENT
+    if response is None and (isinstance(error, errors.OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE):
+        cache = f"it is not in the cache {constants.HF_HUB_CACHE}"
+        message = f"no folder '{name}', and {cache}; unset HF_HUB_OFFLINE to download it"
+        code = ErrorCode.FILE_NOT_FOUND
+    elif response is None:
+        advice = "check the network, HF_ENDPOINT and proxies, or the path if this is a folder"
+        message = f"'{name}': {hub} cannot be reached ({_first_line(error)}); {advice}"
+        return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
+    elif isinstance(error, errors.GatedRepoError):
+        message = f"accept the conditions of {hub}/{name} with your account, and {TOKEN_HINT}"
     elif isinstance(error, errors.RevisionNotFoundError):
-        message, code = f"'{name}': no such revision at {address}", ErrorCode.UNKNOWN_NAME
+        message, code = f"'{name}': no such revision at {hub}", ErrorCode.UNKNOWN_NAME
     elif isinstance(error, errors.RepositoryNotFoundError):
-        readable = f"no repository at {address} that your token can read; if it is private, {TOKEN_HINT}"
+        readable = f"no repository at {hub} that your token can read; if it is private, {TOKEN_HINT}"
         message, code = f"no folder '{name}', and {readable}", ErrorCode.UNKNOWN_NAME
-    elif status in (401, 403):
+    elif response.status_code in (401, 403):
         problem = "the token has no permission for it, or is wrong" if get_token() else "there is no token"
-        message = f"'{name}': {address} refuses access ({status}); {problem}; {TOKEN_HINT}"
+        message = f"'{name}': {hub} refuses access ({response.status_code}); {problem}; {TOKEN_HINT}"
     else:
         reason = " ".join(str(getattr(error, "server_message", None) or response.reason_phrase).split())[:200]
-        message = f"'{name}': {address} returned status {status} ({reason})"
+        message = f"'{name}': {hub} returned status {response.status_code} ({reason})"
         return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
     return InputError(message, code=code, field=field)
 

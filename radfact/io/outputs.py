@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -37,8 +36,9 @@ LOCK = ".lock"
 RECORD = ".output.json"
 _NEW, _COMMIT = ".new", ".commit"
 _ATTEMPTS = 100
-"""Maximum number of attempts to lock an output while other runs create and remove its lock file or folder."""
-_WAIT = 0.01
+"""Maximum number of attempts to lock an output while other runs create and remove its folder."""
+_PATIENCE, _POLL = 0.2, 0.01
+"""Seconds that a run waits for a lock, which the run that has it may be about to release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,18 +314,14 @@ def _recorded_files(folder: Path) -> list[str]:
 
 def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileLock | None:
     """Lock an output; None on file systems without locks."""
-    holder = ""
     for _ in range(_ATTEMPTS):
         try:
             create_folder(lock_file.parent)
             # Every user who can write to the folder can lock it.
             lock = FileLock(lock_file, mode=lock_file.parent.stat().st_mode & 0o666 | 0o600, is_singleton=False)
-            lock.acquire(blocking=waits)
+            lock.acquire(timeout=-1 if waits else _PATIENCE, poll_interval=_POLL)
         except Timeout:
-            if holder := _holder(lock_file):
-                break
-            time.sleep(_WAIT)  # the lock was just acquired or released
-            continue
+            break
         except (FileNotFoundError, FileExistsError):
             continue  # another run just removed the folder
         except PermissionError:
@@ -344,14 +340,14 @@ def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileL
         with suppress(OSError):  # on a full disk, for example, the lock works without its description
             lock_file.write_text(json.dumps(process), encoding="utf-8")
         return lock
-    message = f"locked by {holder or 'another process'}; wait until it ends, or choose another output"
+    message = f"locked by {_holder(lock_file)}; wait until it ends, or choose another output"
     raise InputError(message, code=ErrorCode.LOCKED, file=path)
 
 
 def _holder(lock_file: Path) -> str:
-    """Return a description of the process that holds a lock; empty if the lock file does not name it yet."""
+    """Return a description of the process that holds a lock."""
     try:
         holder = json.loads(lock_file.read_text(encoding="utf-8"))
         return f"process {holder['pid']} on {holder['host']} ({holder['command']}, since {holder['since']})"
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return "another process"

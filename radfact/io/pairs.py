@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, check_unique_id, describe, list_columns, list_some
-from radfact.io.cluster_labels import Labels, choose_labels, read_labels
+from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, brief, check_unique_id, describe, list_columns, list_some
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.options import Missing, Section
 from radfact.io.rexrank import is_rexrank, read_rexrank, read_study
 from radfact.records import (
     NO_CLUSTERS,
-    NO_CONTEXT,
     Id,
     Pair,
     Pairs,
@@ -31,6 +29,9 @@ PairLike = Pair | Mapping[str, Any]
 ReportLike = Report | Sequence[Sentence | Mapping[str, Any]]
 """A narrative, or a list of sentences or of objects `{text, boxes, masks}`."""
 
+_CLUSTER_COLUMNS = ("patient_id", "study_id")
+"""Columns that give the clusters if none is named; the first one with a value is used."""
+_PATIENT = (*_CLUSTER_COLUMNS, "age", "indication", "comparison")
 _FAILURES = "failures.jsonl"
 _NO_CANDIDATE = "no candidate report"
 _PUBLISHED = ("example_id", "prediction", "target")
@@ -58,14 +59,12 @@ class _Keyed(Row):
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a file holds of a study; a report that it lacks is None."""
+    """What a file holds of a study, with its row, which may have the patient; a report that it lacks is None."""
 
     candidate: Report | None = None
     reference: Report | None = None
-    labels: Labels | None = None
-    context: PatientContext = NO_CONTEXT
-    split: object = None
-    model: str | None = None
+    row: Mapping[str, Any] = field(default_factory=dict)
+    place: Place = field(default_factory=dict)
 
 
 _Records = Mapping[str, _Record]
@@ -93,7 +92,7 @@ def read_pairs(path: Path | str, *, cluster: str | None = None, section: Section
     suffix = path.suffix.lower()
     value: Any = read_json(path) if suffix == ".json" else None
     if is_rexrank(value):
-        records = _read_studies(value, path, section, cluster)
+        records = _read_studies(value, path, section)
     else:
         _refuse_section(section, path)
         if suffix == ".json":
@@ -107,7 +106,7 @@ def read_pairs(path: Path | str, *, cluster: str | None = None, section: Section
                 code=ErrorCode.INVALID_FORMAT,
                 file=path,
             )
-        records = _read_published(rows, cluster)
+        records = _read_published(rows)
     return _pair_up(_candidates(records, path), records, (path, path), cluster=cluster)
 
 
@@ -152,13 +151,13 @@ def read_candidates_and_references(
     if known is None and predicted is None:
         _refuse_section(section, references)
     if known is not None:
-        recorded = _read_studies(known, references, section, cluster)
+        recorded = _read_studies(known, references, section)
     elif _is_json(references):
         recorded = _read_coco(references)
     else:
         recorded = _read_keyed(references, lambda row, place: _manifest_record(row, place, cluster))
     if predicted is not None:
-        drafted = _read_studies(predicted, candidates, section, None)
+        drafted = _read_studies(predicted, candidates, section)
     elif _is_json(candidates):
         drafted = _read_coco(candidates, references if _is_json(references) else None)
     else:
@@ -166,8 +165,8 @@ def read_candidates_and_references(
     paired = _pair_up(
         _candidates(drafted, candidates), recorded, (candidates, references), missing=missing, cluster=cluster
     )
-    models = dict.fromkeys(draft.model for draft in drafted.values() if draft.model is not None)
-    return replace(paired, models=tuple(models))
+    models = (draft.row.get("model") for draft in drafted.values())
+    return replace(paired, models=tuple(dict.fromkeys(model for model in models if isinstance(model, str))))
 
 
 def read_drafts(path: Path | str) -> dict[str, Report]:
@@ -178,8 +177,29 @@ def read_drafts(path: Path | str) -> dict[str, Report]:
 
 def read_references(path: Path | str) -> dict[str, Report]:
     """Read the reports of a manifest, or of drafts, by `sample_id`; rows without a report are skipped."""
-    records = _read_keyed(Path(path), lambda row, place: _manifest_record(row, place, NO_CLUSTERS))
+    records = _read_keyed(Path(path), lambda row, place: _manifest_record(row, place, None))
     return {key: record.reference for key, record in records.items() if record.reference}
+
+
+def read_clusters(
+    rows: Sequence[tuple[Mapping[str, Any], Place]], cluster: str | None, *, file: Path | str | None
+) -> tuple[str | None, list[str | None]]:
+    """Return the column that gives the clusters, and the label of each row; None for the column if there is none."""
+    names = _CLUSTER_COLUMNS if cluster is None else () if cluster == NO_CLUSTERS else (cluster,)
+    for name in names:
+        labels = [_label(row.get(name), _inside(place, name)) for row, place in rows]
+        if any(label is not None for label in labels):
+            return name, labels
+    if cluster in names and not any(cluster in row for row, _ in rows):
+        message = f"expected a column or field of {file}, or {NO_CLUSTERS}, found '{cluster}'"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, field="cluster")
+    return None, [None] * len(rows)
+
+
+def _label(value: Any, place: Place) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | None):
+        raise InputError(f"expected text, a whole number or null, found {brief(value)}", **place)
+    return None if value is None else str(value).strip() or None
 
 
 def as_pairs(
@@ -197,9 +217,7 @@ def as_pairs(
             )
         items = [Pair(str(i), *reports) for i, reports in enumerate(zip(items, targets, strict=True))]
     elif items and all(isinstance(item, Mapping) for item in items):
-        records = _read_published(
-            (({"file": None, "field": f"[{index}]"}, item) for index, item in enumerate(items)), None
-        )
+        records = _read_published(({"file": None, "field": f"[{index}]"}, item) for index, item in enumerate(items))
         return _pair_up(_candidates(records, None), records, None)
     seen: set[str] = set()
     pairs = []
@@ -251,8 +269,9 @@ def _pair_up(
             file=candidates,
         )
     with_reference = {key: record.reference for key, record in recorded.items() if record.reference is not None}
-    splits = {recorded[key].split for key in drafted}
-    unmatched = [key for key in with_reference if key not in drafted and recorded[key].split in splits]
+    split_of = {key: str(record.row.get("split")) for key, record in recorded.items()}
+    splits = {split_of[key] for key in drafted}
+    unmatched = [key for key in with_reference if key not in drafted and split_of[key] in splits]
     reasons = _missing_reasons(candidates, unmatched) if candidates and unmatched else {}
     if unmatched and missing == "refuse":
         raise InputError(
@@ -265,9 +284,10 @@ def _pair_up(
     skipped = len(recorded) - len(reports) - len(unmatched)
     if missing == "empty":
         reports |= {key: "" if isinstance(with_reference[key], str) else [] for key in unmatched}
-    by, clusters = choose_labels([recorded[key].labels or {} for key in reports], cluster, file=references)
+    rows = [(recorded[key].row, recorded[key].place) for key in reports]
+    by, clusters = read_clusters(rows, cluster, file=references)
     pairs = (
-        Pair(key, report, with_reference[key], label, recorded[key].context)
+        Pair(key, report, with_reference[key], label, PatientContext.of(recorded[key].row))
         for (key, report), label in zip(reports.items(), clusters, strict=True)
     )
     return Pairs(
@@ -320,17 +340,12 @@ def _is_json(path: Path) -> bool:
     return path.suffix.lower() == ".json"
 
 
-def _read_studies(
-    studies: Mapping[str, Any], path: Path, section: Section | None, cluster: str | None
-) -> dict[str, _Record]:
-    """Return the records of a ReXrank file; `subject_id` is the patient."""
-    records = {}
-    for key, fields in studies.items():
-        candidate, reference, context = read_study(key, fields, section, file=path)
-        row = {"patient_id": fields["subject_id"], **fields} if "subject_id" in fields else fields
-        labels = read_labels(row, cluster, file=path, field=key)
-        records[key] = _Record(candidate, reference, labels, context, fields.get("split"))
-    return records
+def _read_studies(studies: Mapping[str, Any], path: Path, section: Section | None) -> dict[str, _Record]:
+    """Return the records of a ReXrank file."""
+    return {
+        key: _Record(*read_study(key, fields, section, file=path), {"file": path, "field": key})
+        for key, fields in studies.items()
+    }
 
 
 def _read_coco(path: Path, dataset: Path | None = None) -> dict[str, _Record]:
@@ -370,12 +385,11 @@ def _narrative_rows(path: Path) -> Iterable[tuple[Place, Any]]:
     return (({"file": path, "line": line}, cells) for line, cells in rows)
 
 
-def _read_published(rows: Iterable[tuple[Place, Any]], cluster: str | None) -> dict[str, _Record]:
+def _read_published(rows: Iterable[tuple[Place, Any]]) -> dict[str, _Record]:
     """Return the records of rows `{example_id, prediction, target}` with grounded reports or narratives."""
 
     def read(row: Mapping[str, Any], place: Place) -> _Record:
-        candidate, reference = (_report(row, name, place) for name in ("prediction", "target"))
-        return _Record(candidate, reference, read_labels(row, cluster, **place), PatientContext.of(row))
+        return _Record(_report(row, "prediction", place), _report(row, "target", place), row, place)
 
     return _by_id(rows, _Example, "example_id", read)
 
@@ -401,8 +415,7 @@ def _by_id(
 def _draft(row: dict[str, Any], place: Place) -> _Record:
     if row.get("report") is None:
         raise InputError(f"{_EXPECTED_REPORT} none", code=ErrorCode.MISSING_FIELD, **_inside(place, "report"))
-    model = row.get("model")
-    return _Record(_report(row, "report", place), model=model if isinstance(model, str) else None)
+    return _Record(_report(row, "report", place), row={"model": row.get("model")})
 
 
 def _manifest_record(row: dict[str, Any], place: Place, cluster: str | None) -> _Record:
@@ -414,8 +427,9 @@ def _manifest_record(row: dict[str, Any], place: Place, cluster: str | None) -> 
     split = row.get("split")
     if not isinstance(split, str | None):
         raise InputError(f"expected a string or null, found {_kind(split)}", **_inside(place, "split"))
-    reference = None if name is None else _report(row, name, place)
-    return _Record(None, reference, read_labels(row, cluster, **place), PatientContext.of(row), split)
+    # A manifest may have many rows, with much that is not needed.
+    kept = {column: row[column] for column in (*_PATIENT, "split", cluster) if column in row}
+    return _Record(None, None if name is None else _report(row, name, place), kept, place)
 
 
 def _report(row: Mapping[str, Any], name: str, place: Place) -> Report:

@@ -16,7 +16,7 @@ from typing import Any
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json, write_json
 from radfact.io.options import Section
-from radfact.records import NO_CONTEXT, Pairs, PatientContext, Row, narrative, validate_model
+from radfact.records import Pairs, PatientContext, Row, narrative, validate_model
 
 _FIELDS = ("section_findings", "section_impression", "model_prediction")
 _FINDINGS_HEADING = re.compile(r"\A\s*findings\s*:", re.IGNORECASE)
@@ -51,8 +51,11 @@ def read_rexrank(path: Path) -> dict[str, Any] | None:
 
 def read_study(
     key: str, fields: Mapping[str, Any], section: Section | None, *, file: Path
-) -> tuple[str | None, str | None, PatientContext]:
-    """Return prediction and reference, or only the selected section of them, and the patient of a study."""
+) -> tuple[str | None, str | None, dict[str, Any]]:
+    """Return prediction and reference of a study, or only the selected section of them, and its fields as a row.
+
+    `subject_id` is the patient, and the context is in fields of its own.
+    """
     if not key.strip():
         raise InputError("expected the id of a study, found an empty key", file=file)
     study = validate_model(_Study, fields, file=file, field=key)
@@ -60,7 +63,9 @@ def read_study(
     if section != "report":
         reference = study.section_findings
         prediction = None if prediction is None else findings_of(prediction)
-    return None if prediction is None else prediction.strip(), _text(reference), _context(study.context)
+    patient = {"patient_id": fields["subject_id"]} if "subject_id" in fields else {}
+    row = {**patient, **fields, **_context(study.context or "")}
+    return None if prediction is None else prediction.strip(), _text(reference), row
 
 
 def findings_of(report: str) -> str:
@@ -95,15 +100,13 @@ def _text(value: str | None) -> str | None:
     return None if text.lower() in ("", "nan") else text
 
 
-def _context(text: str | None) -> PatientContext:
+def _context(text: str) -> dict[str, str | None]:
     """Return the patient in a text such as "Age:50-60.Gender:M.Indication: cough. Comparison: None."."""
-    if text is None:
-        return NO_CONTEXT
     parts = _CONTEXT_LABEL.split(re.sub(r"</?context>", "", text))
     values = {name.lower(): part.strip(" .") for name, part in zip(parts[1::2], parts[2::2], strict=True)}
     # A range of ages is no age.
     age = values.get("age", "") if _NUMBER.fullmatch(values.get("age", "")) else None
-    return PatientContext.of({"age": age} | {name: _text(values.get(name)) for name in ("indication", "comparison")})
+    return {"age": age} | {name: _text(values.get(name)) for name in ("indication", "comparison")}
 
 
 def _context_text(context: PatientContext) -> str:

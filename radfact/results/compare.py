@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +13,8 @@ from radfact.errors import ErrorCode, InputError
 from radfact.findings.contrasts import FindingContrast, contrast_findings
 from radfact.records import NO_CLUSTERS
 from radfact.results.reader import read_outcomes
-from radfact.results.systems import Column, System, pooled_functions, read_system
+from radfact.results.schema import describe_models, metric_of_scores
+from radfact.results.systems import Column, System, metric_settings, pooled_functions, read_system
 from radfact.statistics.bootstrap import Direction, Summary, summarize_counts
 from radfact.statistics.clusters import Clusters, Resampling, resampling_of
 from radfact.statistics.significance import adjust_holm, paired_difference, randomization_test
@@ -100,18 +101,20 @@ def compare_systems(
     shared, common = _shared_samples(systems), _common_scores(systems)
     clusters = _clusters(systems, shared, cluster)
     draws = {"replicates": replicates, "rounds": rounds, "seed": seed}
+    directions = systems[0].directions
     contrasts_by_score = {
-        name: _contrasts([system.columns[name] for system in systems], shared, clusters, has_baseline, **draws)
+        name: _contrasts(
+            [system.columns[name] for system in systems], shared, clusters, has_baseline, directions[name], **draws
+        )
         for name in common
     }
     for name in other_columns[0] if other_columns else ():
         columns = [by_name[name] for by_name in other_columns]
         if keys := [key for key in columns[0].counts if all(key in column.counts for column in columns)]:
-            contrasts_by_score[name] = _contrasts(columns, keys, None, has_baseline, **draws)
-    directions = systems[0].directions
+            contrasts_by_score[name] = _contrasts(columns, keys, None, has_baseline, "higher", **draws)
     scores = _adjust(
         {
-            name: [_with_direction(contrast, directions.get(name, "higher")) for contrast in contrasts]
+            name: contrasts
             for name, contrasts in contrasts_by_score.items()
             if any(contrast.summary.point is not None for contrast in contrasts)
         }
@@ -121,12 +124,12 @@ def compare_systems(
     return Comparison(
         [system.name for system in systems],
         len(shared),
-        [len(system.sample_ids) for system in systems],
-        [system.counts.get("excluded") for system in systems],
-        [system.counts.get("empty_candidates") for system in systems],
-        [system.models for system in systems],
+        [len(system.samples.rows) for system in systems],
+        [system.scores.counts.get("excluded") for system in systems],
+        [system.scores.counts.get("empty_candidates") for system in systems],
+        [describe_models(system.scores) for system in systems],
         scores,
-        {name: unit for name, unit in systems[0].units.items() if name in scores},
+        {name: record.unit for name, record in systems[0].scores.scores.items() if record.unit and name in scores},
         [*notes, _describe_tests(tests, rounds)] if has_baseline else notes,
         draws,
         tests,
@@ -135,8 +138,7 @@ def compare_systems(
 
 
 def _shared_samples(systems: Sequence[System]) -> list[str]:
-    in_all = set(systems[0].sample_ids).intersection(*(system.sample_ids for system in systems[1:]))
-    return [key for key in systems[0].sample_ids if key in in_all]
+    return [key for key in systems[0].samples.rows if all(key in system.samples.rows for system in systems)]
 
 
 def _common_scores(systems: Sequence[System]) -> list[str]:
@@ -167,7 +169,7 @@ def _clusters(systems: Sequence[System], shared: Sequence[str], cluster: str | N
             )
     if not clustered:
         return None
-    return Clusters(clustered[0].cluster_by or "", [clustered[0].clusters[key] for key in shared])
+    return Clusters(clustered[0].cluster_by or "", [clustered[0].samples.clusters[key] for key in shared])
 
 
 def _adjust(scores: Mapping[str, Sequence[Contrast]]) -> dict[str, list[Contrast]]:
@@ -198,6 +200,7 @@ def _contrasts(
     keys: Sequence[str],
     clusters: Clusters | None,
     has_baseline: bool,
+    direction: Direction,
     *,
     replicates: int,
     rounds: int,
@@ -207,30 +210,26 @@ def _contrasts(
     functions, has_value, pairing = {"": columns[0].value}, columns[0].has_value, columns[0].pairing
     tables = [column.of(keys) for column in columns]
     draws: dict[str, Any] = {"seed": seed, "clusters": clusters}
-    points = [
-        summarize_counts(table, functions, has_value=has_value, replicates=replicates, **draws)[""] for table in tables
+
+    def only(summaries: Mapping[str, Summary]) -> Summary:
+        return replace(summaries[""], direction=direction)
+
+    contrasts = [
+        Contrast(only(summarize_counts(table, functions, has_value=has_value, replicates=replicates, **draws)))
+        for table in tables
     ]
-    contrasts = [Contrast(point) for point in points]
     for index in range(1, len(columns) if has_baseline else 0):
-        table = tables[index]
-        paired, baseline = (
-            summarize_counts(counts, functions, has_value=has_value, replicates=0)[""]
-            for counts in pairing(table, tables[0])
+        table, baseline = tables[index], tables[0]
+        paired = [
+            only(summarize_counts(counts, functions, has_value=has_value, replicates=0))
+            for counts in pairing(table, baseline)
+        ]
+        differences = paired_difference(
+            table, baseline, functions, has_value=has_value, pairing=pairing, replicates=replicates, **draws
         )
-        difference = paired_difference(
-            table, tables[0], functions, has_value=has_value, pairing=pairing, replicates=replicates, **draws
-        )[""]
-        p = randomization_test(table, tables[0], functions, pairing=pairing, rounds=rounds, **draws)[""]
-        contrasts[index] = Contrast(points[index], baseline, paired, difference, p)
+        p = randomization_test(table, baseline, functions, pairing=pairing, rounds=rounds, **draws)[""]
+        contrasts[index] = Contrast(contrasts[index].summary, paired[1], paired[0], only(differences), p)
     return contrasts
-
-
-def _with_direction(contrast: Contrast, direction: Direction) -> Contrast:
-    summaries = {name: getattr(contrast, name) for name in ("summary", "baseline", "paired", "difference")}
-    return replace(
-        contrast,
-        **{name: replace(summary, direction=direction) for name, summary in summaries.items() if summary is not None},
-    )
 
 
 def _notes(
@@ -240,7 +239,6 @@ def _notes(
     scores: Mapping[str, Sequence[Contrast]],
     clusters: Clusters | None,
 ) -> list[str]:
-    names = list(scores)
     notes = [f"{shared} samples are in all of them; no others count here."]
     differences = [contrast.difference for row in scores.values() for contrast in row if contrast.difference]
     if any(difference.n < shared for difference in differences):
@@ -256,33 +254,8 @@ def _notes(
             for system in systems
             if system.cluster_by != clusters.by
         ]
-    first = systems[0]
     for system in systems[1:]:
-        different = sum(
-            system.references[key] != text for key, text in first.references.items() if key in system.references
-        )
-        if different:
-            notes.append(
-                f"{different} samples have another reference text in {system.name} than in {first.name}: another "
-                "dataset, or another splitter."
-            )
-        other_metric = [name for name in names if first.metric_of.get(name) != system.metric_of.get(name)]
-        if other_metric:
-            notes.append(f"{', '.join(other_metric)}: of another metric in {system.name} than in {first.name}.")
-        other_variant = [
-            name for name in system.variants if first.variants.get(name, system.variants[name]) != system.variants[name]
-        ]
-        notes += [
-            f"{name}: the variant {system.variants[name] or 'none'} in {system.name}, "
-            f"{first.variants[name] or 'none'} in {first.name}; their values are not comparable."
-            for name in other_variant
-        ]
-        metrics = (first.metric_of[name] for name in names if name in first.metric_of and name not in other_metric)
-        notes += [
-            f"{metric}: another judge or model, or other settings, in {system.name} than in {first.name}."
-            for metric in dict.fromkeys(metrics)
-            if metric not in other_variant and system.settings.get(metric) != first.settings.get(metric)
-        ]
+        notes += _system_notes(system, systems[0], list(scores))
     if without := [name for name in common if name not in scores]:
         notes.append(f"Without a value in any system: {', '.join(without)}.")
     dropped = sorted({score for system in systems for score in system.directions} - set(common))
@@ -295,3 +268,27 @@ def _notes(
             "with --metric MODULE:OBJECT."
         )
     return notes
+
+
+def _system_notes(system: System, first: System, names: Sequence[str]) -> Iterator[str]:
+    """Yield how the dataset, the metrics and their settings of a system differ from those of the first."""
+    texts = system.references.items()
+    if different := sum(first.references.get(key, text) != text for key, text in texts):
+        yield (
+            f"{different} samples have another reference text in {system.name} than in {first.name}: another "
+            "dataset, or another splitter."
+        )
+    metric_of, other_metric_of = metric_of_scores(first.scores), metric_of_scores(system.scores)
+    other_metric = [name for name in names if metric_of.get(name) != other_metric_of.get(name)]
+    if other_metric:
+        yield f"{', '.join(other_metric)}: of another metric in {system.name} than in {first.name}."
+    other_variant = [name for name, variant in system.variants.items() if first.variants.get(name, variant) != variant]
+    for name in other_variant:
+        yield (
+            f"{name}: the variant {system.variants[name] or 'none'} in {system.name}, "
+            f"{first.variants[name] or 'none'} in {first.name}; their values are not comparable."
+        )
+    settings, other_settings = metric_settings(first.scores), metric_settings(system.scores)
+    for metric in dict.fromkeys(metric_of[name] for name in names if name in metric_of and name not in other_metric):
+        if metric not in other_variant and other_settings.get(metric) != settings.get(metric):
+            yield f"{metric}: another judge or model, or other settings, in {system.name} than in {first.name}."

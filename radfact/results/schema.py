@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
@@ -29,6 +30,7 @@ from radfact.statistics.clusters import Resampling
 VERSION = 3  # Earlier ones, of version 0.1 of this package, are refused.
 
 
+SummaryT = TypeVar("SummaryT", bound=Summary)
 RADFACT = "radfact"
 GREEN_SUMMARY_FILE = "green_summary.json"
 METRICS_FOLDER = "metrics"
@@ -42,22 +44,13 @@ class Row(BaseModel):
     model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True, defer_build=True)
 
 
-class ScoreRecord(Row):
+@dataclass(frozen=True)
+class ScoreRecord(Summary):
     """A dataset-level score; None means no value."""
 
-    point: FiniteFloat | None = None
-    low: FiniteFloat | None = None
-    q25: FiniteFloat | None = None
-    median: FiniteFloat | None = None
-    q75: FiniteFloat | None = None
-    high: FiniteFloat | None = None
-    n: NonNegativeInt | None = None
-    direction: Direction = "higher"
-    repeat_sd: FiniteFloat | None = None
+    point: float | None = None
+    repeat_sd: float | None = None
     unit: str | None = None
-
-
-_Scored = TypeVar("_Scored", ScoreRecord, Summary)
 
 
 class MetricRecord(Row):
@@ -204,7 +197,7 @@ class MetricRow(Row):
     details: dict[str, Any] = Field(default_factory=dict)
 
 
-def scores_with_value(scores: Mapping[str, _Scored]) -> dict[str, _Scored]:
+def scores_with_value(scores: Mapping[str, SummaryT]) -> dict[str, SummaryT]:
     """Return the scores that have a value, or all scores if none has one."""
     return {name: score for name, score in scores.items() if score.point is not None} or dict(scores)
 

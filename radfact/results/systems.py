@@ -15,15 +15,13 @@ from radfact.metrics.protocol import Counts
 from radfact.metrics.radfact.scores import F1_PARTS, POLICY_F1_PARTS
 from radfact.metrics.registry import entries, select_metrics
 from radfact.records import normalize_text, validate_model
-from radfact.results.reader import read_sample_scores, read_scores
+from radfact.results.reader import SampleScores, read_sample_scores, read_scores
 from radfact.results.schema import (
     METRICS_FOLDER,
     RADFACT,
     MetricFile,
     MetricRow,
     ScoresFile,
-    describe_models,
-    metric_of_scores,
 )
 from radfact.statistics.bootstrap import CountsFunction, Direction, RowFilter, scored_rows
 from radfact.statistics.significance import (
@@ -70,18 +68,21 @@ class System:
     """The content of a results folder."""
 
     name: str
-    sample_ids: Sequence[str]
+    scores: ScoresFile
+    samples: SampleScores
     directions: Mapping[str, Direction]
-    units: Mapping[str, str]
     columns: Mapping[str, Column]
     references: Mapping[str, str]
-    counts: Mapping[str, Any]
-    models: Mapping[str, str]
-    settings: Mapping[str, Any]
-    metric_of: Mapping[str, str]
-    variants: Mapping[str, str | None]
-    clusters: Mapping[str, str | None]
-    cluster_by: str | None
+
+    @property
+    def cluster_by(self) -> str | None:
+        """What the samples of a cluster share; None if there are no clusters."""
+        return None if self.scores.resampling is None else self.scores.resampling.by
+
+    @property
+    def variants(self) -> dict[str, str | None]:
+        """The variant of each metric."""
+        return {name: record.variant for name, record in self.scores.metrics.items()}
 
 
 def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, CountsFunction]]:
@@ -105,11 +106,11 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
     Scores of the references alone, such as `lateral_mentions_reference`, are equal in all systems and are excluded.
     """
     scores, samples = read_scores(folder), read_sample_scores(folder)
-    rows, all_directions = samples.rows, samples.directions
+    rows = samples.rows
     directions = {
-        name: direction
-        for name, direction in all_directions.items()
-        if not (name.endswith(REFERENCE_SUFFIX) and name.removesuffix(REFERENCE_SUFFIX) in all_directions)
+        score: direction
+        for score, direction in samples.directions.items()
+        if not (score.endswith(REFERENCE_SUFFIX) and score.removesuffix(REFERENCE_SUFFIX) in samples.directions)
     }
     columns: dict[str, Column] = {}
     pooled: set[str] = set()
@@ -127,21 +128,7 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
             means = mean_counts([row[score] for row in rows.values()])
             columns[score] = Column(dict(zip(rows, means, strict=True)), mean_from_counts)
     ordered = {score: columns[score] for score in directions if score in columns}
-    return System(
-        name,
-        list(rows),
-        directions,
-        {score: record.unit for score, record in scores.scores.items() if record.unit},
-        ordered,
-        _references(folder),
-        scores.counts,
-        describe_models(scores),
-        metric_settings(scores),
-        metric_of_scores(scores),
-        {name: record.variant for name, record in scores.metrics.items()},
-        samples.clusters,
-        None if scores.resampling is None else scores.resampling.by,
-    )
+    return System(name, scores, samples, directions, ordered, _references(folder))
 
 
 def _pooled_counts(folder: Path, metric: str) -> Iterator[tuple[list[str], dict[str, Counts]]]:

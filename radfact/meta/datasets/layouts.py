@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice, list_columns, suggest_name
-from radfact.io.cluster_labels import choose_labels, read_labels
+from radfact.io.pairs import read_clusters
 from radfact.llm.response_text import read_data
 from radfact.meta.datasets.csv_rows import CsvRow, read_rows
 from radfact.meta.datasets.ratings import (
@@ -122,9 +122,9 @@ def _read_plain(
         context = PatientContext.of(row.cells)
         pair = Pair(key, row.text("candidate"), row.text("reference"), context=context)
         samples.append(RatedReport(pair, ratings, _groups(row, {name: name for name in groups})))
-        labels.append(read_labels(row.cells, cluster, file=path, line=row.line))
+        labels.append((row.cells, {"file": path, "line": row.line}))
     names = list(dict.fromkeys(quantity for quantity, _ in quantities.values()))
-    by, clusters = choose_labels(labels, cluster, file=path)
+    by, clusters = read_clusters(labels, cluster, file=path)
     samples = [
         replace(sample, pair=replace(sample.pair, cluster=label))
         for sample, label in zip(samples, clusters, strict=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice
-from radfact.io.cluster_labels import choose_labels, read_labels
+from radfact.io.pairs import read_clusters
 from radfact.meta.datasets.csv_rows import CsvRow, read_rows
 from radfact.records import Pair
 from radfact.statistics.clusters import Clusters, clusters_of
@@ -83,8 +83,8 @@ def read_preferences(
         if math.isnan(confidence):
             raise row.error(f"expected a number, found {describe_choice(row.text('confidence'))}", "confidence")
         confidences.append(confidence)
-        cluster_labels.append(read_labels(row.cells, cluster, file=path, line=row.line))
-    by, clusters = choose_labels(cluster_labels, cluster, file=path)
+        cluster_labels.append((row.cells, {"file": path, "line": row.line}))
+    by, clusters = read_clusters(cluster_labels, cluster, file=path)
     notes = [] if texts_only else _notes(votes, consensus, has_confidence)
     expert = [_decide(row, consensus) for row in votes]
     return PreferenceSet(first, second, expert, confidences, clusters_of(by, clusters), notes)
