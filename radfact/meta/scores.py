@@ -81,22 +81,22 @@ class ScoreColumns:
             "that others make, nor to another judge."
         ]
 
-    def oriented(self, name: str) -> list[float] | None:
-        """Return the values of a score, oriented as by `orient`."""
-        return orient(self.values[name], self.directions.get(name, "higher"))
+    @property
+    def oriented(self) -> dict[str, list[float]]:
+        """Values of the scores by name, oriented as by `orient`, without neutral scores."""
+        directions = {name: self.directions.get(name, "higher") for name in self.values}
+        return {name: orient(self.values[name], better) for name, better in directions.items() if better != "neutral"}
 
 
 ScoreFunction = Callable[[Sequence[Pair], Path], ScoreColumns]
 """Scores pairs and writes the results into a folder."""
 
 
-def orient(values: Sequence[float], direction: Direction) -> list[float] | None:
-    """Return values with the sign that makes higher worse, as for counts of errors; None for a neutral direction.
+def orient(values: Sequence[float], direction: Direction) -> list[float]:
+    """Return values with the sign that makes higher worse, as for counts of errors.
 
     Source: ReXamine-Global, section 2.4.
     """
-    if direction == "neutral":
-        return None
     return [-value if direction == "higher" else value for value in values]
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.statistics.bootstrap import CountsFunction, round_noise
-from radfact.statistics.clusters import Clusters, draw_weights
+from radfact.statistics.bootstrap import CountsFunction, harmonic_mean, round_noise, summarize
+from radfact.statistics.clusters import Clusters
 from radfact.statistics.correlation import Estimate
-
-Counts = Mapping[str, float]
-"""Number of errors of a report by category; an absent category counts 0, NaN is unknown."""
 
 Preference = Literal["first", "second", "equal"]
 """The better one of two candidates."""
@@ -25,29 +22,16 @@ Preference = Literal["first", "second", "equal"]
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean over `n` reports; None without a report."""
+    """A mean over `n` reports, or a share of `n` cases; None without one."""
 
     value: float | None
     n: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Mean:
-        """Return the mean of the values that are not NaN."""
+    def of(cls, values: Iterable[float]) -> Mean:
+        """Return the mean of the values that are not NaN; that of booleans is the share that is true."""
         known = [value for value in values if not math.isnan(value)]
         return cls(sum(known) / len(known) if known else None, len(known))
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A share of `n` cases; None without a case."""
-
-    value: float | None
-    n: int
-
-    @classmethod
-    def of(cls, part: int, whole: int) -> Share:
-        """Return a share of cases."""
-        return cls(part / whole if whole else None, whole)
 
 
 def round_half_up(value: float) -> float:
@@ -58,74 +42,28 @@ def round_half_up(value: float) -> float:
 # Counts of errors
 
 
-@dataclass(frozen=True, slots=True)
-class Detection:
-    """Errors of one category over `n` reports: detected, wrongly detected and missed ones."""
+def error_type_f1(expert: Sequence[float], predicted: Sequence[float]) -> float | None:
+    """Return F1 of the errors of one category, summed over reports; None without a report with both counts.
 
-    true_positives: int
-    false_positives: int
-    false_negatives: int
-    n: int
-
-    @property
-    def precision(self) -> float:
-        """Precision; 0 if nothing was detected."""
-        return _ratio(self.true_positives, self.true_positives + self.false_positives)
-
-    @property
-    def recall(self) -> float:
-        """Recall; 0 if there was nothing to detect."""
-        return _ratio(self.true_positives, self.true_positives + self.false_negatives)
-
-    @property
-    def f1(self) -> float | None:
-        """F1; 0 if precision and recall are 0, None without a report."""
-        return None if not self.n else _ratio(2 * self.precision * self.recall, self.precision + self.recall)
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
-
-
-def detect_error_types(
-    expert: Sequence[Counts], predicted: Sequence[Counts], categories: Sequence[str]
-) -> dict[str, Detection]:
-    """Compare the number of errors of each category, summed over reports.
-
-    Of h errors of the expert and g predicted ones, min(h, g) are true positives, max(0, g - h) false positives and
-    max(0, h - g) false negatives.
+    Of h errors of the expert and g predicted ones, min(h, g) are true positives. A score whose denominator is 0 is 0.
 
     Source: VERT, appendix C.
     """
-    table = {}
-    for category in categories:
-        pairs = [(int(h), int(g)) for h, g in _known_pairs(expert, predicted, category)]
-        table[category] = Detection(
-            sum(min(h, g) for h, g in pairs),
-            sum(max(0, g - h) for h, g in pairs),
-            sum(max(0, h - g) for h, g in pairs),
-            len(pairs),
-        )
-    return table
+    counts = np.array([expert, predicted], dtype=np.float64)
+    counts = np.trunc(counts[:, ~np.isnan(counts).any(axis=0)])
+    if not counts.size:
+        return None
+    detected, (true, found) = float(counts.min(axis=0).sum()), counts.sum(axis=1).tolist()
+    return harmonic_mean(detected / found if found else 0.0, detected / true if true else 0.0)
 
 
-def category_accuracy(
-    expert: Sequence[Counts], predicted: Sequence[Counts], categories: Sequence[str]
-) -> dict[str, Share]:
-    """Return the share of reports with the same count as the mean expert, rounded half up, by category.
+def count_accuracy(expert: Sequence[float], predicted: Sequence[float]) -> Mean:
+    """Return the share of reports with the same count as the mean expert, rounded half up.
 
     Source: GREEN, table 4.
     """
-    table = {}
-    for category in categories:
-        same = [round_half_up(h) == g for h, g in _known_pairs(expert, predicted, category)]
-        table[category] = Share.of(sum(same), len(same))
-    return table
-
-
-def _known_pairs(expert: Sequence[Counts], predicted: Sequence[Counts], category: str) -> list[tuple[float, float]]:
-    pairs = ((h.get(category, 0), g.get(category, 0)) for h, g in zip(expert, predicted, strict=True))
-    return [pair for pair in pairs if not math.isnan(sum(pair))]
+    pairs = zip(expert, predicted, strict=True)
+    return Mean.of(round_half_up(theirs) == ours for theirs, ours in pairs if not math.isnan(theirs + ours))
 
 
 def mean_detected(expert: Sequence[float], predicted: Sequence[float]) -> dict[int, Mean]:
@@ -152,21 +90,20 @@ class SeverityErrors:
     n: int
 
 
-def severity_errors(expert: Sequence[int], predicted: Sequence[int]) -> SeverityErrors:
-    """Compare the greatest severity of each report, 0 to 4.
+def severity_errors(expert: Sequence[int], predicted: Sequence[int]) -> SeverityErrors | None:
+    """Compare the greatest severity of each report, 0 to 4; None without a report.
 
     Source: FineRadScore, section 6.4 and figure 2.
     """
     gaps = [ours - theirs for theirs, ours in zip(expert, predicted, strict=True)]
     if not gaps:
-        raise ValueError("no severities to compare")
-    counts = Counter(gaps)
-    shares = {gap: counts[gap] / len(gaps) for gap in sorted(counts)}
+        return None
+    shares = {gap: count / len(gaps) for gap, count in sorted(Counter(gaps).items())}
     return SeverityErrors(sum(map(abs, gaps)) / len(gaps), shares, len(gaps))
 
 
-def rater_severity_errors(ratings: Sequence[Sequence[int]], *, seed: int = 42) -> SeverityErrors:
-    """Compare one random rater of each report with all other raters of it.
+def rater_severity_errors(ratings: Iterable[Sequence[int]], *, seed: int = 42) -> SeverityErrors | None:
+    """Compare one random rater of each report with all other raters of it; None without a report with two raters.
 
     Source: FineRadScore, section 6.4.
     """
@@ -174,12 +111,10 @@ def rater_severity_errors(ratings: Sequence[Sequence[int]], *, seed: int = 42) -
     expert: list[int] = []
     predicted: list[int] = []
     for severities in ratings:
-        if len(severities) < 2:
-            continue
-        chosen = generator.randrange(len(severities))
-        others = [severity for index, severity in enumerate(severities) if index != chosen]
-        expert += others
-        predicted += [severities[chosen]] * len(others)
+        if len(severities) > 1:
+            chosen = generator.randrange(len(severities))
+            expert += [*severities[:chosen], *severities[chosen + 1 :]]
+            predicted += [severities[chosen]] * (len(severities) - 1)
     return severity_errors(expert, predicted)
 
 
@@ -196,13 +131,10 @@ class PreferenceAccuracy(Estimate):
     ties: float | None = None
 
 
-def prefer_by_score(
-    first: Sequence[float], second: Sequence[float], *, direction: Literal["higher", "lower"]
-) -> list[Preference | None]:
-    """Prefer the candidate with the better score; "equal" for the same score, None where one is not scored."""
-    sign = 1 if direction == "higher" else -1
+def prefer_lower(first: Sequence[float], second: Sequence[float]) -> list[Preference | None]:
+    """Prefer the candidate with the lower score; "equal" for the same score, None where one is not scored."""
     rounded = round_noise([*first, *second])
-    gaps = sign * (rounded[: len(first)] - rounded[len(first) :])
+    gaps = rounded[len(first) :] - rounded[: len(first)]
     return [None if math.isnan(gap) else "first" if gap > 0 else "second" if gap < 0 else "equal" for gap in gaps]
 
 
@@ -218,20 +150,14 @@ def preference_accuracy(
 
     Source: GREEN, section 4.3.2 and table 6.
     """
-    rows = list(zip(expert, preferred, strict=True))
-    places = [index for index, pair in enumerate(rows) if None not in pair]
-    pairs = [rows[index] for index in places]
-    if not pairs:
+    rows = [(index, *row) for index, row in enumerate(zip(expert, preferred, strict=True)) if None not in row]
+    if not rows:
         return PreferenceAccuracy(None)
-    met = [ours == theirs for theirs, ours in pairs]
-    n, ties = len(pairs), sum(ours == "equal" for _, ours in pairs) / len(pairs)
-    clusters = None if clusters is None else clusters.select(places)
-    if not replicates or (clusters is not None and clusters.count < 2):
-        return PreferenceAccuracy(sum(met) / n, n=n, ties=ties)
-    weights = draw_weights(np.random.default_rng(seed), n, replicates, clusters)
-    drawn = weights @ np.array(met, dtype=np.float64) / weights.sum(axis=1)
-    low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
-    return PreferenceAccuracy(sum(met) / n, low, high, n, ties)
+    met = {"met": [float(theirs == ours) for _, theirs, ours in rows]}
+    ties = sum(ours == "equal" for *_, ours in rows) / len(rows)
+    clusters = None if clusters is None else clusters.select([index for index, *_ in rows])
+    share = summarize(met, replicates=replicates, seed=seed, clusters=clusters)["met"]
+    return PreferenceAccuracy(share.point, share.low, share.high, share.n, ties)
 
 
 def accuracy_by_confidence(
@@ -245,19 +171,15 @@ def accuracy_by_confidence(
 ) -> dict[float, PreferenceAccuracy]:
     """Return `preference_accuracy` over the pairs of at least each confidence that occurs.
 
+    A score that never prefers a candidate of these pairs has no accuracy.
+
     Source: GREEN, figure 6.
     """
-    rows = list(zip(expert, preferred, confidence, strict=True))
+    rows = list(zip(expert, confidence, strict=True))
     table = {}
-    for level in sorted({sure for theirs, _, sure in rows if theirs is not None}):
-        places = [index for index, (_, _, sure) in enumerate(rows) if sure >= level]
-        table[level] = preference_accuracy(
-            [rows[index][0] for index in places],
-            [rows[index][1] for index in places],
-            replicates=replicates,
-            seed=seed,
-            clusters=None if clusters is None else clusters.select(places),
-        )
+    for level in sorted({sure for theirs, sure in rows if theirs is not None}):
+        of_level = [theirs if sure >= level else None for theirs, sure in rows]
+        table[level] = preference_accuracy(of_level, preferred, replicates=replicates, seed=seed, clusters=clusters)
     if all(accuracy.ties in (None, 1) for accuracy in table.values()):
         return {level: replace(accuracy, value=None, low=None, high=None) for level, accuracy in table.items()}
     return table

@@ -21,7 +21,7 @@ from radfact.meta.agreement.corrections import (
 from radfact.metrics.llm.fineradscore import split_lines
 from radfact.metrics.llm.responses.corrections import Correction, Corrections
 from radfact.records import Pair
-from radfact.statistics.rater_agreement import Share, rater_severity_errors, severity_errors
+from radfact.statistics.rater_agreement import Mean, SeverityErrors, rater_severity_errors, severity_errors
 
 LINES = ("Nodule.", "Edema.", "Effusion.", "Clear.")
 EXPERT = Corrections(
@@ -37,14 +37,14 @@ def test_line_and_report_level_agreement() -> None:
     assert line_changes(EXPERT) == ["no_change", "delete", "rewrite", "no_change"]
     # Left alone: 2 + 4 lines, all left; deleted: rewritten instead; inserted in one report, and missed there.
     assert change_agreement([EXPERT, NOTHING], [MODEL, NOTHING]) == {
-        "no_change": Share(1.0, 6),
-        "delete": Share(0.0, 1),
-        "rewrite": Share(1.0, 1),
-        "insert": Share(0.0, 1),
-        "no_insert": Share(1.0, 1),
+        "no_change": Mean(1.0, 6),
+        "delete": Mean(0.0, 1),
+        "rewrite": Mean(1.0, 1),
+        "insert": Mean(0.0, 1),
+        "no_insert": Mean(1.0, 1),
     }
-    assert change_agreement([NOTHING], [EXPERT])["no_change"] == Share(0.5, 4)
-    assert change_agreement([NOTHING], [EXPERT])["delete"] == Share(None, 0)
+    assert change_agreement([NOTHING], [EXPERT])["no_change"] == Mean(0.5, 4)
+    assert change_agreement([NOTHING], [EXPERT])["delete"] == Mean(None, 0)
     with pytest.raises(ValueError, match="lines"):
         change_agreement([NOTHING], [Corrections(("Nodule.",))])
 
@@ -62,26 +62,20 @@ def test_corrected_pairs_have_corrected_candidates() -> None:
 
 
 def test_severities() -> None:
-    errors = severity_errors([0, 3, 4, 1], [0, 4, 2, 1])
-    assert (errors.mean_absolute, errors.shares, errors.n) == (0.75, {-2: 0.25, 0: 0.5, 1: 0.25}, 4)
-    with pytest.raises(ValueError, match="no severities"):
-        severity_errors([], [])
-
-
-def test_a_random_rater_is_compared_with_all_others() -> None:
-    # If 4 is chosen of (2, 2, 4), the errors are 2 and 2; otherwise 0 and 2.
-    assert {rater_severity_errors([(2, 2, 4)], seed=seed).mean_absolute for seed in range(20)} == {1.0, 2.0}
-    assert rater_severity_errors([(3,), (1, 2)]).n == 1
-    with pytest.raises(ValueError, match="no severities"):
-        rater_severity_errors([(3,)])
+    assert severity_errors([0, 3, 4, 1], [0, 4, 2, 1]) == SeverityErrors(0.75, {-2: 0.25, 0: 0.5, 1: 0.25}, 4)
+    assert severity_errors([], []) is None
+    # A random rater is compared with all others: if 4 is chosen of (2, 2, 4), the errors are 2 and 2; else 0 and 2.
+    errors = [rater_severity_errors([(2, 2, 4), (3,)], seed=seed) for seed in range(20)]
+    assert {error and (error.mean_absolute, error.n) for error in errors} == {(1.0, 2), (2.0, 2)}
+    assert rater_severity_errors([(3,)]) is None
 
 
 def test_categories_are_detected_per_report() -> None:
     table = detect_categories([{"a": 2}, {"b": 1}], [MODEL, MODEL])
-    assert table["a"].precision == Share(0.5, 2)
-    assert table["a"].recall == Share(1.0, 1)
-    assert table["b"].precision == Share(None, 0)
-    assert table["b"].recall == Share(0.0, 1)
+    assert table["a"].precision == Mean(0.5, 2)
+    assert table["a"].recall == Mean(1.0, 1)
+    assert table["b"].precision == Mean(None, 0)
+    assert table["b"].recall == Mean(0.0, 1)
 
 
 @given(st.lists(st.sampled_from(["Edema.", "Nodule.", "Clear lungs."]), max_size=5).map(" ".join), st.integers(0, 9))

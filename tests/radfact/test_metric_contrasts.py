@@ -15,7 +15,8 @@ from scipy import stats
 
 from radfact.errors import ErrorCode
 from radfact.io.jsonl import read_json
-from radfact.meta.agreement.contrasts import compare_metrics, find_disagreements, find_wrong_preferences
+from radfact.meta.agreement.contrasts import compare_metrics, find_disagreements
+from radfact.meta.agreement.preferences import find_wrong_preferences
 from radfact.meta.datasets.preferences import PreferenceSet
 from radfact.meta.datasets.ratings import RatedReport, RatingSet
 from radfact.meta.scores import ScoreColumns

@@ -15,7 +15,7 @@ from radfact.meta.agreement.preferences import evaluate_judge, parse_preference
 from radfact.meta.datasets.preferences import PreferenceSet
 from radfact.metrics.llm.llm_metric import load_prompt
 from radfact.records import Pair
-from radfact.statistics.rater_agreement import Preference, accuracy_by_confidence, prefer_by_score, preference_accuracy
+from radfact.statistics.rater_agreement import Preference, accuracy_by_confidence, prefer_lower, preference_accuracy
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "000_e6b0ddc06faf3acd.txt"
 
@@ -27,13 +27,11 @@ def test_every_line_of_the_prompt_is_the_papers() -> None:
     assert [line for line in lines if re.sub(r"\W", "", line) not in paper] == []
 
 
-def test_the_better_score_is_preferred() -> None:
+def test_the_lower_score_is_preferred() -> None:
     first, second = [0.5, 0.5, 0.5, math.nan], [0.4, 0.6, 0.5, 0.1]
-    assert prefer_by_score(first, second, direction="higher") == ["first", "second", "equal", None]
-    assert prefer_by_score(first, second, direction="lower") == ["second", "first", "equal", None]
+    assert prefer_lower(first, second) == ["second", "first", "equal", None]
     # Differences by rounding are none.
-    first, second = [0.1 + 0.2, 1 / 3, 300.0], [0.3, 0.3333333333333337, 1.0]
-    assert prefer_by_score(first, second, direction="higher") == ["equal", "equal", "first"]
+    assert prefer_lower([0.1 + 0.2, 1 / 3, 300.0], [0.3, 0.3333333333333337, 1.0]) == ["equal", "equal", "second"]
 
 
 LABELS: dict[str, Preference] = {
@@ -93,8 +91,8 @@ def test_a_model_is_queried_with_both_candidates() -> None:
     first = [Pair("1_1", "The {second}.", "The reference."), Pair("2_1", "A", "B")]
     second = [Pair("1_2", "The other.", "The reference."), Pair("2_2", "A", "B")]
     preferences = PreferenceSet(first, second, ["second", None], [5.0, 5.0])
-    result = evaluate_judge(mock_client(respond), preferences, replicates=0, seed=1)
-    assert (result.accuracies[5.0].value, result.accuracies[5.0].n, result.failures) == (1.0, 1, {})
+    accuracies, failures = evaluate_judge(mock_client(respond), preferences, replicates=0, seed=1)
+    assert (accuracies[5.0].value, accuracies[5.0].n, failures) == (1.0, 1, [])
     (query,) = queries  # no query without an expert preference
     assert "[Reference Report]\nThe reference.\n\n[Assistant 1]\nThe {second}.\n\n[Assistant 2]\nThe other.\n" in query
 

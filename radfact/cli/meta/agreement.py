@@ -20,8 +20,7 @@ from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.io.outputs import Output, replace_files
 from radfact.judges.options import JudgeOptions
 from radfact.meta.agreement import analysis, contrasts
-from radfact.meta.agreement.contrasts import find_wrong_preferences
-from radfact.meta.agreement.preferences import evaluate_judge, evaluate_scores
+from radfact.meta.agreement.preferences import evaluate_judge, evaluate_scores, find_wrong_preferences
 from radfact.meta.agreement.report import (
     AgreementResult,
     contrast_table,
@@ -131,17 +130,17 @@ def _correlations(
         tests = contrasts.compare_metrics(ratings, scores, record["baseline"], rounds=record["rounds"], **draws)
     result = AgreementResult(
         analysis.correlate_with_experts(ratings, scores, group=group, **draws),
+        tests,
+        contrasts.find_disagreements(ratings, scores),
         analysis.compare_raters(ratings, **draws),
         analysis.count_errors(ratings, scores),
         analysis.compare_counts(ratings, scores),
-        contrasts=tests,
-        disagreements=contrasts.find_disagreements(ratings, scores),
     )
     drawn = resampling_of(ratings.clusters, len(ratings.samples))
     record |= {"resampling": asdict(drawn)}
     show_table(
         new_console(),
-        short_table("score", {row.score: row.coefficients for row in result.agreements if row.group == "all"}),
+        short_table("score", {row.score: row.coefficients for row in result.agreement if row.group == "all"}),
     )
     if tests:
         say(new_console(), f"Compared with {tests[0].baseline}, over the reports with both scores:")
@@ -171,7 +170,7 @@ def _preferences(
     show_table(new_console(), preference_table(accuracies))
     notes += failed
     wrong = find_wrong_preferences(preferences, scores)
-    result = AgreementResult([], preferences=accuracies, wrong_preferences=wrong)
+    result = AgreementResult([], disagreements=wrong, preferences=accuracies)
     ratings = RatingSet([], {}, "", None, notes)
     with replace_files(out) as new:
         return [*notes, *write_agreement(result, ratings, scores, new, record, None)]
@@ -186,13 +185,10 @@ def _query_judge(
     client = client_of(name, judge, scoring.cache, option="--judge", parameters={"temperature": 0})
     usage = {"preferences": client.usage_counter.as_dict}
     with client, ProgressDisplay(new_console(stderr=True), usage, None):
-        result = evaluate_judge(client, preferences, **draws)
-    accuracies = {f"{name} (direct query)": result.accuracies}
-    if not result.failures:
-        return accuracies, []
-    scoring.is_incomplete = True
-    reason = next(iter(result.failures.values()))
-    return accuracies, [f"{len(result.failures)} direct queries failed: {reason}."]
+        accuracies, reasons = evaluate_judge(client, preferences, **draws)
+    scoring.is_incomplete = bool(reasons)
+    notes = [f"{len(reasons)} direct queries failed: {reasons[0]}."] if reasons else []
+    return {f"{name} (direct query)": accuracies}, notes
 
 
 def read(table: Path, options: RatingOptions, cluster: str | None = None, *, texts_only: bool = False) -> RatingSet:

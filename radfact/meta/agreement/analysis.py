@@ -15,11 +15,9 @@ from radfact.meta.datasets.ratings import COUNTS, Better, RatingSet, is_category
 from radfact.meta.scores import ScoreColumns, orient
 from radfact.statistics.correlation import REPLICATES, SEED, Estimate, correlate
 from radfact.statistics.rater_agreement import (
-    Detection,
     Mean,
-    Share,
-    category_accuracy,
-    detect_error_types,
+    count_accuracy,
+    error_type_f1,
     mean_detected,
     round_half_up,
 )
@@ -62,21 +60,17 @@ class CountError:
 
 @dataclass(frozen=True, slots=True)
 class CountAgreement:
-    """Counts of errors by a metric, compared with the mean expert.
+    """Counts of errors by a metric, compared with the mean expert's count of a quantity.
 
-    Attributes:
-        score: score of the metric.
-        quantity: quantity of the experts.
-        detected: mean count of the metric by the experts' count.
-        by_category: detected errors by letter; empty if the metric or the experts have no counts by category.
-        accuracy: share of reports with the same count, by letter.
+    `detected` is the mean count of the metric by the experts' count. `f1` of the errors and `accuracy`, the share of
+    reports with the same count, are by letter; empty if the metric or the experts have no counts by category.
     """
 
     score: str
     quantity: str
     detected: Mapping[int, Mean]
-    by_category: Mapping[str, Detection]
-    accuracy: Mapping[str, Share]
+    f1: Mapping[str, float | None]
+    accuracy: Mapping[str, Mean]
 
 
 def correlate_with_experts(
@@ -91,12 +85,9 @@ def correlate_with_experts(
 
     Source: GREEN, ReXamine-Global and VERT.
     """
-    expert = orient(ratings.means(ratings.target), ratings.better[ratings.target]) or []
+    expert = orient(ratings.means(ratings.target), ratings.better[ratings.target])
     results, clusters = [], ratings.clusters
-    for name in scores.values:
-        column = scores.oriented(name)
-        if column is None:
-            continue
+    for name, column in scores.oriented.items():
         for label, indices in ratings.indices_by_group(group or ratings.group).items():
             ours, theirs = ([values[index] for index in indices] for values in (column, expert))
             part = None if clusters is None else clusters.select(indices)
@@ -133,10 +124,8 @@ def counted_quantity(score: str, quantities: Mapping[str, Better]) -> str | None
     """Return the quantity that a score counts: `significant` for `green_significant`, `errors` for `green_ec`."""
     if score.endswith("_ec"):
         return "errors" if "errors" in quantities else None
-    matching = [
-        name for name in quantities if (name in COUNTS or is_category_count(name)) and score.endswith(f"_{name}")
-    ]
-    return max(matching, key=len, default=None)
+    counts = (name for name in quantities if name in COUNTS or is_category_count(name))
+    return max((name for name in counts if score.endswith(f"_{name}")), key=len, default=None)
 
 
 def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
@@ -171,25 +160,16 @@ def compare_counts(ratings: RatingSet, scores: ScoreColumns) -> list[CountAgreem
         quantity = counted_quantity(name, ratings.better)
         if quantity is None or quantity not in COUNTS:
             continue
-        expert = _rounded_means(ratings, quantity)
-        columns = {letter: f"{name}_{letter}" for letter in ERROR_CATEGORIES}
-        detected: dict[str, Detection] = {}
-        accuracy: dict[str, Share] = {}
-        has_experts = all(f"{quantity}_{letter}" in ratings.better for letter in ERROR_CATEGORIES)
-        if has_experts and all(column in scores.values for column in columns.values()):
-            theirs = _by_sample(
-                {letter: _rounded_means(ratings, f"{quantity}_{letter}") for letter in ERROR_CATEGORIES}
-            )
-            ours = _by_sample({letter: scores.values[column] for letter, column in columns.items()})
-            detected = detect_error_types(theirs, ours, list(ERROR_CATEGORIES))
-            accuracy = category_accuracy(theirs, ours, list(ERROR_CATEGORIES))
-        results.append(CountAgreement(name, quantity, mean_detected(expert, values), detected, accuracy))
+        f1: dict[str, float | None] = {}
+        accuracy: dict[str, Mean] = {}
+        if all(f"{name}_{x}" in scores.values and f"{quantity}_{x}" in ratings.better for x in ERROR_CATEGORIES):
+            for letter in ERROR_CATEGORIES:
+                counts = _rounded_means(ratings, f"{quantity}_{letter}"), scores.values[f"{name}_{letter}"]
+                f1[letter], accuracy[letter] = error_type_f1(*counts), count_accuracy(*counts)
+        detected = mean_detected(_rounded_means(ratings, quantity), values)
+        results.append(CountAgreement(name, quantity, detected, f1, accuracy))
     return results
 
 
 def _rounded_means(ratings: RatingSet, quantity: str) -> list[float]:
     return [round_half_up(value) for value in ratings.means(quantity)]
-
-
-def _by_sample(columns: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

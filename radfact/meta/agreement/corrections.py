@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,7 +30,6 @@ from radfact.statistics.correlation import SEED
 from radfact.statistics.rater_agreement import (
     Mean,
     SeverityErrors,
-    Share,
     rater_severity_errors,
     round_half_up,
     severity_errors,
@@ -136,51 +134,62 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
+class CategoryShares:
+    """Detection of a category per report."""
+
+    precision: Mean
+    recall: Mean
+
+
+@dataclass(frozen=True, slots=True)
 class CorrectionResult:
-    """Agreement of FineRadScore with radiologists.
+    """Agreement of FineRadScore with radiologists; empty where a set has no corrections or no counts by category."""
 
-    Attributes:
-        changes: group -> change of the radiologist -> how often the model makes it (tables 1, 4 and 7).
-        text_similarity: score -> mean over rewritten and inserted text (tables 2, 5 and 8).
-        gains: score -> similarity to the reference before and after correction (tables 3, 6 and 9).
-        severities: differences of the greatest severity of a report, of the model and of other raters (section 6.4).
-        categories: precision and recall by letter (appendix D).
-    """
-
-    changes: Mapping[str, Mapping[Change, Share]]
-    text_similarity: Mapping[str, Mean]
-    gains: Mapping[str, Gain]
-    severities: Mapping[str, SeverityErrors]
-    categories: Mapping[str, CategoryShares]
+    changes: dict[str, dict[Change, Mean]] = field(default_factory=dict)
+    """Group -> change of the radiologist -> how often the model makes it (tables 1, 4 and 7)."""
+    text_similarity: dict[str, Mean] = field(default_factory=dict)
+    """Score -> mean over rewritten and inserted text (tables 2, 5 and 8)."""
+    gains: dict[str, Gain] = field(default_factory=dict)
+    """Score -> similarity to the reference before and after correction (tables 3, 6 and 9)."""
+    severities: dict[str, SeverityErrors] = field(default_factory=dict)
+    """Differences of the greatest severity of a report, of the model and of other raters (section 6.4)."""
+    categories: dict[str, CategoryShares] = field(default_factory=dict)
+    """Precision and recall by letter (appendix D)."""
 
 
 def evaluate_corrections(
     run: CorrectionRun, ratings: RatingSet, score: ScoreFunction, folder: Path
 ) -> CorrectionResult:
     """Compare a model's corrections with the experts'; texts are scored by `score`, into subfolders of `folder`."""
-    reports = [report for report in run.reports if report.expert is not None]
-    expert = [report.expert for report in run.reports if report.expert is not None]
+    result = CorrectionResult(categories=_categories(run.reports, ratings))
+    corrected = [(report, report.expert) for report in run.reports if report.expert is not None]
+    if not corrected:
+        return result
+    reports, expert = [report for report, _ in corrected], [corrections for _, corrections in corrected]
     model = [report.model for report in reports]
-    changes: dict[str, Mapping[Change, Share]] = {}
-    severities: dict[str, SeverityErrors] = {}
-    similarity: dict[str, Mean] = {}
-    gains: dict[str, Gain] = {}
-    if reports:
-        groups = replace(ratings, samples=[report.rated for report in reports]).indices_by_group(ratings.group)
-        # A single group has the same reports as all.
-        for group, indices in groups.items() if len(groups) > 2 else [("all", groups["all"])]:
-            changes[group] = change_agreement([expert[i] for i in indices], [model[i] for i in indices])
-        severities["model"] = severity_errors(
+    groups = replace(ratings, samples=[report.rated for report in reports]).indices_by_group(ratings.group)
+    # A single group has the same reports as all.
+    for group, indices in groups.items() if len(groups) > 2 else [("all", groups["all"])]:
+        result.changes[group] = change_agreement([expert[i] for i in indices], [model[i] for i in indices])
+    errors = {
+        "model": severity_errors(
             [_max_severity(report.rated) for report in reports],
             [max(corrections.severities, default=0) for corrections in model],
-        )
-        if others := _other_raters(ratings):
-            severities["other raters"] = others
-        if pairs := corrected_text_pairs(expert, model):
-            scores = score(pairs, folder / "text_similarity")
-            similarity = {name: Mean.of(values) for name, values in scores.values.items()}
-        gains = _gains([report.pair for report in reports], model, score, folder)
-    return CorrectionResult(changes, similarity, gains, severities, _categories(run.reports, ratings))
+        ),
+        "other raters": _other_raters(ratings),
+    }
+    result.severities.update({name: error for name, error in errors.items() if error is not None})
+    if pairs := corrected_text_pairs(expert, model):
+        scores = score(pairs, folder / "text_similarity").values
+        result.text_similarity.update({name: Mean.of(values) for name, values in scores.items()})
+    pairs = [report.pair for report in reports]
+    before = score(pairs, folder / "uncorrected").values
+    after = score(corrected_pairs(pairs, model), folder / "corrected").values
+    for name in filter(after.__contains__, before):
+        known = [row for row in zip(before[name], after[name], strict=True) if not math.isnan(sum(row))]
+        first, second = (Mean.of(row[i] for row in known).value for i in (0, 1))
+        result.gains[name] = Gain(first, second, len(known))
+    return result
 
 
 def _max_severity(rated: RatedReport) -> int:
@@ -195,19 +204,7 @@ def _other_raters(ratings: RatingSet) -> SeverityErrors | None:
         if sample.corrections is not None:
             key = sample.candidate_id or sample.pair.sample_id
             by_candidate.setdefault(key, []).append(_max_severity(sample))
-    severities = list(by_candidate.values())
-    return rater_severity_errors(severities) if any(len(raters) > 1 for raters in severities) else None
-
-
-def _gains(pairs: Sequence[Pair], model: Sequence[Corrections], score: ScoreFunction, folder: Path) -> dict[str, Gain]:
-    before = score(pairs, folder / "uncorrected").values
-    after = score(corrected_pairs(pairs, model), folder / "corrected").values
-    gains = {}
-    for name in filter(after.__contains__, before):
-        known = [row for row in zip(before[name], after[name], strict=True) if not math.isnan(sum(row))]
-        first, second = (Mean.of([row[i] for row in known]).value for i in (0, 1))
-        gains[name] = Gain(first, second, len(known))
-    return gains
+    return rater_severity_errors(by_candidate.values())
 
 
 def has_categories(ratings: RatingSet) -> bool:
@@ -321,12 +318,8 @@ def write_corrections(
     report.add("Excluded", Table(["report", "reason"], [[key, reason] for key, reason in run.excluded.items()]))
     lines = ({"sample_id": row.pair.sample_id, **row.model.as_record()} for row in run.reports)
     write_jsonl(folder / "corrections.jsonl", lines)
-    severities = {
-        name: {**asdict(errors), "shares": {str(gap): share for gap, share in errors.shares.items()}}
-        for name, errors in result.severities.items()
-    }
     about = {"setting": setting, "reports": len(run.reports), "excluded": dict(run.excluded)}
-    details = {**record, **about, **asdict(result), "severities": severities}
+    details = {**record, **about, **asdict(result)}
     return report.write("corrections", "FineRadScore compared with radiologists", details, notes)
 
 
@@ -343,21 +336,22 @@ def line_changes(corrections: Corrections) -> list[Change]:
     ]
 
 
-def change_agreement(expert: Sequence[Corrections], model: Sequence[Corrections]) -> dict[Change, Share]:
+def change_agreement(expert: Sequence[Corrections], model: Sequence[Corrections]) -> dict[Change, Mean]:
     """Return how often the model makes the radiologist's change, by change of the radiologist (tables 1, 4 and 7).
 
     Changes are compared per line, insertions per report, since the same content may be inserted in one line or three.
     """
-    same, cases = Counter[Change](), Counter[Change]()
+    cases: dict[Change, list[bool]] = {change: [] for change in CHANGES}
     for theirs, ours in zip(expert, model, strict=True):
         if theirs.lines != ours.lines:
             raise ValueError(f"expected corrections of the same lines, found {len(theirs.lines)} and {len(ours.lines)}")
-        true, predicted = line_changes(theirs), line_changes(ours)
-        true.append("insert" if theirs.insertions else "no_insert")
-        predicted.append("insert" if ours.insertions else "no_insert")
-        cases.update(true)
-        same.update(change for change, prediction in zip(true, predicted, strict=True) if change == prediction)
-    return {change: Share.of(same[change], cases[change]) for change in CHANGES}
+        for true, predicted in zip(_changes(theirs), _changes(ours), strict=True):
+            cases[true].append(predicted == true)
+    return {change: Mean.of(same) for change, same in cases.items()}
+
+
+def _changes(corrections: Corrections) -> list[Change]:
+    return [*line_changes(corrections), "insert" if corrections.insertions else "no_insert"]
 
 
 def corrected_text(corrections: Corrections) -> str:
@@ -378,22 +372,14 @@ def corrected_pairs(pairs: Sequence[Pair], corrections: Sequence[Corrections]) -
     return [replace(pair, candidate=item.corrected_report()) for pair, item in zip(pairs, corrections, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryShares:
-    """Detection of a category per report."""
-
-    precision: Share
-    recall: Share
-
-
 def detect_categories(expert: Sequence[Mapping[str, int]], model: Sequence[Corrections]) -> dict[str, CategoryShares]:
     """Return precision and recall of each of ReXVal's categories per report: does it occur at all (appendix D)?"""
     table = {}
     for letter in CATEGORY_NAMES:
         true = [counts.get(letter, 0) > 0 for counts in expert]
         predicted = [any(letter in item.categories for item in corrections.items) for corrections in model]
-        both = sum(a and b for a, b in zip(true, predicted, strict=True))
-        table[letter] = CategoryShares(Share.of(both, sum(predicted)), Share.of(both, sum(true)))
+        pairs = list(zip(true, predicted, strict=True))
+        table[letter] = CategoryShares(Mean.of(a for a, b in pairs if b), Mean.of(b for a, b in pairs if a))
     return table
 
 

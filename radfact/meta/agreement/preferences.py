@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import strip_reasoning
+from radfact.meta.agreement.contrasts import LISTED
 from radfact.meta.datasets.preferences import PreferenceSet
 from radfact.meta.scores import ScoreColumns
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
 from radfact.records import narrative
-from radfact.statistics.rater_agreement import Preference, PreferenceAccuracy, accuracy_by_confidence, prefer_by_score
+from radfact.statistics.rater_agreement import Preference, PreferenceAccuracy, accuracy_by_confidence, prefer_lower
 
 _LABELS: Mapping[str, Preference] = {"better than": "first", "worse than": "second", "equal to": "equal"}
 _LABEL = re.compile(r"\bassistant 1 is (better than|worse than|equal to) assistant 2\b")
@@ -27,42 +28,68 @@ _AROUND_LABEL = re.compile(
 """Words that may surround the label in its line; any other word may negate it."""
 
 
+@dataclass(frozen=True, slots=True)
+class WrongPreference:
+    """A row in which a score prefers the candidate that the experts do not, or neither."""
+
+    score: str
+    row_id: str
+    confidence: float
+    expert: Preference
+    preferred: Preference
+    first: float
+    second: float
+
+
 def evaluate_scores(
     preferences: PreferenceSet, scores: ScoreColumns, *, replicates: int, seed: int
 ) -> dict[str, dict[float, PreferenceAccuracy]]:
     """Return how often each score prefers the experts' candidate, by minimum confidence.
 
-    A score that is the same for both candidates of every pair has no accuracy.
-
     Source: GREEN, figure 6.
     """
+    return {
+        name: _accuracy(preferences, preferred, replicates, seed)
+        for name, preferred in _preferred_by_scores(preferences, scores).items()
+    }
+
+
+def find_wrong_preferences(preferences: PreferenceSet, scores: ScoreColumns) -> list[WrongPreference]:
+    """Return the rows in which a score does not prefer the experts' candidate, by score, the surest experts first."""
     half = len(preferences.first)
-    table = {}
-    for name in scores.values:
-        column = scores.oriented(name)
-        if column is not None:
-            preferred = prefer_by_score(column[:half], column[half:], direction="lower")
-            table[name] = accuracy_by_confidence(
-                preferences.expert,
-                preferred,
-                preferences.confidence,
-                replicates=replicates,
-                seed=seed,
-                clusters=preferences.clusters,
-            )
-    return table
+    results = []
+    for name, preferred in _preferred_by_scores(preferences, scores).items():
+        values = scores.values[name]
+        rows = zip(preferences.first, preferences.confidence, preferences.expert, preferred, strict=True)
+        wrong = [
+            WrongPreference(name, pair.sample_id.removesuffix("_1"), sure, expert, ours, *values[index::half])
+            for index, (pair, sure, expert, ours) in enumerate(rows)
+            if expert is not None and ours is not None and ours != expert
+        ]
+        wrong.sort(key=lambda row: (-row.confidence, -abs(row.first - row.second)))
+        results += wrong[:LISTED]
+    return results
 
 
-@dataclass(frozen=True, slots=True)
-class JudgePreferences:
-    """Accuracy of a judge's preferences by minimum confidence, and the reason of each failed query by row index."""
-
-    accuracies: Mapping[float, PreferenceAccuracy]
-    failures: Mapping[int, str]
+def _preferred_by_scores(preferences: PreferenceSet, scores: ScoreColumns) -> dict[str, list[Preference | None]]:
+    half = len(preferences.first)
+    return {name: prefer_lower(column[:half], column[half:]) for name, column in scores.oriented.items()}
 
 
-def evaluate_judge(client: ChatClient, preferences: PreferenceSet, *, replicates: int, seed: int) -> JudgePreferences:
+def _accuracy(
+    preferences: PreferenceSet, preferred: Sequence[Preference | None], replicates: int, seed: int
+) -> dict[float, PreferenceAccuracy]:
+    expert, confidence, clusters = preferences.expert, preferences.confidence, preferences.clusters
+    return accuracy_by_confidence(expert, preferred, confidence, replicates=replicates, seed=seed, clusters=clusters)
+
+
+def evaluate_judge(
+    client: ChatClient, preferences: PreferenceSet, *, replicates: int, seed: int
+) -> tuple[dict[float, PreferenceAccuracy], list[str]]:
     """Query a model for the better candidate of each row in which the experts prefer one.
+
+    Returns:
+        The accuracy of its preferences by minimum confidence, and the reasons of failed queries.
 
     Source: GREEN, appendix A.3 and table 6.
     """
@@ -74,23 +101,12 @@ def evaluate_judge(client: ChatClient, preferences: PreferenceSet, *, replicates
         texts = {"reference": first.reference, "first": first.candidate, "second": second.candidate}
         text = fill_prompt(prompt, **{name: narrative(report) for name, report in texts.items()})
         requests.append(ChatRequest((("user", text),), parse_preference))
-    preferred: list[Preference | None] = [None] * len(preferences.expert)
-    failures: dict[int, str] = {}
     responses = client.complete_all(requests)
+    preferred: list[Preference | None] = [None] * len(preferences.expert)
     for index, response in zip(indices, responses, strict=True):
-        if isinstance(response, Failure):
-            failures[index] = response.reason
-        else:
-            preferred[index] = response
-    accuracies = accuracy_by_confidence(
-        preferences.expert,
-        preferred,
-        preferences.confidence,
-        replicates=replicates,
-        seed=seed,
-        clusters=preferences.clusters,
-    )
-    return JudgePreferences(accuracies, failures)
+        preferred[index] = None if isinstance(response, Failure) else response
+    reasons = [response.reason for response in responses if isinstance(response, Failure)]
+    return _accuracy(preferences, preferred, replicates, seed), reasons
 
 
 def parse_preference(text: str) -> Preference:

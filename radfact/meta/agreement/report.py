@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.meta.agreement.analysis import CountAgreement, CountError, MetricAgreement, RaterAgreement
-from radfact.meta.agreement.contrasts import LISTED, Disagreement, MetricContrast, WrongPreference
+from radfact.meta.agreement.contrasts import LISTED, Disagreement, MetricContrast
+from radfact.meta.agreement.preferences import WrongPreference
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.report import CATEGORY_LEGEND, AnalysisReport
 from radfact.meta.scores import ScoreColumns
@@ -34,16 +35,15 @@ Preferences = Mapping[str, Mapping[float, PreferenceAccuracy]]
 
 @dataclass(frozen=True, slots=True)
 class AgreementResult:
-    """Agreement of metrics with experts; `preferences` if the experts chose between two candidates."""
+    """Agreement of metrics with experts; fields have the names and the order of `agreement.json`."""
 
-    agreements: Sequence[MetricAgreement]
-    raters: Sequence[RaterAgreement] = ()
-    errors: Sequence[CountError] = ()
-    counts: Sequence[CountAgreement] = ()
+    agreement: Sequence[MetricAgreement]
+    metric_contrasts: Sequence[MetricContrast] = ()
+    disagreements: Sequence[Disagreement | WrongPreference] = ()
+    inter_rater: Sequence[RaterAgreement] = ()
+    count_errors: Sequence[CountError] = ()
+    count_agreement: Sequence[CountAgreement] = ()
     preferences: Preferences = field(default_factory=dict)
-    contrasts: Sequence[MetricContrast] = ()
-    disagreements: Sequence[Disagreement] = ()
-    wrong_preferences: Sequence[WrongPreference] = ()
 
 
 def write_agreement(
@@ -56,30 +56,32 @@ def write_agreement(
 ) -> list[str]:
     """Write `agreement.json`, CSV tables, plots and `agreement.html`; return sentences about what is not plotted."""
     report = AnalysisReport(folder)
-    _add_correlations(report, result.agreements, ratings, scores, record, group or ratings.group)
-    _add_contrasts(report, result.contrasts, record)
+    _add_correlations(report, result.agreement, ratings, scores, record, group or ratings.group)
+    _add_contrasts(report, result.metric_contrasts, record)
     _add_ratings(report, ratings)
     _add_counts(report, result)
     _add_preferences(report, result.preferences)
-    _add_raters(report, result.raters)
-    _add_disagreements(report, result, ratings)
+    _add_raters(report, result.inter_rater)
+    _add_disagreements(report, result.disagreements, ratings)
+    levels = {
+        name: {f"{level:g}": asdict(accuracy) for level, accuracy in accuracies.items()}
+        for name, accuracies in result.preferences.items()
+    }
     matches = [asdict(match) for match in scores.matches]
-    details = {**record, "models": dict(scores.models), "results_folders": matches, **_as_json(result)}
+    about = {**record, "models": dict(scores.models), "results_folders": matches}
     mismatches = [note for match in scores.matches for note in match.notes()]
     on_page = _missing_values(result, display_names=True)
     notes = [*scores.model_notes(), *ratings.notes, *mismatches, *on_page]
+    details = {**about, **asdict(result), "preferences": levels}
     missing = report.write("agreement", "Agreement of metrics with experts", details, notes)
     return [*_missing_values(result, display_names=False), *missing]
 
 
 def _missing_values(result: AgreementResult, *, display_names: bool) -> list[str]:
     """Return sentences about scores that are in no plot."""
-    no_coefficient = [
-        row.score for row in result.agreements if row.group == "all" and row.coefficients["kendall"].value is None
-    ]
-    no_accuracy = [
-        name for name, levels in result.preferences.items() if all(level.value is None for level in levels.values())
-    ]
+    overall = (row for row in result.agreement if row.group == "all")
+    no_coefficient = [row.score for row in overall if row.coefficients["kendall"].value is None]
+    no_accuracy = [name for name, levels in result.preferences.items() if not _has_accuracy(levels)]
     kinds = (
         ("coefficient", no_coefficient, "fewer than three values, or all the same"),
         ("accuracy", no_accuracy, "no pair in which both the score and the experts prefer a candidate"),
@@ -89,6 +91,10 @@ def _missing_values(result: AgreementResult, *, display_names: bool) -> list[str
         for kind, names, reason in kinds
         if names
     ]
+
+
+def _has_accuracy(levels: Mapping[float, PreferenceAccuracy]) -> bool:
+    return any(accuracy.value is not None for accuracy in levels.values())
 
 
 def _add_correlations(
@@ -107,37 +113,34 @@ def _add_correlations(
         f"Intervals: {record['bootstrap']} bootstrap replicates, seed {record['seed']}, "
         f"{resampling_of(ratings.clusters, len(ratings.samples)).describe()}."
     )
-    overall = [row for row in agreements if row.group == "all"]
-    within = [row for row in agreements if row.group != "all"]
-    kendall = {row.score: row.coefficients["kendall"].value for row in overall}
-    ranked = sorted((name for name, value in kendall.items() if value is not None), key=lambda n: -abs(kendall[n] or 0))
+    kendall = [(row.score, row.group, row.coefficients["kendall"]) for row in agreements]
+    sizes = {score: abs(e.value) for score, label, e in kendall if label == "all" and e.value is not None}
     images = []
-    if ranked:
-        rows = [(row.score, row.group, row.coefficients["kendall"]) for row in agreements]
-        images += report.draw("forest", "Kendall's tau-b with intervals", plots.forest, rows)
+    if sizes:
+        best = sorted(sizes, key=lambda name: -sizes[name])[:_MAX_PANELS]
+        images += report.draw("forest", "Kendall's tau-b with intervals", plots.forest, kendall)
         images += report.draw(
             "scatter",
             "Scores against experts",
             plots.scatter,
             ratings.means(ratings.target),
-            {name: scores.values[name] for name in ranked[:_MAX_PANELS]},
+            {name: scores.values[name] for name in best},
             ratings.indices_by_group(group),
             directions=scores.directions,
             label=f"experts: {ratings.target}, {ratings.better[ratings.target]} is better",
         )
     report.write_table("agreement", agreement_table(agreements))
-    report.add("Agreement with experts", overview(overall), text, *images)
-    report.add(f"By {group}", overview(within))
+    report.add("Agreement with experts", overview([row for row in agreements if row.group == "all"]), text, *images)
+    report.add(f"By {group}", overview([row for row in agreements if row.group != "all"]))
 
 
 def contrast_table(contrasts: Sequence[MetricContrast]) -> Table:
     """Return Kendall's tau-b of each score and of the baseline over the same samples, with p of their difference."""
-    baseline = contrasts[0].baseline if contrasts else "baseline"
     rows = []
     for row in contrasts:
         test, gap = row.kendall, row.kendall.difference
         rows.append([row.score, gap.n, test.first, test.second, gap.value, gap.low, gap.high, test.p, row.p_holm])
-    return Table(["score", "n", baseline, "kendall", "difference", "low", "high", "p", "Holm"], rows)
+    return Table(["score", "n", contrasts[0].baseline, "kendall", "difference", "low", "high", "p", "Holm"], rows)
 
 
 def _add_contrasts(report: AnalysisReport, contrasts: Sequence[MetricContrast], record: Mapping[str, Any]) -> None:
@@ -152,20 +155,24 @@ def _add_contrasts(report: AnalysisReport, contrasts: Sequence[MetricContrast], 
     report.add(f"Scores compared with {baseline}", contrast_table(contrasts), text, file="metric_contrasts")
 
 
-def _add_disagreements(report: AnalysisReport, result: AgreementResult, ratings: RatingSet) -> None:
+def _add_disagreements(
+    report: AnalysisReport, found: Sequence[Disagreement | WrongPreference], ratings: RatingSet
+) -> None:
     """List the reports on which a score and the experts differ most, with their texts."""
-    headings = ["score", "row", "confidence", "experts prefer", "score prefers", "first", "second"]
-    rows = [list(astuple(row)) for row in result.wrong_preferences]
-    text = f"Rows in which a score does not prefer the experts' candidate: up to {LISTED} of each, the surest first."
-    if result.disagreements:
-        pairs = {sample.pair.sample_id: sample.pair for sample in ratings.samples}
+    rows = [list(astuple(row)) for row in found]
+    if ratings.samples:
         headings = ["score", "report", "experts", "value", "experts' rank", "rank by the score"]
         headings += ["reference", "candidate"]
-        texts = {key: [narrative(pair.reference), narrative(pair.candidate)] for key, pair in pairs.items()}
-        rows = [[*astuple(row), *texts[row.sample_id]] for row in result.disagreements]
+        pairs = {pair.sample_id: pair for pair in ratings.pairs}
+        rows = [[*row, narrative(pairs[row[1]].reference), narrative(pairs[row[1]].candidate)] for row in rows]
         text = (
             f"Reports whose ranks by a score and by the experts differ most, up to {LISTED} of each score. Ranks run "
             "from 0 (best report) to 1 (worst)."
+        )
+    else:
+        headings = ["score", "row", "confidence", "experts prefer", "score prefers", "first", "second"]
+        text = (
+            f"Rows in which a score does not prefer the experts' candidate: up to {LISTED} of each, the surest first."
         )
     report.add("Largest disagreements", Table(headings, rows), text, file="disagreements")
 
@@ -193,21 +200,20 @@ def _add_ratings(report: AnalysisReport, ratings: RatingSet) -> None:
 def _add_counts(report: AnalysisReport, result: AgreementResult) -> None:
     headings = ["score", "experts' quantity", "expert", "mean absolute error", "standard deviation", "n"]
     text = "Difference of the number of errors from that of the mean expert, and of each (GREEN, tables 2 and 4)."
-    table = Table(headings, [[e.score, e.quantity, e.rater, e.mean, e.deviation, e.n] for e in result.errors])
+    table = Table(headings, [astuple(error) for error in result.count_errors])
     report.add("Counts of errors", table, text, file="count_errors")
-    rows = [
-        [row.score, row.quantity, true, mean.value, mean.n]
-        for row in result.counts
-        for true, mean in row.detected.items()
-    ]
-    lines = {
-        row.score: {"mean detected": {true: mean.value for true, mean in row.detected.items()}}
-        for row in result.counts
-        if row.detected
-    }
-    labels = {"x": "experts' number", "y": "mean detected"}
-    description = "Mean detected errors by the experts' number"
-    images = report.draw("detected", description, plots.curves, lines, **labels, diagonal=True)
+    counts = result.count_agreement
+    rows = [[row.score, row.quantity, true, m.value, m.n] for row in counts for true, m in row.detected.items()]
+    means = {row.score: {true: mean.value for true, mean in row.detected.items()} for row in counts if row.detected}
+    images = report.draw(
+        "detected",
+        "Mean detected errors by the experts' number",
+        plots.curves,
+        {score: {"mean detected": points} for score, points in means.items()},
+        x="experts' number",
+        y="mean detected",
+        diagonal=True,
+    )
     table = Table(["score", "experts' quantity", "experts' number", "mean detected", "n"], rows)
     text = "Mean number of detected errors by the experts' number (VERT, figure 2)."
     report.add("Detected errors", table, text, *images, file="detected")
@@ -215,11 +221,11 @@ def _add_counts(report: AnalysisReport, result: AgreementResult) -> None:
         "F1 of the errors in each category (VERT, figure 4), and share of reports with the number of the mean expert, "
         f"rounded (GREEN, table 4). {CATEGORY_LEGEND}"
     )
-    report.add("Errors by category", category_table(result.counts), text, file="categories")
+    report.add("Errors by category", category_table(counts), text, file="categories")
 
 
 def _add_preferences(report: AnalysisReport, preferences: Preferences) -> None:
-    known = {name: levels for name, levels in preferences.items() if any(e.value is not None for e in levels.values())}
+    known = {name: levels for name, levels in preferences.items() if _has_accuracy(levels)}
     labels = {"x": "minimum confidence of the experts", "y": "share of preferences met"}
     images = report.draw("preferences", "Preferences by confidence", plots.bands, known, **labels)
     text = (
@@ -233,61 +239,51 @@ def _add_raters(report: AnalysisReport, raters: Sequence[RaterAgreement]) -> Non
     if not raters:
         return
     headings = ["quantity", "first", "second", "n", "kendall", "low", "high", "mean absolute difference"]
-    rows = [
-        [row.quantity, row.first, row.second, e.n, e.value, e.low, e.high, row.mean_absolute_difference]
-        for row in raters
-        for e in (row.kendall,)
-    ]
-    table = Table(headings, rows)
+    rows = []
     parts: list[Table | str] = []
     for quantity in dict.fromkeys(row.quantity for row in raters):
-        parts += [f"Kendall's tau-b, {quantity}:", _rater_matrix([row for row in raters if row.quantity == quantity])]
-    report.write_table("inter_rater", table)
-    report.add("Agreement between experts", *parts, table)
+        of_quantity = [row for row in raters if row.quantity == quantity]
+        parts += [f"Kendall's tau-b, {quantity}:", _rater_matrix(of_quantity)]
+        for row in of_quantity:
+            e = row.kendall
+            rows.append([quantity, row.first, row.second, e.n, e.value, e.low, e.high, row.mean_absolute_difference])
+    report.write_table("inter_rater", Table(headings, rows))
+    report.add("Agreement between experts", *parts, Table(headings, rows))
 
 
 def _rater_matrix(raters: Sequence[RaterAgreement]) -> Table:
     names = sorted({name for row in raters for name in (row.first, row.second)})
     values = {frozenset((row.first, row.second)): row.kendall.value for row in raters}
-    rows = [
-        [name, *(1.0 if name == other else values.get(frozenset((name, other))) for other in names)] for name in names
-    ]
-    return Table(["rater", *names], rows)
-
-
-def _as_json(result: AgreementResult) -> dict[str, Any]:
-    return {
-        "agreement": [asdict(row) for row in result.agreements],
-        "metric_contrasts": [asdict(row) for row in result.contrasts],
-        "disagreements": [*map(asdict, result.disagreements), *map(asdict, result.wrong_preferences)],
-        "inter_rater": [asdict(row) for row in result.raters],
-        "count_errors": [asdict(row) for row in result.errors],
-        "count_agreement": [
-            {
-                "score": row.score,
-                "quantity": row.quantity,
-                "detected": {str(true): asdict(mean) for true, mean in row.detected.items()},
-                "f1": {letter: detection.f1 for letter, detection in row.by_category.items()},
-                "accuracy": {letter: asdict(mean) for letter, mean in row.accuracy.items()},
-            }
-            for row in result.counts
-        ],
-        "preferences": {
-            name: {f"{level:g}": asdict(accuracy) for level, accuracy in levels.items()}
-            for name, levels in result.preferences.items()
-        },
-    }
+    values |= {frozenset((name,)): 1.0 for name in names}
+    return Table(
+        ["rater", *names], [[name, *(values.get(frozenset((name, other))) for other in names)] for name in names]
+    )
 
 
 def agreement_table(agreements: Sequence[MetricAgreement]) -> Table:
     """Return all coefficients with their intervals, one row per score and group."""
-    headings = ["score", "group", "n"]
-    headings += [f"{name}{part}" for name in COEFFICIENTS for part in ("", " low", " high")]
+    headings = [f"{name}{part}" for name in COEFFICIENTS for part in ("", " low", " high")]
+    return _table(agreements, headings, lambda e: [e.value, e.low, e.high])
+
+
+def overview(agreements: Sequence[MetricAgreement]) -> Table:
+    """Return the coefficients, each with its interval in one cell, for a page."""
+
+    def cells(e: Estimate) -> list[Any]:
+        has_interval = e.low is not None and e.high is not None
+        return [f"{format_cell(e.value)} ({e.low:.2f} to {e.high:.2f})" if has_interval else e.value]
+
+    return _table(agreements, COEFFICIENTS, cells)
+
+
+def _table(
+    agreements: Sequence[MetricAgreement], headings: Sequence[str], cells: Callable[[Estimate], list[Any]]
+) -> Table:
     rows = []
     for row in agreements:
         estimates = [row.coefficients[name] for name in COEFFICIENTS]
-        rows.append([row.score, row.group, estimates[0].n, *(x for e in estimates for x in (e.value, e.low, e.high))])
-    return Table(headings, rows)
+        rows.append([row.score, row.group, estimates[0].n, *(cell for e in estimates for cell in cells(e))])
+    return Table(["score", "group", "n", *headings], rows)
 
 
 def short_table(heading: str, estimates: Mapping[str, Mapping[str, Estimate]]) -> Table:
@@ -299,28 +295,13 @@ def short_table(heading: str, estimates: Mapping[str, Mapping[str, Estimate]]) -
     return Table([heading, "n", COEFFICIENTS[0], "low", "high", *COEFFICIENTS[1:]], rows)
 
 
-def overview(agreements: Sequence[MetricAgreement]) -> Table:
-    """Return the coefficients, each with its interval in one cell, for a page."""
-    rows = []
-    for row in agreements:
-        estimates = [row.coefficients[name] for name in COEFFICIENTS]
-        cells = [
-            e.value if e.low is None or e.high is None else f"{format_cell(e.value)} ({e.low:.2f} to {e.high:.2f})"
-            for e in estimates
-        ]
-        rows.append([row.score, row.group, estimates[0].n, *cells])
-    return Table(["score", "group", "n", *COEFFICIENTS], rows)
-
-
 def category_table(counts: Sequence[CountAgreement]) -> Table:
     """Return F1 and accuracy by category of errors."""
     headings = ["score", *(f"{kind} ({letter})" for kind in ("F1", "accuracy") for letter in ERROR_CATEGORIES)]
-    rows = [
-        [row.score, *(d.f1 for d in row.by_category.values()), *(share.value for share in row.accuracy.values())]
-        for row in counts
-        if row.by_category
-    ]
-    return Table(headings, rows)
+    known = [row for row in counts if row.f1]
+    return Table(
+        headings, [[row.score, *row.f1.values(), *(share.value for share in row.accuracy.values())] for row in known]
+    )
 
 
 def preference_table(preferences: Preferences) -> Table:

@@ -9,15 +9,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
 from radfact.meta.agreement.analysis import CountAgreement, compare_counts, counted_quantity
 from radfact.meta.agreement.report import category_table
+from radfact.meta.datasets.ratings import count_directions
 from radfact.meta.injection.records import InjectedReport, to_rating_set
 from radfact.meta.report import CATEGORY_LEGEND, AnalysisReport
 from radfact.meta.scores import ScoreColumns
 from radfact.pages import plots
-from radfact.pages.meta_page import Table
+from radfact.pages.meta_page import Plot, Table
 from radfact.records import Pair
 from radfact.statistics.bootstrap import round_noise
 from radfact.statistics.rater_agreement import Mean, mean_detected
@@ -29,15 +33,12 @@ _REWORDED = "reworded"
 
 @dataclass(frozen=True, slots=True)
 class ScoreDetection:
-    """Detection of errors of one category by one score.
+    """Detection of errors of one category (a letter, `mixed` or `reworded`) by one score.
 
-    Attributes:
-        category: letter, `mixed` or `reworded`.
-        curve: number of errors -> mean score; 0 is each report compared with itself.
-        steps: share of the `n` steps from one candidate of a report to the one with the next more errors at which the
-            score gets worse.
-        above_rewording: share of the candidates with one error that are worse than a candidate of the same report
-            without an error, since a score that reacts to words detects nothing; None without such candidates.
+    `curve` is the mean score by number of errors, where 0 is each report compared with itself. `steps` is the share of
+    the `n` steps from one candidate of a report to the one with the next more errors at which the score gets worse.
+    `above_rewording` is the share of the candidates with one error that are worse than a candidate of the same report
+    without an error, since a score that reacts to words detects nothing; None without such candidates.
     """
 
     score: str
@@ -75,43 +76,42 @@ def detect(rows: Sequence[InjectedReport], scores: ScoreColumns) -> DetectionRes
 
     A candidate without errors is its report in other words.
     """
-    sources = list(dict.fromkeys(row.source_id for row in rows))
-    original = {source: len(rows) + index for index, source in enumerate(sources)}
+    sources = dict.fromkeys(row.source_id for row in rows)
+    original = dict(zip(sources, range(len(rows), len(rows) + len(sources)), strict=True))
     reworded = {row.source_id: index for index, row in enumerate(rows) if not row.changes}
     detections = []
-    for name, values in scores.values.items():
-        oriented = scores.oriented(name)
-        if oriented is None:
-            continue
-        worse = round_noise(oriented).tolist()
-        for category in _categories(rows):
-            indices = [i for i, row in enumerate(rows) if row.changes and (row.category or _MIXED) == category]
+    for name, column in scores.oriented.items():
+        values, worse = scores.values[name], round_noise(column)
+        for category, indices in _by_category(rows).items():
             used = dict.fromkeys(rows[i].source_id for i in indices)
             numbers = [float(len(rows[i].changes)) for i in indices] + [0.0] * len(used)
             curve = mean_detected(numbers, [values[i] for i in (*indices, *(original[source] for source in used))])
-            chains: dict[str, list[int]] = {}
+            chains = {source: [original[source]] for source in used}
             for i in sorted(indices, key=lambda index: len(rows[index].changes)):
-                chains.setdefault(rows[i].source_id, [original[rows[i].source_id]]).append(i)
-            steps = [worse[b] - worse[a] for chain in chains.values() for a, b in pairwise(chain)]
+                chains[rows[i].source_id].append(i)
+            steps = _share_worse(worse, [step for chain in chains.values() for step in pairwise(chain)])
             single = [i for i in indices if len(rows[i].changes) == 1 and rows[i].source_id in reworded]
-            above, _ = _positive_share([worse[i] - worse[reworded[rows[i].source_id]] for i in single])
-            detections.append(ScoreDetection(name, category, curve, *_positive_share(steps), above))
+            above = _share_worse(worse, [(reworded[rows[i].source_id], i) for i in single])
+            detections.append(ScoreDetection(name, category, curve, steps.value, steps.n, above.value))
         if reworded:
-            gaps = [worse[index] - worse[original[source]] for source, index in reworded.items()]
-            detections.append(ScoreDetection(name, _REWORDED, {}, *_positive_share(gaps), None))
+            steps = _share_worse(worse, [(original[source], index) for source, index in reworded.items()])
+            detections.append(ScoreDetection(name, _REWORDED, {}, steps.value, steps.n, None))
     of_candidates = {name: column[: len(rows)] for name, column in scores.values.items()}
     counts = compare_counts(to_rating_set(rows), ScoreColumns(of_candidates, scores.directions))
     return DetectionResult(detections, counts)
 
 
-def _positive_share(gaps: Sequence[float]) -> tuple[float | None, int]:
-    known = [gap for gap in gaps if not math.isnan(gap)]
-    return (sum(gap > 0 for gap in known) / len(known) if known else None), len(known)
+def _share_worse(worse: NDArray[np.float64], steps: Sequence[tuple[int, int]]) -> Mean:
+    """Return the share of the steps from one index to another at which a score gets worse."""
+    gaps = [float(worse[after] - worse[before]) for before, after in steps]
+    return Mean.of(gap > 0 for gap in gaps if not math.isnan(gap))
 
 
-def _categories(rows: Sequence[InjectedReport]) -> list[str]:
-    present = {row.category or _MIXED for row in rows if row.changes}
-    return [category for category in (*ERROR_CATEGORIES, _MIXED) if category in present]
+def _by_category(rows: Sequence[InjectedReport]) -> dict[str, list[int]]:
+    """Return the indices of the candidates with errors, by letter or `mixed`."""
+    categories = {i: row.category or _MIXED for i, row in enumerate(rows) if row.changes}
+    by_category = {name: [i for i in categories if categories[i] == name] for name in (*ERROR_CATEGORIES, _MIXED)}
+    return {name: indices for name, indices in by_category.items() if indices}
 
 
 def write_detection(
@@ -122,17 +122,18 @@ def write_detection(
     notes: Sequence[str] = (),
 ) -> list[str]:
     """Write `detection.json`, CSV tables, plots and `detection.html`; return sentences about missing plots."""
-    report, categories = AnalysisReport(folder), _categories(rows)
+    report = AnalysisReport(folder)
+    numbers = {name: sum(len(rows[i].changes) for i in indices) for name, indices in _by_category(rows).items()}
     report.add(
         "Detected errors",
-        _table_by_category(result, [*categories, _REWORDED], "steps"),
+        _table_by_category(result, [*numbers, _REWORDED], "steps"),
         f"How often a score gets worse with one more error in the same report; under {_REWORDED}, how often it gets "
         f"worse with another wording of the same content, which it should not. {CATEGORY_LEGEND}",
         file="steps",
     )
     report.add(
         "Errors compared with rewording",
-        _table_by_category(result, categories, "above_rewording"),
+        _table_by_category(result, [*numbers], "above_rewording"),
         "How often one error makes a report worse than another wording of the same content, in reports with a "
         "candidate without errors.",
         file="above_rewording",
@@ -144,25 +145,18 @@ def write_detection(
         "Not every report offers more errors, so that larger numbers are means over fewer reports.",
         file="curves",
     )
-    if any(row.by_category for row in result.counts):
+    counts = [row for row in result.counts if row.f1]
+    if counts:
         text = "F1 of the errors of each category, and share of reports with the right number of them."
-        report.add("Errors by category", category_table(result.counts), text, file="categories")
-    numbers = {
-        category: sum(len(row.changes) for row in rows if (row.category or _MIXED) == category)
-        for category in categories
-    }
+        report.add("Errors by category", category_table(counts), text, file="categories")
     amounts = ", ".join(f"{number} of ({category})" for category, number in numbers.items())
     injectors = ", ".join(sorted({row.by for row in rows}))
     introduction = f"{sum(numbers.values())} errors injected by {injectors}: {amounts}."
-    counts = [row for row in result.counts if row.by_category]
     details = {
         "errors": numbers,
-        "detections": [
-            {**asdict(row), "curve": {str(number): asdict(mean) for number, mean in row.curve.items()}}
-            for row in result.detections
-        ],
-        "f1": {row.score: {letter: d.f1 for letter, d in row.by_category.items()} for row in counts},
-        "accuracy": {row.score: {letter: asdict(share) for letter, share in row.accuracy.items()} for row in counts},
+        "detections": [asdict(row) for row in result.detections],
+        "f1": {row.score: row.f1 for row in counts},
+        "accuracy": {row.score: asdict(row)["accuracy"] for row in counts},
     }
     return report.write("detection", "Detection of injected errors", {**record, **details}, [introduction, *notes])
 
@@ -189,9 +183,9 @@ def _curve_table(result: DetectionResult) -> Table:
     return Table(["score", "category", *map(str, numbers)], rows)
 
 
-def _plots(result: DetectionResult, report: AnalysisReport) -> list[Any]:
+def _plots(result: DetectionResult, report: AnalysisReport) -> list[Plot]:
     """Plot counts of errors against the true number, and all other scores."""
-    quantities = to_rating_set([]).better
+    quantities = count_directions()
     counting: dict[str, dict[str, dict[int, float | None]]] = {}
     others: dict[str, dict[str, dict[int, float | None]]] = {}
     for row in result.detections:
@@ -200,8 +194,7 @@ def _plots(result: DetectionResult, report: AnalysisReport) -> list[Any]:
         if row.curve and quantity in (None, "errors", "significant"):
             panels = others if quantity is None else counting
             panels.setdefault(row.score, {})[row.category] = {n: mean.value for n, mean in row.curve.items()}
-    by = "by the number of injected errors"
-    labels = {"x": "injected errors", "y": "mean detected errors"}
-    detected = report.draw("detected", f"Mean detected errors {by}", plots.curves, counting, **labels, diagonal=True)
-    labels["y"] = "mean"
-    return [*detected, *report.draw("curves", f"Mean {by}", plots.curves, others, **labels, diagonal=False)]
+    by, x = "by the number of injected errors", "injected errors"
+    y = "mean detected errors"
+    detected = report.draw("detected", f"Mean detected errors {by}", plots.curves, counting, x=x, y=y, diagonal=True)
+    return [*detected, *report.draw("curves", f"Mean {by}", plots.curves, others, x=x, y="mean", diagonal=False)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from radfact.meta.scores import ScoreColumns
 from radfact.optional import load_stats
@@ -52,21 +53,18 @@ def style_tests(original: ScoreColumns, standardized: ScoreColumns, sites: Seque
     Source: ReXamine-Global, section 2.4, step 6.
     """
     tests = []
-    for name in filter(standardized.values.__contains__, original.values):
-        before, after = original.oriented(name), standardized.oriented(name)
-        if before is None or after is None:
-            continue
-        for site in sorted(set(sites)):
-            pairs = np.array([(b, a) for b, a, s in zip(before, after, sites, strict=True) if s == site])
-            pairs = pairs[~np.isnan(pairs).any(axis=1)]
-            gaps = pairs[:, 1] - pairs[:, 0]
+    after = standardized.oriented
+    for name, before in original.oriented.items():
+        for site, indices in _by_site(sites).items() if name in after else ():
+            columns = np.array([before, after[name]])[:, indices]
+            columns = columns[:, ~np.isnan(columns).any(axis=0)]
+            gaps = columns[1] - columns[0]
             t = p = None
             # Gaps that differ by rounding errors only have no variance.
             if len(gaps) >= _MIN_SAMPLES and float(np.ptp(gaps)) > 1e-12:
-                result = load_stats().ttest_rel(pairs[:, 1], pairs[:, 0])
+                result = load_stats().ttest_rel(columns[1], columns[0])
                 t, p = float(result.statistic), float(result.pvalue)
-            mean = float(gaps.mean()) if len(gaps) else None
-            tests.append(StyleTest(name, site, t, p, mean, len(gaps)))
+            tests.append(StyleTest(name, site, t, p, float(gaps.mean()) if len(gaps) else None, len(gaps)))
     return tests
 
 
@@ -80,17 +78,19 @@ def rankings(scores: Mapping[Style, ScoreColumns], experts: Sequence[float], sit
 
     Source: ReXamine-Global, section 2.4, step 7.
     """
-    results = []
-    for name in filter(scores["Standardized"].values.__contains__, scores["Original"].values):
-        for style, of_style in scores.items():
-            column = of_style.oriented(name)
-            if column is None:
-                continue
-            for site in sorted(set(sites)):
-                indices = [index for index, other in enumerate(sites) if other == site]
-                estimates = correlate([experts[i] for i in indices], [column[i] for i in indices], replicates=0)
-                results.append(Ranking(name, style, site, estimates["spearman"].value, estimates["spearman"].n))
+    oriented = {style: {name: np.array(c) for name, c in columns.oriented.items()} for style, columns in scores.items()}
+    counts, results = np.array(experts, dtype=np.float64), []
+    for name in oriented["Original"]:
+        for style, columns in oriented.items() if name in oriented["Standardized"] else ():
+            for site, indices in _by_site(sites).items():
+                rho = correlate(counts[indices].tolist(), columns[name][indices].tolist(), replicates=0)["spearman"]
+                results.append(Ranking(name, style, site, rho.value, rho.n))
     return results
+
+
+def _by_site(sites: Sequence[str]) -> dict[str, NDArray[np.int_]]:
+    """Return the indices of the reports of every site."""
+    return {site: np.flatnonzero(np.array(sites) == site) for site in sorted(set(sites))}
 
 
 def table_2(tests: Sequence[StyleTest]) -> Table:
@@ -100,28 +100,27 @@ def table_2(tests: Sequence[StyleTest]) -> Table:
     for name in dict.fromkeys(test.score for test in tests):
         of_score = [test for test in tests if test.score == name]
         significant = sum(test.p is not None and test.p < level for test in of_score)
-        rows.append([name, *_mean_and_range([test.t for test in of_score]), significant, len(of_score)])
+        known = [test.t for test in of_score if test.t is not None]
+        rows.append([name, *_mean_and_range(known), significant, len(of_score)])
     return Table(["Metric", "Mean t-stat", "Min t-stat", "Max t-stat", "Significant sites", "Sites"], rows)
 
 
 def table_c(results: Sequence[Ranking]) -> Table:
     """Return Spearman's rho by score and style, with columns for each site and its number of reports (appendix C)."""
     sites = list(dict.fromkeys(ranking.site for ranking in results))
-    rows: dict[tuple[str, str], dict[str, tuple[float | None, int | None]]] = {}
-    for ranking in results:
-        rows.setdefault((ranking.score, ranking.style), {})[ranking.site] = (ranking.rho, ranking.n)
+    cells = {(row.score, row.style, row.site): (row.rho, row.n) for row in results}
     return Table(
         ["Metric", "Ground truth", *(heading for site in sites for heading in (site, f"{site} n"))],
         [
-            [name, style, *(cell for site in sites for cell in by_site.get(site, (None, None)))]
-            for (name, style), by_site in rows.items()
+            [*key, *(cell for site in sites for cell in cells.get((*key, site), (None, None)))]
+            for key in dict.fromkeys((row.score, row.style) for row in results)
         ],
     )
 
 
 def short_table_c(results: Sequence[Ranking]) -> Table:
     """Return mean, minimum and maximum rho over sites, for a console."""
-    rows: list[list[Any]] = []
+    rows = []
     for name, by_style in rho_by_style(results).items():
         for style, values in by_style.items():
             known = [value for value in values if not math.isnan(value)]
@@ -129,8 +128,7 @@ def short_table_c(results: Sequence[Ranking]) -> Table:
     return Table(["Metric", "Ground truth", "Mean rho", "Min rho", "Max rho", "Sites"], rows)
 
 
-def _mean_and_range(values: Sequence[float | None]) -> list[float | None]:
-    known = [value for value in values if value is not None]
+def _mean_and_range(known: Sequence[float]) -> list[float | None]:
     return [sum(known) / len(known), min(known), max(known)] if known else [None, None, None]
 
 
