@@ -13,9 +13,18 @@ from radfact.errors import Failure
 from radfact.judges.offline_splitter import split_narrative
 from radfact.llm import ChatClient
 from radfact.meta.injection.records import InjectedError, InjectedReport, ReportSentences
-from radfact.metrics.llm.green import Green, green_score
+from radfact.metrics.llm.green import Green, compute_counts, green_score
 from radfact.metrics.llm.llm_metric import LLMMetric
-from radfact.metrics.llm.responses.assessment import SECTION_TITLES, Assessment, CategoryErrors, parse_assessment
+from radfact.metrics.llm.responses.assessment import (
+    SECTION_TITLES,
+    Assessment,
+    CategoryErrors,
+    Errors,
+    MatchedFindings,
+    ScoredAssessment,
+    parse_assessment,
+    total,
+)
 from radfact.metrics.llm.vert import Vert, VertTuned
 from radfact.records import TextPair, narrative, normalize_text
 
@@ -68,9 +77,9 @@ def _assess(
 
 
 def _make_example(paired: ReportPair, task: ScoreTask, answer: Assessment, teacher: str) -> TrainingExample:
-    if task == "vert":
+    if task == "vert" and isinstance(answer, ScoredAssessment):
         return make_vert_example(paired, answer.score, teacher)
-    score = green_score(answer.matched, answer.significant.total)
+    score = green_score(answer.matched.count, total(answer.significant))
     name = paired.pair.sample_id
     return TrainingExample(paired, name, _prompt(Green, paired), format_assessment(answer), teacher, score=score)
 
@@ -103,54 +112,54 @@ def format_assessment(answer: Assessment) -> str:
     Raises:
         ValueError: parsed again, the text would have other counts.
     """
-    findings = "; ".join(answer.findings)
+    findings = "; ".join(answer.matched.findings)
     text = "\n\n".join(
         (
             f"{SECTION_TITLES['explanation']}:\n{answer.explanation}".rstrip(),
             f"{SECTION_TITLES['significant']}:\n{_error_lines(answer.significant)}",
             f"{SECTION_TITLES['insignificant']}:\n{_error_lines(answer.insignificant)}",
-            f"{SECTION_TITLES['matched']}:\n{answer.matched}. {findings}".rstrip(),
+            f"{SECTION_TITLES['matched']}:\n{answer.matched.count}. {findings}".rstrip(),
         )
     )
     again = parse_assessment(text)
-    for parsed, errors in ((again.significant, answer.significant), (again.insignificant, answer.insignificant)):
-        if parsed.counts != errors.counts:
-            raise ValueError(f"expected {errors.counts} errors, found {parsed.counts}")
-    if again.matched != answer.matched:
-        raise ValueError(f"expected {answer.matched} matched findings, found {again.matched}")
+    found = compute_counts("green", again)
+    for name, count in compute_counts("green", answer).items():
+        if found[name] != count:
+            raise ValueError(f"expected {name} {count}, found {found[name]}")
     return text
 
 
-def _error_lines(errors: CategoryErrors) -> str:
+def _error_lines(errors: Errors) -> str:
     return "\n".join(
-        f"({letter}) {name}: {count}. {'; '.join(texts)}".rstrip()
-        for (letter, name), count, texts in zip(
-            ERROR_CATEGORIES.items(), errors.counts, errors.explanations, strict=True
-        )
+        f"({letter}) {name}: {errors[letter].count}. {'; '.join(errors[letter].errors)}".rstrip()
+        for letter, name in ERROR_CATEGORIES.items()
     )
 
 
-def assess_errors(injected: InjectedReport) -> Assessment:
+def assess_errors(injected: InjectedReport) -> ScoredAssessment:
     """Return the assessment of injected errors, each of which counts as significant.
 
     Matched findings are the sentences that reference and candidate share, and VERT's score is max(0, 1 - 0.15 x
     errors). Source: VERT, appendix D.6.
     """
-    texts: dict[str, list[str]] = {letter: [] for letter in ERROR_CATEGORIES}
+    texts: dict[str, tuple[str, ...]] = dict.fromkeys(ERROR_CATEGORIES, ())
     for change in injected.changes:
-        texts[change.category].append(_error(change))
+        texts[change.category] += (_error(change),)
     shared = {normalize_text(sentence) for sentence in ReportSentences.of(injected.candidate).sentences}
     findings = tuple(
         _clean(sentence)
         for sentence in ReportSentences.of(injected.reference).sentences
         if normalize_text(sentence) in shared
     )
-    counts = tuple(len(texts[letter]) for letter in ERROR_CATEGORIES)
     kinds = [ERROR_CATEGORIES[letter].lower() for letter in ERROR_CATEGORIES if texts[letter]]
     explanation = f"The candidate differs from the reference: {'; '.join(kinds)}." if kinds else "No differences."
-    none = CategoryErrors((0,) * len(ERROR_CATEGORIES), ((),) * len(ERROR_CATEGORIES))
-    errors = CategoryErrors(counts, tuple(tuple(texts[letter]) for letter in ERROR_CATEGORIES))
-    return Assessment(errors, none, len(findings), findings, explanation, max(0.0, 1 - _PENALTY * sum(counts)))
+    return ScoredAssessment(
+        explanation=explanation,
+        significant={letter: CategoryErrors(count=len(errors), errors=errors) for letter, errors in texts.items()},
+        insignificant={},
+        matched=MatchedFindings(count=len(findings), findings=findings),
+        score=max(0.0, 1 - _PENALTY * len(injected.changes)),
+    )
 
 
 def _error(change: InjectedError) -> str:

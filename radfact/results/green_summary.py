@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl, write_json
 from radfact.io.outputs import record_files
 from radfact.metrics.llm.green import green_score
-from radfact.metrics.llm.responses.assessment import Assessment, CategoryErrors
+from radfact.metrics.llm.responses.assessment import Assessment, total
 from radfact.records import normalize_text
 from radfact.results.reader import read_scores
 from radfact.results.schema import GREEN_SUMMARY_FILE, GreenCategory, GreenSummaryFile
@@ -45,13 +46,12 @@ def summarize_green(assessments: Sequence[Assessment], embed: Embed) -> GreenSum
         raise InputError(
             "expected at least one report with a GREEN response", code=ErrorCode.EMPTY_INPUT, field="assessments"
         )
-    scores = [green_score(assessment.matched, assessment.significant.total) for assessment in assessments]
-    errors = [assessment.significant for assessment in assessments]
+    scores = [green_score(assessment.matched.count, total(assessment.significant)) for assessment in assessments]
     return GreenSummaryFile(
         mean=statistics.fmean(scores),
         std=statistics.pstdev(scores),
         n=len(scores),
-        categories={letter: _summarize_category(errors, letter, embed) for letter in ERROR_CATEGORIES},
+        categories={letter: _summarize_category(assessments, letter, embed) for letter in ERROR_CATEGORIES},
     )
 
 
@@ -70,11 +70,9 @@ def format_summary(summary: GreenSummaryFile) -> str:
 def load_assessments(details: Sequence[Mapping[str, Any]]) -> list[Assessment]:
     """Load assessments from GREEN's details in a results folder; samples without a response are excluded."""
     try:
-        return [_load_assessment(record) for record in details if record]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"expected the details of GREEN ({error!r})", code=ErrorCode.INVALID_FORMAT, field="details"
-        ) from None
+        return [Assessment.model_validate(record) for record in details if record]
+    except ValidationError:
+        raise InputError("expected the details of GREEN", code=ErrorCode.INVALID_FORMAT, field="details") from None
 
 
 def read_assessments(results: Path | str) -> list[Assessment]:
@@ -99,26 +97,10 @@ def write_summary(results: Path, embed: Embed) -> GreenSummaryFile:
     return summary
 
 
-def _load_assessment(record: Mapping[str, Any]) -> Assessment:
-    def errors(kind: str) -> CategoryErrors:
-        rows = [record[kind].get(letter, {"count": 0, "errors": []}) for letter in ERROR_CATEGORIES]
-        return CategoryErrors(tuple(int(row["count"]) for row in rows), tuple(tuple(row["errors"]) for row in rows))
-
-    matched = record["matched"]
-    return Assessment(
-        errors("significant"),
-        errors("insignificant"),
-        int(matched["count"]),
-        tuple(matched["findings"]),
-        record["explanation"],
-        float(record.get("score", math.nan)),
-    )
-
-
-def _summarize_category(errors: Sequence[CategoryErrors], letter: str, embed: Embed) -> GreenCategory:
-    index = list(ERROR_CATEGORIES).index(letter)
-    name, without = ERROR_CATEGORIES[letter], sum(not report.counts[index] for report in errors) / len(errors)
-    explanations = [text for report in errors for text in report.explanations[index]]
+def _summarize_category(assessments: Sequence[Assessment], letter: str, embed: Embed) -> GreenCategory:
+    errors = [assessment.significant[letter] for assessment in assessments]
+    name, without = ERROR_CATEGORIES[letter], sum(not category.count for category in errors) / len(errors)
+    explanations = [text for category in errors for text in category.errors]
     if not explanations:
         return GreenCategory(name=name, without=without)
     vectors = embed(explanations)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.metrics.llm.responses.accuracy_score import parse_accuracy_score
-from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment
+from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment, parse_scored_assessment
 from radfact.metrics.llm.responses.counts import parse_count
 
 EXAMPLE = GreenResponse(
@@ -27,7 +27,11 @@ EXAMPLE = GreenResponse(
 
 
 def counts(assessment: Assessment) -> Counts:
-    return assessment.significant.counts, assessment.insignificant.counts, assessment.matched
+    significant, insignificant = (
+        tuple(category.count for category in errors.values())
+        for errors in (assessment.significant, assessment.insignificant)
+    )
+    return significant, insignificant, assessment.matched.count
 
 
 @settings(deadline=None, max_examples=150)
@@ -35,8 +39,8 @@ def counts(assessment: Assessment) -> Counts:
 def test_well_formed_responses_have_the_published_counts(response: GreenResponse) -> None:
     assessment = parse_assessment(response.text())
     assert counts(assessment) == published_counts(response.text()) == response.counts
-    assert assessment.findings == response.findings
-    assert assessment.significant.explanations == response.significant
+    assert assessment.matched.findings == response.findings
+    assert tuple(category.errors for category in assessment.significant.values()) == response.significant
 
 
 # GREEN, appendix A.2: a response of GPT-4, with a single line of significant errors.
@@ -219,7 +223,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_that_the_published_parser_misreads_are_parsed(form: str) -> None:
-    assessment = parse_assessment(FORMS[form](EXAMPLE.text()), requires_score=True)
+    assessment = parse_scored_assessment(FORMS[form](EXAMPLE.text()))
     assert counts(assessment) == EXAMPLE.counts
     assert assessment.score == 0.55
 
@@ -241,14 +245,14 @@ def test_any_response_is_parsed_in_fields(response: GreenResponse, count: str) -
 def test_only_the_first_level_of_a_list_counts(items: tuple[str, ...], depth: int) -> None:
     listed = nested(items).replace("\n      -", "\n  " + " " * depth + "-")
     text = EXAMPLE.text().replace("3. No pneumothorax; Clear lungs; Intact bones", listed)
-    assert parse_assessment(text).matched == len(items)
+    assert parse_assessment(text).matched.count == len(items)
 
 
 @pytest.mark.parametrize("empty", [{}, []])
 def test_a_json_section_without_entries_has_no_errors(empty: Any) -> None:
     data = as_json(EXAMPLE, list) | {"Clinically Insignificant Errors": empty, "Matched Findings": []}
     assessment = parse_assessment(json.dumps(data))
-    assert (assessment.significant.total, assessment.insignificant.total, assessment.matched) == (3, 0, 0)
+    assert counts(assessment)[1:] == ((0,) * 6, 0)
 
 
 @settings(deadline=None, max_examples=120)
@@ -271,9 +275,8 @@ def test_a_list_that_ends_within_its_count_has_no_count(end: str) -> None:
 )
 def test_any_text_has_counts_in_range_or_is_refused(text: str) -> None:
     with suppress(ValueError):
-        assessment = parse_assessment(text)
-        all_counts = (*assessment.significant.counts, *assessment.insignificant.counts, assessment.matched)
-        assert all(0 <= count <= 99 for count in all_counts)
+        significant, insignificant, matched = counts(parse_assessment(text))
+        assert all(0 <= count <= 99 for count in (*significant, *insignificant, matched))
 
 
 def line(text: str) -> str:
@@ -349,7 +352,7 @@ def test_the_model_learns_what_to_repair(text: str, problem: str) -> None:
 
 def test_sections_without_errors_may_be_one_word() -> None:
     text = re.sub(r"(\[Clinically I.*?:\n).*?\n\n", r"\1None.\n\n", EXAMPLE.text(), flags=re.DOTALL)
-    assert parse_assessment(text).insignificant.counts == (0,) * 6
+    assert counts(parse_assessment(text))[1] == (0,) * 6
 
 
 def with_matched(body: str) -> str:
@@ -363,10 +366,10 @@ def with_matched(body: str) -> str:
      '"No. 3 rib fracture"'],
 )  # fmt: skip
 def test_an_item_that_begins_like_none_counts(item: str) -> None:
-    assert parse_assessment(with_matched(f"- {item}")).matched == 1
-    assert parse_assessment(with_matched(f"- {item}\n- Clear lungs")).matched == 2
-    assert parse_assessment(line(f"\n- {item}\n- Other")).significant.counts[3] == 2
-    assert parse_assessment(json.dumps(as_json(EXAMPLE, list) | {"Matched Findings": [item]})).matched == 1
+    assert parse_assessment(with_matched(f"- {item}")).matched.count == 1
+    assert parse_assessment(with_matched(f"- {item}\n- Clear lungs")).matched.count == 2
+    assert parse_assessment(line(f"\n- {item}\n- Other")).significant["d"].count == 2
+    assert parse_assessment(json.dumps(as_json(EXAMPLE, list) | {"Matched Findings": [item]})).matched.count == 1
 
 
 @pytest.mark.parametrize("text", ["No. 2 rib fracture", "No. 2 rib is missing. 1 error"])
@@ -382,7 +385,7 @@ def test_a_name_with_a_number_is_neither_a_count_nor_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["No.", "None.", "No. The reports agree.", "None. No. 2 rib is intact.", "Zero.", "-"])
 def test_none_is_0(text: str) -> None:
-    assert parse_assessment(line(text)).significant.counts[3] == 0
+    assert parse_assessment(line(text)).significant["d"].count == 0
 
 
 UNKNOWN_IN_JSON = [None, "", " ", "-", [None], [""], [{}], [0], [2], [True], [{"finding": None}], {"count": None},
@@ -405,7 +408,7 @@ def test_an_empty_value_in_json_is_a_missing_count(value: Any) -> None:
 
 
 def test_the_number_counts_and_not_the_length_of_the_list() -> None:
-    assert parse_assessment(line("3. The effusions are large")).significant.counts[3] == 3
+    assert parse_assessment(line("3. The effusions are large")).significant["d"].count == 3
 
 
 SCORES = {
@@ -441,7 +444,7 @@ SCORES = {
 @pytest.mark.parametrize("text", SCORES)
 def test_scores_are_parsed_in_many_forms(text: str) -> None:
     response = EXAMPLE.text().replace("0.55", text)
-    assert parse_assessment(response, requires_score=True).score == pytest.approx(SCORES[text])
+    assert parse_scored_assessment(response).score == pytest.approx(SCORES[text])
 
 
 @pytest.mark.parametrize(
@@ -466,6 +469,6 @@ def test_a_count_is_not_a_score(number: int, what: str) -> None:
 
 def test_a_score_is_required_only_on_request() -> None:
     text = GreenResponse(((),) * 6, ((),) * 6, ("One",)).text()
-    assert parse_assessment(text).matched == 1
+    assert parse_assessment(text).matched.count == 1
     with pytest.raises(ValueError, match=r"Overall Accuracy Score"):
-        parse_assessment(text, requires_score=True)
+        parse_scored_assessment(text)

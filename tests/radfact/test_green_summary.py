@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib.util
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json, write_jsonl
-from radfact.metrics.llm.responses.assessment import NO_ERRORS, Assessment, CategoryErrors
+from radfact.metrics.llm.responses.assessment import Assessment
 from radfact.results.green_summary import (
     Embeddings,
     SentenceEmbedder,
@@ -32,8 +30,8 @@ needs_sklearn = pytest.mark.skipif(not importlib.util.find_spec("sklearn"), reas
 
 
 def assessment(matched: int, *false_findings: str) -> Assessment:
-    counts, explanations = (len(false_findings), 0, 0, 0, 0, 0), (false_findings, (), (), (), (), ())
-    return Assessment(CategoryErrors(counts, explanations), NO_ERRORS, matched)
+    errors = {"a": {"count": len(false_findings), "errors": false_findings}}
+    return Assessment.model_validate({"significant": errors, "insignificant": {}, "matched": {"count": matched}})
 
 
 def by_first_word(sentences: Sequence[str]) -> Embeddings:
@@ -107,16 +105,14 @@ def test_typical_errors_have_no_duplicates(explanations: list[str], typical: set
 
 
 def test_assessments_are_loaded_from_details() -> None:
-    assert load_assessments([*(report.as_record() for report in REPORTS), {}]) == [
-        replace(report, score=ANY) for report in REPORTS
-    ]
+    assert load_assessments([*(report.model_dump(mode="json") for report in REPORTS), {}]) == REPORTS
     with pytest.raises(InputError) as error:
         load_assessments([{"corrections": []}])
     assert (error.value.code, error.value.field) == (ErrorCode.INVALID_FORMAT, "details")
 
 
 def test_assessments_are_read_from_a_results_folder(tmp_path: Path) -> None:
-    details: list[dict[str, Any]] = [REPORTS[0].as_record(), {}]
+    details: list[dict[str, Any]] = [REPORTS[0].model_dump(mode="json"), {}]
     rows = [{"sample_id": str(index), "details": detail} for index, detail in enumerate(details)]
     write_jsonl(tmp_path / "metrics" / "green.jsonl", rows)
     with pytest.raises(InputError, match=r"no scores\.json"):
@@ -126,7 +122,9 @@ def test_assessments_are_read_from_a_results_folder(tmp_path: Path) -> None:
 
 
 def test_details_of_an_earlier_run_are_not_summarized(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "metrics" / "green.jsonl", [{"sample_id": "a", "details": REPORTS[0].as_record()}])
+    write_jsonl(
+        tmp_path / "metrics" / "green.jsonl", [{"sample_id": "a", "details": REPORTS[0].model_dump(mode="json")}]
+    )
     scores = {"version": 3, "scores": {}, "metrics": {}, "unavailable": {"green": "HTTP 400"}}
     write_json(tmp_path / "scores.json", scores)
     with pytest.raises(InputError) as error:

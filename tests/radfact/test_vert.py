@@ -13,7 +13,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
-from radfact.metrics.llm.vert import PromptName, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
+from radfact.metrics.llm.vert import Vert, VertFormula, VertRubric, VertTuned
 from radfact.metrics.llm.vert_shots import Shot, Style, draw_shots, few_shot_section, illustrations, load_shots
 from radfact.records import TextPair
 
@@ -29,16 +29,16 @@ def letters(text: str) -> str:
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
 @pytest.mark.parametrize("variant", ["vert", "vert_formula", "vert_rubric"])
-def test_every_line_is_printed_in_the_paper(variant: PromptName) -> None:
+def test_every_line_is_printed_in_the_paper(variant: str) -> None:
     printed = re.sub(r"<\|.*?\|>|\n\d+\s+Preprint. Under review.", "", PAPER.read_text(encoding="utf-8"))
     paper = letters(printed)
     # The placeholders are those of GREEN's paper.
-    lines = [line for line in vert_prompt(variant).splitlines() if not re.search(r"<(?:Error|The number)|\{", line)]
+    lines = [line for line in load_prompt(variant).splitlines() if not re.search(r"<(?:Error|The number)|\{", line)]
     assert [line for line in lines if letters(line) not in paper] == []
 
 
 def test_the_prompt_adds_the_score_to_that_of_green() -> None:
-    vert, green = vert_prompt().splitlines(), load_prompt("green").splitlines()
+    vert, green = load_prompt("vert").splitlines(), load_prompt("green").splitlines()
     added = [line for line in vert if line not in green]
     assert [line for line in vert if line in green and line.strip()] == [line for line in green if line.strip()]
     assert [line.strip()[:20] for line in added] == [
@@ -58,7 +58,7 @@ def test_the_score_is_the_one_that_the_model_states(metric_class: type[Vert]) ->
     assert {name: result.values[name] for name in expected} == expected
     assert list(result.values) == list(metric.scores)
     assert result.details[0]["score"] == 0.7
-    prompt = fill_prompt(vert_prompt(metric.prompt_name), reference=PAIR.reference, candidate=PAIR.candidate)
+    prompt = fill_prompt(load_prompt(metric.name), reference=PAIR.reference, candidate=PAIR.candidate)
     assert model.calls == [(("user", prompt),)]
 
 
@@ -73,7 +73,7 @@ def test_examples_follow_the_filled_prompt(tmp_path: Path) -> None:
     shot = SHOT.model_copy(update={"reference": "A {candidate} text.", "score": 0.4})
     write_json(path, [shot.model_dump()])
     Vert(ChatClient(model, {}), shots=path).score([PAIR])
-    base = fill_prompt(vert_prompt(), reference=PAIR.reference, candidate=PAIR.candidate)
+    base = fill_prompt(load_prompt("vert"), reference=PAIR.reference, candidate=PAIR.candidate)
     assert few_shot_section("random", [shot]) == (
         "5. Examples:\n\n--- Example 1 ---\nReference Report:\nA {candidate} text.\n\n"
         "Candidate Report:\nThe heart is normal.\n\n[Overall Accuracy Score]:\n0.40\n"

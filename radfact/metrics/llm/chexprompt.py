@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm import ChatRequest, PromptPrefix, structured_request
 from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.assessment import parse_errors, parse_sections
@@ -91,9 +90,6 @@ class CheXprompt(LLMMetric[ErrorCounts]):
             f"{self.name}_significant_error_free": 0.0 if significant else 100.0,
         }
 
-    def record(self, response: ErrorCounts) -> Mapping[str, Any]:
-        return response.model_dump()
-
 
 class CheXpromptJson(CheXprompt):
     """CheXprompt with a shorter prompt of this project, without examples, and a response in JSON.
@@ -129,7 +125,7 @@ def parse_error_counts(text: str) -> ErrorCounts:
     is_json = not all(isinstance(body, str) for body in sections.get("significant", ()))
     significant = parse_errors(sections, "significant", complete=is_json)
     insignificant = parse_errors(sections, "insignificant", complete=True)
-    kinds = {"significant": significant.counts, "insignificant": insignificant.counts}
+    kinds = {"significant": significant, "insignificant": insignificant}
     return ErrorCounts.model_validate(
-        {kind: dict(zip(ERROR_CATEGORIES, counts, strict=True)) for kind, counts in kinds.items()}
+        {kind: {letter: item.count for letter, item in errors.items()} for kind, errors in kinds.items()}
     )

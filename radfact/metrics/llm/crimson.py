@@ -168,6 +168,3 @@ class Crimson(LLMMetric[FindingErrors]):
                 for name in ATTRIBUTES
             },
         }
-
-    def record(self, response: FindingErrors) -> Mapping[str, Any]:
-        return response.model_dump()

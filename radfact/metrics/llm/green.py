@@ -8,7 +8,7 @@ from typing import Any
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm import ChatRequest
 from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
-from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment
+from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment, total
 from radfact.metrics.protocol import Score
 
 
@@ -31,14 +31,11 @@ def count_scores(prefix: str) -> dict[str, Score]:
 
 def compute_counts(prefix: str, assessment: Assessment) -> dict[str, float]:
     """Return the values of `count_scores`."""
-    counts: dict[str, float] = {
-        f"{prefix}_ec": assessment.significant.total + assessment.insignificant.total,
-        f"{prefix}_matched": assessment.matched,
-    }
+    counts: dict[str, float] = {f"{prefix}_ec": 0, f"{prefix}_matched": assessment.matched.count}
     for kind, errors in (("significant", assessment.significant), ("insignificant", assessment.insignificant)):
-        counts[f"{prefix}_{kind}"] = errors.total
-        by_letter = zip(ERROR_CATEGORIES, errors.counts, strict=True)
-        counts |= {f"{prefix}_{kind}_{letter}": count for letter, count in by_letter}
+        counts[f"{prefix}_{kind}"] = total(errors)
+        counts[f"{prefix}_ec"] += total(errors)
+        counts |= {f"{prefix}_{kind}_{letter}": category.count for letter, category in errors.items()}
     return counts
 
 
@@ -70,13 +67,10 @@ class Green(LLMMetric[Assessment]):
         return ChatRequest((("user", content),), parse_assessment)
 
     def compute_scores(self, response: Assessment) -> Mapping[str, float]:
-        matched, significant, insignificant = response.matched, response.significant.total, response.insignificant.total
+        matched, significant = response.matched.count, total(response.significant)
         return {
             "green": green_score(matched, significant),
             "green_f1": green_score(matched, significant, weight=2),
-            "green_weighted": green_score(matched, 2 * significant, 0.5 * insignificant),
+            "green_weighted": green_score(matched, 2 * significant, 0.5 * total(response.insignificant)),
             **compute_counts("green", response),
         }
-
-    def record(self, response: Assessment) -> Mapping[str, Any]:
-        return response.as_record()

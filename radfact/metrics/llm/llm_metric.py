@@ -11,6 +11,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
+from pydantic import BaseModel
+
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.plan import RequestPlan, plan_requests
@@ -62,9 +64,9 @@ class LLMMetric(Metric, Generic[ResponseT]):
     def compute_scores(self, response: ResponseT) -> Mapping[str, float]:
         """Compute the scores of a pair by name."""
 
-    @abstractmethod
     def record(self, response: ResponseT) -> Mapping[str, Any]:
-        """Return a response as JSON values, for a person to read."""
+        """Return a response as JSON values, for a person to read. Override it for a response that is no model."""
+        return response.model_dump(mode="json") if isinstance(response, BaseModel) else {}
 
     def query(self, pairs: Sequence[TextPair]) -> list[ResponseT | Failure]:
         return self.client.complete_all(self.requests(pairs))

@@ -16,7 +16,7 @@ from radfact.languages import Language
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import strip_reasoning
-from radfact.metrics.llm.llm_metric import complete
+from radfact.metrics.llm.llm_metric import complete, load_prompt
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
 from radfact.records import Pair, Report, TextPair
 
@@ -63,22 +63,10 @@ class LateralMentions(Metric):
         )
 
 
-COMPARISON_PROMPT = """You read findings sections of chest X-ray reports. Decide whether the text speaks of an earlier \
-examination, in one of these ways:
-- it says that something is new, unchanged, stable, improved, worse, larger, smaller, resolved, persistent or the like \
-as compared with before;
-- it names a prior, previous or comparison study or its date;
-- it says that something was placed, removed or repositioned since.
-A patient's history (prior surgery, an old or healed fracture, a chronic change, a line in a usual position) is no \
-such mention, nor is the statement that no earlier study is available.
-Answer with one word: yes or no."""
-"""Our prompt: MAIRA-2, appendix D.6.1, uses a model and does not print its prompt."""
-
-
 class ComparisonMentions(Metric):
     """Shares of candidates and of references that mention an earlier examination, as a language model detects it.
 
-    The prompt is ours (`COMPARISON_PROMPT`). The paper's detector agreed with people on 96 to 98 % of the reports;
+    The prompt is ours: MAIRA-2 does not print its own. Its detector agreed with people on 96 to 98 % of the reports;
     `check_comparisons` measures a model on our own labeled texts.
     """
 
@@ -96,7 +84,7 @@ class ComparisonMentions(Metric):
 
     def __init__(self, client: ChatClient) -> None:
         self.client = client
-        self._prefix = PromptPrefix([("system", COMPARISON_PROMPT)])
+        self._prefix = PromptPrefix([("system", load_prompt(self.name))])
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score 1 if a report mentions an earlier examination, else 0; NaN without a valid response."""

@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache, partial
 from pathlib import Path
-from textwrap import dedent
-from typing import Any, Literal
+from typing import Any
 
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.llm.green import compute_counts, count_scores
 from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.accuracy_score import parse_accuracy_score
-from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment
+from radfact.metrics.llm.responses.assessment import ScoredAssessment, parse_scored_assessment
 from radfact.metrics.llm.vert_shots import Style, draw_shots, few_shot_section, load_shots
 from radfact.metrics.protocol import Score
 
-PromptName = Literal["vert", "vert_formula", "vert_rubric"]
 
-_PREVIOUS_CRITERION = "    The count of clinically insignificant errors.\n"
-_CRITERION = (
-    "    The overall accuracy score to assign to the candidate report given the count of clinically significant and "
-    "clinically insignificant errors. The score must be a continuous number in [0.00, 1.00] with two decimals.\n"
-)
-_CLOSING_FENCE = "    ```\n"
-_SCORE_SECTION = (
-    "\n    [Overall Accuracy Score]:\n    <Overall accuracy score between 0 and 1 given the total number of clinically "
-    "significant and insignificant errors in the candidate reports>\n"
-)
-_REPORTS_HEADER = "    2. Reference Report:\n"
+class Vert(LLMMetric[ScoredAssessment]):
+    """VERT: the overall accuracy, from 0 to 1, that a model states after it has counted the errors.
 
-
-@cache
-def vert_prompt(name: PromptName = "vert") -> str:
-    """Return the prompt of a variant, with the slots `{reference}` and `{candidate}`.
-
-    Source: VERT, appendices D.2 to D.4.
+    Its prompt is that of GREEN with the criterion and the section of the score; each variant has its own file.
     """
-    green = load_prompt("green").removesuffix(_CLOSING_FENCE)
-    vert = green.replace(_PREVIOUS_CRITERION, _PREVIOUS_CRITERION + _CRITERION) + _SCORE_SECTION + _CLOSING_FENCE
-    if name == "vert":
-        return vert
-    before = fill_prompt(load_prompt(name), steps=load_prompt("vert_steps"))
-    return before + dedent(vert[vert.index(_REPORTS_HEADER) :])
-
-
-class Vert(LLMMetric[Assessment]):
-    """VERT: the overall accuracy, from 0 to 1, that a model states after it has counted the errors."""
 
     name = "vert"
     display_name = "VERT"
@@ -56,7 +29,6 @@ class Vert(LLMMetric[Assessment]):
     cost = "a response"
     source = "VERT, appendix D.2"
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 2048}
-    prompt_name: PromptName = "vert"
 
     def __init__(
         self,
@@ -74,18 +46,12 @@ class Vert(LLMMetric[Assessment]):
             drawn = examples if n is None else draw_shots(examples, n, seed=seed)
             self._few_shot_section = f"\n{few_shot_section(style, drawn)}"
 
-    def request(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
-        content = (
-            fill_prompt(vert_prompt(self.prompt_name), reference=reference, candidate=candidate)
-            + self._few_shot_section
-        )
-        return ChatRequest((("user", content),), partial(parse_assessment, requires_score=True))
+    def request(self, candidate: str, reference: str) -> ChatRequest[ScoredAssessment]:
+        content = fill_prompt(load_prompt(self.name), reference=reference, candidate=candidate)
+        return ChatRequest((("user", content + self._few_shot_section),), parse_scored_assessment)
 
-    def compute_scores(self, response: Assessment) -> Mapping[str, float]:
+    def compute_scores(self, response: ScoredAssessment) -> Mapping[str, float]:
         return {self.name: response.score, **compute_counts(self.name, response)}
-
-    def record(self, response: Assessment) -> Mapping[str, Any]:
-        return response.as_record()
 
 
 class VertFormula(Vert):
@@ -97,7 +63,6 @@ class VertFormula(Vert):
     scores: Mapping[str, Score] = {"vert_formula": Score("higher", "overall accuracy"), **count_scores("vert_formula")}
     source = "VERT, appendix D.3"
     is_variant = True
-    prompt_name: PromptName = "vert_formula"
 
 
 class VertRubric(Vert):
@@ -109,7 +74,6 @@ class VertRubric(Vert):
     scores: Mapping[str, Score] = {"vert_rubric": Score("higher", "overall accuracy"), **count_scores("vert_rubric")}
     source = "VERT, appendix D.4"
     is_variant = True
-    prompt_name: PromptName = "vert_rubric"
 
 
 class VertTuned(LLMMetric[float]):
@@ -129,7 +93,7 @@ class VertTuned(LLMMetric[float]):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 16}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[float]:
-        objective = vert_prompt().partition("\n")[0]
+        objective = load_prompt("vert").partition("\n")[0]
         content = f"{objective}\n\nReference Report:\n{reference}\n\nCandidate Report:\n{candidate}"
         return ChatRequest((("user", content),), lambda text: parse_accuracy_score(strip_reasoning(text)))
 

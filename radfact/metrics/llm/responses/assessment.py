@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm.response_text import bodies, read_data, strip_reasoning
 from radfact.metrics.llm.responses.accuracy_score import SCORE_TITLE, parse_accuracy_score
-from radfact.metrics.llm.responses.counts import COUNT_KEYS, ZERO, CountedItems, parse_count, states_none, strip_markup
+from radfact.metrics.llm.responses.counts import COUNT_KEYS, parse_count, states_none, strip_markup
 
 T = TypeVar("T")
 
@@ -67,63 +67,79 @@ _INLINE_CATEGORY = re.compile(
 _CATEGORY_KEYS = ("category", "type", "error_type", "error type", "name", "letter")
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryErrors:
-    """Errors of one significance: counts and explanations of the categories (a) to (f)."""
+class CategoryErrors(BaseModel):
+    """Number of errors of a category, and their explanations."""
 
-    counts: tuple[int, ...]
-    explanations: tuple[tuple[str, ...], ...]
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts)
-
-    def as_record(self) -> dict[str, Any]:
-        """Count and explanations by letter, without categories that have no error."""
-        return {
-            letter: {"count": count, "errors": list(explanations)}
-            for letter, count, explanations in zip(ERROR_CATEGORIES, self.counts, self.explanations, strict=True)
-            if count
-        }
+    count: int = 0
+    errors: tuple[str, ...] = ()
 
 
-NO_ERRORS = CategoryErrors((0,) * len(ERROR_CATEGORIES), ((),) * len(ERROR_CATEGORIES))
+class MatchedFindings(BaseModel):
+    """Number of matched findings, and their texts."""
 
-
-@dataclass(frozen=True, slots=True)
-class Assessment:
-    """A model's assessment of a candidate; `score` is the overall accuracy in [0, 1], NaN if not requested."""
-
-    significant: CategoryErrors
-    insignificant: CategoryErrors
-    matched: int
+    count: int
     findings: tuple[str, ...] = ()
+
+
+def _complete(errors: dict[str, CategoryErrors]) -> dict[str, CategoryErrors]:
+    return {letter: errors.get(letter, CategoryErrors()) for letter in ERROR_CATEGORIES}
+
+
+def _without_zeros(errors: dict[str, CategoryErrors]) -> dict[str, Any]:
+    return {letter: category.model_dump(mode="json") for letter, category in errors.items() if category.count}
+
+
+Errors = Annotated[dict[str, CategoryErrors], AfterValidator(_complete), PlainSerializer(_without_zeros)]
+"""Errors of one significance by category; as JSON without the categories that have none."""
+
+
+class Assessment(BaseModel):
+    """A model's assessment of a candidate, also as the details of a sample in a results folder have it."""
+
+    model_config = ConfigDict(frozen=True)
+
     explanation: str = ""
-    score: float = math.nan
-
-    def as_record(self) -> dict[str, Any]:
-        record: dict[str, Any] = {
-            "explanation": self.explanation,
-            "significant": self.significant.as_record(),
-            "insignificant": self.insignificant.as_record(),
-            "matched": {"count": self.matched, "findings": list(self.findings)},
-        }
-        return record if math.isnan(self.score) else record | {"score": self.score}
+    significant: Errors
+    insignificant: Errors
+    matched: MatchedFindings
 
 
-def parse_assessment(text: str, *, requires_score: bool = False) -> Assessment:
-    """Parse a response in GREEN's or VERT's notation.
+class ScoredAssessment(Assessment):
+    """An assessment with the overall accuracy in [0, 1]."""
+
+    score: float
+
+
+def total(errors: Errors) -> int:
+    """Return the number of errors of all categories."""
+    return sum(category.count for category in errors.values())
+
+
+def parse_assessment(text: str) -> Assessment:
+    """Parse a response in GREEN's notation.
 
     Bold, lower-case or run-on headers, missing full stops, blank lines, lists, tables and JSON are accepted; whatever
     can be read in two ways is not.
     """
+    return Assessment(**_parse_parts(parse_sections(text)))
+
+
+def parse_scored_assessment(text: str) -> ScoredAssessment:
+    """Parse a response in VERT's notation, which is that of GREEN with a score."""
     sections = parse_sections(text)
-    significant = parse_errors(sections, "significant")
-    insignificant = parse_errors(sections, "insignificant")
-    matched = _parse_unique(sections, "matched", partial(parse_count, place=SECTION_TITLES["matched"]))
-    score = _parse_unique(sections, "score", parse_accuracy_score) if requires_score else math.nan
+    return ScoredAssessment(**_parse_parts(sections), score=_parse_unique(sections, "score", parse_accuracy_score))
+
+
+def _parse_parts(sections: Sections) -> dict[str, Any]:
     explanation = next((body for body in sections.get("explanation", ()) if isinstance(body, str)), "").strip()
-    return Assessment(significant, insignificant, matched.count, matched.items, explanation, score)
+    significant, insignificant = parse_errors(sections, "significant"), parse_errors(sections, "insignificant")
+    matched = _parse_unique(sections, "matched", partial(parse_count, place=SECTION_TITLES["matched"]))
+    return {
+        "explanation": explanation,
+        "significant": significant,
+        "insignificant": insignificant,
+        "matched": MatchedFindings(count=matched.count, findings=matched.items),
+    }
 
 
 def _parse_unique(sections: Sections, section: Section, parse: Callable[[Any], T]) -> T:
@@ -196,32 +212,32 @@ def _section_of(match: re.Match[str]) -> Section:
 
 def parse_errors(
     sections: Sections, section: Literal["significant", "insignificant"], *, complete: bool = False
-) -> CategoryErrors:
+) -> Errors:
     """Parse the errors of one significance."""
     return _parse_unique(sections, section, lambda body: _parse_errors(body, SECTION_TITLES[section], complete))
 
 
-def _parse_errors(body: Any, title: str, complete: bool) -> CategoryErrors:
+def _parse_errors(body: Any, title: str, complete: bool) -> Errors:
     entries = list(_text_entries(body) if isinstance(body, str) else _json_entries(body))
     if not entries:
         if states_none(body) if isinstance(body, str) else body in ({}, []) and not complete:
-            return NO_ERRORS
+            return _complete({})
         raise ValueError(f"{title} has no lines (a) to (f)")
     letters = {letter for letter, _ in entries}
-    errors: dict[str, CountedItems] = {}
+    errors: Errors = {}
     for letter, value in entries:
         texts = value if isinstance(value, list) else [value]
         if any(_contains_category(text, letters) for text in texts if isinstance(text, str)):
             raise ValueError(f"{title} has several categories in one line; give each its own")
         place = f"({letter}) of {title}"
         counted = parse_count(value, name=ERROR_CATEGORIES[letter], may_be_empty=isinstance(body, str), place=place)
-        if errors.setdefault(letter, counted) != counted:
+        category = CategoryErrors(count=counted.count, errors=counted.items)
+        if errors.setdefault(letter, category) != category:
             raise ValueError(f"{title} has ({letter}) twice; give each category one line with the number of its errors")
     missing = [f"({letter})" for letter in ERROR_CATEGORIES if letter not in errors]
     if complete and missing:
         raise ValueError(f"{title} has no {', '.join(missing)}; give all six categories")
-    counts, items = zip(*(astuple(errors.get(letter, ZERO)) for letter in ERROR_CATEGORIES), strict=True)
-    return CategoryErrors(counts, items)
+    return _complete(errors)
 
 
 def _contains_category(text: str, letters: set[str]) -> bool:
