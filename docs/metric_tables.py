@@ -61,9 +61,9 @@ def _main_scores() -> str:
 
 def _variants() -> str:
     rows = [
-        (f"`{metric.name}`", f"`{name}`", variant.difference, variant.source)
-        for metric in _metrics()
-        for name, variant in metric.variants.items()
+        (f"`{entry.name}`", f"`{name}`", (metric := variant.load()).difference, metric.source)
+        for entry in entries().values()
+        for name, variant in entry.variants.items()
     ]
     return _table(("metric", "`--compat`", "difference from the default", "source"), rows)
 
@@ -73,7 +73,7 @@ def _parity() -> str:
     pairs = [Pair(str(index), **pair) for index, pair in enumerate(sample["pairs"])]
     rows = []
     for metric in _metrics():
-        for variant in ("", *metric.variants):
+        for variant in ("", *entries()[metric.name].variants):
             if (required := _requirements(metric)) != "nothing":
                 rows.append((f"`{metric.name}`", variant, "", "", "", f"not computed here: needs {required}"))
                 continue

@@ -26,7 +26,6 @@ from radfact.metrics.radfact.options import Compat, OnFailure
 from radfact.metrics.registry import (
     MetricSelection,
     MissingRequirementError,
-    check_variants,
     expand_presets,
     select_metrics,
 )
@@ -131,6 +130,7 @@ class MetricSet:
 
     Attributes:
         names: of the metrics and scores, without presets.
+        compat: names of the selected variants.
         selections: the selected metrics.
         resources: judge, model and weights.
         metrics: the metrics that could be created, with their selections, by name.
@@ -139,8 +139,8 @@ class MetricSet:
 
     def __init__(self, metrics: str | Sequence[str | Metric], *, needs_splitter: bool = True, **options: Any) -> None:
         """Create the metrics."""
-        self.names, options["compat"] = expand_presets(metrics, options.get("compat", ()))
-        self.selections = select_metrics(self.names)
+        self.names, self.compat = expand_presets(metrics, options.pop("compat", ()))
+        self.selections = select_metrics(self.names, self.compat)
         self.resources = MetricResources(**options)
         self.resources.needs_splitter = needs_splitter
         self.metrics: dict[str, tuple[MetricSelection, Metric]] = {}
@@ -158,8 +158,6 @@ class MetricSet:
         self.resources.close()
 
     def _create_all(self) -> None:
-        if self.resources.compat:
-            check_variants(self.resources.compat, self.selections)
         for name in self.resources.metric_args.keys() - {selection.entry.name for selection in self.selections}:
             raise _conflict("this metric is not selected", f"metric_args.{name}")
         errors: list[InputError] = []

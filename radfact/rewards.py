@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from radfact.errors import ErrorCode, InputError, RunError, list_columns
 from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
-from radfact.metrics.registry import select_metrics
+from radfact.metrics.registry import expand_presets, select_metrics
 from radfact.metrics.resources import MetricResources
 from radfact.records import Pair, narrative, parse_sentences
 from radfact.statistics.bootstrap import Direction
@@ -94,10 +94,11 @@ def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None,
         raise _invalid(f"expected {len(metrics)} finite numbers, one per metric, found {factors}", "weights")
     if "folders" in options:
         options["weights"] = options.pop("folders")
+    (_, compat) = expand_presets([], options.pop("compat", ()))
     resources = MetricResources(**options)
     parts = []
     for item, factor in zip(metrics, factors, strict=True):
-        metric, name, direction = _select_score(item, resources)
+        metric, name, direction = _select_score(item, resources, compat)
         if weights is None and direction == "neutral":
             message = f"expected a weight for '{name}', which is neutral: its sign gives the direction"
             raise InputError(message, code=ErrorCode.MISSING_OPTION, field="weights")
@@ -198,14 +199,17 @@ def _values(result: MetricResult, metric: Metric, name: str, pairs: Sequence[Pai
     return values
 
 
-def _select_score(metric_or_score: MetricOrScore, resources: MetricResources) -> tuple[Metric, str, Direction]:
+def _select_score(
+    metric_or_score: MetricOrScore, resources: MetricResources, compat: Sequence[str]
+) -> tuple[Metric, str, Direction]:
     """Return a metric, the score of it that counts, and its direction."""
     item, name = metric_or_score if isinstance(metric_or_score, tuple) else (metric_or_score, None)
     selections = select_metrics([item])
     if len(selections) != 1:
         raise _invalid(f"expected one metric, found {len(selections)} for '{item}'")
     (selection,) = selections
-    metric = selection.metric or resources.metric(selection.entry)
+    variants = [variant for name, variant in selection.entry.variants.items() if name in compat]
+    metric = selection.metric or resources.metric(variants[0] if variants else selection.entry)
     directions, main_scores = selection.select(metric), selection.main_scores(metric)
     name = name or (main_scores[0] if len(main_scores) == 1 else None)
     if name is None or name not in directions:

@@ -18,7 +18,7 @@ from radfact.io.yaml_files import read_yaml
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
-from radfact.metrics.registry import check_variants, expand_presets, select_metrics
+from radfact.metrics.registry import expand_presets, select_metrics
 from radfact.options import Options, flag_of, parse_key_values
 from radfact.progress import ProgressDisplay
 from radfact.records import narratives
@@ -123,7 +123,7 @@ class Scoring:
         """
         self.judge.required_judge  # noqa: B018 - raises an error
         self.judge.load_splitter(self.judge.load())
-        check_variants(self.metrics.compat, select_metrics(self.metrics.metrics))
+        select_metrics(self.metrics.metrics, self.metrics.compat)
 
 
 def _keys(group: type[Options], field: str) -> set[str]:

@@ -97,7 +97,7 @@ def _evaluate(
         options = record_options(inputs, metrics, repeats, judge, scoring, bootstrap)
         options["metrics"] = [item for item in selected.names if isinstance(item, str)]
         # `compat` in the record of a run is that of RadFact.
-        options["variants"] = list(selected.resources.compat) or None
+        options["variants"] = list(selected.compat) or None
         if difference := describe_difference(out, read, selected, {name: options[name] for name in _COMPARED}):
             say(console, f"{out} holds scores {difference}; they are replaced at the end of this run", style="yellow")
         with ProgressDisplay(new_console(stderr=True), selected.resources.usage_by_role, rate):

@@ -60,5 +60,6 @@ def _show(console: Console, entry: MetricEntry) -> None:
     if arguments := entry.arguments:
         named = ", ".join(f"{entry.name}.{name} ({default})" for name, default in arguments.items())
         say(console, f"  arguments --metric-arg {named}")
-    for name, variant in metric.variants.items():
-        say(console, f"  variant --compat {name}: {variant.difference} (source: {variant.source})")
+    for name, variant in entry.variants.items():
+        declared = variant.load()
+        say(console, f"  variant --compat {name}: {declared.difference} (source: {declared.source})")

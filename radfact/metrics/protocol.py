@@ -164,9 +164,8 @@ class Metric(ABC):
         language: language that it reads; a pair with a text in another script is not scored, with the reason.
         source: where the metric is defined.
         is_variant: whether it is a variant of another built-in metric, which "all" does not select.
-        variants: published variants of the metric, which `--compat NAME` computes instead: subclasses by name, whose
-            scores end in `.NAME`, so that they are never taken for those of the metric.
-        variant: name of the variant that a subclass in `variants` computes.
+        variant: name of the published variant that a subclass computes; its scores end in `.NAME`, so that they are
+            never taken for those of the metric.
         difference: how this variant differs from the metric, in a few words.
         pooled: functions of pooled scores, so that `radfact compare` can compute them from the counts on disk.
         dataset_scores: scores without sample-level values.
@@ -186,7 +185,6 @@ class Metric(ABC):
     language: Language = Language.ANY
     source: str = "custom metric"
     is_variant: bool = False
-    variants: Mapping[str, type[Metric]] = {}
     variant: str = ""
     difference: str = ""
     pooled: Mapping[str, CountsFunction] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -50,6 +50,23 @@ _BUILTIN = {
     "crimson": "radfact.metrics.llm.crimson:Crimson",
     "comparison_mentions": "radfact.metrics.llm.mentions:ComparisonMentions",
 }
+_VARIANTS: Mapping[str, Mapping[str, str]] = {
+    "radfact": {"exact": "radfact.metrics.radfact.metric:ExactRadFact"},
+    "rouge_l": {
+        "radeval": "radfact.metrics.classical.rouge:RadEvalRougeL",
+        "coco": "radfact.metrics.classical.rouge:CocoRougeL",
+    },
+    "bleu": {
+        "radeval": "radfact.metrics.classical.bleu:RadEvalBleu",
+        "coco": "radfact.metrics.classical.bleu:CocoBleu",
+        "rexrank": "radfact.metrics.classical.bleu:RexrankBleu",
+    },
+    "meteor": {"hf": "radfact.metrics.classical.meteor:HuggingFaceMeteor"},
+    "chexbert": {"rrg": "radfact.metrics.classical.chexbert:RrgCheXbert"},
+    "radcliq": {"inverse": "radfact.metrics.classical.radcliq:InverseRadCliQ"},
+    "ratescore": {"rexrank": "radfact.metrics.classical.ratescore:PackageRaTEScore"},
+}
+"""Published variants by metric: subclasses that `--compat NAME` selects instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +111,12 @@ class MetricEntry:
     @property
     def is_builtin(self) -> bool:
         """Whether it is a metric of this package."""
-        return _BUILTIN.get(self.name) == self.home
+        return self.package is None and self.name != self.home
+
+    @property
+    def variants(self) -> dict[str, MetricEntry]:
+        """Its published variants by name."""
+        return {name: replace(self, home=home) for name, home in _VARIANTS.get(self.name, {}).items()}
 
     def load(self) -> Any:
         """Import the object at `home`, also from the current directory for a custom metric."""
@@ -245,46 +267,6 @@ class MetricSelection:
         return [name for name in metric.scores if name in selected]
 
 
-def select_variant(factory: Any, names: Sequence[str]) -> Any:
-    """Return the variant of a loaded metric that is among some names of variants; without one, the metric."""
-    variants = getattr(factory, "variants", {})
-    chosen = [name for name in dict.fromkeys(names) if name in variants]
-    if len(chosen) > 1:
-        message = f"expected one variant of {factory.name}, found {', '.join(chosen)}; score them in separate runs"
-        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="compat")
-    return variants[chosen[0]] if chosen else factory
-
-
-def check_variants(names: Sequence[str], selections: Sequence[MetricSelection]) -> None:
-    """Check that each name is a variant of a selected metric, and that no metric has several of them."""
-    if not names:
-        return
-    selected = _metrics_by_variant(item.entry for item in selections if item.metric is None)
-    for name in names:
-        if name in selected:
-            continue
-        known = _metrics_by_variant(entries().values()) | selected
-        if name not in known:
-            hint = suggest_name(name, known, f"variants are {', '.join(known)}")
-            raise InputError(f"unknown variant '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME, field="compat")
-        metrics = [entry.name for entry in known[name]]
-        message = f"expected a variant of a selected metric, found '{name}' of {', '.join(metrics)}"
-        hint = f"use 'radfact evaluate --metrics {metrics[0]}'"
-        raise InputError(f"{message}; {hint}", code=ErrorCode.CONFLICTING_OPTIONS, field="compat")
-    for entry in dict.fromkeys(entry for group in selected.values() for entry in group):
-        select_variant(entry.declared, names)
-
-
-def _metrics_by_variant(metrics: Iterable[MetricEntry]) -> dict[str, list[MetricEntry]]:
-    by_variant: dict[str, list[MetricEntry]] = {}
-    for entry in metrics:
-        # A metric that cannot be loaded is reported when it is created.
-        with suppress(InputError):
-            for variant in entry.declared.variants if entry.declared is not None else ():
-                by_variant.setdefault(variant, []).append(entry)
-    return by_variant
-
-
 def expand_presets(
     metrics: str | Sequence[str | Metric], compat: str | Sequence[str] = ()
 ) -> tuple[list[str | Metric], tuple[str, ...]]:
@@ -298,15 +280,17 @@ def expand_presets(
     return names, tuple(variants)
 
 
-def select_metrics(metrics: str | Sequence[str | Metric]) -> list[MetricSelection]:
+def select_metrics(metrics: str | Sequence[str | Metric], compat: Sequence[str] = ()) -> list[MetricSelection]:
     """Return the selected metrics, each once.
 
     Args:
         metrics: names of metrics (all their scores), of single scores (that one), "module:object" of a custom metric,
             "all", which is all but variants, or metrics themselves.
+        compat: names of published variants, each of which replaces the selected metrics that have it.
 
     Raises:
-        InputError: a name is unknown, an object is not a metric, or nothing is selected.
+        InputError: a name is unknown, an object is not a metric, nothing is selected, no selected metric has a variant,
+            or one has several of them.
     """
     items = [metrics] if isinstance(metrics, str) else metrics
     if not items:
@@ -329,7 +313,32 @@ def select_metrics(metrics: str | Sequence[str | Metric]) -> list[MetricSelectio
         earlier = selected.get(entry.name, MetricSelection(entry, is_whole=False))
         scores = earlier.scores if entry.name == name else (*earlier.scores, name)
         selected[entry.name] = MetricSelection(entry, earlier.is_whole or entry.name == name, scores)
-    return [*selected.values(), *(MetricSelection.of(item) for item in items if not isinstance(item, str))]
+    own = [MetricSelection.of(item) for item in items if not isinstance(item, str)]
+    return [*_choose_variants([*selected.values()], compat), *own]
+
+
+def _choose_variants(selections: Sequence[MetricSelection], names: Sequence[str]) -> list[MetricSelection]:
+    for name in names:
+        if any(name in selection.entry.variants for selection in selections):
+            continue
+        metrics = [metric for metric, variants in _VARIANTS.items() if name in variants]
+        if not metrics:
+            known = dict.fromkeys(variant for variants in _VARIANTS.values() for variant in variants)
+            hint = suggest_name(name, known, f"variants are {', '.join(known)}")
+            raise InputError(f"unknown variant '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME, field="compat")
+        message = f"expected a variant of a selected metric, found '{name}' of {', '.join(metrics)}"
+        hint = f"use 'radfact evaluate --metrics {metrics[0]}'"
+        raise InputError(f"{message}; {hint}", code=ErrorCode.CONFLICTING_OPTIONS, field="compat")
+    chosen = []
+    for selection in selections:
+        variants = [name for name in dict.fromkeys(names) if name in selection.entry.variants]
+        if len(variants) > 1:
+            message = f"expected one variant of {selection.entry.name}, found {', '.join(variants)}"
+            raise InputError(
+                f"{message}; score them in separate runs", code=ErrorCode.CONFLICTING_OPTIONS, field="compat"
+            )
+        chosen += [replace(selection, entry=selection.entry.variants[name]) for name in variants] or [selection]
+    return chosen
 
 
 def _entry_of_score(name: str) -> MetricEntry:

@@ -20,7 +20,6 @@ from radfact.metrics.registry import (
     Weights,
     check_packages,
     entries,
-    select_variant,
 )
 from radfact.options import rename_fields
 
@@ -44,7 +43,6 @@ class MetricResources:
         cache: Path | None = None,
         weights: Mapping[str, Path] | Sequence[Path] = (),
         metric_args: Mapping[str, Mapping[str, Any]] | None = None,
-        compat: str | Sequence[str] = (),
         radfact: Mapping[str, Any] | None = None,
         repeat: int = 1,
         **judge_options: Any,
@@ -61,7 +59,6 @@ class MetricResources:
             weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`, `ratescore`), or
                 folders that hold folders of these names; other weights come from the folder of `radfact weights fetch`.
             metric_args: arguments of the metrics by their names, such as `examples` of fineradscore.
-            compat: names of published variants; each replaces the metrics that declare it (`Metric.variants`).
             radfact: fields of `radfact.metrics.radfact.options.ScoringOptions`.
             repeat: number of times to query a model about the same pairs (`radfact.metrics.options.RepeatOptions`).
             judge_options: further fields of `radfact.judges.options.JudgeOptions`, such as `base_url`.
@@ -88,12 +85,11 @@ class MetricResources:
         self.radfact = dict(radfact or {})
         self.repeat = RepeatOptions(repeat=repeat).repeat
         self.metric_args = {name: dict(arguments) for name, arguments in (metric_args or {}).items()}
-        self.compat = (compat,) if isinstance(compat, str) else tuple(compat)
         self.weights = _weights(weights)
         self.needs_splitter = True
         self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
         self._clients: list[ChatClient] = []
-        self._metrics: dict[tuple[str, str], Metric] = {}
+        self._metrics: dict[MetricEntry, Metric] = {}
         if self._model is not None and not isinstance(self._model, str) and judge_name is None:
             for name in ("judge_args", "base_url", "concurrency", "max_invalid"):
                 if getattr(self._judge_options, name) not in (None, {}):
@@ -101,18 +97,10 @@ class MetricResources:
                     raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field=name)
 
     def metric(self, entry: MetricEntry) -> Metric:
-        """Return the metric of an entry or its variant in `compat`, the same object on every call."""
-        return self._create(entry, self.compat)
-
-    def shared(self, name: str) -> Metric:
-        """Return a built-in metric by name, for metrics that combine it; never a variant."""
-        return self._create(entries()[name], ())
-
-    def _create(self, entry: MetricEntry, compat: Sequence[str]) -> Metric:
-        factory, arguments = select_variant(entry.load(), compat), self.metric_args.get(entry.name, {})
-        key = entry.name, getattr(factory, "variant", "")
-        if key in self._metrics:
-            return self._metrics[key]
+        """Return the metric of an entry, the same object on every call."""
+        if entry in self._metrics:
+            return self._metrics[entry]
+        factory, arguments = entry.load(), self.metric_args.get(entry.name, {})
         is_class = isinstance(factory, type) and issubclass(factory, Metric)
         requirements = factory.requirements if is_class or isinstance(factory, Metric) else Requirements()
         check_packages(requirements)
@@ -130,8 +118,8 @@ class MetricResources:
         if requirements.weights and requirements.judge is None:
             # Other metrics may combine this one.
             metric.score = _remember_last(metric.score)
-        self._metrics[key] = metric
-        return self._metrics[key]
+        self._metrics[entry] = metric
+        return self._metrics[entry]
 
     def find_fault(self, entry: MetricEntry) -> InputError | None:
         """Return what prevents the creation of a metric, if anything; no weights are loaded to find out."""

@@ -87,17 +87,14 @@ class System:
 
 def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, CountsFunction]]:
     """Return the functions of pooled scores, by metric and score, including those of its variants."""
-    declared = [(name, entry.declared) for name, entry in entries().items() if entry.is_builtin]
-    declared += [(item.entry.name, item.entry.declared) for item in (select_metrics(metrics) if metrics else ())]
-    return {
-        metric.name or name: {
-            score: function
-            for source in (metric, *metric.variants.values())
-            for score, function in source.pooled.items()
-        }
-        for name, metric in declared
-        if metric is not None
-    }
+    selected = [entry for entry in entries().values() if entry.is_builtin]
+    selected += [selection.entry for selection in (select_metrics(metrics) if metrics else ())]
+    functions: dict[str, dict[str, CountsFunction]] = {}
+    for entry in selected:
+        for metric in (entry.declared, *(variant.declared for variant in entry.variants.values())):
+            if metric is not None:
+                functions.setdefault(metric.name or entry.name, {}).update(metric.pooled)
+    return dict(functions)
 
 
 def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, CountsFunction]]) -> System:

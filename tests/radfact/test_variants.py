@@ -20,8 +20,7 @@ from radfact.metrics.classical.meteor import HuggingFaceMeteor, Meteor
 from radfact.metrics.classical.radcliq import InverseRadCliQ
 from radfact.metrics.classical.rouge import CocoRougeL, RadEvalRougeL
 from radfact.metrics.protocol import Metric, MetricResult
-from radfact.metrics.registry import entries, expand_presets, select_metrics, select_variant
-from radfact.metrics.resources import MetricResources
+from radfact.metrics.registry import entries, expand_presets, select_metrics
 from radfact.records import Pair, TextPair
 from radfact.results.compare import compare
 
@@ -129,19 +128,13 @@ def test_inverse_radcliq_is_the_inverse_of_the_mean_of_the_scored_pairs() -> Non
 @pytest.mark.parametrize("entry", entries().values(), ids=lambda entry: entry.name)
 def test_scores_of_variants_have_their_own_names(entry: Any) -> None:
     """RadFact keeps its names: the pages and the export know its scores by them."""
-    for name, variant in entry.declared.variants.items():
+    for name, variant in ((name, variant.load()) for name, variant in entry.variants.items()):
         assert (variant.variant, variant.name) == (name, entry.name)
         assert variant.difference
         suffix = "" if entry.name == "radfact" else f".{name}"
         assert all(score.endswith(suffix) for score in variant.scores)
         assert set(variant.pooled) <= set(variant.scores)
         assert set(variant.main_scores) <= set(variant.scores)
-
-
-def test_a_metric_that_others_combine_is_no_variant() -> None:
-    resources = MetricResources(compat="coco")
-    assert resources.metric(entries()["bleu"]).variant == "coco"
-    assert resources.shared("bleu").variant == ""
 
 
 def test_results_state_the_variant(tmp_path: Path) -> None:
@@ -192,7 +185,8 @@ def test_scores_of_different_variants_are_not_compared(tmp_path: Path) -> None:
 def test_a_variant_that_does_not_apply_is_refused(
     metrics: Any, compat: list[str], code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MetricResources, "shared", lambda *_: Part("part", [1.0]))
+    parts = [Part("part", [1.0])] * 3
+    monkeypatch.setattr(InverseRadCliQ, "create", classmethod(lambda cls, _: cls(*parts)))
     monkeypatch.setattr("radfact.metrics.registry.Weights.find_all", lambda *_: [])
     with pytest.raises(InputError) as error:
         evaluate([Pair("1", "Clear.", "Clear.")], metrics, compat=compat)
@@ -239,8 +233,8 @@ def test_the_preset_of_rexrank_gives_the_scores_of_its_table() -> None:
     names, compat = expand_presets(["rexrank", "rouge_l"], "rrg")
     assert compat == ("rrg", "rexrank", "inverse")
     scores = []
-    for selection in select_metrics(names):
-        scores += selection.select(select_variant(selection.entry.declared, compat[1:]))
+    for selection in select_metrics(names, compat[1:]):
+        scores += selection.select(selection.entry.load())
     # GREEN comes with its counts.
     assert [score for score in scores if not score.startswith("green_")] == [
         *("bleu_2.rexrank", "bertscore", "chexbert_similarity", "radgraph_f1", "radcliq_v1.inverse"),

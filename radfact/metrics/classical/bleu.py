@@ -150,6 +150,3 @@ class RexrankBleu(Bleu):
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         return MetricResult({"bleu_2.rexrank": [bleu_2(pair.candidate, pair.reference) for pair in pairs]})
-
-
-Bleu.variants = {metric.variant: metric for metric in (RadEvalBleu, CocoBleu, RexrankBleu)}

@@ -176,9 +176,6 @@ class RrgCheXbert(CheXbert):
         )
 
 
-CheXbert.variants = {RrgCheXbert.variant: RrgCheXbert}
-
-
 def _cosines(left: NDArray[np.float64], right: NDArray[np.float64]) -> list[float]:
     """Compute the cosine similarity of corresponding rows of two arrays (samples, width)."""
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)

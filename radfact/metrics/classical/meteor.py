@@ -75,6 +75,3 @@ class HuggingFaceMeteor(Meteor):
 
         words = NLTKWordTokenizer()
         return [word for sentence in PunktSentenceTokenizer().tokenize(text) for word in words.tokenize(sentence)]
-
-
-Meteor.variants = {HuggingFaceMeteor.variant: HuggingFaceMeteor}

@@ -13,6 +13,7 @@ from radfact.languages import Language
 from radfact.metrics.classical import bertscore, chexbert, radgraph
 from radfact.metrics.classical.bleu import bleu_2
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
+from radfact.metrics.registry import entries
 from radfact.records import TextPair
 from radfact.statistics.bootstrap import CountsFunction
 
@@ -80,7 +81,7 @@ class RadCliQ(Metric):
     @classmethod
     def create(cls, resources: MetricResources) -> Self:  # type: ignore[override]
         """Create RadCliQ from the shared metrics of a run, so that each is computed once."""
-        return cls(*(resources.shared(name) for name in ("radgraph", "bertscore", "chexbert")))
+        return cls(*(resources.metric(entries()[name]) for name in ("radgraph", "bertscore", "chexbert")))
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs, with the four parts as details; NaN if a part is NaN."""
@@ -125,6 +126,3 @@ class InverseRadCliQ(RadCliQ):
             for detail, value in zip(result.details, values, strict=True)
         ]
         return MetricResult({}, pooled={"radcliq_v1.inverse": PooledScore(counts, inverse_mean)}, details=details)
-
-
-RadCliQ.variants = {InverseRadCliQ.variant: InverseRadCliQ}

@@ -192,9 +192,6 @@ class PackageRaTEScore(RaTEScore):
     _without_entities = 0.5
 
 
-RaTEScore.variants = {PackageRaTEScore.variant: PackageRaTEScore}
-
-
 def _names(entities: Entities) -> list[str]:
     return [f"{text} ({TYPES[kind]})" for text, kind in zip(entities.texts, entities.types, strict=True)]
 

@@ -81,6 +81,3 @@ class CocoRougeL(RougeL):
     def _f_score(self, precision: float, recall: float) -> float:
         weight = 1.2**2
         return (1 + weight) * precision * recall / (recall + weight * precision)
-
-
-RougeL.variants = {metric.variant: metric for metric in (RadEvalRougeL, CocoRougeL)}

@@ -258,9 +258,6 @@ class ExactRadFact(RadFactMetric):
         return super().create(resources, **{**options, "compat": cls.variant})
 
 
-RadFactMetric.variants = {ExactRadFact.variant: ExactRadFact}
-
-
 def _has_no_relation(response: Verdict | Failure) -> bool:
     return not isinstance(response, Failure) and response.status != "entailment" and response.relation is None
 
