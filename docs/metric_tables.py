@@ -100,8 +100,7 @@ def _weights_file(file: WeightsFile) -> str:
 
 
 def _metrics() -> list[type[Metric] | Metric]:
-    declared = [entry.declared for entry in entries().values() if entry.is_builtin]
-    return [metric for metric in declared if metric is not None]
+    return [entry.declared for entry in entries().values() if entry.is_builtin]
 
 
 def _direction(metric: type[Metric] | Metric) -> str:

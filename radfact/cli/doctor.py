@@ -130,7 +130,7 @@ def _check_metrics(weights: Mapping[str, Path] | Sequence[Path]) -> Iterator[Che
         fault = resources.find_fault(entry)
         if not isinstance(fault, MissingRequirementError):
             yield CheckResult(entry.name, "wrong" if fault else "ok", str(fault or "ready"))
-        elif entry.requirements.judge == "model":
+        elif entry.declared.requirements.judge == "model":
             yield CheckResult(entry.name, "note", "requires a language model: --judge PROVIDER:MODEL")
         else:
             yield CheckResult(entry.name, "missing", str(fault))

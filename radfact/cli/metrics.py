@@ -46,11 +46,10 @@ def metrics(
 
 
 def _show(console: Console, entry: MetricEntry) -> None:
-    metric = entry.declared
-    if metric is None:
+    metric, scores = entry.declared, entry.scores
+    if not scores:
         say(console, "  scores known only after loading")
         return
-    scores = entry.scores
     shown = ", ".join(f"{name}{MARKS[direction]}" for name, direction in list(scores.items())[:MAX_SCORES])
     more = f" and {len(scores) - MAX_SCORES} more" if len(scores) > MAX_SCORES else ""
     if metric.measures:

@@ -130,29 +130,21 @@ class MetricEntry:
             raise InputError(message, code=ErrorCode.INVALID_PLUGIN) from error
 
     @property
-    def declared(self) -> type[Metric] | Metric | None:
-        """The object that declares the attributes of the metric; None if only a factory can create it."""
+    def declared(self) -> type[Metric] | Metric:
+        """The object that declares the attributes of the metric; `Metric` if only a factory can create it."""
         loaded = self.load()
-        is_metric = isinstance(loaded, Metric) or (isinstance(loaded, type) and issubclass(loaded, Metric))
-        return loaded if is_metric else None
-
-    @property
-    def requirements(self) -> Requirements:
-        """Packages, weights and judge that it needs."""
-        return self.declared.requirements if self.declared else Requirements()
+        return loaded if isinstance(loaded, Metric) or _is_metric_class(loaded) else Metric
 
     @property
     def source(self) -> str:
         """Where the metric is defined."""
-        if self.package is not None:
-            return f"package {self.package}"
-        return self.declared.source if self.declared else Metric.source
+        return self.declared.source if self.package is None else f"package {self.package}"
 
     @property
     def scores(self) -> Mapping[str, Direction]:
         """Its scores and their directions; empty if only the created metric knows them."""
         declared = self.declared
-        return directions_of(declared) if declared is not None and isinstance(declared.scores, Mapping) else {}
+        return directions_of(declared) if isinstance(declared.scores, Mapping) else {}
 
     @property
     def arguments(self) -> Mapping[str, Any]:
@@ -166,7 +158,7 @@ class MetricEntry:
         loaded = self.load()
         if isinstance(loaded, Metric) or not callable(loaded):
             return None
-        if isinstance(loaded, type) and issubclass(loaded, Metric):
+        if _is_metric_class(loaded):
             # A class that overrides `create` takes the arguments of that method.
             overrides = loaded.create.__func__ is not Metric.create.__func__  # type: ignore[attr-defined]
             loaded = loaded.create if overrides else loaded
@@ -185,6 +177,10 @@ class MetricEntry:
                 signature.bind_partial(**arguments)
         except TypeError as error:
             raise InputError(f"{self.home}: {error}", code=ErrorCode.INVALID_OPTION, field=field) from None
+
+
+def _is_metric_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Metric)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +300,7 @@ def select_metrics(metrics: str | Sequence[str | Metric], compat: Sequence[str] 
             for entry in entries().values():
                 # A package's metric that cannot be loaded is reported when it is created.
                 with suppress(InputError):
-                    if entry.declared is not None and entry.declared.is_variant:
+                    if entry.declared.is_variant:
                         continue
                 earlier = selected.get(entry.name, MetricSelection(entry, is_named=False))
                 selected[entry.name] = replace(earlier, is_whole=True)

@@ -13,7 +13,7 @@ from radfact.judges import Judge
 from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import RepeatOptions
-from radfact.metrics.protocol import Metric, MetricResult, Requirements, check_metric, report_errors
+from radfact.metrics.protocol import Metric, MetricResult, check_metric, report_errors
 from radfact.metrics.registry import (
     MetricEntry,
     MissingRequirementError,
@@ -101,8 +101,7 @@ class MetricResources:
         if entry in self._metrics:
             return self._metrics[entry]
         factory, arguments = entry.load(), self.metric_args.get(entry.name, {})
-        is_class = isinstance(factory, type) and issubclass(factory, Metric)
-        requirements = factory.requirements if is_class or isinstance(factory, Metric) else Requirements()
+        is_class, requirements = isinstance(factory, type) and issubclass(factory, Metric), entry.declared.requirements
         check_packages(requirements)
         if is_class:
             # Missing weights are reported as such, before the signature is compared.
@@ -124,7 +123,7 @@ class MetricResources:
     def find_fault(self, entry: MetricEntry) -> InputError | None:
         """Return what prevents the creation of a metric, if anything; no weights are loaded to find out."""
         try:
-            requirements = entry.requirements
+            requirements = entry.declared.requirements
             check_packages(requirements)
             self.weights.find_all(requirements)
             if requirements.judge == "model":
@@ -218,7 +217,7 @@ def _is_model(name: str) -> bool:
 def _weights(folders: Mapping[str, Path] | Sequence[Path]) -> Weights:
     if not isinstance(folders, Mapping):
         return Weights(roots=(*map(Path, folders), weights_folder()))
-    known = sorted({name for entry in entries().values() for name in entry.requirements.weights})
+    known = sorted({name for entry in entries().values() for name in entry.declared.requirements.weights})
     for name in folders:
         if name not in known:
             message = f"no metric has weights of that name; expected {', '.join(known)}"

@@ -51,7 +51,7 @@ def select_entries(names: Sequence[str]) -> list[WeightsEntry]:
     for name in names:
         needed = [name] if name in known else []
         if not needed and name in metrics:
-            needed = [weights for weights in metrics[name].requirements.weights if weights in known]
+            needed = [weights for weights in metrics[name].declared.requirements.weights if weights in known]
         if not needed:
             users = [metric for weights in known for metric in metrics_with(weights)]
             hint = suggest_name(name, [*known, *users], f"names are {', '.join(known)}")
@@ -65,7 +65,7 @@ def metrics_with(weights: str) -> list[str]:
     names = []
     for name, entry in entries().items():
         with suppress(InputError):  # a package's metric that cannot be loaded
-            if weights in entry.requirements.weights:
+            if weights in entry.declared.requirements.weights:
                 names.append(name)
     return names
 
@@ -180,7 +180,7 @@ def _install(entry: WeightsEntry, downloads: Path, folder: Path, digests: Mappin
     sources = {file.url: digests[file.path] for file in entry.files}
     write_json(folder / RECORD, {"sources": sources, "files": recorded})
     for metric in metrics_with(entry.name):
-        required = entries()[metric].requirements.weights[entry.name]
+        required = entries()[metric].declared.requirements.weights[entry.name]
         try:
             Weights({entry.name: folder}).find_all(Requirements(weights={entry.name: required}))
         except MissingRequirementError as error:

@@ -138,8 +138,11 @@ def main_scores(scores: ScoresFile) -> dict[str, ScoreRecord]:
     known = entries()
     names: list[str] = []
     for metric, record in sorted(scores.metrics.items(), key=lambda item: item[0] != RADFACT):
-        declared = known[metric].declared if metric in known else None
-        own = [name for name in (main_scores_of(declared) if declared else ()) if name in record.scores]
+        own = [
+            name
+            for name in (main_scores_of(known[metric].declared) if metric in known else ())
+            if name in record.scores
+        ]
         names += own or list(record.scores[:1])
     return {name: scores.scores[name] for name in names if name in scores.scores}
 

@@ -92,8 +92,7 @@ def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, Coun
     functions: dict[str, dict[str, CountsFunction]] = {}
     for entry in selected:
         for metric in (entry.declared, *(variant.declared for variant in entry.variants.values())):
-            if metric is not None:
-                functions.setdefault(metric.name or entry.name, {}).update(metric.pooled)
+            functions.setdefault(metric.name or entry.name, {}).update(metric.pooled)
     return dict(functions)
 
 

@@ -34,7 +34,9 @@ from radfact.records import Pair
 Run = Callable[..., tuple[int, str, str]]
 
 SORRY = "I'm sorry, but I cannot assess medical images."
-LLM_METRICS = [name for name, entry in entries().items() if entry.is_builtin and entry.requirements.judge == "model"]
+LLM_METRICS = [
+    name for name, entry in entries().items() if entry.is_builtin and entry.declared.requirements.judge == "model"
+]
 WORDS = ("Zebra", "quagga", "okapi", "Émile", "A7731")
 """Words that no prompt has."""
 PAIRS = [Pair(str(i), f"{' '.join(WORDS)} {i}.", f"No {' '.join(WORDS)} {i}.") for i in range(12)]

@@ -90,4 +90,4 @@ def test_reports_that_cannot_be_read_are_counted_in_one_line(tmp_path: Path) -> 
     "entry", [entry for entry in entries().values() if entry.is_builtin], ids=lambda entry: entry.name
 )
 def test_only_metrics_with_a_model_read_any_language(entry: MetricEntry) -> None:
-    assert (entry.declared.language is Language.ANY) == (entry.requirements.judge is not None)
+    assert (entry.declared.language is Language.ANY) == (entry.declared.requirements.judge is not None)

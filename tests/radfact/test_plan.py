@@ -30,7 +30,9 @@ from radfact.records import Pair, Pairs, Sentence
 Run = Callable[..., tuple[int, str, str]]
 
 NO = "evidence: []\nstatus: not_entailment"
-LLM_METRICS = [name for name, entry in entries().items() if entry.is_builtin and entry.requirements.judge == "model"]
+LLM_METRICS = [
+    name for name, entry in entries().items() if entry.is_builtin and entry.declared.requirements.judge == "model"
+]
 GROUNDED = [
     Pair(str(i), [Sentence(text=f"Effusion {i}."), Sentence(text="No edema.")], [Sentence(text=f"Mass {i}.")])
     for i in range(4)

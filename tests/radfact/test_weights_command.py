@@ -105,7 +105,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 def test_the_catalog_has_all_weights_of_the_metrics() -> None:
-    needed = {name for entry in entries().values() if entry.is_builtin for name in entry.requirements.weights}
+    needed = {name for entry in entries().values() if entry.is_builtin for name in entry.declared.requirements.weights}
     assert catalog().keys() == needed
     for entry in catalog().values():
         assert urlsplit(entry.license_url).scheme == "https"
