@@ -305,7 +305,7 @@ def select_metrics(metrics: str | Sequence[str | Metric], compat: Sequence[str] 
                 earlier = selected.get(entry.name, MetricSelection(entry, is_named=False))
                 selected[entry.name] = replace(earlier, is_whole=True)
             continue
-        entry = MetricEntry(name, name) if ":" in name else entries().get(name) or _entry_of_score(name)
+        entry = _find_entry(name)
         earlier = selected.get(entry.name, MetricSelection(entry, is_whole=False))
         scores = earlier.scores if entry.name == name else (*earlier.scores, name)
         selected[entry.name] = MetricSelection(entry, earlier.is_whole or entry.name == name, scores)
@@ -337,7 +337,12 @@ def _choose_variants(selections: Sequence[MetricSelection], names: Sequence[str]
     return chosen
 
 
-def _entry_of_score(name: str) -> MetricEntry:
+def _find_entry(name: str) -> MetricEntry:
+    """Return the metric with a name or a score of this name; other packages are searched only for unknown names."""
+    if ":" in name or name in _BUILTIN:
+        return MetricEntry(name, _BUILTIN.get(name, name))
+    if name in entries():
+        return entries()[name]
     known: dict[str, MetricEntry] = {}
     for entry in entries().values():
         # A package's metric that cannot be loaded is no reason to refuse another's score.

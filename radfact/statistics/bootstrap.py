@@ -178,8 +178,17 @@ def to_summary(point: float, samples: NDArray[np.float64], n: int) -> Summary:
         return Summary(None, n=n)
     if np.isnan(samples).all():
         return Summary(point, n=n)
-    low, q25, median, q75, high = np.nanquantile(samples, _QUANTILES).tolist()
+    low, q25, median, q75, high = _percentiles(samples[~np.isnan(samples)]).tolist()
     return Summary(point, low, q25, median, q75, high, n)
+
+
+def _percentiles(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the values of `numpy.quantile`, which imports numpy.ma: 18 of 410 ms of the imports of one pair."""
+    ordered = np.sort(samples)
+    places = (len(ordered) - 1) * np.array(_QUANTILES)
+    below = places.astype(np.int_)
+    low, high, share = ordered[below], ordered[np.minimum(below + 1, len(ordered) - 1)], places - below
+    return np.where(share < 0.5, low + (high - low) * share, high - (high - low) * (1 - share))
 
 
 def _to_table(values: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
