@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 from radfact.cli.command import with_options
-from radfact.cli.tables import MARKS, new_console, say
+from radfact.cli.tables import new_console, say
 from radfact.errors import InputError
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
@@ -14,6 +14,7 @@ from radfact.metrics.protocol import describe_language
 from radfact.metrics.registry import PRESETS, MetricEntry, entries
 from radfact.metrics.resources import MetricResources
 from radfact.options import only
+from radfact.results.display import ARROWS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +51,7 @@ def _show(console: Console, entry: MetricEntry) -> None:
     if not scores:
         say(console, "  scores known only after loading")
         return
-    shown = ", ".join(f"{name}{MARKS[direction]}" for name, direction in list(scores.items())[:MAX_SCORES])
+    shown = ", ".join(f"{name}{ARROWS[direction]}" for name, direction in list(scores.items())[:MAX_SCORES])
     more = f" and {len(scores) - MAX_SCORES} more" if len(scores) > MAX_SCORES else ""
     if metric.measures:
         say(console, f"  measures {metric.measures}")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 _LISTED = 10
-MARKS = {"higher": "↑", "lower": "↓", "neutral": ""}
-"""Direction in which a score is better."""
 
 
 def new_console(*, stderr: bool = False) -> Console:
@@ -36,11 +34,6 @@ def new_console(*, stderr: bool = False) -> Console:
 def say(console: Console, text: str, style: str | None = None, *, wrap: bool = True) -> None:
     """Print plain text, without markup; without line breaks, names and paths can be searched and copied."""
     console.print(escape_for_terminal(text), style=style, markup=False, soft_wrap=not wrap)
-
-
-def number(value: float | None) -> str:
-    """Format a score with three decimals, or a dash if there is none."""
-    return "-" if value is None else f"{value:.3f}"
 
 
 def text_table(headings: Iterable[str], rows: Iterable[Iterable[str]] = ()) -> Table:
@@ -97,7 +90,7 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
 
 
 def _score_table(result: EvaluationResult) -> Table:
-    from radfact.results.display import score_label
+    from radfact.results.display import format_interval, format_number, score_label
     from radfact.results.schema import scores_with_value
 
     deviations = result.repeat_sd
@@ -110,9 +103,9 @@ def _score_table(result: EvaluationResult) -> Table:
     for run in result.runs.values():
         for name, score in run.summaries.items():
             if name in with_value:
-                interval = "-" if score.low is None else f"{number(score.low)} to {number(score.high)}"
-                deviation = [number(deviations.get(name))] if deviations else []
-                cells = [number(score.point), number(score.median), interval, *deviation, str(score.n)]
+                deviation = [format_number(deviations.get(name))] if deviations else []
+                points = [format_number(score.point), format_number(score.median), format_interval(score)]
+                cells = [*points, *deviation, str(score.n)]
                 label = escape(score_label(name, score.direction, units.get(name)))
                 table.add_row(label, *cells, str(len(run.result.failures)))
         table.add_section()
@@ -188,9 +181,11 @@ def _calls(usage: Mapping[str, int], price: Price | None) -> str:
 
 def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None:
     """Print the scores of a judge check, its errors, time and cost."""
+    from radfact.results.display import format_number
+
     say(console, f"Judge {check.judge} on {check.n} labeled judgments")
     names = ("accuracy", "precision", "recall", "f1", "evidence_f1")
-    console.print(text_table(names, [[number(getattr(check, name)) for name in names]]))
+    console.print(text_table(names, [[format_number(getattr(check, name)) for name in names]]))
     console.print(_confusion_table("label", {label: {label: row} for label, row in check.confusion.items()}))
     if check.relations:
         console.print(_relation_table(check.relations))
@@ -204,7 +199,7 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
         say(
             console,
             f"One call per report and one call per sentence agree on {agreement.share:.1%} of {agreement.n}: accuracy "
-            f"{number(agreement.accuracy_report)} and {number(agreement.accuracy_sentence)}",
+            f"{format_number(agreement.accuracy_report)} and {format_number(agreement.accuracy_sentence)}",
         )
     say(console, "Precision, recall and F1 are those of the entailed class. A failed response counts as wrong.")
 
@@ -212,12 +207,13 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
 def _confusion_table(heading: str, confusions: Mapping[str, Confusion]) -> Table:
     """Return a table with the number of queries, the verdicts and the accuracy by label, topic or set."""
     from radfact.judges.check import FAILED, confusion_accuracy
+    from radfact.results.display import format_number
 
     outcomes = ("entailment", "not_entailment", FAILED)
     rows = []
     for name, confusion in confusions.items():
         counts = [sum(row.get(outcome, 0) for row in confusion.values()) for outcome in outcomes]
-        rows.append([name, str(sum(counts)), *map(str, counts), number(confusion_accuracy(confusion))])
+        rows.append([name, str(sum(counts)), *map(str, counts), format_number(confusion_accuracy(confusion))])
     return text_table([heading, "n", *outcomes, "accuracy"], rows)
 
 

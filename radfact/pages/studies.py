@@ -203,17 +203,7 @@ class Studies:
 
 def studies_of(result: EvaluationResult) -> Studies:
     """Return the studies of a result in memory."""
-    samples = [
-        SampleRow.model_validate(
-            {
-                "sample_id": sample.sample_id,
-                "failure": sample.failure,
-                "failures": sample.failures,
-                **{name: None if math.isnan(value) else float(value) for name, value in sample.scores.items()},
-            }
-        )
-        for sample in result.iter_samples()
-    ]
+    samples = [SampleRow.model_validate(sample.row()) for sample in result.iter_samples()]
     details = {
         metric: MemoryRows(
             MetricRow,
@@ -237,7 +227,7 @@ def studies_of(result: EvaluationResult) -> Studies:
 
 def read_studies(folder: Path, scores: ScoresFile, listed: StudyList | None = None) -> Studies:
     """Find the studies of a results folder; the rows of each are read when it is shown."""
-    samples = list(iter_samples(folder, list(scores.scores)))
+    samples = list(iter_samples(folder, SampleRow, list(scores.scores)))
     if (expected := scores.counts.get("samples", len(samples))) != len(samples):
         message = f"expected {expected} samples as in scores.json, found {len(samples)}"
         raise InputError(message, code=ErrorCode.MISMATCH, file=folder / "samples.jsonl")

@@ -23,7 +23,7 @@ def describe_result(result: EvaluationResult) -> str:
     """Return one line with the numbers of samples and the main scores."""
     values = result.scores
     main = [name for run in result.runs.values() for name in run.selection.main_scores(run.metric) if name in values]
-    scores = [f"{name} {_number(values[name])}" for name in main[:_MAX_SHOWN]]
+    scores = [f"{name} {format_number(values[name])}" for name in main[:_MAX_SHOWN]]
     more = ", ..." if len(main) > _MAX_SHOWN else ""
     return f"EvaluationResult({_samples(result)}: {', '.join(scores)}{more})"
 
@@ -34,7 +34,12 @@ def scores_table(result: EvaluationResult) -> str:
 
     units = result.units
     rows = [
-        (score_label(name, score.direction, units.get(name)), _number(score.point), _interval(score), str(score.n))
+        (
+            score_label(name, score.direction, units.get(name)),
+            format_number(score.point),
+            format_interval(score),
+            str(score.n),
+        )
         for name, score in scores_with_value(result.summaries).items()
     ]
     notes = [_samples(result)]
@@ -56,9 +61,11 @@ def _samples(result: EvaluationResult) -> str:
     return f"{samples} {'sample' if samples == 1 else 'samples'}{drawn}{f', {excluded} excluded' if excluded else ''}"
 
 
-def _number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
+    """Format a score with three decimals, or a dash if there is none."""
     return "-" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
-def _interval(score: Summary) -> str:
-    return "-" if score.low is None else f"{_number(score.low)} to {_number(score.high)}"
+def format_interval(score: Summary) -> str:
+    """Format the 95% interval of a score, or a dash if there is none."""
+    return "-" if score.low is None else f"{format_number(score.low)} to {format_number(score.high)}"

@@ -16,7 +16,7 @@ from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
 from radfact.records import Pair, Pairs, Report, Sentence, narrative, narratives
-from radfact.results.schema import RADFACT, NarrativeRow, RemovedRow, SentenceRow, finding_metrics
+from radfact.results.schema import RADFACT, RemovedRow, SentenceRow, finding_metrics
 from radfact.statistics.bootstrap import Direction, Summary
 from radfact.statistics.clusters import Clusters, Resampling, clusters_of, resampling_of
 
@@ -63,6 +63,23 @@ class SampleScore:
     failures: Mapping[str, str] = field(default_factory=dict)
     reports: str | None = None
     cluster: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of `samples.jsonl`."""
+        return {
+            "sample_id": self.sample_id,
+            "cluster": self.cluster,
+            **{name: json_number(value) for name, value in self.scores.items()},
+            **self.counts,
+            "failure": self.failure,
+            "failures": self.failures,
+            "reports": self.reports,
+        }
+
+
+def json_number(value: float) -> float | None:
+    """Return a number for JSON, which has no NaN."""
+    return None if math.isnan(value) else float(value)
 
 
 @dataclass(frozen=True)
@@ -204,19 +221,7 @@ class EvaluationResult:
     @cached_property
     def sentences(self) -> list[SentenceRow]:
         """Sentences with the verdicts of RadFact; the sentences of the reports where it was not computed."""
-        return list(self.iter_sentences())
-
-    def iter_sentences(self) -> Iterator[SentenceRow]:
-        """Yield the elements of `sentences` one at a time."""
-        return map(SentenceRow.model_validate, self.sentence_rows())
-
-    def iter_narratives(self) -> Iterator[NarrativeRow]:
-        """Yield the narratives that were split for RadFact, in input order."""
-        return map(NarrativeRow.model_validate, self.narrative_rows())
-
-    def iter_removed(self) -> Iterator[RemovedRow]:
-        """Yield the parts that the splitter removed from narratives, in input order."""
-        return map(RemovedRow.model_validate, self.removed_rows())
+        return [SentenceRow.model_validate(row) for row in self.sentence_rows()]
 
     def sentence_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of `sentences.jsonl` in input order."""

@@ -60,7 +60,7 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     folder = Path(folder)
     scores, run = read_scores(folder), read_run(folder)
     draws = validate_model(_Draws, run.options, file=folder / "run.json", field="options")
-    samples = [row for row in iter_samples(folder, (), RadFactSampleRow) if row.is_judged]
+    samples = [row for row in iter_samples(folder, RadFactSampleRow) if row.is_judged]
     _check_consistency(scores, samples, draws, folder)
     published = path is None
     if path is None:

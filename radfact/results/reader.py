@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar
 
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice
 from radfact.io.jsonl import read_json, read_jsonl
@@ -56,11 +56,7 @@ def read_run(folder: Path | str) -> RunFile:
     return validate_model(RunFile, read_json(path) if path.exists() else {}, file=path)
 
 
-@overload
-def iter_samples(folder: Path | str, names: Sequence[str]) -> Iterator[SampleRow]: ...
-@overload
-def iter_samples(folder: Path | str, names: Sequence[str], model: type[_RowT]) -> Iterator[_RowT]: ...
-def iter_samples(folder: Path | str, names: Sequence[str], model: type[SampleRow] = SampleRow) -> Iterator[SampleRow]:
+def iter_samples(folder: Path | str, model: type[_RowT], names: Sequence[str] = ()) -> Iterator[_RowT]:
     """Read the rows of `samples.jsonl` of a results folder one at a time."""
     path = Path(folder) / "samples.jsonl"
     seen: dict[str, int] = {}
@@ -94,7 +90,7 @@ def read_sample_scores(folder: Path | str) -> SampleScores:
     directions = {name: score.direction for name, score in read_scores(folder).scores.items()}
     rows: dict[str, Mapping[str, float]] = {}
     clusters: dict[str, str | None] = {}
-    for sample in iter_samples(folder, list(directions)):
+    for sample in iter_samples(folder, SampleRow, list(directions)):
         clusters[sample.sample_id] = sample.cluster
         columns = sample.model_extra or {}
         rows[sample.sample_id] = {
@@ -105,7 +101,7 @@ def read_sample_scores(folder: Path | str) -> SampleScores:
 
 def read_digests(folder: Path | str) -> dict[str, str | None]:
     """Read the digest of the reports of each sample; None for a sample without a candidate."""
-    return {sample.sample_id: sample.reports for sample in iter_samples(folder, ())}
+    return {sample.sample_id: sample.reports for sample in iter_samples(folder, SampleRow)}
 
 
 def finding_metrics_of(scores: ScoresFile) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from radfact.io.jsonl import open_atomic, write_json, write_jsonl
 from radfact.io.outputs import RESULTS_FOLDER, lock_output, replace_files
 from radfact.metrics.protocol import Metric, MetricResult, directions_of
 from radfact.records import Pair
-from radfact.results.evaluation import EvaluationResult, MetricRun, SampleScore
+from radfact.results.evaluation import EvaluationResult, MetricRun, json_number
 from radfact.results.schema import METRICS_FOLDER, RADFACT, VERSION, MetricFile, MetricRecord, ScoreRecord, ScoresFile
 
 _IN_OTHER_FILES = ("counts", "sentences", "removed")
@@ -48,7 +47,7 @@ def replace_results(result: EvaluationResult, folder: Path, run: Mapping[str, An
 
 
 def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> None:
-    write_jsonl(folder / "samples.jsonl", map(_sample_row, result.iter_samples()))
+    write_jsonl(folder / "samples.jsonl", (sample.row() for sample in result.iter_samples()))
     write_jsonl(folder / "sentences.jsonl", result.sentence_rows())
     if result.splitter is not None:
         write_jsonl(folder / "narratives.jsonl", result.narrative_rows())
@@ -96,8 +95,8 @@ def _write_metric(path: Path, metric: Metric, result: MetricResult, pairs: Seque
                 details = {name: value for name, value in details.items() if name not in _IN_OTHER_FILES}
             yield {
                 "sample_id": pair.sample_id,
-                "scores": {name: _json_number(column[index]) for name, column in result.values.items()},
-                "counts": [list(map(_json_number, table[index])) for table in tables],
+                "scores": {name: json_number(column[index]) for name, column in result.values.items()},
+                "counts": [list(map(json_number, table[index])) for table in tables],
                 "failure": result.failures.get(index),
                 "details": details,
             }
@@ -136,18 +135,6 @@ def _models(result: EvaluationResult) -> dict[str, Any]:
     return {"judge": result.judge, "splitter": result.splitter} if RADFACT in result.runs else {}
 
 
-def _sample_row(sample: SampleScore) -> dict[str, Any]:
-    return {
-        "sample_id": sample.sample_id,
-        "cluster": sample.cluster,
-        **{name: _json_number(value) for name, value in sample.scores.items()},
-        **sample.counts,
-        "failure": sample.failure,
-        "failures": sample.failures,
-        "reports": sample.reports,
-    }
-
-
 def _metric_record(run: MetricRun) -> MetricRecord:
     client, repeats = getattr(run.metric, "client", None), run.result.repeats
     return MetricRecord(
@@ -161,7 +148,3 @@ def _metric_record(run: MetricRun) -> MetricRecord:
         settings=None if run.metric.name == RADFACT else run.metric.describe(),
         arguments=dict(run.arguments) or None,
     )
-
-
-def _json_number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)

@@ -21,7 +21,6 @@ class FileServer:
 
     Attributes:
         files: content by path.
-        redirects: path by path.
         cut: number of bytes after which the next reply breaks off; None for complete replies.
         has_ranges: whether a range is sent, and not the whole file.
         etag: "strong", "weak" or "" for none.
@@ -31,7 +30,6 @@ class FileServer:
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
-    redirects: dict[str, str] = field(default_factory=dict)
     cut: int | None = None
     has_ranges: bool = True
     etag: str = "strong"
@@ -60,12 +58,6 @@ class FileServer:
 
             def do_GET(self) -> None:
                 name, asked = self.path.lstrip("/"), self.headers.get("Range")
-                if name in outer.redirects:
-                    self.send_response(302)
-                    self.send_header("Location", f"/{outer.redirects[name]}")
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-                    return
                 content = outer.files.get(name)
                 if outer.status or content is None:
                     self._send(outer.status or 404, b"", {}, asked)

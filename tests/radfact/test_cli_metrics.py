@@ -51,16 +51,6 @@ def test_all_available_metrics_are_computed_and_the_others_have_a_reason(run: Ru
     assert Path("r/report.html").is_file()
 
 
-def test_no_splitter_is_named_if_nothing_was_split(run: Run) -> None:
-    sentences = [{"text": "Large heart.", "boxes": None}]
-    Path("pairs.json").write_text(json.dumps([{"example_id": "1", "prediction": sentences, "target": sentences}]))
-    code, out, _ = run("evaluate", "pairs.json", "--metrics", "rouge_l,radfact", "--judge", "offline", "--out", "r")
-    assert code == 0
-    assert "radfact: judge offline, paper mode\n" in out
-    assert (json.loads(Path("r/scores.json").read_text())["splitter"], "split by" in out) == (None, False)
-    assert "Narratives split" not in Path("r/report.html").read_text()
-
-
 def test_candidates_without_a_reference_are_counted_and_shown_separately(run: Run) -> None:
     drafts = [{"sample_id": key, "report": f"Large heart {key}."} for key in "ab"]
     records = [{"sample_id": "a", "findings": "Large heart a."}, {"sample_id": "b", "findings": None}]
@@ -86,14 +76,6 @@ def test_a_manifest_of_other_studies_is_refused_before_the_judge_is_queried(run:
     assert (code, Path("r").exists()) == (2, False)
     assert err.startswith("radfact: manifest.jsonl: sample_id: ")
     assert run(*arguments, "--unscored", "drafts.jsonl")[0] == 0
-
-
-def test_without_a_judge_the_other_metrics_are_computed(run: Run) -> None:
-    assert run("evaluate", "pairs.csv", "--metrics", "rouge_l,bleu_4", "--out", "r")[0] == 0
-    page = Path("r/report.html").read_text()
-    assert "Judge:" not in page
-    assert "ROUGE-L" in page
-    assert "The lungs are clear." in page
 
 
 def test_a_missing_key_is_one_line(run: Run) -> None:

@@ -51,21 +51,14 @@ def test_a_missing_module_of_radfact_is_not_hidden() -> None:
         run_command(app, "radfact")
 
 
-@pytest.mark.parametrize(
-    ("steering", "spelt"),
-    [
-        ("\x1b[2J\x1b]0;taken\x07", r"\x1b[2J\x1b]0;taken\x07"),
-        ("\x9b2J", r"\x9b2J"),
-        ("\u202egnp.exe\u202c", r"\u202egnp.exe\u202c"),
-        ("\u2066a\u2069", r"\u2066a\u2069"),
-    ],
-)
-def test_an_id_cannot_steer_the_terminal(steering: str, spelt: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("steering", ["\x1b[2J\x1b]0;taken\x07", "\x9b2J", "\u202egnp.exe\u202c", "\u2066a\u2069"])
+def test_an_id_cannot_steer_the_terminal(steering: str, capsys: pytest.CaptureFixture[str]) -> None:
     def app() -> None:
         raise InputError(f"no such study: {steering}é 数")
 
     with pytest.raises(SystemExit):
         run_command(app, "maira")
+    spelt = steering.encode("unicode_escape").decode()
     assert capsys.readouterr().err == f"maira: no such study: {spelt}é 数 [invalid-value]\n"
 
 

@@ -53,6 +53,8 @@ def test_systems_are_compared_on_shared_samples_and_scores(folders: list[Path]) 
     assert {"rouge_l", "bleu_4", "logical_f1"} <= set(comparison.scores)
     assert "bleu_1" not in comparison.scores
     assert any("bleu_1" in note for note in comparison.notes)
+    assert not {name for name in comparison.scores if name.startswith(("grounding", "spatial"))}
+    assert any(note.startswith("Without a value in any system: grounding_precision") for note in comparison.notes)
     first, second = comparison.scores["rouge_l"]
     assert (first.summary.point, first.summary.n, first.difference) == (pytest.approx(1.0), 5, None)
     assert second.difference is not None
@@ -79,12 +81,6 @@ def test_a_row_holds_scores_of_the_same_samples(tmp_path: Path) -> None:
     assert comparison.models[0] == {"radfact": "offline, narratives split by offline"}
 
 
-def test_scores_without_a_value_in_any_system_are_named_and_not_shown(folders: list[Path]) -> None:
-    comparison = compare(folders)
-    assert not {name for name in comparison.scores if name.startswith(("grounding", "spatial"))}
-    assert any(note.startswith("Without a value in any system: grounding_precision") for note in comparison.notes)
-
-
 def test_pooled_scores_are_recomputed_from_the_shared_samples(folders: list[Path]) -> None:
     from sacrebleu.metrics.bleu import BLEU
 
@@ -101,11 +97,23 @@ def test_scores_of_the_references_alone_are_not_tested(tmp_path: Path) -> None:
     assert (list(comparison.scores), comparison.tests) == (["lateral_mentions"], 1)
 
 
-def test_different_references_are_reported(folders: list[Path], tmp_path: Path) -> None:
+def test_other_references_metrics_and_judges_are_reported(folders: list[Path], tmp_path: Path) -> None:
+    class Own(Metric):
+        name = "own"
+        scores: Mapping[str, Direction] = {"rouge_l": "higher"}
+
+        def score(self, pairs: Sequence[Pair]) -> MetricResult:
+            return MetricResult({"rouge_l": [1.0] * len(pairs)})
+
     other = [Pair("0", TEXTS[0], "Something else."), *pairs(TEXTS[1:], first=1)]
     evaluate(other, ["rouge_l"], out=tmp_path / "other")
     notes = compare([folders[0], tmp_path / "other"]).notes
     assert any(note.startswith("1 samples have another reference") for note in notes)
+    evaluate(pairs(TEXTS), [Own()], out=tmp_path / "own")
+    assert "rouge_l: of another metric in own than in good." in compare([folders[0], tmp_path / "own"]).notes
+    evaluate(pairs(TEXTS), ["radfact"], judge=lambda premises, text: text in premises, out=tmp_path / "judge")
+    assert any(note.startswith("radfact: another judge") for note in compare([folders[0], tmp_path / "judge"]).notes)
+    assert not any("another judge" in note for note in compare(folders).notes)
 
 
 def test_results_without_a_common_sample_are_refused(folders: list[Path], tmp_path: Path) -> None:
@@ -147,9 +155,7 @@ def test_compare_writes_its_files(folders: list[Path], tmp_path: Path) -> None:
     [
         (1 / 1001, 1000, "≤ 0.001"),
         (2 / 1001, 1000, "0.002"),
-        (1 / 100, 99, "≤ 0.010"),
         (1 / 3001, 3000, "≤ 0.0004"),
-        (1 / 10000, 9999, "≤ 0.0001"),
         (1.0, 1000, "1.000"),
     ],
 )
@@ -231,27 +237,6 @@ def test_samples_excluded_from_both_are_not_counted(tmp_path: Path) -> None:
     evaluate([*pairs(TEXTS), Pair("x", "Clear.", "Clear.")], ["rouge_l"], out=tmp_path / "all")
     assert not any("another" in note for note in compare([tmp_path / "a", tmp_path / "all"]).notes)
     assert [comparison.scores[name][1].summary.n for name in ("bleu_2", "rouge_l")] == [6, 6]
-
-
-def test_a_different_judge_or_model_is_reported(folders: list[Path], tmp_path: Path) -> None:
-    def other(premises: Sequence[str], hypothesis: str) -> bool:
-        return hypothesis in premises
-
-    evaluate(pairs(TEXTS), ["radfact", "rouge_l"], judge=other, out=tmp_path / "other")
-    assert any(note.startswith("radfact: another judge") for note in compare([folders[0], tmp_path / "other"]).notes)
-    assert not any("another judge" in note for note in compare(folders).notes)
-
-
-def test_scores_of_different_metrics_with_the_same_name_are_reported(folders: list[Path], tmp_path: Path) -> None:
-    class Own(Metric):
-        name = "own"
-        scores: Mapping[str, Direction] = {"rouge_l": "higher"}
-
-        def score(self, pairs: Sequence[Pair]) -> MetricResult:
-            return MetricResult({"rouge_l": [1.0] * len(pairs)})
-
-    evaluate(pairs(TEXTS), [Own()], out=tmp_path / "own")
-    assert "rouge_l: of another metric in own than in good." in compare([folders[0], tmp_path / "own"]).notes
 
 
 @pytest.mark.parametrize("chosen", [["radfact"], ["grounding_f1"]])

@@ -89,15 +89,6 @@ def test_a_part_of_the_whole_size_is_recognized(server: FileServer, tmp_path: Pa
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
-def test_a_redirection_keeps_the_range(server: FileServer, tmp_path: Path) -> None:
-    server.redirects["latest"] = "file"
-    server.cut = 300_000
-    with pytest.raises(RunError):
-        download(server.url("latest"), tmp_path / "file", sha256=SHA256)
-    assert download(server.url("latest"), tmp_path / "file", sha256=SHA256) == SHA256
-    assert server.requests[-1][2] < len(CONTENT)
-
-
 def test_a_file_of_the_user_with_another_checksum_stays(server: FileServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     assert fails(server, tmp_path / "file", sha256=SHA256).code is ErrorCode.CHECKSUM_MISMATCH

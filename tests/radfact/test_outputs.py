@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import multiprocessing
 import os
 import re
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr
-from io import StringIO
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import pytest
 from error_checks import raises_code
 
-from radfact.cli.main import main
-from radfact.errors import ErrorCode
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
 from radfact.io.outputs import LOCK, Output, lock_output, replace_files, replace_folder
 
+NOBODY = 65534
 Run = Callable[..., tuple[int, str, str]]
 FOLDER, FILE, NEW = Output("folder", content="tests"), Output("file"), Output("new folder")
 PAIRS = json.dumps([{"example_id": "1", "prediction": [{"text": "Effusion."}], "target": [{"text": "Effusion."}]}])
@@ -32,15 +30,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     """Return the files of a folder, except those in the cache of a model."""
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     return {name: path.read_bytes() for name, path in files.items() if not name.startswith("cache/")}
-
-
-@pytest.fixture
-def results(run_radfact: Run) -> Path:
-    Path("pairs.json").write_text(PAIRS)
-    assert run_radfact("score", "pairs.json", "--judge", "offline", "--out", "results")[0] == 0
-    modes = {path.is_dir(): path.stat().st_mode & 0o777 for path in (Path("results"), *Path("results").rglob("*"))}
-    assert modes == {True: 0o700, False: 0o600}
-    return Path("results")
 
 
 @pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
@@ -159,11 +148,14 @@ def test_a_folder_is_replaced_only_when_the_new_one_is_complete(tmp_path: Path) 
     assert [path.name for path in tmp_path.rglob("*")] == ["checkpoint", "second"]
 
 
-def test_a_full_disk_leaves_the_results_of_the_last_run(
-    results: Path, run_radfact: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_results_of_the_last_run(run_radfact: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run writes one more file than the last one before the disk is full."""
-    before, sync = contents(results), os.fsync
+    results, sync = Path("results"), os.fsync
+    Path("pairs.json").write_text(PAIRS)
+    assert run_radfact("score", "pairs.json", "--judge", "offline", "--out", "results")[0] == 0
+    modes = {path.is_dir(): path.stat().st_mode & 0o777 for path in (results, *results.rglob("*"))}
+    assert modes == {True: 0o700, False: 0o600}
+    before = contents(results)
     Path("pairs.json").write_text(PAIRS.replace("Effusion.", "Pneumothorax.", 1))
     codes = []
     for files in range(40):
@@ -189,70 +181,100 @@ def test_a_full_disk_leaves_the_results_of_the_last_run(
     assert contents(results)["scores.json"] != before["scores.json"]
 
 
-def test_score_replaces_files_of_others_only_with_overwrite(run_radfact: Run) -> None:
-    Path("pairs.json").write_text(PAIRS)
-    Path("foreign").mkdir()
-    (Path("foreign") / "scores.json").write_text("mine")
-    score = ("score", "pairs.json", "--judge", "offline", "--out", "foreign")
-    code, _, err = run_radfact(*score)
-    assert (code, err.endswith("[output-conflict]\n")) == (2, True)
-    assert contents(Path("foreign")) == {"scores.json": b"mine"}
-    assert run_radfact(*score, "--overwrite")[0] == 0
+def test_without_file_system_locks_a_run_proceeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with lock_output(tmp_path / "run", FOLDER) as is_locked:
+        assert not is_locked
+        (tmp_path / "run" / "rows").touch()
 
 
-RUNS = 4
-JUDGE = f"""
-import time
-from pathlib import Path
+@pytest.mark.parametrize("output", [FOLDER, FILE], ids=lambda output: output.kind)
+def test_the_holder_is_named_until_it_ends(output: Output, tmp_path: Path) -> None:
+    def hold(start: Barrier, end: Barrier) -> None:
+        with lock_output(tmp_path / "out", output, command="radfact test"):
+            start.wait()
+            end.wait()
 
-def judge(premises, hypothesis):
-    end = time.monotonic() + 60
-    while len(list(Path().glob("ended*"))) < {RUNS - 1} and time.monotonic() < end:
-        time.sleep(0.01)
-    return hypothesis in premises
-"""
-"""A judge that answers when all runs but its own have ended."""
-
-
-def _score(number: int, start: Barrier, ends: Any) -> None:
-    sys.argv = ["radfact", "score", f"pairs{number}.json", "--judge", "python:slow_judge:judge", "--out", "results"]
-    start.wait()
-    code = 0
-    with redirect_stderr(StringIO()) as errors:
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    Path(f"ended{number}").touch()
-    ends.put((number, os.getpid(), code, errors.getvalue()))
-
-
-@pytest.mark.usefixtures("results")  # imports everything before the processes start
-def test_one_of_several_runs_wins_a_folder_and_the_others_name_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     fork = multiprocessing.get_context("fork")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "slow_judge.py").write_text(JUDGE)
-    import slow_judge  # noqa: F401 - before the processes start
+    start, end = fork.Barrier(2, timeout=60), fork.Barrier(2, timeout=60)
+    holder = fork.Process(target=hold, args=(start, end))
+    holder.start()
+    start.wait()
+    match = rf"process {holder.pid} on \S+ \(radfact test, since \S+\)"
+    with raises_code(ErrorCode.LOCKED, match=match, file=tmp_path / "out"), lock_output(tmp_path / "out", output):
+        pass
+    end.wait()
+    holder.join()
+    with lock_output(tmp_path / "out", output) as is_locked:
+        assert is_locked
+    assert list(tmp_path.iterdir()) == []
 
-    for turn in range(10):
-        place = tmp_path / f"{turn}"
-        place.mkdir()
-        monkeypatch.chdir(place)
-        for number in range(RUNS):
-            Path(f"pairs{number}.json").write_text(PAIRS)
-        start, ends = fork.Barrier(RUNS, timeout=120), fork.Queue()
-        processes = [fork.Process(target=_score, args=(number, start, ends)) for number in range(RUNS)]
-        for process in processes:
-            process.start()
-        ended = [ends.get(timeout=120) for _ in processes]
-        for process in processes:
-            process.join()
-        ((winner, pid, _, _),) = [end for end in ended if end[2] == 0]
-        for _, _, code, error in (end for end in ended if end[0] != winner):
-            assert code == 2
-            holder = rf"process {pid} on \S+ \(.*score, since \S+\)"
-            assert re.fullmatch(rf"radfact: results: locked by {holder}; .*\[locked\]\n", error)
-        assert json.loads(Path("results/run.json").read_text())["input"]["files"] == [f"pairs{winner}.json"]
-        assert not list(Path("results").glob(f"{LOCK}*"))
+
+def test_a_killed_holder_locks_nothing(tmp_path: Path) -> None:
+    def hold() -> None:
+        with lock_output(tmp_path, FOLDER):
+            os._exit(1)
+
+    holder = multiprocessing.get_context("fork").Process(target=hold)
+    holder.start()
+    holder.join()
+    assert (tmp_path / LOCK).exists()
+    with lock_output(tmp_path, FOLDER) as is_locked:
+        assert is_locked
+
+
+def _take_turns(out: Path, start: Barrier, output: Output) -> None:
+    start.wait()
+    for _ in range(200):
+        try:
+            with lock_output(out, output):
+                # Fails where another process has it too.
+                (out.parent / "held").mkdir()
+                (out.parent / "held").rmdir()
+        except InputError as error:
+            if error.code is not ErrorCode.LOCKED:
+                raise
+
+
+@pytest.mark.parametrize("output", [FOLDER, FILE], ids=lambda output: output.kind)
+def test_one_of_several_processes_holds_an_output_that_each_removes(output: Output, tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    start = fork.Barrier(4, timeout=240)
+    several = [fork.Process(target=_take_turns, args=(tmp_path / "out", start, output)) for _ in range(4)]
+    for process in several:
+        process.start()
+    for process in several:
+        process.join()
+    assert [process.exitcode for process in several] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("folder", "lock"), [(0o775, 0o664), (0o700, 0o600)])
+def test_anyone_who_may_write_in_a_folder_may_lock_it(folder: int, lock: int, tmp_path: Path) -> None:
+    tmp_path.chmod(folder)
+    before = os.umask(0o022)
+    try:
+        with lock_output(tmp_path, FOLDER):
+            assert (tmp_path / LOCK).stat().st_mode & 0o777 == lock
+    finally:
+        os.umask(before)
+
+
+def test_an_unwritable_lock_is_an_error_that_names_it() -> None:
+    # Other users may not enter the temporary folder of the tests.
+    with TemporaryDirectory(dir="/tmp") as shared:
+        out, me = Path(shared), os.geteuid()
+        (out / LOCK).touch(0o444)
+        out.chmod(0o777)
+        if me == 0:
+            try:
+                os.seteuid(NOBODY)
+            except PermissionError:
+                pytest.skip("this root may not become another user")
+        try:
+            with raises_code(ErrorCode.LOCKED, file=out / LOCK), lock_output(out, FOLDER):
+                pass
+        finally:
+            os.seteuid(me)

@@ -10,7 +10,7 @@ from radfact.api import RadFact
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.io.outputs import RECORD
-from radfact.judges import EntailmentQuery, Failure, Verdict
+from radfact.judges import CallableJudge, Verdict
 from radfact.metrics.radfact.scores import POLICY_SCORES, SCORES
 from radfact.records import Box, Mask, Sentence, digest
 from radfact.results.evaluation import EvaluationResult
@@ -19,28 +19,17 @@ from radfact.results.schema import VERSION
 from radfact.results.writer import write_results
 
 
-class FirstPremise:
-    """Entails what begins with the letter of the first premise, and fails on what is 'bad'."""
-
-    name = "first premise"
-
-    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-        return [self._answer(question) for question in questions]
-
-    def _answer(self, question: EntailmentQuery) -> Verdict | Failure:
-        if question.hypothesis == "bad":
-            return Failure("no YAML")
-        if question.hypothesis[0] == question.premises[0][0]:
-            return Verdict("entailment", (0,), why="same letter")
-        return Verdict("not_entailment")
-
-    def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "version": 1}
-
-    def usage(self) -> dict[str, int]:
-        return {"calls": 1}
+def same_letter(premises: Sequence[str], hypothesis: str) -> Verdict:
+    """A judge that entails what begins with the letter of the first premise, and fails on what is 'bad'."""
+    if hypothesis == "bad":
+        raise ValueError("no YAML")
+    if hypothesis[0] == premises[0][0]:
+        return Verdict("entailment", (0,), why="same letter")
+    return Verdict("not_entailment")
 
 
+JUDGE = CallableJudge(same_letter, "first premise")
+FAILURE = "first premise: ValueError: no YAML"
 LEFT = Box(x_min=0.5, y_min=0.0, x_max=1.0, y_max=1.0)
 
 
@@ -48,28 +37,32 @@ LEFT = Box(x_min=0.5, y_min=0.0, x_max=1.0, y_max=1.0)
 def result() -> EvaluationResult:
     candidates = [[Sentence(text="nodule", boxes=(LEFT,)), Sentence(text="clear")], [Sentence(text="bad")]]
     references = [[Sentence(text="no effusion", boxes=(LEFT,))], [Sentence(text="bone")]]
-    return RadFact(judge=FirstPremise()).score(candidates, references)
+    return RadFact(judge=JUDGE).score(candidates, references)
+
+
+@pytest.fixture
+def folder(result: EvaluationResult, tmp_path: Path) -> Path:
+    write_results(result, tmp_path, {"options": {"narrative": None}, "seconds": 1.5})
+    return tmp_path
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in read_jsonl(path)]
 
 
-def test_scores_have_every_score_the_judge_and_the_counts(result: EvaluationResult, tmp_path: Path) -> None:
-    write_results(result, tmp_path, {})
-    scores = read_json(tmp_path / "scores.json")
+def test_scores_have_every_score_the_judge_and_the_counts(folder: Path) -> None:
+    scores = read_json(folder / "scores.json")
     assert list(scores) == ["version", "scores", "judge", "splitter", "counts", "metrics", "unavailable", "resampling"]
     assert list(scores["scores"]) == [*SCORES, *POLICY_SCORES]
     assert list(scores["scores"]["logical_f1"]) == [
         "point", "low", "q25", "median", "q75", "high", "n", "direction", "repeat_sd", "unit",
     ]  # fmt: skip
-    assert scores["judge"] == {"name": "first premise", "version": 1}
+    assert scores["judge"] == JUDGE.describe()
     assert (scores["counts"]["samples"], scores["counts"]["excluded"]) == (2, 1)
 
 
-def test_a_sample_is_one_row_with_null_for_missing_values(result: EvaluationResult, tmp_path: Path) -> None:
-    write_results(result, tmp_path, {})
-    scored, left_out = rows(tmp_path / "samples.jsonl")
+def test_a_sample_is_one_row_with_null_for_missing_values(folder: Path) -> None:
+    scored, left_out = rows(folder / "samples.jsonl")
     policies = {name: scored.pop(name) for name in POLICY_SCORES}
     assert [policies[f"logical_{part}_implied"] for part in ("precision", "recall")] == [0.5, 1.0]
     assert scored == {
@@ -96,12 +89,11 @@ def test_a_sample_is_one_row_with_null_for_missing_values(result: EvaluationResu
         "reports": digest("nodule clear", "no effusion"),
     }
     assert [left_out[name] for name in SCORES] == [None] * 9
-    assert left_out["failure"] == "no YAML"
+    assert left_out["failure"] == FAILURE
 
 
-def test_a_sentence_is_one_row_with_its_boxes(result: EvaluationResult, tmp_path: Path) -> None:
-    write_results(result, tmp_path, {})
-    nodule, clear, effusion, bad, _ = rows(tmp_path / "sentences.jsonl")
+def test_a_sentence_is_one_row_with_its_boxes(folder: Path) -> None:
+    nodule, clear, effusion, bad, _ = rows(folder / "sentences.jsonl")
     assert nodule == {
         "sample_id": "0",
         "side": "candidate",
@@ -119,14 +111,14 @@ def test_a_sentence_is_one_row_with_its_boxes(result: EvaluationResult, tmp_path
     }
     assert (clear["boxes"], clear["status"], clear["spatial"]) == (None, "not_entailment", "no_boxes")
     assert effusion["side"] == "reference"
-    assert (bad["status"], bad["why"]) == (None, "no valid answer: no YAML")
+    assert (bad["status"], bad["why"]) == (None, f"no valid answer: {FAILURE}")
 
 
-def test_run_json_has_input_options_judge_and_usage(result: EvaluationResult, tmp_path: Path) -> None:
-    write_results(result, tmp_path, {"options": {"narrative": None}, "seconds": 1.5})
-    run = read_json(tmp_path / "run.json")
-    assert (run["seconds"], run["calls"], run["usage"]) == (1.5, 0, {"judge": {"calls": 0}})
-    assert (run["judge"], run["splitter"]) == ({"name": "first premise", "version": 1}, None)
+def test_run_json_has_input_options_judge_and_usage(folder: Path) -> None:
+    run = read_json(folder / "run.json")
+    usage = {"calls": 5, "failures": 1}
+    assert {name: run["usage"]["judge"][name] for name in usage} == usage
+    assert (run["seconds"], run["calls"], run["judge"], run["splitter"]) == (1.5, 5, JUDGE.describe(), None)
     assert run["options"] == {
         "narrative": None,
         "compat": "paper",
@@ -147,26 +139,20 @@ def test_equal_results_give_equal_bytes(result: EvaluationResult, tmp_path: Path
 
 def test_sentence_rows_have_masks_and_prior_boxes(tmp_path: Path) -> None:
     sentence = Sentence(text="scar", masks=(Mask(size=(2, 2), counts=[1, 3]),), prior_boxes=(LEFT,))
-    write_results(RadFact(judge=FirstPremise(), bootstrap=0).score([[sentence]], [[sentence]]), tmp_path)
+    write_results(RadFact(judge=JUDGE, bootstrap=0).score([[sentence]], [[sentence]]), tmp_path)
     written, _ = rows(tmp_path / "sentences.jsonl")
     assert written["masks"] == [{"size": [2, 2], "counts": [1, 3]}]
     assert written["prior_boxes"] == [LEFT.model_dump()]
 
 
 def test_scores_name_the_splitter(tmp_path: Path) -> None:
-    result = RadFact(judge=FirstPremise(), splitter=str.split).score(["nodule"], ["no effusion"])
+    result = RadFact(judge=JUDGE, splitter=str.split).score(["nodule"], ["no effusion"])
     write_results(result, tmp_path)
     assert read_json(tmp_path / "scores.json")["splitter"] == {"name": "str.split"}
 
 
-def test_an_unfinished_folder_has_no_scores(result: EvaluationResult, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_results(result, tmp_path, {"seconds": math.nan})
-    assert not (tmp_path / "scores.json").exists()
-
-
 def test_a_dataset_without_samples_has_null_scores(tmp_path: Path) -> None:
-    write_results(RadFact(judge=FirstPremise()).score([], []), tmp_path, {})
+    write_results(RadFact(judge=JUDGE).score([], []), tmp_path, {})
     text = (tmp_path / "scores.json").read_text()
     assert {score["point"] for score in json.loads(text)["scores"].values()} == {None}
 

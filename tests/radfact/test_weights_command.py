@@ -161,36 +161,40 @@ def test_an_archive_is_unpacked_next_to_other_files(run_radfact: Run, root: Path
     assert "no published checksum of radgraph.tar.gz, encoder/config.json" in err
 
 
-def test_a_broken_fetch_is_resumed(run_radfact: Run, root: Path, server: FileServer) -> None:
-    server.cut = 3
-    code, _, err = run_radfact("weights", "fetch", "chexbert")
-    assert code == 1
-    assert err.strip().endswith("[server-unavailable]")
-    assert not (root / "chexbert").exists()
-    assert listed(run_radfact)["chexbert"]["status"] == "partial download"
+def test_a_broken_fetch_is_resumed_and_a_wrong_checksum_ends_it(
+    run_radfact: Run, root: Path, server: FileServer
+) -> None:
+    content, server.cut = server.files["chexbert.pth"], 3
+    server.files["chexbert.pth"] = content[1:] + b"x"
+    for code, files in (
+        ("server-unavailable", {"vocab.txt.part", "vocab.txt.part.etag"}),
+        ("checksum-mismatch", {"vocab.txt"}),
+    ):
+        exit_code, _, err = run_radfact("weights", "fetch", "chexbert")
+        assert (exit_code, err.strip().endswith(f"[{code}]")) == (1, True)
+        assert names_in(root) == {f"downloads/chexbert/{name}" for name in files}
+        assert listed(run_radfact)["chexbert"]["status"] == "partial download"
+    server.files["chexbert.pth"] = content
     assert run_radfact("weights", "fetch", "chexbert")[0] == 0
-    assert [request[:2] for request in server.requests] == [
-        ("vocab.txt", None),
-        ("vocab.txt", "bytes=3-"),
-        ("chexbert.pth", None),
-    ]
+    ranges = [request[:2] for request in server.requests]
+    assert ranges == [("vocab.txt", None), ("vocab.txt", "bytes=3-"), *[("chexbert.pth", None)] * 2]
 
 
-def test_a_wrong_checksum_ends_the_fetch(run_radfact: Run, root: Path, server: FileServer) -> None:
-    server.files["chexbert.pth"] = bytes(99_999) + b"x"
-    code, _, err = run_radfact("weights", "fetch", "chexbert")
-    assert code == 1
-    assert err.strip().splitlines()[-1].endswith("[checksum-mismatch]")
-    assert names_in(root) == {"downloads/chexbert/vocab.txt"}
-
-
-def test_an_unknown_name_is_refused_with_a_hint(run_radfact: Run, root: Path) -> None:
-    for command in ("fetch", "verify"):
-        code, _, err = run_radfact("weights", command, "wordnt")
-        assert code == 2
-        assert "did you mean 'wordnet'? [unknown-name]" in err
-    assert run_radfact("weights", "fetch", "rouge_l")[0] == 2
-    assert not root.exists()
+@pytest.mark.parametrize(
+    ("words", "hint", "code"),
+    [
+        (("fetch", "wordnt"), "did you mean 'wordnet'?", "unknown-name"),
+        (("verify", "wordnt"), "did you mean 'wordnet'?", "unknown-name"),
+        (("fetch", "rouge_l"), "rouge_l", "unknown-name"),
+        (("verify",), "radfact weights fetch", "file-not-found"),
+        (("verify", "wordnet"), "radfact weights fetch", "file-not-found"),
+    ],
+)
+def test_names_without_weights_are_refused_with_a_hint(
+    run_radfact: Run, root: Path, words: tuple[str, ...], hint: str, code: str
+) -> None:
+    exit_code, _, err = run_radfact("weights", *words)
+    assert (exit_code, hint in err, f"[{code}]" in err, root.exists()) == (2, True, True, False)
 
 
 @pytest.mark.usefixtures("root")
@@ -300,10 +304,3 @@ def test_an_archive_that_cannot_be_used_is_one_error(
     assert (code, message in err.strip().splitlines()[-1]) == (1, True)
     assert not (root / "radgraph").exists()
     assert not list(root.rglob("outside.txt"))
-
-
-def test_without_any_weights_verify_says_so(run_radfact: Run, root: Path) -> None:
-    for names in ([], ["wordnet"]):
-        code, _, err = run_radfact("weights", "verify", *names)
-        assert (code, "radfact weights fetch" in err, "[file-not-found]" in err) == (2, True, True)
-    assert not root.exists()
