@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from radfact.findings.records import Extraction, Finding, FindingPlace, Status, Tier
-from radfact.llm import ChatClient, ChatRequest, PromptPrefix, structured_request
+from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
-from radfact.llm.response_text import bodies
+from radfact.llm.response_text import parse_json
 from radfact.reader.facts import parse_sentence
 from radfact.reader.ontology import Ontology, phrase_lemmas
 from radfact.reader.ontology_file import default_ontology, load_ontology
@@ -123,22 +123,23 @@ class LLMFindingExtractor:
             [f"Patient: {'; '.join(lines) or 'unknown'}", "Report:"]
             + [f"{index}: {sentence.text}" for index, sentence in enumerate(sentences)]
         )
-        return structured_request(
+        return ChatRequest(
             (("user", text),),
-            _Response,
-            partial(self._convert, sentences),
-            _explain_invalid,
+            partial(self._parse, sentences),
             prefix=self._prefix,
+            schema=_Response.model_json_schema(),
+            schema_required=False,
         )
 
-    def _convert(self, sentences: Sequence[Sentence], response: _Response) -> tuple[Finding, ...]:
+    def _parse(self, sentences: Sequence[Sentence], text: str) -> tuple[Finding, ...]:
         """Return the findings of a response."""
-        if not response.findings:
+        claims = parse_json(text, _Response).findings
+        if not claims:
             raise ValueError("expected at least one finding, present or absent, found none")
-        for claim in response.findings:
+        for claim in claims:
             if claim.sentence >= len(sentences):
                 raise ValueError(f"sentence: expected 0 to {len(sentences) - 1}, found {claim.sentence}")
-        return tuple(self._to_finding(claim, sentences[claim.sentence]) for claim in response.findings)
+        return tuple(self._to_finding(claim, sentences[claim.sentence]) for claim in claims)
 
     def _to_finding(self, claim: _Claim, sentence: Sentence) -> Finding:
         ontology = self.ontology
@@ -175,16 +176,3 @@ class LLMFindingExtractor:
 
 def _sentences(report: Report) -> Sequence[Sentence]:
     return [Sentence(text=text) for text in segment_sentences(report)] if isinstance(report, str) else report
-
-
-def _explain_invalid(text: str) -> tuple[Finding, ...]:
-    """Raise ValueError with what is wrong with a response."""
-    for body in bodies(text):
-        if body.startswith("{"):
-            try:
-                _Response.model_validate_json(body)
-            except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                field = ".".join(map(str, first["loc"]))
-                raise ValueError(f"{field}: {first['msg']}" if field else first["msg"]) from None
-    raise ValueError('expected JSON with "findings"')

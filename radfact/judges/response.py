@@ -54,10 +54,8 @@ def parse_response(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
     Returns the verdict, and the number of evidence texts that matched no premise and were dropped. ValueError: no
     status, an unknown one, or an entailment without evidence among the premises.
     """
-    for body in bodies(text):
-        if fields := _read_fields(body):
-            return _to_verdict(fields, premises)
-    return _to_verdict({}, premises)
+    # Some models continue with invented queries and answers; the first answer is the requested one.
+    return _to_verdict(next(iter(_read_items(text)), {}), premises)
 
 
 def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequence[str]) -> ReportResponse:
@@ -67,10 +65,9 @@ def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequen
     belongs to the hypothesis with its number or, without a valid number, to the hypothesis that it quotes. An item with
     the number of one hypothesis that quotes another belongs to none, and neither do two items that disagree.
     """
-    items: Sequence[Fields] = next(filter(None, map(_read_items, bodies(text))), [])
     response = ReportResponse()
     invalid: set[int] = set()
-    for item in items:
+    for item in _read_items(text):
         try:
             index = _hypothesis_index(item, hypotheses)
         except ValueError as error:
@@ -140,29 +137,23 @@ def _quotations(evidence: Any) -> list[str]:
     return [text for text in stripped if text.lower() not in EMPTY_WORDS]
 
 
-def _read_fields(body: str) -> Fields:
-    """Return the fields of one verdict; empty if there are none."""
-    data = read_data(body)
-    if isinstance(data, str | bool) and _normalize_status(data) in _ENTAILED | _NOT_ENTAILED:
-        return {"status": data}
-    if isinstance(data, list) and len(data) == 1:
-        data = data[0]
-    fields = _verdict_fields(data)
-    # Some models continue with invented queries and answers; the first answer is the requested one.
-    if fields and len(_STATUS_LINE.findall(body)) < 2:
-        return fields
-    return next((block for block in _blocks(body) if "status" in block), {})
-
-
-def _read_items(body: str) -> list[Fields]:
-    """Return the fields of each verdict of a report; empty if there are none."""
-    data = read_data(body)
-    if isinstance(data, dict) and not _verdict_fields(data):
-        lists = [value for value in data.values() if isinstance(value, list)]
-        by_number = [{"number": key, **value} if isinstance(value, dict) else value for key, value in data.items()]
-        data = lists[0] if lists else by_number
-    items: list[Fields] = [_verdict_fields(item) for item in (data if isinstance(data, list) else [data])]
-    return items if items and all(items) else [block for block in _blocks(body) if "status" in block]
+def _read_items(text: str) -> list[Fields]:
+    """Return the fields of each verdict of a response; empty if there are none."""
+    for body in bodies(text):
+        data = read_data(body)
+        if isinstance(data, str | bool) and _normalize_status(data) in _ENTAILED | _NOT_ENTAILED:
+            return [{"status": data}]
+        if isinstance(data, dict) and not _verdict_fields(data):
+            lists = [value for value in data.values() if isinstance(value, list)]
+            by_number = [{"number": key, **value} if isinstance(value, dict) else value for key, value in data.items()]
+            data = lists[0] if lists else by_number
+        items: list[Fields] = [_verdict_fields(item) for item in (data if isinstance(data, list) else [data])]
+        # In one mapping, YAML keeps the last of several verdicts.
+        if not items or not all(items) or len(items) == 1 < len(_STATUS_LINE.findall(body)):
+            items = [block for block in _blocks(body) if "status" in block]
+        if items:
+            return items
+    return []
 
 
 def _verdict_fields(data: Any) -> dict[str, Any]:

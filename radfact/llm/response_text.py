@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from radfact.records import as_input_error
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 EMPTY_WORDS = frozenset({"", "null", "none", "~", "[]", "{}", "n/a", "''", '""'})
 """Texts, in lower case, that models write for an empty value."""
@@ -77,6 +83,34 @@ def read_data(body: str) -> Any:
         return yaml.load(body, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
+
+
+def parse_json(text: str, model: type[ModelT]) -> ModelT:
+    """Parse the JSON object of a response, which may have reasoning, a fence or other text around it.
+
+    ValueError: no JSON, a key twice, or the field that does not fit the model, and why.
+    """
+    *_, body = bodies(text)
+    start, end = body.find("{"), body.rfind("}")
+    if start < 0:
+        raise ValueError("expected a JSON object, found none")
+    try:
+        data = json.loads(body[start : end + 1], object_pairs_hook=_unique_keys)
+        return model.model_validate(data)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"expected one JSON object: {error}") from None
+    except RecursionError:
+        raise ValueError("expected the format in the instructions, found JSON that is nested too deeply") from None
+    except ValidationError as error:
+        first = as_input_error(error, kind=model)
+        raise ValueError(f"{first.field}: {first.message}" if first.field else first.message) from None
+
+
+def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("expected unique keys, found a duplicate key in an object")
+    return values
 
 
 def read_list(lines: list[str]) -> list[str]:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from radfact import evaluate
 from radfact.errors import InputError
 from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
+from radfact.llm.response_text import parse_json
 from radfact.metrics.llm.crimson import SEVERITY_WEIGHTS, SIGNIFICANCE_WEIGHTS, Crimson, crimson_prompt, crimson_score
-from radfact.metrics.llm.responses.finding_errors import ATTRIBUTES, FindingErrors, parse_finding_errors
+from radfact.metrics.llm.responses.finding_errors import ATTRIBUTES, FindingErrors
 from radfact.records import NO_CONTEXT, Pair, PatientContext, TextPair
 
 URGENT, ACTIONABLE, MINOR, BENIGN = SIGNIFICANCE_WEIGHTS
@@ -99,7 +100,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], float]] = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_scores_follow_the_published_formula(name: str) -> None:
     body, score = EXAMPLES[name]
-    assert crimson_score(parse_finding_errors(json.dumps(body))) == pytest.approx(score)
+    assert crimson_score(parse_json(json.dumps(body), FindingErrors)) == pytest.approx(score)
 
 
 def test_scores_and_counts_come_from_one_response() -> None:
@@ -141,6 +142,7 @@ def test_scores_are_between_minus_1_and_1_and_errors_never_raise_them(body: dict
     errors["false_findings"].append("P9")
     assert crimson_score(FindingErrors.model_validate(body)) < score
     errors["false_findings"].pop()
+    body["predicted_findings"].pop()
     errors["attribute_errors"] += [
         {**match, "severity": "significant", "error_types": ["location"], "explanation": ""}
         for match in body["matched_findings"]
@@ -178,7 +180,7 @@ RIGHT = json.dumps(response([URGENT, MINOR], [URGENT, MINOR], ONE, WRONG_SIDE))
     ],
 )
 def test_responses_may_have_marks_around_them(text: str) -> None:
-    assert parse_finding_errors(text).model_dump() == json.loads(RIGHT)
+    assert parse_json(text, FindingErrors).model_dump() == json.loads(RIGHT)
 
 
 def changed(path: str, value: Any) -> str:
@@ -210,13 +212,13 @@ INVALID = {
     "an unknown level": (changed("reference_findings.0.clinical_significance", "severe"), "urgent"),
     "the layout of the prompt": (changed("errors.attribute_errors.0.severity", "significant|negligible"), "severity"),
     "an id twice": (changed("reference_findings.1.id", "R1"), "duplicate id"),
-    "an unknown false finding": (changed("errors.false_findings", ["P2", "P7"]), "P7 is not an id of"),
-    "an unknown match": (changed("matched_findings", [MATCH, {"ref_id": "R1", "pred_id": "P3"}]), "P3 is not an id of"),
-    "false and matched": (changed("errors.false_findings", ["P1", "P2"]), "P1 must be either in"),
-    "missing and matched": (changed("errors.missing_findings", ["R1", "R2"]), "R1 must be either in"),
-    "neither false nor matched": (changed("errors.false_findings", []), "P2 must be either in"),
-    "neither missing nor matched": (changed("errors.missing_findings", []), "R2 must be either in"),
-    "false twice": (changed("errors.false_findings", ["P2", "P2"]), "P2 must be either in"),
+    "an unknown false finding": (changed("errors.false_findings", ["P2", "P7"]), "found P7"),
+    "an unknown match": (changed("matched_findings", [MATCH, {"ref_id": "R1", "pred_id": "P3"}]), "found P3"),
+    "false and matched": (changed("errors.false_findings", ["P1", "P2"]), "expected P1 either"),
+    "missing and matched": (changed("errors.missing_findings", ["R1", "R2"]), "expected R1 either"),
+    "neither false nor matched": (changed("errors.false_findings", []), "expected P2 either"),
+    "neither missing nor matched": (changed("errors.missing_findings", []), "expected R2 either"),
+    "false twice": (changed("errors.false_findings", ["P2", "P2"]), "expected P2 either"),
     "an attribute of no match": (changed("errors.attribute_errors.0.pred_id", "P2"), "R1 and P2"),
 }
 
@@ -225,14 +227,14 @@ INVALID = {
 def test_other_responses_are_refused_with_the_reason(kind: str) -> None:
     text, reason = INVALID[kind]
     with pytest.raises(ValueError, match=reason):
-        parse_finding_errors(text)
+        parse_json(text, FindingErrors)
 
 
 def test_an_invalid_response_is_sent_back_and_has_no_score_if_it_stays_invalid() -> None:
     model = MockChatModel([INVALID["neither false nor matched"][0], RIGHT])
     repaired = Crimson(ChatClient(model, {})).score([TextPair("1", "A candidate.", "A reference.")])
     assert repaired.usage["repairs"] == 1
-    assert "P2 must be either in matched_findings or once in false_findings" in model.calls[1][-1][1]
+    assert "expected P2 either in matched_findings or once in false_findings" in model.calls[1][-1][1]
     failed = Crimson(mock_client(INVALID["no errors"][0])).score([TextPair("1", "A candidate.", "A reference.")])
     assert all(math.isnan(values[0]) for values in failed.values.values())
     assert "errors" in failed.failures[0]

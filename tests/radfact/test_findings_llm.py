@@ -97,7 +97,7 @@ def test_an_empty_report_is_not_sent() -> None:
 @pytest.mark.parametrize(
     ("report", "reason"),
     [
-        ("Something else.", 'expected JSON with "findings"'),
+        ("Something else.", "expected a JSON object"),
         ("Wrong sentence.", "expected 0 to 0, found 3"),
         ("Nothing.", "expected at least one finding"),
     ],
@@ -113,7 +113,7 @@ def test_an_invalid_field_is_returned_to_the_model_by_name() -> None:
     model = MockChatModel([invalid, respond("Report:\n0: Left effusion.")])
     (extraction,) = extract("Left effusion.", model=model)
     assert not isinstance(extraction, Failure)
-    assert "findings.0.side" in model.calls[1][-1][1]
+    assert "findings[0].side" in model.calls[1][-1][1]
 
 
 def test_the_request_has_the_patient_the_sentences_and_the_names() -> None:

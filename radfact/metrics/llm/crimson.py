@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
+from radfact.llm.response_text import parse_json
 from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.finding_errors import (
     ATTRIBUTES,
@@ -15,7 +17,6 @@ from radfact.metrics.llm.responses.finding_errors import (
     ReportFinding,
     Severity,
     Significance,
-    parse_finding_errors,
 )
 from radfact.metrics.protocol import MetricResult, Score
 from radfact.records import NO_CONTEXT, PatientContext, TextPair
@@ -102,8 +103,8 @@ class Crimson(LLMMetric[FindingErrors]):
 
     The parameters are those of the authors' code, which also sets the seed 42 for OpenAI's models. The authors use
     gpt-5.2, and a fine-tuned MedGemma without guidelines. Their code requests any JSON object; here the request has a
-    JSON schema, and an invalid response is sent back to the model with the reason. See `parse_finding_errors` for
-    invalid responses.
+    JSON schema, and an invalid response is sent back to the model with the reason. See `FindingErrors` for invalid
+    responses.
 
     Source: CRIMSON, and the authors' code (rajpurkarlab/CRIMSON, crimson-score 0.2.0).
     """
@@ -139,7 +140,7 @@ class Crimson(LLMMetric[FindingErrors]):
         content = crimson_prompt(candidate, reference, context, guidelines=self.guidelines)
         return ChatRequest(
             (("user", content),),
-            parse_finding_errors,
+            partial(parse_json, model=FindingErrors),
             prefix=self._prefix,
             schema=FindingErrors.model_json_schema(),
             schema_required=False,
