@@ -98,7 +98,7 @@ def save_results(result: EvaluationResult, folder: Path, run: Mapping[str, Any],
 
     record = page_record(page, folder).model_dump(mode="json")
     with replace_results(result, folder, {**run, "page": record}) as new:
-        write_page(new, base=folder, result=result)
+        write_page(new, base=folder)
 
 
 def run_record(pairs: Pairs, *, seconds: float) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -241,20 +242,29 @@ _VERDICT = ("status", "relation", "spatial", "overlap", "evidence", "why")
 _OF_BOTH = ("images", "indication", "technique", "comparison", "prior_report")
 
 
-class RunPair:
+class RunPair(StudyList):
     """Two runs and the studies that both have; scores of their list are those of the second run minus the first."""
 
     def __init__(self, first: OpenedRun, second: OpenedRun) -> None:
         """Compare two runs study by study."""
         self.runs = (first, second)
-        lists = (first.columns, second.columns)
-        self.names = [name for name in lists[0].scores if name in lists[1].scores]
-        self.columns = StudyList(self.names)
-        second_rows = lists[1].indices
-        self._rows = [(row, second_rows[key]) for key, row in lists[0].indices.items() if key in second_rows]
-        self.columns.ids = [lists[0].ids[row] for row, _ in self._rows]
-        self.columns.indices = {sample_id: index for index, sample_id in enumerate(self.columns.ids)}
-        self._add_scores()
+        ids = [sample_id for sample_id in first.studies.indices if sample_id in second.studies.indices]
+        self._rows = [(first.studies.indices[sample_id], second.studies.indices[sample_id]) for sample_id in ids]
+        columns = [run.studies.scores for run in self.runs]
+        scores = {
+            name: [_difference(columns[0][name][a], columns[1][name][b]) for a, b in self._rows]
+            for name in columns[0]
+            if name in columns[1]
+        }
+        failures = {
+            index: "; ".join(
+                f"{run.name}: {run.studies.failures[row]}"
+                for run, row in zip(self.runs, rows, strict=True)
+                if row in run.studies.failures
+            )
+            for index, rows in enumerate(self._rows)
+        }
+        super().__init__(ids, scores, {index: reason for index, reason in failures.items() if reason})
         self._add_kinds()
         self._add_findings()
 
@@ -269,110 +279,86 @@ class RunPair:
 
     def describe_counts(self) -> str:
         """Return sentences with the numbers of shared studies and of the others."""
-        shared = len(self.columns.ids)
+        shared = len(self.indices)
         text = f"{shared} studies are in both runs"
         for run in self.runs:
-            if count := len(run.columns.ids) - shared:
+            if count := len(run.studies.indices) - shared:
                 text += f"; {count} {'is' if count == 1 else 'are'} only in {run.name}"
-        if differing := len(self.columns.kinds.get("other_reference", ())):
+        if differing := len(self.kinds["other_reference"]):
             text += f". In {differing} of them the reference differs or was split into other sentences"
         return f"{text}."
 
-    def _add_scores(self) -> None:
-        first, second = (run.columns for run in self.runs)
-        for name in self.names:
-            pairs = ((first.scores[name][a], second.scores[name][b]) for a, b in self._rows)
-            self.columns.scores[name] = [None if a is None or b is None else round(b - a, 4) for a, b in pairs]
-        for index, rows in enumerate(self._rows):
-            reasons = [
-                f"{run.name}: {run.columns.failures[row]}"
-                for run, row in zip(self.runs, rows, strict=True)
-                if row in run.columns.failures
-            ]
-            if reasons:
-                self.columns.failures[index] = "; ".join(reasons)
+    def _of_both(self, groups: Sequence[Mapping[str, Collection[int]]]) -> list[dict[str, set[int]]]:
+        """Return groups of studies of each run with the indices of those that both have."""
+        index_of = [{rows[run]: index for index, rows in enumerate(self._rows)} for run in (0, 1)]
+        return [
+            {key: {known[row] for row in rows if row in known} for key, rows in own.items()}
+            for known, own in zip(index_of, groups, strict=True)
+        ]
 
     def _add_kinds(self) -> None:
-        of_runs = [run.columns.kinds for run in self.runs]
+        """Select the studies by their kinds in each run, and by how drafts and verdicts on the reference differ."""
+        first, second = (defaultdict(set, kinds) for kinds in self._of_both([run.studies.kinds for run in self.runs]))
+        for side, kinds in zip(SIDES, (first, second), strict=True):
+            self.kinds.update({f"{side}:{kind}": indices for kind, indices in kinds.items()})
+        self.kinds.update({kind: first[kind] | second[kind] for kind in ("inputs", "lateral", "prior")})
+        self.kinds["emptied"] = second["empty"] - first["empty"]
+        self.kinds["filled"] = first["empty"] - second["empty"]
         for index, rows in enumerate(self._rows):
-            first, second = (
-                {kind for kind, indices in kinds.items() if row in indices}
-                for kinds, row in zip(of_runs, rows, strict=True)
-            )
-            kinds = {f"{side}:{kind}" for side, own in zip(SIDES, (first, second), strict=True) for kind in own}
-            kinds |= (first | second) & {"inputs", "lateral", "prior"}
-            if "empty" in first ^ second:
-                kinds.add("emptied" if "empty" in second else "filled")
-            for kind in kinds | set(self._changes(rows)):
-                self.columns.kinds.setdefault(kind, set()).add(index)
-
-    def _changes(self, rows: tuple[int, int]) -> Iterator[str]:
-        """Yield how the drafts and the verdicts on the reference differ."""
-        first, second = (run.columns.reports[row] for run, row in zip(self.runs, rows, strict=True))
-        if _contents(first["candidate"]) != _contents(second["candidate"]):
-            yield "changed"
-        if _contents(first["reference"]) != _contents(second["reference"]):
-            yield "other_reference"
-            return
-        for at, (_, status) in first["reference"].items():
-            statuses = (status, second["reference"][at][1])
-            if None not in statuses and statuses.count("entailment") == 1:
-                yield "lost" if statuses[0] == "entailment" else "gained"
+            before, after = (run.studies.reports[row] for run, row in zip(self.runs, rows, strict=True))
+            if _contents(before["candidate"]) != _contents(after["candidate"]):
+                self.kinds["changed"].add(index)
+            if _contents(before["reference"]) != _contents(after["reference"]):
+                self.kinds["other_reference"].add(index)
+                continue
+            for at, (*_, status) in before["reference"].items():
+                statuses = (status, after["reference"][at][-1])
+                if None not in statuses and statuses.count("entailment") == 1:
+                    self.kinds["lost" if status == "entailment" else "gained"].add(index)
 
     def _add_findings(self) -> None:
         """Add the findings of both runs, and of each finding whether the second run is better or worse."""
-        findings = self.columns.findings
-        for run, rows in zip(self.runs, zip(*self._rows, strict=True), strict=False):
-            index_of = {row: index for index, row in enumerate(rows)}
-            for key, indices in run.columns.findings.items():
-                if shared := {index_of[row] for row in indices if row in index_of}:
-                    findings.setdefault(key, set()).update(shared)
-        tiers: dict[str, list[tuple[str, set[int]]]] = {}
-        for key, indices in findings.items():
+        tiers: dict[str, list[tuple[str, set[int]]]] = defaultdict(list)
+        for own in self._of_both([run.studies.findings for run in self.runs]):
+            for key, indices in own.items():
+                self.findings[key] |= indices
+        for key, indices in self.findings.items():
             concept, tier, _ = key.split("\t")
-            tiers.setdefault(concept, []).append((tier, indices))
-        outcomes = [read_outcomes(run.folder, self.columns.ids) for run in self.runs]
+            tiers[concept].append((tier, indices))
+        outcomes = [read_outcomes(run.folder, self.indices) for run in self.runs]
         for contrast in contrast_findings(*outcomes):
             for label, changes in (("improved", contrast.improved), ("worse", contrast.worse)):
-                changed = {self.columns.indices[change.sample_id] for change in changes}
-                for tier, indices in tiers.get(contrast.finding, ()):
-                    if common := changed & indices:
-                        findings.setdefault(f"{contrast.finding}\t{tier}\t{label}", set()).update(common)
+                changed = {self.indices[change.sample_id] for change in changes}
+                for tier, indices in tiers[contrast.finding]:
+                    self.findings[f"{contrast.finding}\t{tier}\t{label}"] |= changed & indices
 
     def study(self, sample_id: str) -> dict[str, Any] | None:
         """Return a study with the drafts of both runs in the form of the page's script; None if not both have it.
 
         Where the reference reports differ, `separate` has the study of each run.
         """
-        if sample_id not in self.columns.indices:
+        if sample_id not in self.indices:
             return None
-        studies = [study for run in self.runs if (study := run.study(sample_id)) is not None]
-        first, second = studies
+        first, second = studies = [study for run in self.runs if (study := run.study(sample_id)) is not None]
         by_side = dict(zip(SIDES, studies, strict=True))
         merged: dict[str, Any] = {
             "sample_id": sample_id,
             "scored": True,
-            "scores": {name: [study["scores"].get(name) for study in studies] for name in self.names},
+            "scores": {name: [study["scores"][name] for study in studies] for name in self.scores},
             "failures": {side: study["failure"] for side, study in by_side.items() if study["failure"]},
         }
-        if _texts(first["reference"]) != _texts(second["reference"]):
-            judged = (RADFACT in run.content.scores.metrics for run in self.runs)
+        if self.indices[sample_id] in self.kinds["other_reference"]:
+            judged = (RADFACT in run.scores.metrics for run in self.runs)
             own = [{**study, "judged": is_judged} for study, is_judged in zip(studies, judged, strict=True)]
             return {**merged, "separate": dict(zip(SIDES, own, strict=True))}
-        for name in _OF_BOTH:
-            if any(study.get(name) for study in studies):
-                merged[name] = second.get(name) or first.get(name)
-        removed = {side: study.get("removed", {}) for side, study in by_side.items()}
+        removed = [study.get("removed", {}) for study in studies]
         return {
             **merged,
-            **{side: study["candidate"] for side, study in by_side.items()},
-            "reference": [
-                _with_verdicts(*sentences) for sentences in zip(*(s["reference"] for s in studies), strict=True)
-            ],
-            "removed": {
-                **{side: parts["candidate"] for side, parts in removed.items() if "candidate" in parts},
-                **({"reference": removed["candidate"]["reference"]} if "reference" in removed["candidate"] else {}),
-            },
+            **{name: second.get(name) or first.get(name) for name in _OF_BOTH if name in first or name in second},
+            "baseline": first["candidate"],
+            "candidate": second["candidate"],
+            "reference": list(map(_with_verdicts, first["reference"], second["reference"])),
+            "removed": removed[1] | ({"baseline": removed[0]["candidate"]} if "candidate" in removed[0] else {}),
             "findings": second.get("findings", {}),
             "baseline_findings": first.get("findings", {}),
             "details": second.get("details", {}),
@@ -381,22 +367,18 @@ class RunPair:
 
     def search(self, text: str) -> list[int]:
         """Return the indices of the studies that contain every word of a text in one of the runs."""
-        matches = [set(run.search(text)) for run in self.runs]
-        return [
-            index
-            for index, rows in enumerate(self._rows)
-            if any(row in own for row, own in zip(rows, matches, strict=True))
-        ]
+        first, second = self._of_both([{text: run.studies.search(text)} for run in self.runs])
+        return sorted(first[text] | second[text])
 
     @cached_property
-    def scores(self) -> dict[str, Any]:
+    def compared_scores(self) -> dict[str, Any]:
         """Scores of both runs on the shared studies with intervals and tests, as texts; computed as `radfact compare`.
 
         `main` has the indices of the main scores among the rows.
         """
         comparison = replace(compare([run.folder for run in self.runs]), systems=self.short_names)
         table = difference_table(comparison, 1, display=words)
-        main = main_scores(self.runs[1].content.scores)
+        main = main_scores(self.runs[1].scores)
         return {
             "headings": list(table.headings),
             "rows": table.cells,
@@ -405,12 +387,13 @@ class RunPair:
         }
 
 
-def _texts(sentences: Sequence[Mapping[str, Any]]) -> list[Any]:
-    return [[sentence.get(name) for name in ("text", "boxes", "masks")] for sentence in sentences]
+def _difference(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else second - first
 
 
-def _contents(report: Mapping[int, tuple[str, str | None]]) -> dict[int, str]:
-    return {index: content for index, (content, _) in report.items()}
+def _contents(report: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """Return text and regions of each sentence."""
+    return {index: tuple(content) for index, (*content, _) in report.items()}
 
 
 def _with_verdicts(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

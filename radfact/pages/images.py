@@ -64,7 +64,7 @@ def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
     if not path.is_file():
         return {"message": f"{path.name}: no such image"}
     try:
-        jpeg, width, height = as_jpeg(path)
+        jpeg, width, height = as_jpeg(path, LONGEST_SIDE)
     except InputError as error:
         return {"message": f"{path.name}: {error.message}"}
     if folder is None:
@@ -92,7 +92,7 @@ def image_size(path: Path) -> tuple[int, int]:
         raise InputError("this image cannot be read", code=ErrorCode.INVALID_FORMAT, file=path) from None
 
 
-def as_jpeg(path: Path, longest: int = LONGEST_SIDE) -> tuple[bytes, int, int]:
+def as_jpeg(path: Path, longest: int) -> tuple[bytes, int, int]:
     """Return the image as JPEG without metadata, and width and height of the original in pixels."""
     import numpy as np
     from PIL import Image

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ from radfact.metrics.radfact.options import ScoringOptions
 from radfact.metrics.radfact.scores import F1_PARTS, POLICY_SCORES, SCORES
 from radfact.pages.images import MAX_EMBEDDED, image_names, load_images, remove_unused_images
 from radfact.pages.markup import STATIC, TEMPLATES, assemble, words
-from radfact.pages.studies import StudyContext, StudyList, read_drafts, read_studies, studies_of
+from radfact.pages.studies import Studies, StudyContext, read_drafts
 from radfact.records import validate_model
 from radfact.results.display import score_label
-from radfact.results.evaluation import EvaluationResult
 from radfact.results.options import ImagePlace, PageOptions
 from radfact.results.reader import read_run, read_scores
 from radfact.results.schema import (
@@ -61,7 +60,6 @@ def write_page(
     unscored: Path | None = None,
     images: ImagePlace | None = None,
     base: Path | None = None,
-    result: EvaluationResult | None = None,
 ) -> Path:
     """Write `report.html` into a results folder: its scores, and each study as in MAIRA-2, figure E.1.
 
@@ -79,7 +77,6 @@ def write_page(
             `manifest.jsonl` in the same folder, or else from `manifest`.
         images: where the images go; by default inside the page for up to `MAX_EMBEDDED` studies.
         base: results folder that the files of `folder` will be moved to, to which recorded paths are relative.
-        result: result that the folder was written from; its studies are not read again.
 
     Returns:
         The path of the page.
@@ -89,15 +86,14 @@ def write_page(
             written then.
     """
     folder = Path(folder)
-    content = PageContent(folder, base, manifest=manifest, notes=notes, unscored=unscored, result=result)
-    count = len(content.studies.samples) + len(content.drafts)
+    content = PageContent(folder, base, manifest=manifest, notes=notes, unscored=unscored)
+    count = len(content.studies.indices) + len(content.drafts)
     inside = (images or content.record.images or ("inside" if count <= MAX_EMBEDDED else "beside")) == "inside"
-    data: dict[str, Any] = {"studies": [], "unscored": []}
-    if count <= MAX_STUDIES:
-        data = {"studies": list(content.show_all()), "unscored": content.drafts}
-    shown = [*data["studies"], *data["unscored"]]
+    is_whole = count <= MAX_STUDIES
+    studies = [content.show(sample_id) for sample_id in content.studies.indices] if is_whole else []
+    shown = [*studies, *content.drafts] if is_whole else []
     load_images(shown, None if inside else folder / _IMAGE_FOLDER)
-    page = content.render(data, omits=not shown and count > 0)
+    page = content.render({"studies": studies} if is_whole else None)
     with open_atomic(folder / "report.html", "wb") as handle:
         handle.write(encode(page))
     remove_unused_images(image_names(shown), folder / _IMAGE_FOLDER)
@@ -113,7 +109,7 @@ class PageContent:
         scores: `scores.json`, with the scores that have a value.
         scoring: geometry and threshold of the spatial scores; None if they are not known.
         drafts: without a reference, with report sections and image paths.
-        studies: of the folder, or of the result.
+        studies: of the folder.
         context: sections and image paths of the studies.
     """
 
@@ -125,11 +121,9 @@ class PageContent:
         manifest: Path | None = None,
         notes: Sequence[str] | None = None,
         unscored: Path | None = None,
-        result: EvaluationResult | None = None,
-        listed: StudyList | None = None,
     ) -> None:
-        """Read everything but the studies, which are found only, and added to `listed`; others as in `write_page`."""
-        self._folder = folder
+        """Read everything but the studies, which are found only; arguments as in `write_page`."""
+        self.folder = folder
         base = folder if base is None else base
         scores, run = read_scores(folder), read_run(folder)
         self.scores = scores.model_copy(update={"scores": scores_with_value(scores.scores)})
@@ -141,22 +135,21 @@ class PageContent:
         self.notes = list(self.record.notes if notes is None else notes)
         known_manifest = self._source(base, manifest, self.record.manifest, "The manifest with the images")
         known_drafts = self._source(base, unscored, self.record.unscored, "The drafts without a reference")
-        self.studies = read_studies(folder, scores, listed) if result is None else studies_of(result)
+        self.studies = Studies(folder, scores, None if self.scoring is None else self.scoring.compat)
         self.drafts = read_drafts(known_drafts) if known_drafts else []
         if self.record.drafts and unscored is None:
             self.drafts = [draft for draft in self.drafts if draft["sample_id"] in self.record.drafts]
         manifests = [] if known_manifest is None else [known_manifest]
-        self.context = StudyContext(manifests, listed)
+        self.context = StudyContext(manifests, self.studies)
         if manifest is not None:
-            ids = [sample.sample_id for sample in self.studies.samples]
-            _check_ids(manifest, self.context, [*ids, *(draft["sample_id"] for draft in self.drafts)])
+            _check_ids(manifest, self.context, [*self.studies.indices, *(draft["sample_id"] for draft in self.drafts)])
         if known_drafts and (neighbor := known_drafts.parent / "manifest.jsonl").exists():
             manifests = [neighbor, *manifests]
-        self.draft_context = StudyContext(manifests)
+        draft_context = StudyContext(manifests)
         for draft in self.drafts:
-            self.draft_context.add_to(draft)
+            draft.update(draft_context.of(draft["sample_id"]))
         if drawn_from := scores.counts.get("drawn_from"):
-            self.notes.insert(0, f"A random sample: {len(self.studies.samples)} of {drawn_from} studies.")
+            self.notes.insert(0, f"A random sample: {len(self.studies.indices)} of {drawn_from} studies.")
 
     def _source(self, base: Path, option: Path | None, recorded: str | None, label: str) -> Path | None:
         """Return a file as given, or else from the record of the run; without it, the page has a note."""
@@ -167,62 +160,52 @@ class PageContent:
         self.notes.append(f"{label} ({path.name}) is no longer where it was during the run.")
         return None
 
-    def show_all(self) -> Iterator[dict[str, Any]]:
-        """Yield the studies in the form of the page's script, with report sections and image paths."""
-        for index in range(len(self.studies.samples)):
-            yield self.show(index)
+    def show(self, sample_id: str) -> dict[str, Any]:
+        """Return a study in the form of the page's script, with report sections and image paths."""
+        return {**self.studies.show(sample_id), **self.context.of(sample_id)}
 
-    def show(self, index: int) -> dict[str, Any]:
-        """Return a study as `show_all` does."""
-        compat = None if self.scoring is None else self.scoring.compat
-        study = self.studies.show(self.studies.samples[index], list(self.scores.scores), compat)
-        self.context.add_to(study)
-        return study
-
-    def render(self, data: Mapping[str, Any], *, omits: bool = False, title: str | None = None, **context: Any) -> str:
-        """Return the page as HTML; every text is escaped or part of a block of JSON data."""
-        tables = self.studies.finding_tables
-        data = {
-            **score_data(self.scores, self.scoring),
-            # Without RadFact there are reports and no verdicts.
-            "judged": RADFACT in self.scores.metrics,
-            "findings": {concept: name for table in tables.values() for concept, name in table.names.items()},
-            **data,
-        }
+    def render(self, data: Mapping[str, Any] | None, *, title: str | None = None, **context: Any) -> str:
+        """Return the page as HTML, without the studies if there is no data; every text is escaped or JSON data."""
+        tables, ids = self.studies.finding_tables, list(self.studies.indices)
+        if data is not None:
+            data = {
+                **score_data(self.scores, self.scoring),
+                # Without RadFact there are reports and no verdicts.
+                "judged": RADFACT in self.scores.metrics,
+                "findings": {concept: name for table in tables.values() for concept, name in table.names.items()},
+                "list": self.studies.columns,
+                "unscored": self.drafts,
+                **data,
+            }
+        green = self.folder / GREEN_SUMMARY_FILE
         results = {
             **_judge(self.scores, self.run),
             **_score_table(self.scores, self.run),
+            "scores": self.scores,
             "without_value": ", ".join(self._without_value),
-            "unavailable": self.scores.unavailable,
-            "counts": _flat(_counts(self.scores) or {"studies": len(self.studies.samples)}),
-            "failures": [(item.sample_id, item.reason) for item in self.studies.samples if item.reason],
+            "counts": _flat(_counts(self.scores) or {"studies": len(ids)}),
+            "failures": [(ids[index], reason) for index, reason in self.studies.failures.items()],
             "details": _flat({name: value for name, value in self.run.items() if name != "page"}),
             "finding_tables": {
                 metric: [(name, table.names[name], counts) for name, counts in table.rows]
                 for metric, table in tables.items()
                 if table.rows
             },
-            "green": self._green(),
+            "green": validate_model(GreenSummaryFile, read_json(green), file=green) if green.is_file() else None,
         }
-        omitted = len(self.studies.samples) if omits else 0
-        return render_studies(
-            data, title=title or self.title, notes=self.notes, results=results, omitted=omitted, **context
-        )
-
-    def _green(self) -> GreenSummaryFile | None:
-        path = self._folder / GREEN_SUMMARY_FILE
-        return validate_model(GreenSummaryFile, read_json(path), file=path) if path.is_file() else None
+        context |= {"notes": self.notes, "results": results, "count": len(ids)}
+        return render_studies(data, title=title or self.title, **context)
 
 
-def render_studies(data: Mapping[str, Any], *, omitted: int = 0, **context: Any) -> str:
+def render_studies(data: Mapping[str, Any] | None, **context: Any) -> str:
     """Return a page of studies as HTML."""
     return assemble(
         TEMPLATES / "page.html",
         [STATIC / "viewer.css", STATIC / "page.css"],
-        [] if omitted else [STATIC / name for name in _SCRIPTS],
+        [] if data is None else [STATIC / name for name in _SCRIPTS],
         data,
-        omitted=omitted,
-        has_drafts=bool(data["unscored"]),
+        has_studies=data is not None,
+        has_drafts=bool(data and data["unscored"]),
         **{"notes": (), "results": None, "navigation": None, **context},
     )
 
@@ -299,7 +282,6 @@ def _score_table(scores: ScoresFile, run: Mapping[str, Any]) -> dict[str, Any]:
         "has_radfact": any(name in SCORES for name in scores.scores),
         "has_f1": any(name in F1_PARTS for name in scores.scores),
         "resampling": scores.resampling.describe() if is_drawn and scores.resampling else None,
-        "repeats": _repeats(scores),
     }
 
 
@@ -307,22 +289,6 @@ def _fits_axis(score: ScoreRecord) -> bool:
     """Return whether the interval can be drawn on the axis from 0 to 1."""
     known = [value for value in (score.point, score.low, score.high) if value is not None]
     return bool(known) and min(known) >= 0 and max(known) <= 1
-
-
-def _repeats(scores: ScoresFile) -> str:
-    """Return the sentences of the caption about repeats; empty without repeats."""
-    repeated = {name: metric for name, metric in scores.metrics.items() if metric.repeats}
-    names = ", ".join(
-        f"{name} ({metric.repeats} repeats"
-        + (f", {metric.partly_failed} samples have fewer)" if metric.partly_failed else ")")
-        for name, metric in repeated.items()
-    )
-    single = ", ".join(name for name in scores.metrics if name not in repeated)
-    text = (
-        "Repeat SD: standard deviation of the dataset-level score over the repeats; scores and intervals are those of "
-        f"the mean over repeats: {names}."
-    )
-    return (text + (f" Computed once, without a model: {single}." if single else "")) if repeated else ""
 
 
 def _counts(scores: ScoresFile) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,10 @@ from radfact.io.jsonl import read_json
 from radfact.io.outputs import RECORD, RESULTS_FOLDER
 from radfact.metrics.protocol import main_scores_of
 from radfact.metrics.registry import entries
-from radfact.pages.images import as_jpeg, image_size
+from radfact.pages.images import LONGEST_SIDE, as_jpeg, image_size
 from radfact.pages.page import PageContent
-from radfact.pages.studies import StudyList
 from radfact.results.reader import read_run, read_scores
-from radfact.results.schema import RADFACT, ScoreRecord, ScoresFile, describe_models, scores_with_value
+from radfact.results.schema import RADFACT, ScoreRecord, ScoresFile, describe_models
 
 _SKIPPED = frozenset({"cache", "metrics", "report_images"})
 """Folders of a run."""
@@ -153,33 +151,26 @@ _CACHED_IMAGES = 200
 _FILES = ("scores.json", "samples.jsonl", "sentences.jsonl", "run.json")
 
 
-class OpenedRun:
+class OpenedRun(PageContent):
     """A run whose studies are listed; each is read from disk when it is shown."""
 
     def __init__(self, name: str, folder: Path) -> None:
         """Read a run."""
-        self.name, self.folder = name, folder
-        self.version = version_of(folder)
-        self.columns = StudyList(list(scores_with_value(read_scores(folder).scores)))
-        # The collector would examine the columns again and again while they grow, which takes a third of the time.
-        gc.disable()
-        try:
-            self.content = PageContent(folder, listed=self.columns)
-        finally:
-            gc.enable()
-        self.columns.finish()
-        drafts = self.content.drafts
-        self.has_regions = self.columns.has_regions or any(
-            sentence.get("boxes") or sentence.get("masks") for draft in drafts for sentence in draft["candidate"]
+        self.name, self.version = name, version_of(folder)
+        super().__init__(folder)
+        self._drafts = {draft["sample_id"]: draft for draft in self.drafts}
+        self.has_regions = self.studies.has_regions or any(
+            sentence.get("boxes") or sentence.get("masks") for draft in self.drafts for sentence in draft["candidate"]
         )
-        self._drafts = {draft["sample_id"]: draft for draft in drafts}
 
     def study(self, sample_id: str) -> dict[str, Any] | None:
         """Return a study in the form of the page's script, with the URLs of its images; None if there is none."""
-        index = self.columns.indices.get(sample_id)
-        if index is None and sample_id not in self._drafts:
+        if sample_id in self.studies.indices:
+            study = self.show(sample_id)
+        elif sample_id in self._drafts:
+            study = dict(self._drafts[sample_id])
+        else:
             return None
-        study = dict(self._drafts[sample_id] if index is None else self.content.show(index))
         if "images" in study:
             study["images"] = {
                 kind: path and self._describe(sample_id, kind, path) for kind, path in study["images"].items()
@@ -188,7 +179,7 @@ class OpenedRun:
 
     def search(self, text: str) -> list[int]:
         """Return the indices of the scored studies that contain every word of a text, in reports or context."""
-        return self.columns.search(text)
+        return self.studies.search(text)
 
     def _describe(self, sample_id: str, kind: str, path: Path) -> dict[str, Any]:
         try:
@@ -200,11 +191,10 @@ class OpenedRun:
 
     def jpeg(self, sample_id: str, kind: str, *, full: bool) -> bytes | None:
         """Return an image of a study as JPEG; None if the run has no such image, or it cannot be read."""
-        if sample_id in self.columns.indices:
-            path = self.content.context.images(sample_id).get(kind)
-        else:
-            path = self._drafts.get(sample_id, {}).get("images", {}).get(kind)
+        is_study = sample_id in self.studies.indices
+        study = self.context.of(sample_id) if is_study else self._drafts.get(sample_id, {})
         try:
+            path = study.get("images", {}).get(kind)
             return None if path is None else _jpeg(path, path.stat().st_mtime_ns, full)
         except (InputError, OSError):
             return None
@@ -218,4 +208,4 @@ def version_of(folder: Path) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(_CACHED_IMAGES)
 def _jpeg(path: Path, _: int, full: bool) -> bytes:
-    return as_jpeg(path, FULL_SIDE)[0] if full else as_jpeg(path)[0]
+    return as_jpeg(path, FULL_SIDE if full else LONGEST_SIDE)[0]

@@ -64,7 +64,7 @@ class Explorer:
         if path == "/api/search":
             return _JSON, json.dumps(self._source(query).search(query.get("words", ""))).encode()
         if path == "/api/scores":
-            return _JSON, encode(dumps(self._pair(query).scores))
+            return _JSON, encode(dumps(self._pair(query).compared_scores))
         if path == "/image":
             # The file is looked up, and no part of the request is used as a path.
             run, study, kind = (query.get(name, "") for name in ("run", "study", "kind"))
@@ -94,28 +94,26 @@ class Explorer:
         run = self._run(name)
         folder = name.rpartition("/")[0]
         others = [other for other, summary in self.runs.items() if summary.reason is None and other != name]
-        drafts = [{"sample_id": draft["sample_id"], "scored": False} for draft in run.content.drafts]
-        data = _served_data({"run": name}, list=run.columns.columns, unscored=drafts, located=run.has_regions)
+        drafts = [{"sample_id": draft["sample_id"], "scored": False} for draft in run.drafts]
+        data = _served_data({"run": name}, unscored=drafts, located=run.has_regions)
         navigation = {"links": [], "others": sorted(others, key=lambda other: other.rpartition("/")[0] != folder)}
-        return run.content.render(data, title=name, navigation=navigation, policy=SERVED)
+        return run.render(data, title=name, navigation=navigation, policy=SERVED)
 
     def _pair_page(self, pair: RunPair) -> str:
         """Return the page of two runs side by side, whose script fetches the studies and the scores."""
         first, second = pair.runs
-        scores = second.content.scores
-        named = scores.model_copy(update={"scores": {name: scores.scores[name] for name in pair.names}})
-        same = first.content.scoring == second.content.scoring
-        tables = [table for run in pair.runs for table in run.content.studies.finding_tables.values()]
+        named = second.scores.model_copy(update={"scores": {name: second.scores.scores[name] for name in pair.scores}})
+        tables = [table for run in pair.runs for table in run.studies.finding_tables.values()]
         query = {"baseline": first.name, "system": second.name}
         data = _served_data(
             query,
-            list=pair.columns.columns,
+            list=pair.columns,
             unscored=[],
             sides={**dict(zip(SIDES, pair.short_names, strict=True)), "reference": "Reference"},
-            judged=all(RADFACT in run.content.scores.metrics for run in pair.runs),
+            judged=all(RADFACT in run.scores.metrics for run in pair.runs),
             located=any(run.has_regions for run in pair.runs),
             findings={concept: name for table in tables for concept, name in table.names.items()},
-            **score_data(named, second.content.scoring if same else None),
+            **score_data(named, second.scoring if first.scoring == second.scoring else None),
         )
         links = [(run.name, run_url(run.name)) for run in pair.runs]
         links.append(("Swap", f"/compare?{urlencode({'baseline': second.name, 'system': first.name})}"))

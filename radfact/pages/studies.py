@@ -1,15 +1,13 @@
-"""The studies of a results folder or of a result in memory, in the form that the script of a page expects."""
+"""The studies of a results folder: columns for the list of a page, and each study as the page's script expects it."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.findings.details import FindingDetails, FindingTable, read_details
@@ -18,9 +16,8 @@ from radfact.metrics.radfact.options import Compat
 from radfact.metrics.radfact.regions import covered_share
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.pages.findings import finding_keys, list_findings
-from radfact.pages.rows import FileRows, MemoryRows, Rows
+from radfact.pages.rows import FileRows
 from radfact.records import Sentence, parse_sentences, validate_model
-from radfact.results.evaluation import EvaluationResult
 from radfact.results.reader import finding_metrics_of, iter_samples
 from radfact.results.schema import (
     METRICS_FOLDER,
@@ -32,12 +29,12 @@ from radfact.results.schema import (
     SampleRow,
     ScoresFile,
     SentenceRow,
+    scores_with_value,
 )
 
 _SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why", "relation"}
 _IMAGES = ("frontal", "lateral", "prior_frontal")
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
-_KINDS = ("unsupported", "missed", "misplaced", "contradicted", "failed", "empty")
 
 
 class ManifestRow(Row):
@@ -53,10 +50,6 @@ class ManifestRow(Row):
     prior_report: str | None = None
 
 
-class _FindingRow(Row):
-    details: FindingDetails
-
-
 class _Draft(Row):
     sample_id: str
     report: Any
@@ -64,133 +57,140 @@ class _Draft(Row):
 
 
 class StudyList:
-    """Columns of the list of studies, the text of each study for the search, and its reports for a comparison.
+    """Columns of the list of studies on a page.
 
-    `reports` has content and status of each sentence by its index and side.
+    Attributes:
+        scores: of each study by score.
+        failures: reasons by the index of the study.
+        kinds: indices of the studies of each kind.
+        findings: indices of the studies with each finding, by concept, tier and kind as one text.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        """Create an empty list with these scores as columns."""
-        self.ids: list[str] = []
-        self.scores: dict[str, list[float | None]] = {name: [] for name in names}
-        self.failures: dict[int, str] = {}
-        self.kinds: dict[str, set[int]] = {}
-        self.findings: dict[str, set[int]] = {}
-        self.reports: list[dict[str, dict[int, tuple[str, str | None]]]] = []
-        self.texts: list[list[str]] = []
-        self.has_regions = False
-        self.indices: dict[str, int] = {}
+    def __init__(
+        self, ids: Sequence[str], scores: Mapping[str, Sequence[float | None]], failures: Mapping[int, str]
+    ) -> None:
+        """Create a list in which nothing is known of the reports."""
+        self.indices = {sample_id: index for index, sample_id in enumerate(ids)}
+        self.scores, self.failures = scores, failures
+        self.kinds: dict[str, set[int]] = defaultdict(set)
+        self.findings: dict[str, set[int]] = defaultdict(set)
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The columns as JSON values."""
-        kinds, findings = ({key: sorted(group) for key, group in of.items()} for of in (self.kinds, self.findings))
-        return {"ids": self.ids, "scores": self.scores, "failures": self.failures, "kinds": kinds, "findings": findings}
+        """The columns as JSON values; scores are rounded to four decimal places."""
+        rounded = {
+            name: [None if value is None else round(value, 4) for value in column]
+            for name, column in self.scores.items()
+        }
+        kinds, findings = (
+            {key: sorted(group) for key, group in groups.items() if group} for groups in (self.kinds, self.findings)
+        )
+        columns = {"scores": rounded, "failures": self.failures, "kinds": kinds, "findings": findings}
+        return {"ids": list(self.indices), **columns}
 
-    def add_samples(self, samples: Iterable[SampleRow]) -> None:
-        """Add samples; their scores are rounded to four decimal places."""
-        for sample in samples:
-            self.indices[sample.sample_id] = len(self.ids)
-            for name, column in self.scores.items():
-                value = (sample.model_extra or {}).get(name)
-                column.append(None if value is None else round(value, 4))
-            if sample.reason:
-                self.failures[len(self.ids)] = sample.reason
-            self.ids.append(sample.sample_id)
-            self.reports.append({side: {} for side in PARTS})
-            self.texts.append([sample.sample_id, sample.reason or ""])
-        self.kinds = {kind: set() for kind in _KINDS}
+
+class Studies(StudyList):
+    """The studies of a results folder; the rows of each are read from disk when it is shown.
+
+    Attributes:
+        reports: text, regions and status of each sentence by its index, by side.
+        finding_tables: counts by finding of each metric that compares findings.
+        has_regions: whether a sentence has boxes or masks.
+    """
+
+    def __init__(self, folder: Path, scores: ScoresFile, compat: Compat | None) -> None:
+        """Find the studies; with `compat`, a sentence is shown with the share of its region that the score compares."""
+        samples = list(iter_samples(folder, SampleRow, list(scores.scores)))
+        if (expected := scores.counts.get("samples", len(samples))) != len(samples):
+            message = f"expected {expected} samples as in scores.json, found {len(samples)}"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=folder / "samples.jsonl")
+        super().__init__(
+            [sample.sample_id for sample in samples],
+            {
+                name: [(sample.model_extra or {}).get(name) for sample in samples]
+                for name in scores_with_value(scores.scores)
+            },
+            {index: sample.reason for index, sample in enumerate(samples) if sample.reason},
+        )
+        self._compat = compat
+        self._context: list[list[str]] = [[] for _ in samples]
+        self.reports: list[dict[str, dict[str, tuple[Any, ...]]]] = [{side: {} for side in PARTS} for _ in samples]
+        self.has_regions = False
+        self.finding_tables = {metric: FindingTable() for metric in finding_metrics_of(scores)}
+        self._sentences = FileRows(folder / "sentences.jsonl", SentenceRow, self.indices, self._add_sentence)
+        self._narratives = self._removed = None
+        if (path := folder / "narratives.jsonl").is_file():
+            self._narratives = FileRows(path, NarrativeRow, self.indices)
+        if (path := folder / "removed.jsonl").is_file():
+            self._removed = FileRows(path, RemovedRow, self.indices)
+        self._details = {
+            metric: FileRows(path, MetricRow, self.indices, partial(self._add_details, metric, path))
+            for metric in scores.metrics
+            if metric != RADFACT and (path := folder / METRICS_FOLDER / f"{metric}.jsonl").is_file()
+        }
         self.kinds["failed"].update(self.failures)
-
-    def add_sentence(self, sample_id: str, row: Mapping[str, Any]) -> None:
-        """Add a sentence of a sample: its text and the kinds of study that it makes."""
-        index, side, text = self.indices[sample_id], str(row.get("side")), str(row.get("text"))
-        for kind in _sentence_kinds(side, row):
-            self.kinds[kind].add(index)
-        content = f"{text} {row.get('boxes') or None} {row.get('masks') or None}"
-        self.reports[index].setdefault(side, {})[row.get("index", 0)] = (content, row.get("status"))
-        self.texts[index].append(text)
-        self.has_regions |= bool(row.get("boxes") or row.get("masks"))
-
-    def finish(self) -> None:
-        """Select the studies with an empty candidate, and drop the kinds without a study."""
         for index, sides in enumerate(self.reports):
             if sides["reference"] and not sides["candidate"] and index not in self.failures:
                 self.kinds["empty"].add(index)
-        self.kinds = {kind: indices for kind, indices in self.kinds.items() if indices}
 
-    def add_findings(self, sample_id: str, details: FindingDetails) -> None:
-        """Add the keys by which a page selects studies by finding."""
-        for key in finding_keys(details):
-            self.findings.setdefault(key, set()).add(self.indices[sample_id])
+    def _add_sentence(self, sample_id: str, _: int, row: Mapping[str, Any]) -> None:
+        """Add the content of a sentence and the kinds of study that it makes."""
+        index, side, status = self.indices[sample_id], str(row.get("side")), row.get("status")
+        if status == "not_entailment":
+            self.kinds["unsupported" if side == "candidate" else "missed"].add(index)
+        if status == "entailment" and row.get("spatial") == "not_entailed":
+            self.kinds["misplaced"].add(index)
+        if row.get("relation") == "contradiction":
+            self.kinds["contradicted"].add(index)
+        regions = [row.get(name) or None for name in ("boxes", "masks")]
+        self.has_regions |= any(regions)
+        # Compared as text, which takes less memory.
+        content = (str(row.get("text")), str(regions), status)
+        self.reports[index].setdefault(side, {})[str(row.get("index"))] = content
+
+    def _add_details(self, metric: str, path: Path, sample_id: str, line: int, values: Mapping[str, Any]) -> None:
+        """Count the findings of a sample, and add the keys by which a page selects studies by finding."""
+        if metric in self.finding_tables:
+            row = validate_model(MetricRow, values, file=path, line=line)
+            if (compared := read_details(row.details, file=path, line=line)) is not None:
+                self.finding_tables[metric].add(compared)
+                for key in finding_keys(compared):
+                    self.findings[key].add(self.indices[sample_id])
 
     def add_context(self, sample_id: str, record: Mapping[str, Any]) -> None:
-        """Add sections and inputs from a record in a manifest, if its sample is listed."""
+        """Add sections and inputs from a record in a manifest, if it is of one of the studies."""
         if (index := self.indices.get(sample_id)) is not None:
-            for kind in _input_kinds(record):
-                self.kinds.setdefault(kind, set()).add(index)
-            self.texts[index] += [str(record[name]) for name in _CONTEXT if record.get(name)]
+            self._context[index] += [str(record[name]) for name in _CONTEXT if record.get(name)]
+            self.kinds["inputs"].add(index)
+            if record.get("lateral"):
+                self.kinds["lateral"].add(index)
+            if record.get("prior_frontal") or record.get("prior_report"):
+                self.kinds["prior"].add(index)
 
     def search(self, text: str) -> list[int]:
         """Return the indices of the studies that contain every word of a text, in reports or context."""
         words = text.lower().split()
         found = []
-        for index, parts in enumerate(self.texts):
-            searched = "\n".join(parts).lower()
+        for sample_id, index in self.indices.items():
+            reports = [content[0] for report in self.reports[index].values() for content in report.values()]
+            searched = "\n".join([sample_id, self.failures.get(index, ""), *self._context[index], *reports]).lower()
             if all(word in searched for word in words):
                 found.append(index)
         return found
 
-
-def _sentence_kinds(side: str, sentence: Mapping[str, Any]) -> Iterator[str]:
-    status = sentence.get("status")
-    if status == "not_entailment":
-        yield "unsupported" if side == "candidate" else "missed"
-    if status == "entailment" and sentence.get("spatial") == "not_entailed":
-        yield "misplaced"
-    if sentence.get("relation") == "contradiction":
-        yield "contradicted"
-
-
-def _input_kinds(record: Mapping[str, Any]) -> Iterator[str]:
-    yield "inputs"
-    if record.get("lateral"):
-        yield "lateral"
-    if record.get("prior_frontal") or record.get("prior_report"):
-        yield "prior"
-
-
-@dataclass(frozen=True, slots=True)
-class Studies:
-    """The studies of a set in input order: their scores, what else is known of each, and counts by finding."""
-
-    samples: Sequence[SampleRow]
-    sentences: Rows[SentenceRow]
-    narratives: Rows[NarrativeRow]
-    removed: Rows[RemovedRow]
-    details: Mapping[str, Rows[MetricRow]]
-    finding_tables: Mapping[str, FindingTable]
-
-    def show(self, sample: SampleRow, names: Sequence[str], compat: Compat | None) -> dict[str, Any]:
+    def show(self, sample_id: str) -> dict[str, Any]:
         """Return a study with the sentences of both reports, what a splitter removed, and details of metrics."""
-        sample_id, columns = sample.sample_id, sample.model_extra or {}
-        sides = _sentences_by_side(sample_id, self.sentences, compat)
-        kinds = {kind for side, rows in sides.items() for row in rows for kind in _sentence_kinds(side, row)}
-        if sample.reason:
-            kinds.add("failed")
-        elif sides["reference"] and not sides["candidate"]:
-            kinds.add("empty")
+        index = self.indices[sample_id]
         study: dict[str, Any] = {
             "sample_id": sample_id,
             "scored": True,
-            "scores": {name: columns[name] for name in names if name in columns},
-            "failure": sample.reason,
-            **sides,
-            "kinds": [kind for kind in _KINDS if kind in kinds],
+            "scores": {name: column[index] for name, column in self.scores.items()},
+            "failure": self.failures.get(index),
+            **self._sentences_by_side(sample_id),
         }
-        if removed := _removed_by_side(sample_id, self.removed, self.narratives):
+        if removed := self._removed_by_side(sample_id):
             study["removed"] = removed
-        for metric, rows in self.details.items():
+        for metric, rows in self._details.items():
             for line, row in rows.take(sample_id)[:1]:
                 shown: Mapping[str, Any] = row.details
                 if metric in self.finding_tables and (compared := read_details(shown, file=rows.path, line=line)):
@@ -200,137 +200,60 @@ class Studies:
                     study.setdefault("details", {})[metric] = shown
         return study
 
+    def _sentences_by_side(self, sample_id: str) -> dict[str, Any]:
+        """Return the sentences of both reports in order, each with the share of its region that the score compares."""
+        rows = self._sentences.take(sample_id)
+        sides: dict[str, list[dict[str, Any]]] = {side: [] for side in PARTS}
+        by_index = {(row.side, row.index): row for _, row in rows}
+        for line, row in sorted(rows, key=lambda item: (item[1].side, item[1].index)):
+            other: Side = "reference" if row.side == "candidate" else "candidate"
+            number = len(sides[row.side])
+            if row.index != number:
+                message = f"expected {row.side} sentence {number} of {sample_id!r}, found {row.index}"
+                code = ErrorCode.DUPLICATE if row.index < number else ErrorCode.MISMATCH
+                raise self._sentences.error(message, line, "index", code)
+            for at in row.evidence:
+                if (other, at) not in by_index:
+                    message = f"evidence {at} is no {other} sentence of {sample_id!r}"
+                    raise self._sentences.error(message, line, "evidence")
+            shown = {**row.model_dump(include=_SHOWN, exclude_none=True), "evidence": row.evidence}
+            if self._compat is not None and row.status == "entailment" and (row.boxes or row.masks):
+                own, *premises = map(_region, (row, *(by_index[other, at] for at in row.evidence)))
+                overlap = covered_share(own, premises, compat=self._compat)
+                if not math.isnan(overlap) and any(premise.has_region for premise in premises):
+                    shown["overlap"] = overlap
+            sides[row.side].append(shown)
+        return sides
 
-def studies_of(result: EvaluationResult) -> Studies:
-    """Return the studies of a result in memory."""
-    samples = [SampleRow.model_validate(sample.row()) for sample in result.iter_samples()]
-    details = {
-        metric: MemoryRows(
-            MetricRow,
-            (
-                {"sample_id": pair.sample_id, "details": dict(record)}
-                for pair, record in zip(result.pairs, run.result.details, strict=False)
-            ),
-        )
-        for metric, run in result.runs.items()
-        if metric != RADFACT
-    }
-    return Studies(
-        samples,
-        MemoryRows(SentenceRow, result.sentence_rows()),
-        MemoryRows(NarrativeRow, result.narrative_rows()),
-        MemoryRows(RemovedRow, result.removed_rows()),
-        details,
-        result.findings,
-    )
-
-
-def read_studies(folder: Path, scores: ScoresFile, listed: StudyList | None = None) -> Studies:
-    """Find the studies of a results folder; the rows of each are read when it is shown."""
-    samples = list(iter_samples(folder, SampleRow, list(scores.scores)))
-    if (expected := scores.counts.get("samples", len(samples))) != len(samples):
-        message = f"expected {expected} samples as in scores.json, found {len(samples)}"
-        raise InputError(message, code=ErrorCode.MISMATCH, file=folder / "samples.jsonl")
-    known = {sample.sample_id for sample in samples}
-    sentences = FileRows(folder / "sentences.jsonl", SentenceRow)
-    narratives = FileRows(folder / "narratives.jsonl", NarrativeRow)
-    removed = FileRows(folder / "removed.jsonl", RemovedRow)
-    paths = {metric: folder / METRICS_FOLDER / f"{metric}.jsonl" for metric in scores.metrics if metric != RADFACT}
-    details = {metric: FileRows(path, MetricRow) for metric, path in paths.items() if path.is_file()}
-    tables = {metric: FindingTable() for metric in finding_metrics_of(scores)}
-    if listed is not None:
-        listed.add_samples(samples)
-    for sample_id, line, raw in _scan(sentences, known):
-        if listed is not None:
-            listed.add_sentence(sample_id, sentences.parse(raw, line))
-    for optional in (narratives, removed):
-        if optional.path.is_file():
-            deque(_scan(optional, known), 0)
-    for metric, rows in details.items():
-        for sample_id, line, raw in _scan(rows, known):
-            compared = _findings_of(rows, raw, line) if metric in tables else None
-            if compared is not None:
-                tables[metric].add(compared)
-                if listed is not None:
-                    listed.add_findings(sample_id, compared)
-    return Studies(samples, sentences, narratives, removed, details, tables)
-
-
-def _findings_of(rows: FileRows[MetricRow], raw: bytes, line: int) -> FindingDetails | None:
-    try:
-        # Twice as fast as Python's JSON.
-        return _FindingRow.model_validate_json(raw).details
-    except ValidationError:
-        return read_details(rows.parse(raw, line).get("details", {}), file=rows.path, line=line)
-
-
-def _scan(rows: FileRows[Any], known: Collection[str]) -> Iterator[tuple[str, int, bytes]]:
-    for sample_id, line, raw in rows.scan():
-        if sample_id not in known:
-            raise InputError(
-                f"expected a sample of samples.jsonl, found {sample_id!r}",
-                code=ErrorCode.MISMATCH,
-                file=rows.path,
-                line=line,
-                field="sample_id",
-            )
-        yield sample_id, line, raw
-
-
-def _sentences_by_side(sample_id: str, source: Rows[SentenceRow], compat: Compat | None) -> dict[str, Any]:
-    """Return the sentences of both reports in order, each with the share of its region that the score compares."""
-    sides: dict[str, list[dict[str, Any]]] = {side: [] for side in PARTS}
-    rows = source.take(sample_id)
-    by_index: dict[tuple[Side, int], SentenceRow] = {}
-
-    def refuse(line: int | None, message: str, field: str, code: ErrorCode = ErrorCode.MISMATCH) -> None:
-        raise InputError(f"{message} of {sample_id!r}", code=code, file=source.path, line=line, field=field)
-
-    for line, row in rows:
-        if by_index.setdefault((row.side, row.index), row) is not row:
-            refuse(line, f"duplicate {row.side} sentence {row.index}", "index", ErrorCode.DUPLICATE)
-    for line, row in sorted(rows, key=lambda item: (item[1].side, item[1].index)):
-        other: Side = "reference" if row.side == "candidate" else "candidate"
-        if row.index != len(sides[row.side]):
-            refuse(line, f"expected {row.side} sentence {len(sides[row.side])}, found {row.index}", "index")
-        for at in row.evidence:
-            if (other, at) not in by_index:
-                refuse(line, f"evidence {at} is no {other} sentence", "evidence")
-        shown = {**row.model_dump(include=_SHOWN, exclude_none=True), "evidence": row.evidence}
-        if compat is not None and row.status == "entailment" and (row.boxes or row.masks):
-            own, *premises = map(_region, (row, *(by_index[other, at] for at in row.evidence)))
-            overlap = covered_share(own, premises, compat=compat)
-            if not math.isnan(overlap) and any(premise.has_region for premise in premises):
-                shown["overlap"] = overlap
-        sides[row.side].append(shown)
-    return sides
+    def _removed_by_side(self, sample_id: str) -> dict[str, Any]:
+        """Return the parts of each narrative from which something was removed, and what has no position in it."""
+        if self._removed is None:
+            return {}
+        narratives = self._narratives.take(sample_id) if self._narratives else []
+        texts: dict[str, str] = {row.side: row.text for _, row in narratives}
+        sides: dict[str, dict[str, Any]] = {}
+        ends: dict[str, int] = dict.fromkeys(PARTS, 0)
+        for line, row in sorted(self._removed.take(sample_id), key=lambda item: item[1].start or 0):
+            side = sides.setdefault(row.side, {"narrative": [], "unlocated": []})
+            narrative, end = texts.get(row.side), ends[row.side]
+            if narrative is None or row.start is None or row.end is None:
+                side["unlocated"].append({"text": row.text, "reason": row.reason})
+                continue
+            if not end <= row.start < row.end <= len(narrative):
+                message = f"expected a part between {end} and {len(narrative)}, found {row.start} to {row.end}"
+                raise self._removed.error(message, line, "start")
+            part = {"text": narrative[row.start : row.end], "reason": row.reason, "removed": True}
+            side["narrative"] += [{"text": narrative[end : row.start]}, part]
+            ends[row.side] = row.end
+        for name, side in sides.items():
+            if narrative := texts.get(name):
+                side["narrative"].append({"text": narrative[ends[name] :]})
+        return {side: sides[side] for side in PARTS if side in sides}
 
 
 def _region(row: SentenceRow) -> Sentence:
     # The row is valid already, and only regions are compared.
     return Sentence.model_construct(text=row.text, boxes=row.boxes, masks=row.masks)
-
-
-def _removed_by_side(sample_id: str, source: Rows[RemovedRow], narratives: Rows[NarrativeRow]) -> dict[str, Any]:
-    """Return the parts of each narrative from which something was removed, and what has no position in it."""
-    texts: dict[str, str] = {row.side: row.text for _, row in narratives.take(sample_id)}
-    sides: dict[str, dict[str, Any]] = {}
-    for line, row in sorted(source.take(sample_id), key=lambda item: item[1].start or 0):
-        narrative = texts.get(row.side)
-        side = sides.setdefault(row.side, {"narrative": [], "unlocated": []})
-        if narrative is None or row.start is None or row.end is None:
-            side["unlocated"].append({"text": row.text, "reason": row.reason})
-            continue
-        read = sum(len(part["text"]) for part in side["narrative"])
-        if not read <= row.start < row.end <= len(narrative):
-            message = f"expected a part between {read} and {len(narrative)}, found {row.start} to {row.end}"
-            raise InputError(message, code=ErrorCode.MISMATCH, file=source.path, line=line, field="start")
-        part = {"text": narrative[row.start : row.end], "reason": row.reason, "removed": True}
-        side["narrative"] += [{"text": narrative[read : row.start]}, part]
-    for name, side in sides.items():
-        if narrative := texts.get(name):
-            side["narrative"].append({"text": narrative[sum(len(part["text"]) for part in side["narrative"]) :]})
-    return {side: sides[side] for side in PARTS if side in sides}
 
 
 def read_drafts(path: Path) -> list[dict[str, Any]]:
@@ -352,34 +275,22 @@ def read_drafts(path: Path) -> list[dict[str, Any]]:
 class StudyContext:
     """Report sections and image paths of samples; the first manifest that contains a sample is used."""
 
-    def __init__(self, manifests: Sequence[Path], listed: StudyList | None = None) -> None:
-        """Find the records of the manifests, and add them to a list of studies."""
-        self._manifests = [FileRows(path, ManifestRow) for path in manifests]
+    def __init__(self, manifests: Sequence[Path], studies: Studies | None = None) -> None:
+        """Find the records of the manifests, and add them to the columns of studies."""
         self.ids: set[str] = set()
-        for manifest in self._manifests:
-            for sample_id, line, raw in manifest.scan():
-                if listed is not None and sample_id not in self.ids:
-                    listed.add_context(sample_id, manifest.parse(raw, line))
-                self.ids.add(sample_id)
 
-    def record(self, sample_id: str) -> tuple[Path, ManifestRow] | None:
-        """Return the folder and the record of a sample; None if no manifest has it."""
+        def visit(sample_id: str, _: int, record: Mapping[str, Any]) -> None:
+            if studies is not None and sample_id not in self.ids:
+                studies.add_context(sample_id, record)
+            self.ids.add(sample_id)
+
+        self._manifests = [FileRows(path, ManifestRow, visit=visit) for path in manifests]
+
+    def of(self, sample_id: str) -> dict[str, Any]:
+        """Return sections and image paths of a sample, in the form of a study; empty if no manifest has it."""
         for manifest in self._manifests:
             for _, row in manifest.take(sample_id)[:1]:
-                return manifest.path.parent, row
-        return None
-
-    def images(self, sample_id: str) -> dict[str, Path | None]:
-        """Return the paths of the images of a sample by kind; empty if no manifest has it."""
-        if (found := self.record(sample_id)) is None:
-            return {}
-        folder, record = found
-        return {kind: folder / path if (path := getattr(record, kind)) else None for kind in _IMAGES}
-
-    def add_to(self, study: dict[str, Any]) -> None:
-        """Add sections and image paths to a study that a manifest contains, and which inputs it has."""
-        if (found := self.record(study["sample_id"])) is not None:
-            record = found[1].model_dump()
-            study.update({name: record[name] for name in _CONTEXT})
-            study["images"] = self.images(study["sample_id"])
-            study.setdefault("kinds", []).extend(_input_kinds(record))
+                record, folder = row.model_dump(), manifest.path.parent
+                images = {kind: record[kind] and folder / record[kind] for kind in _IMAGES}
+                return {**{name: record[name] for name in _CONTEXT}, "images": images}
+        return {}

@@ -64,15 +64,15 @@ def test_the_list_has_model_judge_samples_and_main_scores(runs: Path, tmp_path: 
 
 
 def test_only_shared_studies_are_compared(pair: RunPair) -> None:
-    assert pair.columns.ids == ["effusion", "clear", "empty"]
+    assert list(pair.indices) == ["effusion", "clear", "empty"]
     assert pair.study("alone") is None
-    assert pair.columns.scores["logical_recall"] == [-0.5, 1.0, -1.0]
+    assert pair.scores["logical_recall"] == [-0.5, 1.0, -1.0]
     # An empty draft has no precision, which is unknown and not a loss.
-    assert pair.columns.scores["logical_precision"] == [-0.5, 1.0, None]
+    assert pair.scores["logical_precision"] == [-0.5, 1.0, None]
 
 
 def test_studies_are_of_the_kinds_by_which_they_changed(pair: RunPair) -> None:
-    kinds = pair.columns.kinds
+    kinds = pair.kinds
     changes = ("lost", "gained", "changed", "emptied", "lateral", "baseline:missed", "candidate:misplaced")
     assert {kind: kinds.get(kind) for kind in changes} == {
         "lost": {0, 2},
@@ -90,7 +90,7 @@ def test_studies_with_other_references_stay_apart(runs: Path, tmp_path: Path) ->
     pairs = [Pair(key, report, other[key]) for key, report in SECOND.items()]
     evaluate(pairs, "radfact", judge="offline", bootstrap=0, out=tmp_path / "other")
     compared = RunPair(OpenedRun("first", runs / "first"), OpenedRun("other", tmp_path / "other"))
-    assert compared.columns.kinds["other_reference"] == {1}
+    assert compared.kinds["other_reference"] == {1}
     study = compared.study("clear")
     assert study is not None
     assert set(study["separate"]) == {"baseline", "candidate"}

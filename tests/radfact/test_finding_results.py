@@ -121,7 +121,7 @@ def test_findings_are_linked_to_the_sentences_on_the_page(tmp_path: Path) -> Non
 def test_the_list_of_the_viewer_has_the_keys_of_the_findings(folder: Path) -> None:
     from radfact.pages.runs import OpenedRun
 
-    findings = OpenedRun("run", folder).columns.findings
+    findings = OpenedRun("run", folder).studies.findings
     assert findings["pleural_effusion\tactionable\tattribute_error:side"] == {0}
     assert findings["pneumothorax\turgent\tomitted"] == {1}
 

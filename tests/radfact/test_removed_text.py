@@ -107,7 +107,9 @@ def results(folder: Path, candidate: str, splitter: Splitter | None = None) -> P
 
 
 def removed_of(folder: Path) -> Any:
-    return PageContent(folder).show(0)["removed"]["candidate"]
+    content = PageContent(folder)
+    [sample_id] = content.studies.indices
+    return content.show(sample_id)["removed"]["candidate"]
 
 
 def test_results_list_and_count_what_the_splitter_removed(tmp_path: Path) -> None:

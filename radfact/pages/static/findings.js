@@ -21,15 +21,7 @@ const Findings = (() => {
   /** Compared findings of a study by system and metric; `side` is that of the candidate. */
   const comparisonsOf = (study) => [["baseline", study.baseline_findings], ["candidate", study.findings]].flatMap(([side, findings]) =>
     Object.entries(findings ?? {}).map(([metric, { links, others }]) => ({ side, metric, links, others })));
-  const linksOf = (study) => comparisonsOf(study).flatMap(({ links }) => links);
   const kindsOf = (link) => [link.verdict, ...link.attributes.map((name) => `${link.verdict}:${name}`)];
-
-  /** [concept, tier, kind] of each finding; a page that only lists studies has them in its list. */
-  function keysOf(study) {
-    study.keys ??= linksOf(study).flatMap((link) =>
-      link.concepts.flatMap((concept) => kindsOf(link).map((kind) => [concept, link.tier, kind])));
-    return study.keys;
-  }
 
   /** Whether a finding is chosen; `choice` has a concept, a tier and a kind, each of which may be empty. */
   function fits([concept, tier, kind], choice) {
@@ -40,11 +32,11 @@ const Findings = (() => {
   /** The selects of the toolbar: `choice()` is null while all are empty. */
   function filters(studies, names, redraw) {
     const selects = Object.fromEntries(["concept", "tier", "kind"].map((name) => [name, document.getElementById(`finding-${name}`)]));
-    document.getElementById("finding-filters").hidden = !studies.some((study) => keysOf(study).length);
+    document.getElementById("finding-filters").hidden = !studies.some((study) => study.keys.length);
     const counted = (place) => {
       const counts = new Map();
       for (const study of studies) {
-        for (const value of new Set(keysOf(study).map((key) => key[place]))) counts.set(value, (counts.get(value) ?? 0) + 1);
+        for (const value of new Set(study.keys.map((key) => key[place]))) counts.set(value, (counts.get(value) ?? 0) + 1);
       }
       return counts;
     };
@@ -54,7 +46,7 @@ const Findings = (() => {
     fill(selects.concept, [...concepts].map(([concept, count]) => [concept, capitalized(names[concept]), count])
       .sort((a, b) => a[1].localeCompare(b[1])));
     fill(selects.tier, TIERS.filter((tier) => tiers.has(tier)).map((tier) => [tier, capitalized(tier), tiers.get(tier)]));
-    const wrong = studies.filter((study) => keysOf(study).some(([, , kind]) => isError(kind))).length;
+    const wrong = studies.filter((study) => study.keys.some(([, , kind]) => isError(kind))).length;
     fill(selects.kind, [...(wrong ? [["error", "Any error", wrong]] : []),
       ...Object.keys(VERDICTS).filter((kind) => kinds.has(kind)).flatMap((kind) => [
         [kind, capitalized(spaced(kind)), kinds.get(kind)],
@@ -148,5 +140,5 @@ const Findings = (() => {
     });
   }
 
-  return { sections, filters, keysOf, fits, evidenceByFinding };
+  return { sections, filters, fits, evidenceByFinding };
 })();

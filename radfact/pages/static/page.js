@@ -12,7 +12,7 @@
   const { sides } = data;
 
   function fillOrders(select) {
-    const names = Object.keys(data.directions).filter((name) => data.studies.some((study) => name in study.scores));
+    const names = Object.keys(data.directions).filter((name) => data.studies.some((study) => study.scores[name] !== null));
     const isNeutral = (name) => data.directions[name] === "neutral";
     const first = names.includes("logical_f1") ? "logical_f1" : names.find((name) => !isNeutral(name));
     const groups = sides
@@ -202,7 +202,7 @@
       const fits = (study) => (kind.value === "all" || study.kinds.includes(kind.value))
         && hasInputs(study, inputSelect.value)
         && (range === null || inRange(study.scores[range.name] ?? null))
-        && (choice === null || Findings.keysOf(study).some((key) => Findings.fits(key, choice)))
+        && (choice === null || study.keys.some((key) => Findings.fits(key, choice)))
         && (matches === null || matches.has(study))
         && words.every((word) => searchText(study).includes(word));
       // The address names one study; all others are hidden, whatever is selected.

@@ -4,20 +4,16 @@ const Results = (() => {
   const data = JSON.parse(source.textContent);
   // For 15,000 studies, the text takes as much memory as the parsed data.
   source.remove();
-  if (data.list) data.studies = listedStudies(data.list);
-  return data;
-
-  /** Studies of a page whose server has them, from columns. */
-  function listedStudies({ ids, scores, failures, kinds, findings }) {
-    const studies = ids.map((id, place) => ({ sample_id: id, scored: true, failure: failures[place] ?? null, kinds: [], keys: [],
-      scores: Object.fromEntries(Object.entries(scores).map(([name, column]) => [name, column[place]])) }));
-    for (const [kind, places] of Object.entries(kinds)) for (const place of places) studies[place].kinds.push(kind);
-    for (const [text, places] of Object.entries(findings)) {
-      const key = text.split("\t");
-      for (const place of places) studies[place].keys.push(key);
-    }
-    return studies;
+  const { ids, scores, failures, kinds, findings } = data.list;
+  // A page from a file has all of each study, a served page has the columns of the list alone.
+  data.studies = ids.map((id, place) => ({ sample_id: id, scored: true, failure: failures[place] ?? null, kinds: [], keys: [],
+    scores: Object.fromEntries(Object.entries(scores).map(([name, column]) => [name, column[place]])), ...data.studies?.[place] }));
+  for (const [kind, places] of Object.entries(kinds)) for (const place of places) data.studies[place].kinds.push(kind);
+  for (const [text, places] of Object.entries(findings)) {
+    const key = text.split("\t");
+    for (const place of places) data.studies[place].keys.push(key);
   }
+  return data;
 })();
 
 /** The card of a study, as in MAIRA-2, figure E.1: inputs of the model, both reports, their boxes side by side. */
