@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_checks import raises
 from pycocotools import mask as coco
 
 from radfact.errors import InputError
@@ -102,52 +101,6 @@ def test_candidates_are_paired_with_a_dataset(tmp_path: Path) -> None:
     references = document(tmp_path / "gt.json", dataset(on_first(bbox=[0, 0, 9, 9])))
     pairs = read_candidates_and_references(drafts, references)
     assert [(len(pair.candidate), len(pair.reference)) for pair in pairs] == [(1, 1), (0, 0)]
-
-
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [
-        ({"annotations": []}, "images: missing-field"),
-        (dataset(images=[{"id": 1, "width": 0, "height": 5}]), "images[0].width: invalid-value"),
-        (dataset(images=[IMAGES[0]] * 2), "images[1].id: duplicate"),
-        (
-            dataset(images=[{"id": 1, "sample_id": name, "width": 2, "height": 2} for name in "ab"]),
-            "images[1].id: duplicate",
-        ),
-        (
-            dataset(images=[{"id": 7, "width": 2, "height": 2}, {"id": 8, "sample_id": "7", "width": 2, "height": 2}]),
-            "images[1].sample_id: duplicate",
-        ),
-        (dataset(on_first(image_id=3)), "annotations[0].image_id: mismatch"),
-        (dataset(on_first(category_id=3)), "annotations[0].category_id: mismatch"),
-        (dataset({"image_id": 1}), "annotations[0]: missing-field"),
-        (dataset(on_first(bbox=[1, 2, 3])), "annotations[0].bbox: invalid-value"),
-        (dataset(on_first(), on_first(bbox=[150, 0, 60, 10])), "annotations[1].bbox: invalid-value"),
-        (dataset(on_first(bbox=[0, 0, -5, 10])), "annotations[0].bbox: invalid-value"),
-        (dataset(on_first(segmentation=[SQUARE, [1, 2, 3, 4]])), "annotations[0].segmentation[1]: invalid-value"),
-        (dataset(on_first(segmentation=[5])), "annotations[0].segmentation[0]: invalid-value"),
-        (
-            dataset(on_first(segmentation={"size": [200, 100], "counts": [20000]})),
-            "annotations[0].segmentation.size: invalid-value",
-        ),
-        (
-            dataset(on_first(segmentation={"size": [100, 200], "counts": [5]})),
-            "annotations[0].segmentation.counts: invalid-value",
-        ),
-        (dataset(on_first(segmentation={"counts": [5]})), "annotations[0].segmentation.size: missing-field"),
-        ([on_first(bbox=[0, 0, 1, 1])], "(top): invalid-value"),
-    ],
-)
-def test_an_invalid_dataset_is_one_line_with_its_path(value: Any, error: str, tmp_path: Path) -> None:
-    with raises(f"coco.json: {error}"):
-        read_coco(document(tmp_path / "coco.json", value))
-
-
-def test_an_error_in_detections_names_their_file(tmp_path: Path) -> None:
-    references = document(tmp_path / "gt.json", dataset())
-    results = document(tmp_path / "dt.json", [on_first(image_id=9)])
-    with raises("dt.json: [0].image_id: mismatch"):
-        read_candidates_and_references(results, references)
 
 
 def test_a_dataset_given_as_pairs_is_refused_with_a_hint(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from error_checks import raises, raises_code
 from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import ErrorCode, InputError
+from radfact.io.coco import read_coco
 from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.records import Box, Mask, Pair, PatientContext, Sentence
 
@@ -41,66 +44,35 @@ def test_empty_reports_are_legal(tmp_path: Path) -> None:
     assert (grounded.candidate, narrative.candidate) == ([], "")
 
 
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [
-        ({"a": 1}, "(top): invalid-format"),
-        ([example(), "text"], "[1]: invalid-value"),
-        ([{"example_id": 1, "prediction": []}], "[0].target: missing-field"),
-        ([example(), example(2, prediction=None)], "[1].prediction: invalid-value"),
-        ([example(target="Clear lungs.")], "[0].target: invalid-value"),
-        ([example(prediction=[{"boxes": None}])], "[0].prediction[0].text: missing-field"),
-        ([example(target=[{"text": "A."}, {"text": ""}])], "[0].target[1].text: invalid-value"),
-        ([example(), example()], "[1].example_id: duplicate"),
-        ([example(key=True)], "[0].example_id: invalid-value"),
-        (
-            [example(prediction=[{"text": "A.", "boxes": [BOX, BOX | {"x_max": 1.2}]}])],
-            "[0].prediction[0].boxes[1].x_max: invalid-value",
-        ),
-        (
-            [example(prediction=[{"text": "A.", "boxes": [BOX | {"x_min": 0.9}]}])],
-            "[0].prediction[0].boxes[0]: invalid-value",
-        ),
-        (
-            [example(prediction=[{"text": "A.", "masks": [{"size": [2, 2], "counts": [3]}]}])],
-            "[0].prediction[0].masks[0].counts: invalid-value",
-        ),
-    ],
-)
-def test_an_error_in_grounded_pairs_names_its_path(value: Any, error: str, tmp_path: Path) -> None:
-    with raises(f"pairs.json: {error}"):
-        read_pairs(document(tmp_path / "pairs.json", value))
+INVALID = yaml.safe_load(Path(__file__).with_name("invalid_reports.yaml").read_text("utf-8"))
+READERS: dict[str, Callable[..., object]] = {
+    "pairs": read_pairs,
+    "drafts": read_candidates_and_references,
+    "coco": read_coco,
+    "candidates of COCO": read_candidates_and_references,
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "field"),
-    [
-        ("", 1, "example_id"),
-        ("id,prediction,target\n", 1, "example_id"),
-        ("example_id,prediction,target,target\n", 1, "target"),
-        ("example_id,prediction,target\n1,Clear\n", 2, None),
-        ('example_id,prediction,target\n1,"a\nb",c\n2,a,b,c\n', 4, None),
-        ("example_id,prediction,target\n,a,b\n", 2, "example_id"),
-        ('example_id,prediction,target\n1,"a\nb",c\n1,a,b\n', 4, "example_id"),
-        ('example_id,prediction,target\n1,a,b\n2,"never closed,b\n3,a,b\n', 3, None),
-    ],
-)
-def test_an_error_in_narrative_pairs_names_its_line(text: str, line: int, field: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    path.write_text(text)
-    with pytest.raises(InputError) as caught:
-        read_pairs(path)
-    assert (caught.value.file, caught.value.line, caught.value.field) == (path, line, field)
+@pytest.mark.parametrize("case", INVALID, ids=lambda case: case["error"])
+def test_an_invalid_file_is_one_line_with_its_location(case: dict[str, Any], tmp_path: Path) -> None:
+    files = case["files"]
+    if "annotation" in case:
+        images, categories = [{"id": 1, "width": 200, "height": 100}], [{"id": 7, "name": "Nodule"}]
+        files = {"coco.json": {"images": images, "categories": categories, "annotations": [case["annotation"]]}}
+    for name, content in files.items():
+        if isinstance(content, str):
+            (tmp_path / name).write_text(content)
+        elif name.endswith(".jsonl"):
+            lines(tmp_path / name, *content)
+        else:
+            document(tmp_path / name, content)
+    with raises(case["error"]):
+        READERS[case["reader"]](*(tmp_path / name for name in files))
 
 
 def test_additional_columns_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("split, target ,prediction,example_id\ntest,b,a,1\n")
     assert list(read_pairs(tmp_path / "pairs.csv")) == [Pair("1", "a", "b")]
-
-
-def test_an_unknown_file_type_names_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"expected \.json .* or \.csv"):
-        read_pairs(tmp_path / "pairs.jsonl")
 
 
 def test_candidates_keep_their_order_and_grounded_findings_are_preferred(tmp_path: Path) -> None:
@@ -201,48 +173,6 @@ def test_masks_and_boxes_on_the_prior_image_are_read(tmp_path: Path) -> None:
     (paired,) = read_pairs(document(tmp_path / "pairs.json", [example("a", prediction=report, target=report)]))
     expected = Sentence(text="Scar.", boxes=(Box(**BOX),), masks=(Mask(**mask),), prior_boxes=(Box(**BOX),))
     assert drafted == paired == Pair("a", [expected], [expected])
-
-
-MASK = {"text": "B.", "masks": [{"size": [2, 2], "counts": "1"}]}
-LOW = {"text": "B.", "boxes": [BOX | {"y_max": -1}]}
-
-
-@pytest.mark.parametrize(
-    ("draft", "record", "error"),
-    [
-        ({"report": "Clear.", "sample_id": None}, {}, "drafts.jsonl:1: sample_id: invalid-value"),
-        ({"report": None}, {}, "drafts.jsonl:1: report: missing-field"),
-        ({"report": 3}, {}, "drafts.jsonl:1: report: invalid-value"),
-        ({"report": [{"text": "A."}, MASK]}, {}, "drafts.jsonl:1: report[1].masks[0].counts: invalid-value"),
-        ({"report": [LOW]}, {}, "drafts.jsonl:1: report[0].boxes[0].y_max: invalid-value"),
-        ({"report": "\ud800"}, {}, "drafts.jsonl:1: report: invalid-value"),
-        ({}, {"finding": "x"}, "manifest.jsonl:1: missing-field"),
-        ({}, {"findings": " "}, "manifest.jsonl:1: findings: invalid-value"),
-        ({}, {"findings": "x", "split": 1}, "manifest.jsonl:1: split: invalid-value"),
-        ({}, {"sample_id": "b", "findings": "x"}, "drafts.jsonl: mismatch"),
-    ],
-)
-def test_an_error_in_candidates_or_references_names_its_location(
-    draft: dict[str, Any], record: dict[str, Any], error: str, tmp_path: Path
-) -> None:
-    drafts = lines(tmp_path / "drafts.jsonl", {"sample_id": "a", "report": "Clear."} | draft)
-    manifest = lines(tmp_path / "manifest.jsonl", {"sample_id": "a"} | (record or {"findings": "x"}))
-    with raises(error):
-        read_candidates_and_references(drafts, manifest)
-
-
-@pytest.mark.parametrize(
-    ("row", "error"),
-    [
-        ({"report": "Clear."}, "drafts.jsonl:1: sample_id: missing-field"),
-        ({"sample_id": "a", "report": "Clear."}, "drafts.jsonl:2: sample_id: duplicate"),
-    ],
-)
-def test_a_candidate_without_an_id_of_its_own_is_refused(row: dict[str, Any], error: str, tmp_path: Path) -> None:
-    drafts = lines(tmp_path / "drafts.jsonl", row, row)
-    manifest = lines(tmp_path / "m.jsonl", {"sample_id": "a", "findings": "x"})
-    with raises(error):
-        read_candidates_and_references(drafts, manifest)
 
 
 def test_the_context_of_the_patient_is_read_from_every_layout(tmp_path: Path) -> None:

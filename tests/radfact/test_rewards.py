@@ -12,7 +12,7 @@ from error_checks import raises
 
 from radfact.errors import InputError, RunError
 from radfact.metrics.protocol import Metric, MetricResult
-from radfact.records import Pair
+from radfact.records import Box, Pair, Sentence
 from radfact.rewards import load_reward, make_reward
 from radfact.statistics.bootstrap import Direction
 
@@ -52,7 +52,20 @@ class OfTheSet(Lengths):
     dataset_scores = frozenset({"length"})
 
 
+class Unscored(Lengths):
+    """A metric whose model gave no answer for the first pair, and that has no value for the others."""
+
+    reads = "sentences"
+    worst_values: ClassVar[dict[str, float]] = {"length": 0.0}
+    box_scores = frozenset({"length_off"})
+
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
+        values = [math.nan] * len(pairs)
+        return MetricResult({"length": values, "length_off": values}, failures={0: "no answer"})
+
+
 LENGTH = (Lengths(), "length")
+BOX = (Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.4),)
 
 
 def test_plain_and_conversational_completions_have_equal_rewards() -> None:
@@ -67,26 +80,16 @@ def test_scores_that_are_better_when_lower_are_negated() -> None:
     assert reward(["abc"], report=["a"]) == [3.0 - 10 * 2]
 
 
-def test_unscored_completions_have_no_reward() -> None:
-    assert make_reward(LENGTH)(["", "a"], ground_truth=["a", "a"]) == [None, 1.0]
-
-
 def test_empty_completions_are_scored() -> None:
     reward = make_reward("logical_f1", "logical_precision", judge="offline")
     references = ["The heart is large."] * 3 + [""]
     assert reward(["", " \n", "The heart is large.", ""], ground_truth=references) == [0.0, 0.0, 2.0, None]
 
 
-def test_an_empty_completion_whose_judge_failed_has_no_reward() -> None:
-    class Failing(Lengths):
-        worst_values: ClassVar[dict[str, float]] = {"length": 0.0}
-
-        def score(self, pairs: Sequence[Pair]) -> MetricResult:
-            values = [math.nan] * len(pairs)
-            return MetricResult({"length": values, "length_off": values}, failures={0: "no answer"})
-
-    reward = make_reward((Failing(), "length"))
-    assert reward(["", "", "a"], ground_truth=["a", "a", "a"]) == [None, 0.0, None]
+def test_where_the_metric_failed_there_is_no_reward() -> None:
+    assert make_reward((Unscored(), "length"))(["", "", "a"], ground_truth=["a", "a", "a"]) == [None, 0.0, None]
+    pairs = [Pair(name, "Mass.", [Sentence(text="Mass.", boxes=BOX)]) for name in "ab"]
+    assert [reward.total for reward in load_reward((Unscored(), "length_off"))(pairs)] == [None, 0.0]
 
 
 def test_a_metric_may_return_none_for_a_missing_value() -> None:
@@ -95,7 +98,7 @@ def test_a_metric_may_return_none_for_a_missing_value() -> None:
             values: list[Any] = [None, *super().score(pairs).values["length"][1:]]
             return MetricResult({"length": values, "length_off": values})
 
-    assert make_reward((Sparse(), "length"))(["a", "ab"], ground_truth=["a", "a"]) == [None, 2.0]
+    assert make_reward((Sparse(), "length"))(["a", "ab", ""], ground_truth=["a"] * 3) == [None, 2.0, None]
 
 
 def test_completions_are_scored_in_one_batch_per_metric() -> None:
@@ -146,6 +149,7 @@ def test_grounded_references_are_converted_to_sentences() -> None:
         (("grounding_f1",), {"judge": "offline"}, "metrics: invalid-option"),
         ((("radfact", "spatial_precision"),), {"judge": "offline"}, "metrics: invalid-option"),
         ((Lengths(),), {}, "metrics: invalid-option"),
+        ((LengthOff,), {}, "metrics: invalid-plugin"),
         (((Lengths(), "width"),), {}, "metrics: invalid-option"),
         (((OfTheSet(), "length"),), {}, "metrics: invalid-option"),
     ],
@@ -174,18 +178,9 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
     core.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<end>")
     torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(words),
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            pad_token_id=0,
-            eos_token_id=1,
-            bos_token_id=None,
-        )
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokens = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), **sizes, **tokens))
     before = model.model.layers[0].mlp.up_proj.weight.detach().clone()
     seen: list[list[float | None]] = []
     inner = make_reward(LENGTH, LengthOff(), weights=[1, 0.5])
@@ -195,23 +190,12 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
         return seen[-1]
 
     rows = [{"prompt": "heart is", "ground_truth": "large ."}, {"prompt": "no", "ground_truth": "effusion ."}]
-    settings = GRPOConfig(
-        output_dir=str(tmp_path),
-        max_steps=3,
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=6,
-        learning_rate=1e-2,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-    )
+    sampling = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 6}
+    quiet = {"report_to": [], "save_strategy": "no", "use_cpu": True, "bf16": False, "disable_tqdm": True}
     GRPOTrainer(
         model=model,
         reward_funcs=reward,
-        args=settings,
+        args=GRPOConfig(output_dir=str(tmp_path), max_steps=3, learning_rate=1e-2, **sampling, **quiet),
         train_dataset=datasets.Dataset.from_list(rows * 8),
         processing_class=tokenizer,
     ).train()
@@ -220,55 +204,23 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
     assert not torch.equal(before, model.model.layers[0].mlp.up_proj.weight)
 
 
-def test_a_metric_with_invalid_results_is_named() -> None:
-    class Short(Lengths):
-        name = "short"
-
-        def score(self, pairs: Sequence[Pair]) -> MetricResult:
-            return MetricResult({"length": [1.0], "length_off": [1.0] * len(pairs)})
-
+def test_a_metric_that_fails_is_named() -> None:
     class Broken(Lengths):
         name = "broken"
 
         def score(self, pairs: Sequence[Pair]) -> MetricResult:
             raise KeyError(pairs[0].sample_id)
 
-    with pytest.raises(RunError, match="short: expected"):
-        make_reward((Short(), "length"))(["a", "b"], ground_truth=["a", "b"])
     with pytest.raises(RunError, match="broken fails with KeyError"):
         make_reward((Broken(), "length"))(["a", "b"], ground_truth=["a", "b"])
 
 
 def test_scores_of_boxes_count_unless_neither_report_has_any() -> None:
-    from radfact.records import Box, Sentence
-
-    box = Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.4)
     plain = [Sentence(text="There is a pleural effusion.", boxes=None)]
-    located = [Sentence(text="There is a pleural effusion.", boxes=(box,))]
+    located = [Sentence(text="There is a pleural effusion.", boxes=BOX)]
     reports = [(located, located), (plain, located), (located, plain), (plain, plain)]
     pairs = [Pair(str(index), candidate, reference) for index, (candidate, reference) in enumerate(reports)]
     rewards = load_reward("logical_f1", "spatial_f1", weights=[0.5, 1.5], judge="offline")(pairs)
     # A report without boxes does not escape the score; of two such reports, logical F1 has the weight of both.
     assert [reward.total for reward in rewards] == [2.0, 0.5, 0.5, 2.0]
     assert [reward.scores["spatial_f1"] for reward in rewards] == [1.0, 0.0, 0.0, None]
-
-
-def test_a_failed_score_of_boxes_gives_no_reward() -> None:
-    from radfact.records import Box, Sentence
-
-    class Failing(Lengths):
-        reads = "sentences"
-        box_scores = frozenset({"length"})
-
-        def score(self, pairs: Sequence[Pair]) -> MetricResult:
-            values = [math.nan] * len(pairs)
-            return MetricResult({"length": values, "length_off": values}, failures={0: "no answer"})
-
-    located = [Sentence(text="Mass.", boxes=(Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.4),))]
-    pairs = [Pair(name, "Mass.", located) for name in "ab"]
-    assert [reward.total for reward in load_reward((Failing(), "length"))(pairs)] == [None, 0.0]
-
-
-def test_a_metric_class_is_refused() -> None:
-    with pytest.raises(InputError, match="for example LengthOff"):
-        make_reward(LengthOff)  # type: ignore[arg-type]

@@ -33,6 +33,9 @@ def test_columns_are_streamed_in_the_order_asked_for(tmp_path: Path) -> None:
         (b"b,a,c,a\n1,2,3,4\n", r":1: a: expected one column"),
         (b"SQLite format 3\0\x10", "found an SQLite database"),
         (b"", "found no header"),
+        (b"a,b\n1\n", r":2: expected 2 cells as in the header, found 1"),
+        (b'a,b\n1,"x\ny"\n2,x,y\n', r":4: expected 2 cells as in the header, found 3"),
+        (b'a\n1\n"never closed\n3\n', r":3: not CSV"),
     ],
 )
 def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
