@@ -238,10 +238,10 @@ class Significance:
         return self._distance_in_hierarchy(first, second) is not None
 
     def _inherited_tier(self, concept: str) -> Tier:
-        node = self.ontology.findings.get(concept)
-        listed = [name for name in (node.ancestors if node is not None else ()) if name in self._file.findings]
+        ancestors = self.ontology.ancestors
+        listed = [name for name in ancestors.get(concept, ()) if name in self._file.findings]
         # The most specific one has the most ancestors; of two, the more significant one counts.
-        depth = {name: len(self.ontology.findings[name].ancestors) for name in listed}
+        depth = {name: len(ancestors[name]) for name in listed}
         tiers = [self._file.findings[name] for name in listed if depth[name] == max(depth.values())]
         return min(tiers, key=TIERS.index, default=self._file.default)
 
@@ -251,7 +251,7 @@ class Significance:
         ontology, costs = self.ontology, self.differences
         if candidate not in ontology.findings or reference not in ontology.findings:
             return None
-        levels = abs(len(ontology.findings[candidate].ancestors) - len(ontology.findings[reference].ancestors))
+        levels = abs(len(ontology.ancestors[candidate]) - len(ontology.ancestors[reference]))
         further = costs.level * max(levels - 1, 0)
         if ontology.is_a(reference, candidate):
             return ConceptDistance(min(1.0, costs.general + further), "more general")

@@ -119,8 +119,7 @@ def _may_specify(general: Finding, specific: Finding) -> bool:
 
 
 def _depth(finding: Finding, ontology: Ontology) -> int:
-    node = ontology.findings.get(finding.concept)
-    return 0 if node is None else len(node.ancestors)
+    return len(ontology.ancestors[finding.concept]) if finding.concept in ontology.findings else 0
 
 
 def _join_alternatives(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from radfact.errors import Failure
 from radfact.judges.protocol import COSTS, EntailmentQuery, Splitter, Verdict
 from radfact.languages import Language
-from radfact.reader.entailment_rules import ContradictionChecker, EntailmentChecker, PremiseFacts
+from radfact.reader.entailment_rules import EntailmentChecker, PremiseFacts, Support
 from radfact.reader.facts import ParsedSentence, common_facts, parse_sentence
 from radfact.reader.ontology import Ontology
 from radfact.reader.ontology_file import default_ontology, load_ontology
@@ -48,8 +47,9 @@ class OfflineJudge:
     does not entail a possible one. Sentences without a known finding must share their words with one premise
     that agrees in negation, side, zone, degree, change and number.
 
-    A sentence that is not entailed is contradicted if a premise contradicts one of its facts (`ContradictionChecker`),
-    and neutral otherwise. The evidence of a contradiction is the contradicting premises.
+    A sentence that is not entailed is contradicted if a premise contradicts one of its facts
+    (`EntailmentChecker.contradict`), and neutral otherwise. The evidence of a contradiction is the contradicting
+    premises.
     """
 
     name = "offline"
@@ -59,7 +59,6 @@ class OfflineJudge:
         self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
         self._ontology_file = ontology
         self._checker = EntailmentChecker(self.ontology)
-        self._contradiction = ContradictionChecker(self._checker)
         self._planned = self._done = 0
 
     def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
@@ -76,18 +75,18 @@ class OfflineJudge:
         """Return the verdict on one query, with the rule and the terms behind it."""
         hypothesis = parse_sentence(query.hypothesis, self.ontology)
         premises, premise_facts = _read_premises(query.premises, self.ontology)
-        verdict = self._check(hypothesis, premises, premise_facts)
-        if verdict.status == "entailment":
-            return replace(verdict, relation="entailment")
-        contradicting, why = self._contradiction.check(hypothesis, premises)
+        evidence, why = self._check(hypothesis, premises, premise_facts)
+        if evidence:
+            return Verdict("entailment", tuple(sorted(evidence)), why, "entailment")
+        contradicting, contradiction = self._checker.contradict(hypothesis, premises)
         if contradicting:
-            return Verdict("not_entailment", tuple(sorted(contradicting)), why, "contradiction")
-        return replace(verdict, relation="neutral")
+            return Verdict("not_entailment", tuple(sorted(contradicting)), contradiction, "contradiction")
+        return Verdict("not_entailment", (), why, "neutral")
 
     def _check(
         self, hypothesis: ParsedSentence, premises: list[ParsedSentence], premise_facts: PremiseFacts
-    ) -> Verdict:
-        """Return whether the premises entail the hypothesis."""
+    ) -> Support:
+        """Return the premises that entail the hypothesis, and the reason."""
         if not hypothesis.groups:
             return _compare_words(hypothesis, premises)
         # "X is possible" also states that X is not certain.
@@ -98,15 +97,14 @@ class OfflineJudge:
         for group in hypothesis.groups:
             indices, reason = self._checker.check_alternatives(group, premise_facts)
             if not indices:
-                return Verdict("not_entailment", (), reason)
+                return frozenset(), reason
             evidence |= indices
             reasons.append(reason)
         missing = hypothesis.unread_words | hypothesis.required_words
         missing = missing.difference(*(premises[index].words for index in evidence))
         if missing & hypothesis.required_words or len(missing) > MAX_UNREAD_WORDS:
-            why = f"The other report does not contain the words: {', '.join(sorted(missing))}."
-            return Verdict("not_entailment", (), why)
-        return Verdict("entailment", tuple(sorted(evidence)), " ".join(dict.fromkeys(reasons)))
+            return frozenset(), f"The other report does not contain the words: {', '.join(sorted(missing))}."
+        return frozenset(evidence), " ".join(dict.fromkeys(reasons))
 
     def make_splitter(self) -> Splitter:
         """Return the offline splitter with the same ontology."""
@@ -153,11 +151,10 @@ def _read_premises(premises: tuple[str, ...], ontology: Ontology) -> tuple[list[
     return sentences, [(frozenset((index,)), fact) for index, group in enumerate(facts) for fact in group]
 
 
-def _compare_words(hypothesis: ParsedSentence, premises: Sequence[ParsedSentence]) -> Verdict:
+def _compare_words(hypothesis: ParsedSentence, premises: Sequence[ParsedSentence]) -> Support:
     """Judge a sentence without a known finding: one premise must contain nearly all of its words."""
     if not hypothesis.words:
-        why = f"{_NO_FINDING}: it contains no words, or more than {MAX_CHARACTERS:,} characters."
-        return Verdict("not_entailment", (), why)
+        return frozenset(), f"{_NO_FINDING}: it contains no words, or more than {MAX_CHARACTERS:,} characters."
     # The words without their endings: "rotated" and "rotation" are equal.
     stems, *others = ({word[:5] for word in sentence.words} for sentence in (hypothesis, *premises))
     shares = [
@@ -166,9 +163,9 @@ def _compare_words(hypothesis: ParsedSentence, premises: Sequence[ParsedSentence
     ]
     best = max(range(len(shares)), key=shares.__getitem__, default=None)
     if best is None or shares[best] < UNKNOWN_OVERLAP:
-        return Verdict("not_entailment", (), f"{_NO_FINDING}, and no sentence of the other report has the same words.")
+        return frozenset(), f"{_NO_FINDING}, and no sentence of the other report has the same words."
     why = f"{_NO_FINDING}; one sentence of the other report has {shares[best]:.0%} of its words."
-    return Verdict("entailment", (best,), why)
+    return frozenset((best,)), why
 
 
 def _attributes_agree(hypothesis: ParsedSentence, premise: ParsedSentence) -> bool:

@@ -178,17 +178,18 @@ class SentenceParser(ModifierAttacher):
         if mention.concept in self.ontology.structures and not change:
             return None  # a structure that is merely named
         concept = mention.concept
-        node = self.ontology.findings.get(concept)
-        for attribute, special in node.when.items() if node is not None else ():
+        for attribute, special in self.ontology.concepts[concept].when.items():
             if attribute in details or attribute in change:
                 concept = special
                 details.discard(attribute)
         if mention.has_state:
             details -= self.ontology.positions  # "enlarged azygos vein, heart size normal"
-        details = {detail for detail in details if self.ontology.detail_applies(detail, concept)}
+        node, kinds = self.ontology.concepts[concept], self.ontology.ancestors[concept]
+        # "Acute" is a claim for bones only.
+        scopes = self.ontology.detail_scopes
+        details = {detail for detail in details if detail not in scopes or not kinds.isdisjoint(scopes[detail])}
         details |= {name for name, parts in self.ontology.derived_details.items() if parts <= details}
-        node = self.ontology.findings.get(concept)
-        details -= node.implied if node is not None else frozenset()
+        details -= node.implied
         present = mention.present and "resolved" not in change
         if not present:
             # The duration of an absence is no claim about the current image; "no NEW nodule" is.
@@ -199,10 +200,12 @@ class SentenceParser(ModifierAttacher):
             severity, details = frozenset(), set()  # a resolved finding has no degree
         changes = frozenset().union(*(self.ontology.implications[c] for c in change))
         places = self._places(modifiers)
-        if node is not None and node.midline:
+        if node.midline:
             places = tuple(dict.fromkeys((side, None) for side, _ in places if side in ("left", "right")))
         measures = tuple(self.tokens[m].measure or 0.0 for m in modifiers if "measure" in self.tokens[m].meanings)
-        if self.ontology.is_well_positioned(concept, details, measures):
+        # A device is in good position at its target, or 20 to 70 mm above the carina.
+        is_fitting = "above_carina" not in details or (measures and all(20 <= size <= 70 for size in measures))
+        if is_fitting and "malpositioned" not in details and not node.good_position.isdisjoint(details):
             details.add("good_position")
         return Fact(
             concept,

@@ -137,8 +137,9 @@ class MentionFinder(DoubtReader):
         self._apply_scope()
         # "The endotracheal tube is low; the tube should be withdrawn" has one device.
         devices = [mention for mention in self.mentions if self.ontology.is_a(mention.concept, "device")]
-        if not all(self.ontology.is_generic(mention.concept) for mention in devices):
-            self.mentions = [mention for mention in self.mentions if not self.ontology.is_generic(mention.concept)]
+        concepts = self.ontology.concepts
+        if not all(concepts[mention.concept].generic for mention in devices):
+            self.mentions = [mention for mention in self.mentions if not concepts[mention.concept].generic]
         # "No opacity concerning for pneumonia" denies only the pneumonia.
         for first, second in pairwise(self.mentions):
             between = self.tokens[first.anchor + 1 : second.anchor]
@@ -253,22 +254,23 @@ class MentionFinder(DoubtReader):
     def _state_of(self, i: int, structure: int) -> tuple[str, bool] | None:
         """Return the finding that the state `i` of a structure means, and whether it is present."""
         token = self.tokens[i]
-        node = self.ontology.structures[self.tokens[structure].meanings["structure"]]
-        if token.words in node.states:
-            return node.states[token.words], True
+        name = self.tokens[structure].meanings["structure"]
+        node = self.ontology.structures[name]
+        if (name, token.words) in self.ontology.states:
+            return self.ontology.states[name, token.words], True
         if "intact" in token.words:
-            return node.acute, False  # degenerated bones may be intact
-        if token.words in node.normal or "normal" in token.meanings:
+            return node.acute or node.abnormal, False  # degenerated bones may be intact
+        if "normal" in token.meanings or (name, token.words) in self.ontology.normal_states:
             return node.abnormal, False
         if "clear" in token.meanings:
-            return node.clear, False
+            return node.clear or node.abnormal, False
         if "abnormal" in token.meanings:
             before = {word for other in self.tokens[max(structure, i - 3) : i] for word in other.words}
             if before & _DETERMINERS and not before & {"is", "are"} and token.words[-1].endswith(_NOUNS):
                 return None  # "heart size is normal, the findings of edema"
             span = self.tokens[max(0, min(structure, i) - 3) : i + 1]
             is_acute = any({"acute", "active"} & set(neighbor.words) for neighbor in span)
-            return (node.acute if is_acute else node.abnormal), True
+            return (is_acute and node.acute) or node.abnormal, True
         return None
 
     def _resolve_state(self, i: int, pending: Sequence[int], subject: Sequence[int]) -> bool:

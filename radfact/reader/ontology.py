@@ -6,24 +6,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:(?:st|nd|rd|th)\b)?|[a-z]+(?:'[a-z]+)?|[,;:.()?]")
-_ORDINALS = [
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-    "eleventh",
-    "twelfth",
-]
-_AMERICAN = (("oedema", "edema"), ("haem", "hem"), ("oesoph", "esoph"), ("tumour", "tumor"), ("centre", "center"))
-_ISE = re.compile(r"alis(ation|ed|ing|e)$")
+_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
+_AMERICAN = {
+    "oedema": "edema",
+    "haem": "hem",
+    "oesoph": "esoph",
+    "tumour": "tumor",
+    "centre": "center",
+    "alis": "aliz",
+}
+_BRITISH = re.compile(r"oedema|haem|oesoph|tumour|centre|alis(?=(?:ation|ed|ing|e)$)")
 _IRREGULAR = {
     "apices": "apex",
     "bronchi": "bronchus",
@@ -42,7 +39,7 @@ _IRREGULAR = {
     "subsided": "resolved",
     "visualised": "visualized",
     **{word: str(number) for number, word in enumerate(("two", "three", "four", "five", "six"), start=2)},
-    **{word: str(number) for number, word in enumerate(_ORDINALS, start=1)},
+    **{word: str(number) for number, word in enumerate(_ORDINALS.split(), start=1)},
 }
 
 
@@ -51,80 +48,153 @@ def lemma(word: str) -> str:
     """Return the dictionary form of a lower-case word: American spelling, singular; ordinals as plain numbers."""
     if word[0].isdigit():
         return word.rstrip("stndrh")
-    for british, american in _AMERICAN:
-        word = word.replace(british, american)
-    word = _ISE.sub(r"aliz\1", word)
+    word = _BRITISH.sub(lambda match: _AMERICAN[match[0]], word)
     if word in _IRREGULAR:
         return _IRREGULAR[word]
+    if not word.endswith("s"):
+        return word
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
     if word.endswith(("sses", "ches", "shes", "xes")):
         return word[:-2]
-    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        return word[:-1]
-    return word
+    return word if len(word) <= 3 or word.endswith(("ss", "us", "is")) else word[:-1]
 
 
 def lemmatize(text: str) -> list[tuple[str, int, int]]:
     """Return the words, numbers and punctuation of `text` as (lemma, first character, end)."""
-    return [(lemma(match[0]), match.start(), match.end()) for match in _TOKEN.finditer(text.lower())]
+    return [(lemma(match[0]), *match.span()) for match in _TOKEN.finditer(text.lower())]
 
 
 def phrase_lemmas(phrase: str) -> tuple[str, ...]:
     """Return the lemmas of a phrase."""
-    return tuple(lemma(word) for word in _TOKEN.findall(phrase.lower()))
+    return tuple(map(lemma, _TOKEN.findall(phrase.lower())))
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A finding of the ontology; the comments at the top of `ontology.yaml` explain the fields.
-
-    Attributes:
-        ancestors: the finding itself and all more general findings.
-        entails: further findings that it and its ancestors entail.
-    """
-
-    id: str
-    ancestors: frozenset[str]
-    entails: frozenset[str]
-    denies: frozenset[str]
-    excludes: frozenset[str]
-    exhaustive: tuple[str, ...]
-    when: Mapping[str, str]
-    midline: bool
-    generic: bool
-    collective: bool
-    diffuse: bool
-    directed: bool
-    normal: bool
-    implied: frozenset[str]
-    usual_zone: str | None
-    good_position: frozenset[str]
+def _check_name(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a phrase (put the words no and on in quotes)")
+    return value
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
-    """A part of the anatomy.
+_Cue = Literal[
+    "negation",
+    "not",
+    "negation_after",
+    "concluded",
+    "probable",
+    "uncertain",
+    "uncertain_after",
+    "link",
+    "qualifying",
+    "adjoining",
+    "part",
+    "removal",
+    "advice",
+    "seeing",
+    "copula",
+    "joining",
+    "boundary",
+    "locative",
+    "except",
+    "otherwise",
+]
+Name = Annotated[str, BeforeValidator(_check_name)]
+"""A phrase of the lexicon."""
 
-    Attributes:
-        id: name in the ontology.
-        wholes: the structure itself and all structures that it is a part of.
-        abnormal: finding that "normal" denies.
-        clear: finding that "clear" denies.
-        acute: finding that "no acute" denies.
-        states: findings by the lemmas of states of the structure, as in "enlarged".
-        normal: lemmas of states that deny `abnormal`.
-        here: specific findings by general findings in this structure.
-    """
 
-    id: str
-    wholes: frozenset[str]
-    abnormal: str
-    clear: str
-    acute: str
-    states: Mapping[tuple[str, ...], str]
-    normal: frozenset[tuple[str, ...]]
-    here: Mapping[str, str]
+class Node(BaseModel):
+    """An entry of the ontology file. A field annotated with a section of the file has names of that section."""
+
+    # A misspelled key is an error.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class Term(Node):
+    """An entry with a name of its own in explanations."""
+
+    display: str | None = None
+
+
+class Finding(Term):
+    """A finding; the comments at the top of `ontology.yaml` explain the fields."""
+
+    names: list[Name] = []
+    absence: list[Name] = []
+    is_a: Annotated[list[str], "findings"] = []
+    entails: Annotated[list[str], "findings"] = []
+    denies: Annotated[list[str], "findings"] = []
+    excludes: Annotated[list[str], "findings"] = []
+    exhaustive: Annotated[list[str], "findings"] = []
+    when: Annotated[dict[str, str], "change, descriptors or positions", "findings"] = {}
+    midline: bool = False
+    generic: bool = False
+    collective: bool = False
+    diffuse: bool = False
+    directed: bool = False
+    normal: bool = False
+    implied: Annotated[frozenset[str], "descriptors or positions"] = frozenset()
+    usual_zone: Annotated[str | None, "zones"] = None
+    good_position: Annotated[frozenset[str], "descriptors or positions"] = frozenset()
+
+
+class Structure(Term):
+    """A part of the anatomy."""
+
+    names: list[Name] = []
+    part_of: Annotated[list[str], "structures"] = []
+    abnormal: Annotated[str, "findings"]
+    clear: Annotated[str | None, "findings"] = None
+    acute: Annotated[str | None, "findings"] = None
+    states: Annotated[dict[str, list[Name]], "findings"] = {}
+    normal_words: list[Name] = []
+    here: Annotated[dict[str, str], "findings", "findings"] = {}
+
+
+class Modifier(Term):
+    names: list[Name]
+
+
+class Zone(Modifier):
+    whole: Annotated[str | None, "zones"] = None
+
+
+class Place(Node):
+    names: list[Name]
+    side: Literal["left", "right", "both"]
+    zone: Annotated[str, "zones"]
+
+
+class Severity(Modifier):
+    levels: Annotated[list[Annotated[int, Field(ge=0, le=4)]], Field(min_length=1)]
+
+
+class Change(Modifier):
+    entails: Annotated[list[str], "change, descriptors or positions"] = []
+
+
+class Detail(Modifier):
+    implies: Annotated[list[str], "change, descriptors or positions"] = []
+    only: Annotated[list[str], "findings"] = []
+    parts: Annotated[list[str], "descriptors or positions", Field(alias="from")] = []
+
+
+class OntologyFile(Node):
+    version: Annotated[str, Field(coerce_numbers_to_str=True)] = ""
+    findings: dict[str, Finding]
+    structures: dict[str, Structure]
+    normal_words: list[Name] = []
+    clear_words: list[Name] = []
+    abnormal_words: list[Name] = []
+    sides: dict[Literal["left", "right", "both"], list[Name]]
+    zones: dict[str, Zone]
+    places: list[Place] = []
+    severity: dict[str, Severity]
+    change: dict[str, Change]
+    descriptors: dict[str, Detail]
+    positions: dict[str, Detail]
+    dominance_words: list[Name] = []
+    cues: dict[_Cue, list[Name]]
+    filler: list[Name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,15 +205,23 @@ class Ontology:
         version: version of the file.
         sha256: hash of the file.
         findings: findings by name.
-        exhaustive: parts by the name of each finding whose parts, all denied, deny it.
         structures: structures by name.
+        concepts: findings by name, and a finding without attributes for each structure, whose change may be stated.
+        ancestors: each concept with all more general findings.
+        entailed: what the presence of each finding entails.
+        denied: findings that the absence of each concept rules out.
+        excluded: findings that the presence of each concept rules out.
+        exhaustive: parts by the name of each finding whose parts, all denied, deny it.
+        wholes: each structure with all structures that it is a part of.
+        states: findings by structure and by the lemmas of its states, as in "enlarged".
+        normal_states: structures with lemmas that say that they are normal.
+        whole_findings: findings about each structure as a whole, not about a part of it.
         phrases: meanings (entries by kind) of phrases, by their lemmas.
         phrase_lengths: lengths of the phrases by their first lemma, longest first.
         places: (side, zone) by place.
         zone_wholes: the zone that contains a zone, if any.
         severity_levels: levels (0 to 4) by severity.
         implications: changes and details by the changes and details that imply them, themselves included.
-        whole_findings: findings about each structure as a whole, not about a part of it.
         derived_details: details by the details that together imply them.
         detail_scopes: findings for which a detail is a claim; other details apply to all findings.
         positions: details that are positions of devices or operations, not the character of a finding.
@@ -154,79 +232,54 @@ class Ontology:
     version: str
     sha256: str
     findings: Mapping[str, Finding]
-    exhaustive: Mapping[str, tuple[str, ...]]
     structures: Mapping[str, Structure]
+    concepts: Mapping[str, Finding]
+    ancestors: Mapping[str, frozenset[str]]
+    entailed: Mapping[str, frozenset[str]]
+    denied: Mapping[str, frozenset[str]]
+    excluded: Mapping[str, frozenset[str]]
+    exhaustive: Mapping[str, Sequence[str]]
+    wholes: Mapping[str, frozenset[str]]
+    states: Mapping[tuple[str, tuple[str, ...]], str]
+    normal_states: Set[tuple[str, tuple[str, ...]]]
+    whole_findings: Mapping[str, frozenset[str]]
     phrases: Mapping[tuple[str, ...], dict[str, str]]
-    phrase_lengths: Mapping[str, tuple[int, ...]]
+    phrase_lengths: Mapping[str, Sequence[int]]
     places: Mapping[str, tuple[str, str]]
     zone_wholes: Mapping[str, str | None]
     severity_levels: Mapping[str, frozenset[int]]
     implications: Mapping[str, frozenset[str]]
-    whole_findings: Mapping[str, frozenset[str]]
     derived_details: Mapping[str, frozenset[str]]
-    detail_scopes: Mapping[str, tuple[str, ...]]
+    detail_scopes: Mapping[str, Sequence[str]]
     positions: frozenset[str]
     terms: Mapping[str, str]
     degree_terms: Mapping[frozenset[int], str]
 
     def is_a(self, special: str, general: str) -> bool:
         """Return whether every `special` is also a `general`."""
-        finding = self.findings.get(special)
-        return special == general if finding is None else general in finding.ancestors
-
-    def entails(self, stated: str, finding: str) -> bool:
-        """Return whether the presence of `stated` entails the presence of `finding`."""
-        node = self.findings.get(stated)
-        return self.is_a(stated, finding) or (
-            node is not None and any(self.is_a(entailed, finding) for entailed in node.entails)
-        )
+        return special == general or general in self.ancestors.get(special, ())
 
     def common_ancestor(self, findings: Iterable[str]) -> str | None:
         """Return the most specific common ancestor of findings, such as "opacity" for scarring and atelectasis."""
-        nodes = [self.findings[finding] for finding in findings if finding in self.findings]
-        common = frozenset[str]().union(*(node.ancestors for node in nodes))
-        for node in nodes:
-            common &= node.ancestors
-        return max(sorted(common), key=lambda kind: len(self.findings[kind].ancestors), default=None)
-
-    def is_generic(self, finding: str) -> bool:
-        """Return whether the finding is a general name of devices ("the tube")."""
-        node = self.findings.get(finding)
-        return node is not None and node.generic
-
-    def is_well_positioned(self, finding: str, details: Set[str], measures: Sequence[float]) -> bool:
-        """Return whether a device is in good position: at its target, or 20 to 70 mm above the carina."""
-        node = self.findings.get(finding)
-        if node is None or "malpositioned" in details or not node.good_position & details:
-            return False
-        return "above_carina" not in details or (bool(measures) and all(20 <= size <= 70 for size in measures))
-
-    def detail_applies(self, detail: str, finding: str) -> bool:
-        """Return whether a detail is a claim for a finding ("acute" is a claim for bones only)."""
-        scope = self.detail_scopes.get(detail)
-        return scope is None or any(self.is_a(finding, general) for general in scope)
+        ancestors = [self.ancestors[finding] for finding in findings if finding in self.findings]
+        common = ancestors[0].intersection(*ancestors[1:]) if ancestors else ()
+        return max(sorted(common), key=lambda kind: len(self.ancestors[kind]), default=None)
 
     def concerns(self, finding: str, structure: str) -> bool:
         """Return whether a finding (or a structure of that name) is about `structure`."""
-        wholes = self.structures[structure].wholes
-        return any(finding == whole or finding in self.whole_findings[whole] for whole in wholes)
+        return any(finding == whole or finding in self.whole_findings[whole] for whole in self.wholes[structure])
 
     def is_denied_by(self, absent: str, finding: str) -> bool:
         """Return whether the absence of `absent` rules out `finding`."""
-        if self.is_a(finding, absent):
-            return True
-        node = self.findings.get(absent)
-        return node is not None and any(self.is_denied_by(denied, finding) for denied in node.denies)
+        return absent == finding or finding in self.denied.get(absent, ())
 
     def denies_only_acute(self, absent: str) -> bool:
         """Return whether the absence of a finding leaves room for old findings: "no acute osseous abnormality"."""
-        node = self.findings.get(absent)
-        return node is not None and "acute" in node.implied
+        return absent in self.concepts and "acute" in self.concepts[absent].implied
 
     def is_excluded_by(self, present: str, finding: str) -> bool:
         """Return whether the presence of `present` rules out `finding`."""
-        node = self.findings.get(present)
-        return node is not None and any(self.is_a(finding, excluded) for excluded in node.excludes)
+        return finding in self.excluded.get(present, ())
 
     def is_within(self, zone: str | None, whole: str | None) -> bool:
         """Return whether a zone is another zone or a part of it."""

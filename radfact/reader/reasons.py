@@ -13,14 +13,17 @@ _IMPLIED_CHANGES = frozenset({"changed", "not_decreased", "not_increased", "pers
 """Changes that a more specific change implies. Reasons omit them."""
 
 
-@lru_cache(maxsize=100_000)
 def describe_fact(fact: Fact, ontology: Ontology) -> str:
     """Describe a fact in a radiologist's terms: "no new pleural effusion on the left (large or severe)"."""
-    words = [] if fact.present or "resolved" in fact.change else ["no"]
-    if fact.doubt > CERTAIN:
-        words.append("possible")
+    positive = describe_positive(fact, ontology)
+    return positive if fact.present or "resolved" in fact.change else f"no {positive}"
+
+
+@lru_cache(maxsize=100_000)
+def describe_positive(fact: Fact, ontology: Ontology) -> str:
+    """Describe a fact as if the finding were present: "new pleural effusion on the left (large or severe)"."""
     changes = describe_changes(fact.change, ontology)
-    words += [*changes[:1], ontology.terms[fact.concept]]
+    words = [*(["possible"] if fact.doubt > CERTAIN else []), *changes[:1], ontology.terms[fact.concept]]
     if fact.places:
         words.append(describe_places(fact.places, ontology))
     attributes = [describe_degree(fact.severity, ontology)] if fact.severity else []
