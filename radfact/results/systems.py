@@ -12,7 +12,7 @@ import numpy as np
 
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.metrics.protocol import Counts
-from radfact.metrics.radfact.scores import F1_PARTS, POLICY_F1_PARTS
+from radfact.metrics.radfact.scores import F1_PARTS
 from radfact.metrics.registry import entries, select_metrics
 from radfact.records import normalize_text, validate_model
 from radfact.results.reader import SampleScores, read_sample_scores, read_scores
@@ -115,10 +115,9 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
         for names, counts in _pooled_counts(folder / METRICS_FOLDER, metric):
             pooled.update(names)
             columns |= {name: Column(counts, known[name]) for name in names if name in known}
-    f1_parts = {**F1_PARTS, **POLICY_F1_PARTS}
     for score in directions:
-        if score in f1_parts and all(part in directions for part in f1_parts[score]):
-            parts = np.array([[row.get(part, math.nan) for part in f1_parts[score]] for row in rows.values()])
+        if score in F1_PARTS and all(part in directions for part in F1_PARTS[score]):
+            parts = np.array([[row.get(part, math.nan) for part in F1_PARTS[score]] for row in rows.values()])
             columns[score] = Column(dict(zip(rows, f1_counts(parts), strict=True)), f1_from_counts)
         elif score not in pooled and all(score in row for row in rows.values()):
             means = mean_counts([row[score] for row in rows.values()])

@@ -21,7 +21,7 @@ from radfact.errors import InputError
 from radfact.io.pairs import read_pairs
 from radfact.judges import EntailmentQuery, Failure, Verdict, load_judge
 from radfact.judges.offline import OfflineJudge
-from radfact.metrics.radfact.scores import POLICIES, SCORES, SentenceScore
+from radfact.metrics.radfact.scores import SCORES, SentenceScore
 from radfact.records import Box, Pair, Pairs, Report, Sentence
 from radfact.results.evaluation import SampleScore
 
@@ -121,6 +121,7 @@ def policies(judge: Any, candidate: Report, reference: Report) -> dict[str, floa
     return {policy: None if math.isnan(value) else value for policy, value in values.items()}
 
 
+POLICIES = ("positive", "negative", "implied")
 NEGATIVES = ("No pneumothorax.", "Heart size is normal.", "No nodule.")
 
 

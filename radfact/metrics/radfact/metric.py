@@ -24,16 +24,7 @@ from radfact.judges.protocol import (
 from radfact.llm.plan import RequestPlan
 from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.metrics.radfact.options import ScoringOptions
-from radfact.metrics.radfact.scores import (
-    F1_PARTS,
-    PARTS,
-    POLICY_F1_PARTS,
-    POLICY_SCORES,
-    SCORES,
-    PairScores,
-    Side,
-    SplitPair,
-)
+from radfact.metrics.radfact.scores import F1_PARTS, MEASURES, PARTS, SCORES, PairScores, Side, SplitPair
 from radfact.records import Pair, Report, Sentence, narratives
 from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
 from radfact.statistics.clusters import Clusters
@@ -42,18 +33,6 @@ from radfact.statistics.significance import f1_counts, f1_from_counts
 if TYPE_CHECKING:
     from radfact.judges.callables import JudgeFunction
     from radfact.metrics.resources import MetricResources
-
-_MEASURES = {
-    "logical": "entailed sentences among all",
-    "grounding": "sentences entailed logically and spatially among the entailed ones with boxes",
-    "spatial": "sentences entailed logically and spatially among those with boxes",
-}
-_POLICIES = {
-    "positive": "entailed sentences among those with a finding",
-    "negative": "entailed sentences among denials and normal statements",
-    "implied": "entailed sentences and denials that the other report does not contradict, among all",
-}
-_F1_PARTS = {**F1_PARTS, **POLICY_F1_PARTS}
 
 SplitReports = Mapping[str, Sequence[str] | Failure]
 """Sentences of each distinct narrative."""
@@ -68,16 +47,13 @@ class RadFactMetric(Metric):
     name = "radfact"
     display_name = "RadFact"
     measures = "fraction of sentences entailed by the other report, and correctly grounded"
-    scores: Mapping[str, Score] = {
-        **{name: Score("higher", _MEASURES[name.rpartition("_")[0]]) for name in SCORES},
-        **{name: Score("higher", _POLICIES[name.rpartition("_")[2]]) for name in POLICY_SCORES},
-    }
+    scores: Mapping[str, Score] = {name: Score("higher", measures) for name, measures in MEASURES.items()}
     main_scores = ("logical_f1",)
     reads = "sentences"
     requirements = Requirements(judge="any")
     cost = "one query per sentence, and two splits of a narrative"
     source = "MAIRA-2, appendix C"
-    pooled: Mapping[str, CountsFunction] = dict.fromkeys(_F1_PARTS, f1_from_counts)
+    pooled: Mapping[str, CountsFunction] = dict.fromkeys(F1_PARTS, f1_from_counts)
     box_scores = frozenset(name for name in SCORES if not name.startswith("logical"))
     worst_values: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
 
@@ -176,7 +152,7 @@ class RadFactMetric(Metric):
             for role, model in roles.items()
         }
         names = dict.fromkeys(name for usage in usages.values() for name in usage)
-        f1_tables = {name: np.array([values[p], values[r]], dtype=np.float64).T for name, (p, r) in _F1_PARTS.items()}
+        f1_tables = {name: np.array([values[p], values[r]], dtype=np.float64).T for name, (p, r) in F1_PARTS.items()}
         return MetricResult(
             values,
             pooled={name: PooledScore(f1_counts(table), f1_from_counts) for name, table in f1_tables.items()},
@@ -203,10 +179,10 @@ class RadFactMetric(Metric):
             if place not in result.failures or result.details[place]["counts"]["failed_sentences"] > 0
         ]
         values = {
-            name: [column[place] for place in judged] for name, column in result.values.items() if name not in _F1_PARTS
+            name: [column[place] for place in judged] for name, column in result.values.items() if name not in F1_PARTS
         }
         clusters = None if clusters is None else clusters.select(judged)
-        summaries = summarize(values, f1=_F1_PARTS, replicates=replicates, seed=seed, clusters=clusters)
+        summaries = summarize(values, f1=F1_PARTS, replicates=replicates, seed=seed, clusters=clusters)
         return {name: summaries[name] for name in names}
 
     def _split(self, unsplit: Sequence[str], splitter: Splitter) -> SplitReports:

@@ -22,16 +22,22 @@ Verdicts = Mapping[EntailmentQuery, Verdict | Failure]
 
 PARTS: Mapping[Side, str] = {"candidate": "precision", "reference": "recall"}
 OTHER: Mapping[Side, Side] = {"candidate": "reference", "reference": "candidate"}
-KINDS = ("logical", "grounding", "spatial")
-F1_PARTS = {f"{kind}_f1": (f"{kind}_precision", f"{kind}_recall") for kind in KINDS}
-SCORES = tuple(f"{kind}_{part}" for kind in KINDS for part in ("precision", "recall", "f1"))
-"""The published scores."""
-POLICIES = ("positive", "negative", "implied")
-POLICY_F1_PARTS = {
-    f"logical_f1_{policy}": (f"logical_precision_{policy}", f"logical_recall_{policy}") for policy in POLICIES
+_KINDS = {
+    ("logical", ""): "entailed sentences among all",
+    ("grounding", ""): "sentences entailed logically and spatially among the entailed ones with boxes",
+    ("spatial", ""): "sentences entailed logically and spatially among those with boxes",
+    ("logical", "_positive"): "entailed sentences among those with a finding",
+    ("logical", "_negative"): "entailed sentences among denials and normal statements",
+    ("logical", "_implied"): "entailed sentences and denials that the other report does not contradict, among all",
 }
-POLICY_SCORES = tuple(name for f1, parts in POLICY_F1_PARTS.items() for name in (*parts, f1))
-"""Logical scores by absence policy: of positive sentences, of negative ones, and with implied absences."""
+"""What scores measure, by their kind and their absence policy."""
+F1_PARTS = {f"{kind}_f1{end}": (f"{kind}_precision{end}", f"{kind}_recall{end}") for kind, end in _KINDS}
+MEASURES = {
+    f"{kind}_{part}{end}": measures for (kind, end), measures in _KINDS.items() for part in (*PARTS.values(), "f1")
+}
+"""What each score measures."""
+SCORES, POLICY_SCORES = tuple(MEASURES)[:9], tuple(MEASURES)[9:]
+"""The published scores, and logical scores by absence policy."""
 
 
 class SentenceScore(Record):
@@ -126,9 +132,8 @@ class SplitPair:
         failure = self.failure
         if failure is None and failures and options.on_failure == "drop":
             failure = failures[0].reason
-        f1_parts = {**F1_PARTS, **POLICY_F1_PARTS}
-        scores |= {name: harmonic_mean(scores[p], scores[r]) for name, (p, r) in f1_parts.items()}
-        scores = {name: scores[name] if failure is None else math.nan for name in (*SCORES, *POLICY_SCORES)}
+        scores |= {name: harmonic_mean(scores[p], scores[r]) for name, (p, r) in F1_PARTS.items()}
+        scores = {name: scores[name] if failure is None else math.nan for name in MEASURES}
         counts["failed_sentences"] = len(failures) if self.failure is None else 0
         return PairScores(scores, counts, sentences, failure)
 
