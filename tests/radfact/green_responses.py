@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -88,3 +89,15 @@ def _published_count(section: str, letter: str) -> int:
                 if stop and number.isdigit():
                     return int(number)
     return 0
+
+
+def edited(text: str, edits: list[Any]) -> str:
+    """Edit a response: `lower`, or patterns with a replacement or one for each match. See `responses.yaml`."""
+    for edit in edits:
+        if edit == "lower":
+            text = text.lower()
+            continue
+        pattern, replacement = edit
+        by_match = isinstance(replacement, dict)
+        text = re.sub(pattern, (lambda match, of=replacement: of[match[0]]) if by_match else replacement, text)
+    return text

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.llm import ChatClient, MockChatModel, mock_client
-from radfact.metrics.llm.chexprompt import CheXprompt, CheXpromptJson, parse_error_counts
+from radfact.metrics.llm.chexprompt import CheXprompt, CheXpromptJson
 from radfact.metrics.llm.llm_metric import load_prompt
 from radfact.metrics.llm.responses.error_lists import parse_error_lists
 from radfact.records import TextPair
@@ -40,6 +40,7 @@ def in_json(counts: dict[str, dict[str, int]]) -> str:
 
 
 WRONG = published(COUNTS["Wrong."])
+SECOND = "\n" + WRONG.splitlines()[1]
 
 
 @pytest.mark.parametrize(("metric", "write"), [(CheXprompt, published), (CheXpromptJson, in_json)])
@@ -94,76 +95,6 @@ def test_the_published_examples_can_be_read() -> None:
     ]
 
 
-# The authors' parser returns the same counts for these, as its code says.
-PUBLISHED_FORMS = {
-    "brackets": WRONG,
-    "parentheses": WRONG.replace("[", "(").replace("]", ")"),
-    "after the prompt's last word": f"Errors: {WRONG}\n",
-    "an empty line": WRONG.replace("\n", "\n\n"),
-    "another order": f"{SIGNIFICANT} [(C, 1), (A, 2), (B, 0), (D, 0), (E, 0), (F, 0)]\n{WRONG.splitlines()[1]}",
-    "an explanation": f"{WRONG}\n\nExplanation: (A) the candidate reports an effusion (A, 1) and a mass.",
-}
-DECORATED_FORMS = {
-    "bold": WRONG.replace("Number", "**Number").replace(":", ":**"),
-    "a code fence": f"```\n{WRONG}\n```",
-    "a fence for each list": re.sub(r"(\[.*\])", r"\n```python\n\1\n```", WRONG),
-    "quotation marks": re.sub(r"([A-F]),", r"'\1',", WRONG),
-    "lists": WRONG.replace("(", '["').replace(", ", '", ').replace(")", "]").replace(']",', "],"),
-    "pairs with colons": re.sub(r"\(([A-F]), (\d)\)", r"\1: \2", WRONG),
-    "one pair a line": re.sub(r"\(([A-F]), (\d)\),?", r"\n- \1: \2", WRONG).replace("[", "").replace("]", ""),
-    "JSON": json.dumps(
-        {
-            header[:-1]: {letter.upper(): n for letter, n in numbers.items()}
-            for header, numbers in zip((SIGNIFICANT, INSIGNIFICANT), COUNTS["Wrong."].values(), strict=True)
-        },
-        indent=2,
-    ),
-    "lower case": WRONG.lower(),
-    "the same twice": f"{WRONG}\n\n{WRONG}",
-    "one line": WRONG.replace("\n", " "),
-    "reasoning": f"<think>{SIGNIFICANT} [(A, 3)</think>{WRONG}",
-    "a remark": f"{WRONG}\nI am confident in these counts.",
-}
-
-
-@pytest.mark.parametrize("form", PUBLISHED_FORMS | DECORATED_FORMS)
-def test_both_lists_are_parsed(form: str) -> None:
-    assert parse_error_lists((PUBLISHED_FORMS | DECORATED_FORMS)[form]) == COUNTS["Wrong."]
-
-
-SECOND = "\n" + WRONG.splitlines()[1]
-INVALID = {
-    "a letter is missing": f"{SIGNIFICANT} [(A, 2), (B, 0), (C, 1), (D, 0), (E, 0)]{SECOND}",
-    "a letter twice": f"{SIGNIFICANT} [(A, 2), (B, 0), (C, 1), (D, 0), (E, 0), (F, 0), (A, 1)]{SECOND}",
-    "the same letter and count twice": WRONG.replace("(A, 2)", "(A, 2), (A, 2)"),
-    "an unknown letter": WRONG.replace("(F, 0)", "(F, 0), (G, 1)"),
-    "a negative count": WRONG.replace("(A, 2)", "(A, -2)"),
-    "a fraction": WRONG.replace("(A, 2)", "(A, 2.5)"),
-    "a range": WRONG.replace("(F, 0)]", "(F, 0-1)]"),
-    "two counts": WRONG.replace("(F, 0)]", "(F, 0)] or (F, 1)"),
-    "a large number": WRONG.replace("(A, 2)", "(A, 2019)"),
-    "the layout of the prompt": re.sub(r"([A-F]), \d", r"\1, n_\1", WRONG),
-    "no insignificant errors": WRONG.splitlines()[0],
-    "no significant errors": SECOND,
-    "an empty list": f"{SIGNIFICANT} []{SECOND}",
-    "none in words": f"{SIGNIFICANT} none{SECOND}",
-    "a total": f"{SIGNIFICANT} 3{SECOND}",
-    "a separate list below": f"{WRONG}\nAfter review: [(A, 3), (B, 0), (C, 0), (D, 0), (E, 0), (F, 0)]",
-    "a separate count below": f"{WRONG}\nAfter review, A: 3.",
-    "two that differ": f"{WRONG}\n\n{published(COUNTS['Right.'])}",
-    "errors named in the list": WRONG.replace("(A, 2)", "(A, 2 effusions)"),
-    "a refusal": "I'm sorry, I can't help with that.",
-    "reasoning alone": f"<think>{WRONG}",
-    "nothing": "",
-}
-
-
-@pytest.mark.parametrize("kind", INVALID)
-def test_incomplete_or_ambiguous_lists_are_refused(kind: str) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        parse_error_lists(INVALID[kind])
-
-
 @given(
     st.permutations("ABCDEF").flatmap(
         lambda letters: st.tuples(*(st.tuples(st.just(letter), st.integers(-1, 100)) for letter in letters))
@@ -176,30 +107,3 @@ def test_a_list_is_read_as_it_is_or_refused(pairs: Sequence[tuple[str, int]], pa
     is_complete = sorted(letter for letter, _ in pairs) == list("ABCDEF") and all(0 <= n <= 99 for _, n in pairs)
     with nullcontext() if is_complete else pytest.raises(ValueError, match=r"\w"):
         assert parse_error_lists(text)["significant"] == {letter.lower(): n for letter, n in pairs}
-
-
-def test_responses_in_text_are_accepted() -> None:
-    counts = parse_error_counts(
-        "**Significant errors:**\n- (a) False report of a finding in the candidate: 1\n\nInsignificant errors: none"
-    )
-    assert counts.model_dump() == {"significant": NONE | {"a": 1}, "insignificant": NONE}
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        "3 errors",
-        "Significant errors: none\nInsignificant errors:\n(a) False report of a finding: 1.\n(b) Missing",
-        '{"significant errors": 3, "insignificant errors": 0}',
-        '{"significant errors": {"a": 1}}',
-        "{}",
-        json.dumps({"significant errors": {"a": 1}, "insignificant errors": NONE}),
-        json.dumps({"significant errors": NONE | {"a": None}, "insignificant errors": NONE}),
-        json.dumps({"significant errors": NONE, "insignificant errors": NONE | {"f": ""}}),
-        json.dumps({"significant errors": {}, "insignificant errors": NONE}),
-        json.dumps({"significant errors": NONE, "insignificant errors": []}),
-    ],
-)
-def test_missing_counts_are_refused(response: str) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        parse_error_counts(response)

@@ -37,11 +37,6 @@ REWRITE = entry("Two left lung nodules.", "Actionable nonurgent error", ["Incorr
 DELETE = entry("[delete]", "Urgent error", ["False prediction of finding"])
 INSERT = entry("Left basilar opacity.", "Not actionable", ["Omission of finding"])
 RESPONSE = {"0": REWRITE, "2": DELETE, "None": INSERT}
-EXPECTED = (
-    Correction(0, "Two left lung nodules.", 2, "why", ("d",)),
-    Correction(2, None, 3, "why", ("a",)),
-    Correction(None, "Left basilar opacity.", 1, "why", ("b",)),
-)
 
 
 @pytest.mark.parametrize(
@@ -147,119 +142,6 @@ def test_a_malformed_response_is_repaired_up_to_five_times() -> None:
     assert math.isnan(result.values["fineradscore"][0])
     assert list(result.failures) == [0]
     assert result.usage["calls"] == 6
-
-
-TEXT = json.dumps(RESPONSE, indent=4)
-FORMS = {
-    "fenced": f"```json\n{TEXT}\n```",
-    "words around": f"Here are the corrections:\n{TEXT}\nAll other lines are right.",
-    "thinking aloud": f"<think>{{ line 1?</think>{TEXT}",
-    "comma at the end": TEXT[:-2] + ",\n}",
-    "numbers in brackets": TEXT.replace('"0"', '"[0]"').replace('"2"', '"Line 2"'),
-    "null for insertions": TEXT.replace('"None"', '"null"'),
-    "a name for insertions": TEXT.replace('"None"', '"insertion_1"'),
-    "swapped": json.dumps(RESPONSE | {"2": entry("Urgent error", "[delete]", ["False prediction of finding"])})
-    .replace('"2"', '"x"')
-    .replace('"x"', '"2"'),
-    "list of insertions": json.dumps(RESPONSE | {"None": [INSERT]}),
-    "wrapped": json.dumps({"Corrections": RESPONSE}),
-    "other names": TEXT.replace("clinical severity", "clinical_severity").replace("corrections", "correction"),
-    "a category as a text": TEXT.replace('[\n            "Omission of finding"\n        ]', '"2. Omission of finding"'),
-    "category numbers": TEXT.replace('"Omission of finding"', "2"),
-    "a list of entries": json.dumps([{"id": key, **value} for key, value in RESPONSE.items()]),
-    "lines without error": json.dumps(
-        {"0": REWRITE, "1": entry("Multiple lung nodules.", "No error"), "2": DELETE, "None": INSERT}
-    ),
-    "lines that are null": json.dumps({"0": REWRITE, "1": None, "2": DELETE, "None": INSERT}),
-    "an unknown category": TEXT.replace('"Omission of finding"', '"Omission of finding", "Laterality"'),
-    "one object a line": "\n".join(json.dumps({key: value}) for key, value in RESPONSE.items()),
-    "a fence for each": "\n".join(f"```json\n{json.dumps({key: value})}\n```" for key, value in RESPONSE.items()),
-    "said twice": f"{TEXT}\nTo repeat:\n{TEXT}",
-    "an empty object in prose": f"I will return {{}} if all is right. {TEXT}",
-    "a draft before the fence": f"First I thought {json.dumps({'1': DELETE})}, but:\n```json\n{TEXT}\n```",
-    "severity in short": TEXT.replace("Urgent error", "urgent").replace("nonurgent", "non-urgent"),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_responses_are_parsed_in_many_forms(form: str) -> None:
-    assert parse_corrections(FORMS[form], LINES).items == EXPECTED
-
-
-@pytest.mark.parametrize(
-    ("key", "entry_", "severities", "insertions"),
-    [
-        (
-            "None",
-            entry("No pneumothorax.", "Emergent error"),
-            [2, 3, 1, 4],
-            ["Left basilar opacity.", "No pneumothorax."],
-        ),
-        ("None", INSERT, [2, 3, 1, 1], ["Left basilar opacity."] * 2),
-        ("2", DELETE, [2, 3, 1], ["Left basilar opacity."]),
-    ],
-    ids=["two insertions", "the same insertion twice", "the same line twice"],
-)
-def test_a_key_may_occur_twice(key: str, entry_: Any, severities: list[int], insertions: list[str]) -> None:
-    corrections = parse_corrections(TEXT[:-2] + f',\n    "{key}": {json.dumps(entry_)}\n}}', LINES)
-    assert (corrections.severities, corrections.insertions) == (severities, insertions)
-    assert corrections.corrected_report().endswith(" ".join(insertions))
-
-
-@pytest.mark.parametrize(
-    ("severity", "expected"),
-    [
-        ("Invalid comparison", [1]),
-        *((severity, [2]) for severity in (2, 2.0, "2", " 2.0 ", "Actionable nonurgent")),
-        (0, []),
-    ],
-)
-def test_a_severity_is_a_name_or_a_number(severity: Any, expected: list[int]) -> None:
-    assert parse_corrections(json.dumps({"0": entry("Nodules.", severity)}), LINES).severities == expected
-
-
-@pytest.mark.parametrize("text", ["[Delete]", "deleted", "Delete this line.", "[delete] It is said twice."])
-def test_a_deletion_has_several_forms(text: str) -> None:
-    (correction,) = parse_corrections(json.dumps({"2": entry(text, "Urgent error")}), LINES).items
-    assert correction.text is None
-
-
-@pytest.mark.parametrize(
-    "text", ["{}", "[]", "Corrections: {}", '{"Corrections": {}}', "It fits.\n```json\n{}\n```", '{"0": null}']
-)
-def test_no_correction_is_an_object_alone_or_in_a_fence(text: str) -> None:
-    assert parse_corrections(text, LINES).items == ()
-
-
-UNREADABLE = {
-    "nothing, in a refusal": "I am sorry, I cannot help with {}",
-    "nothing, in prose": "I would give {} for a report that is right, but this one is not.",
-    "nothing, cut off": '{"0": {}',
-    "two objects that differ": TEXT + "\n" + json.dumps({"0": DELETE}),
-    "two objects of the same line": json.dumps({"0": REWRITE}) + "\n" + json.dumps({"0": REWRITE, "2": DELETE}),
-    "the same insertion, alone and twice": "\n".join([json.dumps({"None": INSERT})] * 2),
-    "one object a line, cut off": json.dumps({"0": REWRITE}) + "\n" + json.dumps({"2": DELETE})[:40],
-    "prose": "Line 0 should say two nodules.",
-    "refusal": "I'm sorry, I can't help with that.",
-    "cut off": TEXT[: len(TEXT) // 2],
-    "no such line": json.dumps({"7": REWRITE}),
-    "no line": json.dumps({"impression": REWRITE}),
-    "no severity": json.dumps({"0": {"corrections": "Two left lung nodules."}}),
-    "another severity": json.dumps({"0": entry("Two left lung nodules.", "severe")}),
-    "a severity of 5": json.dumps({"0": entry("Two left lung nodules.", 5)}),
-    "half a severity": json.dumps({"0": entry("Two left lung nodules.", 2.5)}),
-    "no correction": json.dumps({"0": entry("", "Urgent error")}),
-    "graded, not changed": json.dumps({"1": entry("Multiple lung nodules", "Urgent error")}),
-    "graded, but to stay": json.dumps({"1": entry("[No Edit]", "Urgent error")}),
-    "corrected twice": TEXT[:-2] + f',\n    "2": {json.dumps(REWRITE)}\n}}',
-    "texts": json.dumps({"0": "Two left lung nodules."}),
-}
-
-
-@pytest.mark.parametrize("kind", UNREADABLE)
-def test_ambiguous_responses_are_refused(kind: str) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        parse_corrections(UNREADABLE[kind], LINES)
 
 
 def test_a_dash_between_digits_is_a_change() -> None:

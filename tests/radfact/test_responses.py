@@ -1,0 +1,151 @@
+"""Responses of language models: many forms have one meaning, and what can be read in two ways is refused.
+
+`responses.yaml` has the responses, and what each parser reads in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from green_responses import edited
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radfact.error_categories import ERROR_CATEGORIES
+from radfact.judges.response import parse_report_response, parse_response
+from radfact.llm.response_text import bodies, parse_json, read_data, read_list, strip_reasoning
+from radfact.metrics.llm.chexprompt import parse_error_counts
+from radfact.metrics.llm.crimson import crimson_score
+from radfact.metrics.llm.responses.accuracy_score import parse_accuracy_score
+from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment, parse_scored_assessment
+from radfact.metrics.llm.responses.corrections import parse_corrections
+from radfact.metrics.llm.responses.counts import parse_count
+from radfact.metrics.llm.responses.error_lists import parse_error_lists
+from radfact.metrics.llm.responses.finding_errors import FindingErrors
+
+LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")
+PREMISES = (
+    *("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.", "Lungs: clear."),
+    *("Status: after sternotomy.", "A b.", "A b."),
+)
+HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
+GROUPS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("responses.yaml").read_text("utf-8"))
+
+
+def letters(counts: Mapping[str, int]) -> str:
+    """Write numbers of errors in short, such as "a1b2"."""
+    return "".join(f"{letter}{count}" for letter, count in sorted(counts.items()) if count)
+
+
+def green(assessment: Assessment) -> dict[str, Any]:
+    kinds = {"significant": assessment.significant, "insignificant": assessment.insignificant}
+    counts = {kind: letters({key: item.count for key, item in errors.items()}) for kind, errors in kinds.items()}
+    return {**counts, "matched": assessment.matched.count}
+
+
+def vert(text: str) -> dict[str, Any]:
+    assessment = parse_scored_assessment(text)
+    return {**green(assessment), "score": assessment.score}
+
+
+def category(text: str) -> int:
+    name = ERROR_CATEGORIES["d"]
+    return parse_count(f"{name}: {text}", name=name, may_be_empty=True).count
+
+
+def corrections(text: str) -> list[Any]:
+    items = parse_corrections(text, LINES).items
+    return [[item.line, item.text, item.severity, item.comment, "".join(item.categories)] for item in items]
+
+
+def crimson(text: str) -> list[Any]:
+    response = parse_json(text, FindingErrors)
+    errors = response.errors
+    attributes = [f"{error.ref_id} {error.pred_id} {error.severity}" for error in errors.attribute_errors]
+    return [pytest.approx(crimson_score(response)), errors.false_findings, errors.missing_findings, attributes]
+
+
+def query(text: str) -> list[Any]:
+    verdict, dropped = parse_response(text, PREMISES)
+    return [verdict.status, list(verdict.evidence), verdict.relation, dropped]
+
+
+def report(text: str) -> dict[str, Any]:
+    response = parse_report_response(text, PREMISES[:3], HYPOTHESES)
+    verdicts = {str(index): verdict.status for index, (verdict, _) in response.verdicts.items()}
+    return {"verdicts": verdicts, "problems": len(response.problems)}
+
+
+PARSERS: dict[str, Callable[[Any], Any]] = {
+    "vert": vert,
+    "green": lambda text: green(parse_assessment(text)),
+    "count": lambda value: parse_count(value).count,
+    "category": category,
+    "score": lambda text: pytest.approx(parse_accuracy_score(text)),
+    "fineradscore": corrections,
+    "chexprompt": lambda text: {kind: letters(counts) for kind, counts in parse_error_lists(text).items()},
+    "chexprompt_json": lambda text: {
+        kind: letters(counts) for kind, counts in parse_error_counts(text).model_dump().items()
+    },
+    "crimson": crimson,
+    "query": query,
+    "report": report,
+    "data": read_data,
+    "reasoning": lambda text: strip_reasoning(text).strip(),
+    "list": read_list,
+    "bodies": lambda text: list(bodies(text)),
+}
+
+
+def forms(group: dict[str, Any], name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the names and responses of a group."""
+    table = group.get(name, {})
+    named = table.items() if isinstance(table, dict) else ((str(form), form) for form in table)
+    for key, form in named:
+        yield key, edited(group["base"], form) if "base" in group and isinstance(form, list) else form
+
+
+ACCEPTED = [
+    *((group["parser"], text, group["result"], name) for group in GROUPS for name, text in forms(group, "forms")),
+    *((group["parser"], text, result, str(text)) for group in GROUPS for text, result in group.get("results", ())),
+]
+REFUSED = [
+    (group["parser"], text, group.get("reasons", {}).get(name, r"\w"), name)
+    for group in GROUPS
+    for name, text in forms(group, "refused")
+]
+
+
+@pytest.mark.parametrize(
+    ("parser", "response", "result"), [pytest.param(*case, id=f"{case[0]}-{name}") for *case, name in ACCEPTED]
+)
+def test_forms_of_one_meaning_have_one_result(parser: str, response: Any, result: Any) -> None:
+    assert PARSERS[parser](response) == result
+
+
+@pytest.mark.parametrize(
+    ("parser", "response", "reason"), [pytest.param(*case, id=f"{case[0]}-{name}") for *case, name in REFUSED]
+)
+def test_other_responses_are_refused_with_a_reason_for_the_model(parser: str, response: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.compile(reason)):
+        PARSERS[parser](response)
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, "{" * 20_000, "- " * 20_000, "&a [" * 500, "```\n" * 5_000])
+def test_long_and_deep_responses_are_refused(text: str) -> None:
+    for parser in ("green", "fineradscore", "chexprompt", "crimson", "query"):
+        with pytest.raises(ValueError, match=r"\w"):
+            PARSERS[parser](text)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json('{"errors": ' + "[" * 100_000 + "]" * 100_000 + "}", FindingErrors)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=300))
+def test_any_text_can_be_parsed_as_data(text: str) -> None:
+    read_data(text)
