@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,18 +17,18 @@ from pydantic import Field, FiniteFloat
 
 from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import read_json, read_jsonl, write_json
+from radfact.io.jsonl import read_json, write_json
 from radfact.meta.agreement.report import short_table
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.metrics.protocol import Metric, MetricResult
 from radfact.pages.meta_page import Table
 from radfact.records import Pair, Pairs, Record, validate_model
 from radfact.results.evaluation import EvaluationResult
-from radfact.results.reader import read_digests, read_sample_scores, read_scores
+from radfact.results.reader import read_digests, read_sample_scores, read_scores, read_texts
 from radfact.results.schema import metric_of_scores
 from radfact.results.systems import metric_settings
 from radfact.statistics.bootstrap import Direction
-from radfact.statistics.clusters import Clusters, clusters_of
+from radfact.statistics.clusters import Clusters
 from radfact.statistics.correlation import REPLICATES, SEED, correlate
 
 Method = Literal["average", "linear_regression"]
@@ -56,8 +56,7 @@ class Ensemble(Record):
                 message = f"expected '{name}', which the ensemble was fitted with"
                 raise InputError(message, code=ErrorCode.MISMATCH, field="features")
         table = _table({name: features[name] for name in self.coefficients})
-        scores: NDArray[np.float64] = table @ np.array(list(self.coefficients.values())) + self.intercept
-        return [float(score) for score in scores]
+        return [float(score) for score in table @ np.array(list(self.coefficients.values())) + self.intercept]
 
     def save(self, path: Path | str) -> None:
         """Write JSON atomically."""
@@ -81,11 +80,11 @@ def fit_ensemble(
     if method == "average":
         coefficients = dict.fromkeys(features, 1 / len(features))
         return Ensemble(method=method, direction=direction, coefficients=coefficients)
-    table, expert, indices = _complete_samples(features, target)
-    if len(indices) <= len(features):
-        message = f"expected more than {len(features)} samples with all values, found {len(indices)}"
+    table, expert, is_complete = _to_arrays(features, target)
+    rows, scores = table[is_complete], expert[is_complete]
+    if len(rows) <= len(features):
+        message = f"expected more than {len(features)} samples with all values, found {len(rows)}"
         raise InputError(message, code=ErrorCode.EMPTY_INPUT, field="features")
-    rows, scores = table[indices], expert[indices]
     center = rows.mean(axis=0)
     # Counts and their sum may both be features: lstsq returns the smallest of the solutions.
     slopes = np.linalg.lstsq(rows - center, scores - scores.mean(), rcond=None)[0]
@@ -95,7 +94,7 @@ def fit_ensemble(
         coefficients=dict(zip(features, slopes.tolist(), strict=True)),
         intercept=float(scores.mean() - center @ slopes),
         target=target_name,
-        n=len(indices),
+        n=len(rows),
     )
 
 
@@ -112,34 +111,31 @@ def cross_validate(
 
     The samples of a cluster are in one fold.
     """
-    table, expert, indices = _complete_samples(features, target)
-    if len(indices) < 2:
-        message = f"expected at least 2 samples with a target and all of {', '.join(features)}, found {len(indices)}"
+    table, expert, is_complete = _to_arrays(features, target)
+    if is_complete.sum() < 2:
+        names = ", ".join(features)
+        message = f"expected at least 2 samples with a target and all of {names}, found {is_complete.sum()}"
         raise InputError(message, code=ErrorCode.EMPTY_INPUT, field="features")
     codes = np.arange(len(table)) if clusters is None else clusters.codes
-    groups = np.unique(codes[indices])
+    groups = np.unique(codes[is_complete])
     if not 2 <= folds <= len(groups):
         message = f"expected a number from 2 to {len(groups)}, found {folds}"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="folds")
     np.random.default_rng(seed).shuffle(groups)
     scores = np.full(len(table), math.nan)
     for fold in np.array_split(groups, folds):
-        is_held_out = np.isin(codes[indices], fold)
-        train, held_out = (
-            {name: [values[index] for index in part] for name, values in features.items()}
-            for part in (indices[~is_held_out], indices[is_held_out])
-        )
-        ensemble = fit_ensemble(train, expert[indices[~is_held_out]].tolist(), method=method)
-        scores[indices[is_held_out]] = ensemble.apply(held_out)
+        is_held_out = is_complete & np.isin(codes, fold)
+        ensemble = fit_ensemble(features, np.where(is_held_out, math.nan, expert).tolist(), method=method)
+        scores[is_held_out] = np.array(ensemble.apply(features))[is_held_out]
     return [float(score) for score in scores]
 
 
-def _complete_samples(
+def _to_arrays(
     features: Features, target: Sequence[float]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int_]]:
-    """Return features (samples, features), target (samples,), and the indices of samples with all values."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Return features (samples, features), target (samples,), and whether each sample has all values."""
     table, expert = _table(features), np.asarray(target, dtype=np.float64)
-    return table, expert, np.flatnonzero(~np.isnan(table).any(axis=1) & ~np.isnan(expert))
+    return table, expert, ~(np.isnan(table).any(axis=1) | np.isnan(expert))
 
 
 def _table(features: Features) -> NDArray[np.float64]:
@@ -168,13 +164,13 @@ def read_features(runs: Mapping[str, Path], scores: Sequence[str] | None = None)
     columns: dict[str, list[float]] = {}
     directions: dict[str, Direction] = {}
     for judge, table in tables.items():
-        rows = [table.rows[key] for key in common]
-        available = [name for name in table.directions if any(not math.isnan(row.get(name, math.nan)) for row in rows)]
+        all_scores = {name: [table.rows[key].get(name, math.nan) for key in common] for name in table.directions}
+        available = {name: values for name, values in all_scores.items() if not all(map(math.isnan, values))}
         for name in available if scores is None else scores:
             if name not in available:
                 message = f"unknown score; scores are {', '.join(available)}"
                 raise InputError(message, code=ErrorCode.UNKNOWN_NAME, file=runs[judge], field=name)
-            columns[f"{judge}/{name}"] = [row.get(name, math.nan) for row in rows]
+            columns[f"{judge}/{name}"] = available[name]
             directions[f"{judge}/{name}"] = table.directions[name]
     return JudgeScores(common, columns, directions)
 
@@ -191,10 +187,10 @@ class FittedEnsemble:
 
     def table(self, *, replicates: int = REPLICATES, seed: int = SEED) -> Table:
         """Return correlations with the experts, of the cross-validated ensemble and of each feature."""
+        draws = {"replicates": replicates, "seed": seed}
         columns = {"cross-validated": self.held_out, **self.features}
         estimates = {
-            name: correlate(self.experts, column, replicates=replicates, seed=seed, clusters=self.clusters)
-            for name, column in columns.items()
+            name: correlate(self.experts, column, clusters=self.clusters, **draws) for name, column in columns.items()
         }
         return short_table("scores", estimates)
 
@@ -208,30 +204,31 @@ def fit_on_ratings(
     seed: int = SEED,
 ) -> FittedEnsemble:
     """Fit an ensemble on the rated samples that judges have scored; the mean of the raters is the expert score."""
-    means = dict(zip((sample.pair.sample_id for sample in ratings.samples), ratings.means(ratings.target), strict=True))
-    indices = [index for index, key in enumerate(judge_scores.sample_ids) if key in means]
+    rated = {sample.pair.sample_id: sample for sample in ratings.samples}
+    indices = [index for index, key in enumerate(judge_scores.sample_ids) if key in rated]
     if not indices:
         message = "expected judges with scores of the rated reports, found none; ids are those of 'radfact meta pairs'"
         raise InputError(message, code=ErrorCode.MISMATCH)
     features = {name: [column[index] for index in indices] for name, column in judge_scores.features.items()}
-    experts = [means[judge_scores.sample_ids[index]] for index in indices]
-    direction: Direction = ratings.better[ratings.target]
+    scored = replace(ratings, samples=[rated[judge_scores.sample_ids[index]] for index in indices])
+    experts, direction = scored.means(ratings.target), ratings.better[ratings.target]
     known = {value for value in experts if not math.isnan(value)}
     if method == "linear_regression" and len(known) == 1:
         message = f"expected different values of '{ratings.target}' to fit, found {known.pop():g} for all reports"
         raise InputError(message)
-    if method == "average":
-        direction = next(iter(judge_scores.directions.values()))
-        if set(judge_scores.directions.values()) != {direction}:
-            directions = ", ".join(f"{name} {direction}" for name, direction in judge_scores.directions.items())
-            message = f"expected scores with the same direction for an average, found {directions}"
-            raise InputError(message, code=ErrorCode.MISMATCH, field="features")
     ensemble = fit_ensemble(features, experts, method=method, target_name=ratings.target, direction=direction)
-    labels = {sample.pair.sample_id: sample.pair.cluster for sample in ratings.samples}
-    by = ratings.cluster_by
-    clusters = None if by is None else clusters_of(by, [labels[judge_scores.sample_ids[index]] for index in indices])
-    held_out = cross_validate(features, experts, method=method, folds=folds, seed=seed, clusters=clusters)
-    return FittedEnsemble(ensemble, held_out, experts, features, clusters)
+    if method == "average":
+        ensemble = ensemble.model_copy(update={"direction": _common_direction(judge_scores.directions)})
+    held_out = cross_validate(features, experts, method=method, folds=folds, seed=seed, clusters=scored.clusters)
+    return FittedEnsemble(ensemble, held_out, experts, features, scored.clusters)
+
+
+def _common_direction(directions: Mapping[str, Direction]) -> Direction:
+    if len(set(directions.values())) > 1:
+        found = ", ".join(f"{name} {direction}" for name, direction in directions.items())
+        message = f"expected scores with the same direction for an average, found {found}"
+        raise InputError(message, code=ErrorCode.MISMATCH, field="features")
+    return next(iter(directions.values()))
 
 
 class EnsembleMetric(Metric):
@@ -278,23 +275,11 @@ def apply_to_folders(
     # Folders with a splitter have split reports; a folder without one has them as they were given.
     scores = {folder: read_scores(folder) for folder in folders.values()}
     source = next((folder for folder, file in scores.items() if file.splitter is None), next(iter(scores)))
-    read = _read_pairs(source, judge_scores.sample_ids)
+    texts = read_texts(source)
+    read = [
+        Pair(key, texts.get((key, "candidate"), ""), texts.get((key, "reference"), ""))
+        for key in judge_scores.sample_ids
+    ]
     pairs = Pairs(tuple(read), len(read), digests=read_digests(source))
     judge = {"name": f"ensemble of {', '.join(metric.judges)}", **metric.describe()}
     return evaluate(pairs, [metric], bootstrap=bootstrap, seed=seed, out=out, run={**(run or {}), "judge": judge})
-
-
-def _read_pairs(folder: Path, sample_ids: Sequence[str]) -> list[Pair]:
-    """Read reports from a results folder, with sentences joined by spaces."""
-    path = folder / "sentences.jsonl"
-    texts: dict[tuple[str, str], list[str]] = {}
-    for line, row in read_jsonl(path):
-        sample_id, side, text = (row.get(name) for name in ("sample_id", "side", "text"))
-        if not (isinstance(sample_id, str) and isinstance(text, str) and side in ("candidate", "reference")):
-            message = "expected a sentence with sample_id, side and text"
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line)
-        texts.setdefault((sample_id, str(side)), []).append(text)
-    return [
-        Pair(key, " ".join(texts.get((key, "candidate"), ())), " ".join(texts.get((key, "reference"), ())))
-        for key in sample_ids
-    ]

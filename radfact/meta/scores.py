@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SampleMatch:
-    """Comparison of the samples of a results folder with those of a set.
-
-    Attributes:
-        folder: name of the folder.
-        missing: ids of the set that the folder lacks.
-        unknown: ids of the folder that the set lacks.
-        other_texts: ids with another candidate or reference in the folder.
-    """
+    """Ids that a results folder lacks, has in addition to a set, or has with another candidate or reference."""
 
     folder: str
     missing: Sequence[str]
@@ -47,15 +40,12 @@ class SampleMatch:
 
 @dataclass(frozen=True, slots=True)
 class ScoreColumns:
-    """Scores of a sequence of samples.
+    """Scores of a sequence of samples by name, NaN = not scored, and which values are better.
 
-    Attributes:
-        values: score name -> one value per sample, NaN = not scored.
-        directions: which values are better; neutral scores are not compared with experts.
-        unavailable: metrics without a result, and the reason.
-        matches: comparison of the samples with those of each results folder that was read.
-        models: judge or language model behind the scores, by metric, or by FOLDER/METRIC where folders differ.
-        rule_based: metrics that read reports with the ontology of this project, labeled likewise.
+    Neutral scores are not compared with experts. `unavailable` has the reason for each metric without a result, and
+    `matches` the comparison with each results folder that was read. `models` are the judges and language models by
+    metric, or by FOLDER/METRIC where folders differ; `rule_based` are the metrics that read reports with the ontology
+    of this project.
     """
 
     values: Mapping[str, Sequence[float]]
@@ -151,12 +141,8 @@ def _judges_of(folders: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
 def _load_folder(folder: Path, sample_ids: Sequence[str]) -> ScoreColumns:
     table = read_sample_scores(folder)
     if not any(key in table.rows for key in sample_ids):
-        raise InputError(
-            "expected samples of the set, found none of them",
-            code=ErrorCode.MISMATCH,
-            file=folder / "samples.jsonl",
-            field="sample_id",
-        )
+        message, file = "expected samples of the set, found none of them", folder / "samples.jsonl"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=file, field="sample_id")
     values = {name: [table.rows.get(key, {}).get(name, math.nan) for key in sample_ids] for name in table.directions}
     return _without_empty(values, table.directions)
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.outputs import finish_interrupted
+from radfact.metrics.radfact.scores import Side
 from radfact.records import validate_model
 from radfact.results.schema import (
     METRICS_FOLDER,
     VERSION,
     MetricRow,
+    NarrativeRow,
     RunFile,
     SampleRow,
     ScoresFile,
@@ -97,6 +99,17 @@ def read_sample_scores(folder: Path | str) -> SampleScores:
             name: math.nan if columns[name] is None else float(columns[name]) for name in directions if name in columns
         }
     return SampleScores(rows, directions, clusters)
+
+
+def read_texts(folder: Path) -> dict[tuple[str, Side], str]:
+    """Read the reports of a results folder by sample and side, with sentences joined by spaces."""
+    path = folder / "sentences.jsonl"
+    texts: dict[tuple[str, Side], str] = {}
+    for line, values in read_jsonl(path):
+        row = validate_model(NarrativeRow, values, file=path, line=line)
+        key = row.sample_id, row.side
+        texts[key] = f"{texts[key]} {row.text}" if key in texts else row.text
+    return texts
 
 
 def read_digests(folder: Path | str) -> dict[str, str | None]:

@@ -15,7 +15,7 @@ from radfact.metrics.protocol import Counts
 from radfact.metrics.radfact.scores import F1_PARTS
 from radfact.metrics.registry import entries, select_metrics
 from radfact.records import normalize_text, validate_model
-from radfact.results.reader import SampleScores, read_sample_scores, read_scores
+from radfact.results.reader import SampleScores, read_sample_scores, read_scores, read_texts
 from radfact.results.schema import (
     METRICS_FOLDER,
     RADFACT,
@@ -150,10 +150,5 @@ def metric_settings(scores: ScoresFile) -> dict[str, Any]:
 
 
 def _references(folder: Path) -> dict[str, str]:
-    path = folder / "sentences.jsonl"
-    texts: dict[str, str] = {}
-    for _, row in read_jsonl(path) if path.is_file() else ():
-        if row.get("side") == "reference":
-            key = str(row.get("sample_id"))
-            texts[key] = f"{texts.get(key, '')} {row.get('text')}"
-    return {key: normalize_text(text) for key, text in texts.items()}
+    texts = read_texts(folder) if (folder / "sentences.jsonl").is_file() else {}
+    return {key: normalize_text(text) for (key, side), text in texts.items() if side == "reference"}

@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 from iu_reports import HALVES, archive_half
 from read_reports import read_reports
-from rule_styler import RuleStyler
+from rule_styler import standardize
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import kendalltau
 
@@ -118,14 +118,12 @@ def error_cases(root: Path, half: str | None, count: int, seed: int) -> Iterator
     """Yield reports with zero to five errors; half of them are reworded."""
     reports = [report for report in read_reports(root) if half in (None, archive_half(report.key))]
     rng = random.Random(seed)
-    injector, styler = RuleInjector(seed=seed), RuleStyler()
+    injector = RuleInjector(seed=seed)
     for report in rng.sample(reports, count):
         reference = " ".join(report.sections)
         injected = injector.inject_mixed(report.key, reference, rng.randrange(6))
-        candidate: object = injected.candidate
-        if rng.random() < 0.5:
-            (candidate,) = styler.standardize([injected.candidate])
-        if isinstance(candidate, str) and candidate.strip():
+        candidate = standardize(injected.candidate) if rng.random() < 0.5 else injected.candidate
+        if candidate.strip():
             yield Pair(report.key, candidate, reference, report.key), float(len(injected.changes))
 
 

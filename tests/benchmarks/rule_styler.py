@@ -8,7 +8,8 @@ from typing import Any
 
 from radfact.errors import Failure
 from radfact.judges.offline_splitter import split_narrative
-from radfact.meta.injection.records import ReportSentences, parse_facts
+from radfact.meta.datasets.reports import SiteReport
+from radfact.meta.injection.records import InjectedReport, ReportSentences, parse_facts
 from radfact.meta.options import RULES
 from radfact.reader.facts import Fact
 from radfact.reader.vocabulary import is_plural
@@ -97,12 +98,21 @@ class RuleStyler:
         """Return the name; the rules depend on the version of this package only."""
         return {"rules": self.name}
 
-    def standardize(self, reports: Sequence[str]) -> list[str | Failure]:
+    def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
         """Return each report in the standard style."""
-        return [_standardize(report) for report in reports]
+        return [
+            InjectedReport(
+                sample_id=row.sample_id,
+                source_id=row.sample_id,
+                reference=row.report,
+                candidate=standardize(row.report),
+            )
+            for row in reports
+        ]
 
 
-def _standardize(report: str) -> str:
+def standardize(report: str) -> str:
+    """Return a report in the standard style."""
     parts: dict[str, list[str]] = {name: [] for name, _ in (*_PARTS, ("other", ""))}
     for sentence in ReportSentences.of(report).sentences:
         for single in _split(sentence):

@@ -150,8 +150,8 @@ def test_scores_that_count_errors_are_recognized_by_name(score: str, quantity: s
 
 def test_counts_are_compared_with_the_mean_expert() -> None:
     counts = [
-        {"significant": {"a": {"A": 2.0, "B": 1.0}, "b": {"A": 1.0}}},
-        {"significant": {"a": {"A": 0.0, "B": 0.0}}},
+        {("significant", "a", "A"): 2.0, ("significant", "a", "B"): 1.0, ("significant", "b", "A"): 1.0},
+        {("significant", "a", "A"): 0.0, ("significant", "a", "B"): 0.0},
     ]
     samples = [RatedReport(Pair(str(i), "c", "r"), count_quantities(one)) for i, one in enumerate(counts)]
     ratings = RatingSet(samples, count_directions(), "errors")

@@ -12,9 +12,7 @@ from radfact.errors import Failure
 from radfact.llm import mock_client
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.llm_editor import (
-    ModelInjector,
-    ModelStyler,
-    SourceReport,
+    ModelEditor,
     draw_categories,
     inject_mixed_with_model,
     inject_with_model,
@@ -36,6 +34,7 @@ PAPERS = {
     "perturb": "002_99692e40ec0969ef.txt",
 }
 REPORT = "The heart is normal. Lungs are clear."
+SOURCE = SiteReport("s", "", REPORT)
 CHANGED = "The heart is normal. There is a left effusion."
 REFUSAL = "I'm sorry, but I can't assist with that."
 
@@ -67,37 +66,35 @@ def response(modified: str = CHANGED, changes: int = 1) -> str:
     return json.dumps({"modified_report": modified, "changes_detail": [entry] * changes})
 
 
-class Model:
-    """Injects an error and returns a fixed verdict on its plausibility."""
-
-    def __init__(self, verdict: str) -> None:
-        self.verdict, self.queries = verdict, list[str]()
-
-    def __call__(self, text: str) -> str:
-        self.queries.append(text)
-        return self.verdict if "Modifications:" in text else response()
-
-
 def test_a_plausible_error_is_accepted() -> None:
-    model = Model('{"plausible": true, "reason": "ok"}')
-    (candidate,) = inject_with_model(mock_client(model), [SourceReport("s", REPORT)], "a", 1)
+    queries: list[str] = []
+
+    def model(text: str) -> str:
+        queries.append(text)
+        return '{"plausible": true, "reason": "ok"}' if "Modifications:" in text else response()
+
+    (candidate,) = inject_with_model(mock_client(model), [SOURCE], "a", 1)
     assert isinstance(candidate, InjectedReport)
     assert (candidate.candidate, candidate.sample_id, candidate.by) == (CHANGED, "s_a1", "mock:model")
     (change,) = candidate.changes
     assert (change.original, change.modified) == ("Lungs are clear.", "There is a left effusion.")
-    injection, check = model.queries
+    injection, check = queries
     assert "Number of errors to inject: 1" in injection
-    assert "Imaging modality: X-ray" in check
-    assert "Body region: chest" in check
+    assert "Imaging modality: X-ray\nBody region: chest" in check
 
 
 def test_implausible_errors_are_requested_up_to_five_times() -> None:
-    model = Model('{"plausible": false, "reason": "no such anatomy"}')
-    (candidate,) = inject_with_model(mock_client(model), [SourceReport("s", REPORT)], "b", 1)
+    injections: list[str] = []
+
+    def model(text: str) -> str:
+        if "Modifications:" in text:
+            return '{"plausible": false, "reason": "no such anatomy"}'
+        injections.append(text)
+        return response()
+
+    (candidate,) = inject_with_model(mock_client(model), [SOURCE], "b", 1)
     assert isinstance(candidate, Failure)
-    injections = [text for text in model.queries if "Modifications:" not in text]
-    assert len(injections) == 5
-    assert "no such anatomy" in injections[1]
+    assert (len(injections), "no such anatomy" in injections[1]) == (5, True)
 
 
 def test_only_reports_with_implausible_errors_are_requested_again() -> None:
@@ -114,17 +111,10 @@ def test_only_reports_with_implausible_errors_are_requested_again() -> None:
         verdicts[key] += 1
         return json.dumps({"plausible": key == "good" or verdicts[key] == 2, "reason": "odd"})
 
-    sources = [SourceReport("1", "A good one. Lungs are clear."), SourceReport("2", "A bad one. Lungs are clear.")]
+    sources = [SiteReport(key, "", f"A {key} one. Lungs are clear.") for key in ("good", "bad")]
     candidates = inject_with_model(mock_client(model), sources, "a", 1)
     assert all(isinstance(candidate, InjectedReport) for candidate in candidates)
     assert verdicts == {"good": 1, "bad": 2}
-
-
-def test_a_wrong_number_of_changes_is_a_failure() -> None:
-    client = mock_client(lambda _: response(changes=2))
-    (candidate,) = inject_with_model(client, [SourceReport("s", REPORT)], "a", 1)
-    assert isinstance(candidate, Failure)
-    assert "must list 1" in candidate.reason
 
 
 @pytest.mark.parametrize(
@@ -138,7 +128,7 @@ def test_a_wrong_number_of_changes_is_a_failure() -> None:
     ],
 )
 def test_modified_reports_are_parsed(text: str) -> None:
-    assert parse_modified_report(text, REPORT, "a", 1).report == CHANGED
+    assert parse_modified_report(text, SOURCE, "a", 1).candidate == CHANGED
 
 
 @pytest.mark.parametrize(
@@ -152,19 +142,16 @@ def test_modified_reports_are_parsed(text: str) -> None:
 )  # fmt: skip
 def test_unusable_modified_reports_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        parse_modified_report(text, REPORT, "a", 1)
+        parse_modified_report(text, SOURCE, "a", 1)
 
 
 @pytest.mark.parametrize("nothing", ["", "None", "(none)", "[new sentence]", "N/A"])
-def test_an_added_sentence_has_no_original(nothing: str) -> None:
-    (change,) = parse_modified_report(response().replace("Lungs are clear.", nothing), REPORT, "a", 1).changes
+def test_an_added_sentence_has_no_original_and_a_removed_one_no_text(nothing: str) -> None:
+    (change,) = parse_modified_report(response().replace("Lungs are clear.", nothing), SOURCE, "a", 1).changes
     assert (change.original, change.modified) == (None, "There is a left effusion.")
-
-
-def test_a_removed_sentence_has_no_text() -> None:
-    entry = '{"original": "Lungs are clear.", "modified": ""}'
-    text = f'{{"modified_report": "The heart is normal.", "changes_detail": [{entry}]}}'
-    (change,) = parse_modified_report(text, REPORT, "b", 1).changes
+    entry = {"original": "Lungs are clear.", "modified": nothing}
+    text = json.dumps({"modified_report": "The heart is normal.", "changes_detail": [entry]})
+    (change,) = parse_modified_report(text, SOURCE, "b", 1).changes
     assert (change.original, change.modified) == ("Lungs are clear.", None)
 
 
@@ -183,10 +170,9 @@ def test_a_check_without_a_verdict_is_refused(text: str) -> None:
         parse_plausibility(text)
 
 
-@pytest.mark.parametrize("category", ["c", "d", "e", "f"])
-def test_a_category_without_instructions_is_refused(category: str) -> None:
-    with pytest.raises(ValueError, match=category):
-        inject_with_model(mock_client(str), [], category, 1)  # type: ignore[arg-type]
+def test_a_category_without_instructions_is_refused() -> None:
+    with pytest.raises(ValueError, match="'c'"):
+        inject_with_model(mock_client(str), [], "c", 1)
 
 
 def test_several_categories_are_named_and_none_requests_a_paraphrase() -> None:
@@ -196,7 +182,7 @@ def test_several_categories_are_named_and_none_requests_a_paraphrase() -> None:
         queries["reworded" if "slightly rephrased" in text else "errors"] = text
         return "[Candidate]: The heart is large."
 
-    sources = [SourceReport("1", REPORT), SourceReport("2", REPORT)]
+    sources = [SOURCE, SiteReport("2", "", REPORT)]
     first, second = inject_mixed_with_model(mock_client(model), sources, [("a", "d"), ()])
     assert isinstance(first, InjectedReport)
     assert isinstance(second, InjectedReport)
@@ -237,21 +223,15 @@ def test_a_paraphrase_may_equal_the_report() -> None:
     assert parse_candidate(f"[Candidate]: {REPORT}", REPORT) == REPORT
 
 
-def test_a_refusal_is_a_failure() -> None:
-    client = mock_client(REFUSAL)
-    assert isinstance(inject_mixed_with_model(client, [SourceReport("s", REPORT)], [("a",)])[0], Failure)
-    assert isinstance(ModelStyler(client).standardize([REPORT])[0], Failure)
-    assert isinstance(ModelInjector(client).inject_reports([SiteReport("1", "s", REPORT)])[0], Failure)
-
-
-def test_an_unchanged_report_is_a_failure() -> None:
-    (candidate,) = ModelInjector(mock_client(REPORT)).inject_reports([SiteReport("1", "s", REPORT)])
-    assert isinstance(candidate, Failure)
-    assert "as it was" in candidate.reason
+@pytest.mark.parametrize("text", [REFUSAL, REPORT])
+def test_a_refusal_or_a_report_without_errors_is_a_failure(text: str) -> None:
+    assert isinstance(inject_mixed_with_model(mock_client(text), [SOURCE], [("a",)])[0], Failure)
+    assert isinstance(ModelEditor(mock_client(text), "perturb").edit([SOURCE])[0], Failure)
 
 
 def test_one_failed_report_does_not_affect_the_others() -> None:
     client = mock_client(lambda text: "" if "bad" in text or "cannot be used" in text else f"**Findings:** {text}")
-    good, bad = ModelStyler(client).standardize(["fine", "bad"])
-    assert good == "Findings: fine"
+    good, bad = ModelEditor(client, "standardize").edit([SiteReport(text, "x", text) for text in ("fine", "bad")])
+    assert isinstance(good, InjectedReport)
+    assert (good.candidate, good.site) == ("Findings: fine", "x")
     assert isinstance(bad, Failure)

@@ -16,7 +16,7 @@ from scipy import stats
 from radfact.errors import ErrorCode, Failure, InputError, RunError
 from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
 from radfact.meta.datasets.reports import SiteReport, read_counts, read_reports
-from radfact.meta.injection.records import read_injected
+from radfact.meta.injection.records import InjectedReport, read_injected
 from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.robustness.rexamine import RexamineResult, rexamine
 from radfact.meta.robustness.style_effects import (
@@ -178,14 +178,15 @@ class Styler:
     def describe(self) -> dict[str, Any]:
         return {"temperature": 0}
 
-    def standardize(self, reports: Sequence[str]) -> list[str | Failure]:
+    def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
         self.calls += 1
-        return [
-            Failure("no answer")
-            if self.fails_on and self.fails_on in report
-            else " ".join(f"There is {sentence[0].lower()}{sentence[1:]}." for sentence in report[:-1].split(". "))
-            for report in reports
-        ]
+        results: list[InjectedReport | Failure] = []
+        for row in reports:
+            sentences = (f"There is {text[0].lower()}{text[1:]}." for text in row.report[:-1].split(". "))
+            texts = {"reference": row.report, "candidate": " ".join(sentences)}
+            made = InjectedReport(sample_id=row.sample_id, source_id=row.sample_id, **texts)
+            results.append(Failure("no answer") if self.fails_on and self.fails_on in row.report else made)
+        return results
 
 
 def run(reports: Sequence[SiteReport], folder: Path, **options: Any) -> RexamineResult:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.error_categories import CategoryLetter
-from radfact.meta.injection.records import InjectedReport, ReportSentences, parse_facts
+from radfact.meta.injection.records import ReportSentences, parse_facts
 from radfact.meta.injection.rules import FINDINGS, RuleInjector
 from radfact.reader.ontology_file import default_ontology
 from radfact.reader.vocabulary import is_plural
@@ -32,7 +34,9 @@ SENTENCES = (
     "Cholecystectomy clips overlie the right upper quadrant.",
     "XXXX examination.",
 )
-UNCHANGED, INCREASED = "unchanged from the prior examination", "increased since the prior examination"
+CASES: dict[str, dict[CategoryLetter, list[Any]]] = yaml.safe_load(
+    Path(__file__).with_name("injected_errors.yaml").read_text("utf-8")
+)
 REPORTS = st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=7, unique=True).map(" ".join)
 
 
@@ -90,65 +94,9 @@ def test_candidates_depend_on_seed_and_report_only() -> None:
 
 @pytest.mark.parametrize(
     ("letter", "sentence", "candidates"),
-    [
-        ("c", "There is a Left effusion.", {"There is a Right effusion."}),
-        ("c", "Opacity in the upper lobe.", {"Opacity in the lower lobe."}),
-        ("d", "There is a small effusion.", {"There is a large effusion."}),
-        ("d", "Mild cardiomegaly.", {"Severe cardiomegaly."}),
-        ("e", "Small left effusion.", {f"Small left effusion, {text}." for text in (UNCHANGED, INCREASED)}),
-        (
-            "e",
-            "Lungs are well expanded and clear bilaterally.",
-            {f"Lungs are well expanded and clear bilaterally, {UNCHANGED}."},
-        ),
-        ("e", "Heart size normal with mild scoliosis.", {f"Heart size normal with mild scoliosis, {UNCHANGED}."}),
-        ("e", "There is a right chest tube.", {f"There is a right chest tube, {UNCHANGED}."}),
-        ("f", "Stable cardiomegaly.", {"Cardiomegaly."}),
-        ("f", "There is an unchanged left effusion.", {"There is a left effusion."}),
-        ("f", "Right nodule, unchanged from prior examinations.", {"Right nodule."}),
-        ("f", "Heart size is enlarged but stable.", {"Heart size is enlarged."}),
-        ("f", "Left nodule, grossly unchanged.", {"Left nodule."}),
-        ("f", "A left upper lobe granuloma appears unchanged.", {"A left upper lobe granuloma is present."}),
-        ("f", "Stable appearance of scarring at the left base.", {"Scarring at the left base."}),
-        ("f", "Again seen are bibasal opacities.", {"There are bibasal opacities."}),
-        ("f", "Relatively stable mild scoliosis.", {"Mild scoliosis."}),
-        ("f", "Normal and stable heart size.", {"Normal heart size."}),
-        ("f", "Increased retrosternal airspace.", set()),
-        ("f", "Comparison shows this opacity to have decreased.", set()),
-        ("c", "Consolidation in the right middle lobe.", {"Consolidation in the right upper lobe."}),
-        ("c", "Scarring in the left lingula.", set()),
-        ("c", "Opacity in the lower lobe of a large lung.", {"Opacity in the upper lobe of a large lung."}),
-        ("c", "There is a lower lobe opacity.", {"There is an upper lobe opacity."}),
-        ("c", "Small left basal effusion.", {"Small right basal effusion."}),
-        ("c", "Costophrenic blunting persists in both lower lobes.", set()),
-        ("c", "Opacity at the base of the mediastinum.", set()),
-        ("c", "Density in the lower mediastinum due to hiatal hernia and opacity.", set()),
-        ("c", "Basilar atelectasis in the lingula.", set()),
-        ("c", "Biapical pleural-peripheral scarring.", set()),
-        ("c", "Rotated apical lordotic projection with scarring.", set()),
-        ("c", "Cholecystectomy clips in the right upper quadrant.", set()),
-        ("d", "Minimal right effusion.", {"Marked right effusion."}),
-        ("d", "Interstitial opacities are mildly prominent.", {"Interstitial opacities are markedly prominent."}),
-        ("d", "Mild to moderate cardiomegaly.", {"Severe cardiomegaly."}),
-        ("d", "There is a moderate sized hiatal hernia.", {"There is a small sized hiatal hernia."}),
-        ("d", "There is a small 5 mm nodule in the lung.", set()),
-        ("d", "Low lung volumes without large pleural effusion.", set()),
-        ("d", "Air in loops of small and large bowel with scoliosis.", set()),
-        ("e", "Small calcified granuloma.", {f"Small calcified granuloma, {UNCHANGED}."}),
-        ("e", "There is mild eventration.", {f"There is mild eventration, {UNCHANGED}."}),
-        ("e", "Mediastinal contours are stable and normal.", set()),
-        ("f", "Note is made of an unchanged hiatal hernia.", {"Note is made of a hiatal hernia."}),
-        ("f", "Once again noted is the right effusion.", {"There is right effusion."}),
-        ("f", "Stable cardiomegaly and mediastinal contour.", set()),
-        ("f", "Improved aeration of the left base since the prior exam.", set()),
-        ("f", "Stable lucency in the right clavicle dating back to 2010.", set()),
-        ("f", "Bone density is decreased.", set()),
-        ("a", "No pneumothorax.", {f"{text}" for text in FINDINGS["pneumothorax"]}),
-        ("a", "No large pleural effusion.", set()),
-        ("a", "The lungs are hypoinflated without focal consolidation.", set()),
-    ],
+    [(letter, sentence, texts) for letter, rows in CASES["changes"].items() for sentence, texts in rows],
 )
-def test_errors_by_category(letter: CategoryLetter, sentence: str, candidates: set[str]) -> None:
+def test_errors_by_category(letter: CategoryLetter, sentence: str, candidates: list[str]) -> None:
     modified = {
         change.modified
         for seed in range(30)
@@ -156,27 +104,11 @@ def test_errors_by_category(letter: CategoryLetter, sentence: str, candidates: s
         for change in made.changes
         if change.original
     }
-    assert modified == candidates
+    assert modified == set(candidates)
 
 
 @pytest.mark.parametrize(
-    ("letter", "report"),
-    [
-        ("b", "Lungs are clear. No effusion."),
-        ("b", "Both lungs are expanded. The mediastinum is stable. Heart size is at the upper limits of normal."),
-        ("b", "There is stable cardiomegaly and mediastinal contour. Lungs are clear."),
-        ("b", "There are low lung volumes. Lung volumes are low."),
-        ("c", "No left effusion. Bilateral opacities."),
-        ("c", "There is a right pleural effusion greater than left."),
-        ("c", "Diffuse right-sided opacity with consolidation in the right lung."),
-        ("c", "Opacities in the upper and lower lobes."),
-        ("d", "Left effusion. No small nodule."),
-        ("e", "Stable cardiomegaly."),
-        ("f", "Left effusion. Heart size is stable."),
-        ("a", ""),
-        ("a", "Kein Pneumothorax. Das Herz ist normal groß. Kein Erguss."),
-        ("a", "No pneumothorax. Corazón de tamaño normal."),
-    ],
+    ("letter", "report"), [(letter, text) for letter, texts in CASES["none"].items() for text in texts]
 )
 def test_a_report_without_an_opportunity_has_no_candidate(letter: CategoryLetter, report: str) -> None:
     assert RuleInjector().inject("x", report, letter, 1) is None
@@ -219,14 +151,15 @@ def test_a_finding_on_the_other_side_does_not_replace_a_normal_lung() -> None:
     assert all("right" not in (text or "").lower() for text in replacements)
 
 
-def test_a_borderline_heart_is_not_denied() -> None:
-    report = "The heart is borderline enlarged. Lungs are clear."
-    candidates = [RuleInjector(seed=seed).inject("x", report, "b", 1) for seed in range(20)]
-    assert {candidate.changes[0].modified for candidate in candidates if candidate} == {None}
-
-
-def test_a_finding_that_another_sentence_states_is_not_denied() -> None:
-    report = "A nodule is present in the left lower lobe. Another nodule is present in the right upper lobe."
+@pytest.mark.parametrize(
+    "report",
+    [
+        "The heart is borderline enlarged. Lungs are clear.",
+        # Another sentence states the finding.
+        "A nodule is present in the left lower lobe. Another nodule is present in the right upper lobe.",
+    ],
+)
+def test_a_finding_that_would_be_denied_wrongly_is_removed(report: str) -> None:
     candidates = [RuleInjector(seed=seed).inject("x", report, "b", 1) for seed in range(20)]
     assert {candidate.changes[0].modified for candidate in candidates if candidate} == {None}
 
@@ -238,12 +171,6 @@ def test_mixed_errors_change_a_sentence_once() -> None:
     originals = [change.original for change in made.changes if change.original]
     assert len(originals) == len(set(originals))
     assert sum(made.counts.values()) == 5
-
-
-def test_labels_are_counts_by_category() -> None:
-    made = RuleInjector().inject("x", "There is a small left effusion. Mild cardiomegaly.", "d", 2)
-    assert isinstance(made, InjectedReport)
-    assert made.counts == {"a": 0, "b": 0, "c": 0, "d": 2, "e": 0, "f": 0}
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
 from radfact.cli.meta.options import Scoring, client_of, say_notes
 from radfact.cli.options import INPUT, JUDGE
 from radfact.cli.tables import new_console, say, show_table
-from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.outputs import replace_files
 from radfact.judges.options import JudgeOptions
 from radfact.meta.agreement import corrections as report
@@ -99,9 +97,8 @@ def corrections(
     if run.excluded:
         say(console, f"{len(run.excluded)} reports excluded, listed on the page", style="red")
     say(console, f"Read the result in {out / 'corrections.html'}", wrap=False)
+    scoring.is_incomplete = bool(run.excluded)
     scoring.finish(console, named=bool(metrics.metrics))
-    if run.excluded:
-        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 def _correct(
@@ -113,7 +110,6 @@ def _correct(
     paraphrase_by: str | None,
     seed: int,
 ) -> CorrectionRun:
-
     with ExitStack() as stack:
         client = stack.enter_context(
             client_of(judge.required_judge, judge, cache, option="--judge", parameters=FineRadScore.parameters)

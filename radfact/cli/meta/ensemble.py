@@ -12,7 +12,7 @@ from radfact.api import versions
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
-from radfact.cli.meta.options import say_matches, say_notes
+from radfact.cli.meta.options import comma_list, say_matches, say_notes
 from radfact.cli.options import INPUT, OUTPUT, SCORES, Out
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
@@ -116,9 +116,7 @@ def _folders(judges: Sequence[str]) -> Mapping[str, Path]:
 
 
 def _names(features: str | None) -> list[str] | None:
-    if features is None:
-        return None
-    names = [name.strip() for name in features.split(",") if name.strip()]
-    if not names:
+    names = None if features is None else comma_list(features)
+    if names == []:
         raise InputError("--features: expected names of scores, separated by commas", code=ErrorCode.INVALID_OPTION)
     return names

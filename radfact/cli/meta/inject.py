@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -10,7 +11,7 @@ import typer
 
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
-from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes
+from radfact.cli.meta.options import Scoring, client_of, collect_scores, comma_list, say_notes
 from radfact.cli.options import INPUT, JUDGE, OUTPUT
 from radfact.cli.tables import new_console, say, show_table
 from radfact.error_categories import CategoryLetter
@@ -65,12 +66,17 @@ def inject(
     failed: dict[str, str] = {}
     unreadable = 0
     if by == RULES:
-        candidates, unreadable = _inject_by_rules(sources, letters, numbers, mixed=mixed, seed=seed)
+        candidates = _inject_by_rules(sources, letters, numbers, mixed=mixed, seed=seed)
+        unreadable = sum(not is_readable(ReportSentences.of(report.report)) for report in sources)
     else:
         client = client_of(by, model, cache or out.parent / "cache", option="--by", parameters={"temperature": None})
         with client, ProgressDisplay(new_console(stderr=True), {"injection": client.usage_counter.as_dict}, None):
-            described = [llm_editor.SourceReport(row.sample_id, row.report, modality, region) for row in sources]
-            candidates, failed = _inject_by_model(client, described, letters, numbers, mixed=mixed, seed=seed)
+            if mixed:
+                results = _inject_mixed_by_model(client, sources, seed)
+            else:
+                results = _inject_by_model(client, sources, letters, numbers, modality=modality, region=region)
+        failed = {key: result.reason for key, result in results.items() if isinstance(result, Failure)}
+        candidates = [result for result in results.values() if isinstance(result, InjectedReport)]
     unreadable_note = (
         f"{unreadable} of {len(sources)} reports get no errors: at least half of their sentences have no known finding "
         "(the rules read English reports of chest X-rays; use a model with --by)"
@@ -92,7 +98,7 @@ def inject(
 
 def _parse_letters(types: str) -> list[CategoryLetter]:
     known: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
-    letters = [part.strip() for part in types.split(",") if part.strip()]
+    letters = comma_list(types)
     unknown = [letter for letter in letters if letter not in known]
     if unknown or not letters:
         message = f"--types: expected letters a to f, found '{', '.join(unknown) or types}'"
@@ -101,7 +107,7 @@ def _parse_letters(types: str) -> list[CategoryLetter]:
 
 
 def _parse_numbers(errors: str) -> list[int]:
-    numbers = [part.strip() for part in errors.split(",") if part.strip()]
+    numbers = comma_list(errors)
     if not numbers or not all(number.isdecimal() and int(number) > 0 for number in numbers):
         message = f"--errors: expected whole numbers from 1 such as 1,2,3, found '{errors}'"
         raise InputError(message, code=ErrorCode.INVALID_OPTION)
@@ -110,8 +116,7 @@ def _parse_numbers(errors: str) -> list[int]:
 
 def _inject_by_rules(
     reports: Sequence[SiteReport], letters: Sequence[CategoryLetter], numbers: Sequence[int], *, mixed: bool, seed: int
-) -> tuple[list[InjectedReport], int]:
-    """Return the candidates, and the number of reports that the rules cannot read."""
+) -> list[InjectedReport]:
     injector = RuleInjector(seed=seed)
     candidates: list[InjectedReport] = []
     for report in reports:
@@ -119,38 +124,37 @@ def _inject_by_rules(
         if mixed:
             made = [injector.inject_mixed(report.sample_id, report.report, max(numbers))]
         else:
-            kinds = ((letter, number) for letter in letters for number in numbers)
+            kinds = product(letters, numbers)
             made = [injector.inject(report.sample_id, report.report, *kind) for kind in kinds]
         candidates += [row.model_copy(update={"site": report.site or None}) for row in made if row and row.changes]
-    return candidates, sum(not is_readable(ReportSentences.of(report.report)) for report in reports)
+    return candidates
+
+
+def _inject_mixed_by_model(
+    client: ChatClient, reports: Sequence[SiteReport], seed: int
+) -> dict[str, InjectedReport | Failure]:
+    keys = [report.sample_id for report in reports]
+    drawn = [llm_editor.draw_categories(key, seed=seed) for key in keys]
+    return dict(zip(keys, llm_editor.inject_mixed_with_model(client, reports, drawn, seed=seed), strict=True))
 
 
 def _inject_by_model(
     client: ChatClient,
-    sources: Sequence[llm_editor.SourceReport],
+    reports: Sequence[SiteReport],
     letters: Sequence[CategoryLetter],
     numbers: Sequence[int],
     *,
-    mixed: bool,
-    seed: int,
-) -> tuple[list[InjectedReport], dict[str, str]]:
-    """Return the candidates, and the reason for each failed one."""
-    results: list[tuple[str, InjectedReport | Failure]] = []
-    if mixed:
-        drawn = [llm_editor.draw_categories(source.source_id, seed=seed) for source in sources]
-        responses = llm_editor.inject_mixed_with_model(client, sources, drawn, seed=seed)
-        results = list(zip((source.source_id for source in sources), responses, strict=True))
-    else:
-        if beyond := [letter for letter in letters if letter not in ("a", "b")]:
-            message = f"--types: expected a and b for a model, found {', '.join(beyond)}; --mixed takes all"
-            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
-        for letter in letters:
-            for number in numbers:
-                responses = llm_editor.inject_with_model(client, sources, letter, number)
-                keys = (f"{source.source_id}_{letter}{number}" for source in sources)
-                results += zip(keys, responses, strict=True)
-    failed = {key: result.reason for key, result in results if isinstance(result, Failure)}
-    return [result for _, result in results if not isinstance(result, Failure)], failed
+    modality: str,
+    region: str,
+) -> dict[str, InjectedReport | Failure]:
+    if beyond := [letter for letter in letters if letter not in ("a", "b")]:
+        message = f"--types: expected a and b for a model, found {', '.join(beyond)}; --mixed takes all"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
+    results: dict[str, InjectedReport | Failure] = {}
+    for letter, number in product(letters, numbers):
+        made = llm_editor.inject_with_model(client, reports, letter, number, modality=modality, region=region)
+        results |= zip((f"{report.sample_id}_{letter}{number}" for report in reports), made, strict=True)
+    return results
 
 
 @with_options

@@ -53,14 +53,9 @@ Cache = Annotated[
 
 @dataclass
 class Scoring:
-    """The selected metrics.
+    """The selected metrics, what they need, and the reason for each metric without a result.
 
-    Attributes:
-        metrics: names of metrics and scores, and folders of weights.
-        judge: options of the judge.
-        cache: cache of model responses.
-        unavailable: metrics without a result, and the reason, after they were computed.
-        is_incomplete: whether a direct query of the judge failed.
+    The run is incomplete if reports were excluded or a direct query of the judge failed.
     """
 
     metrics: MetricOptions
@@ -112,23 +107,26 @@ def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, param
 def collect_scores(pairs: Sequence[Pair], folders: Sequence[Path] | None, scoring: Scoring, out: Path) -> ScoreColumns:
     """Read scores from results folders, compute them by metrics, or both."""
     if not (folders or scoring.names):
-        raise InputError(
-            "expected --metrics to compute, or --scores with a results folder", code=ErrorCode.MISSING_OPTION
-        )
+        message = "expected --metrics to compute, or --scores with a results folder"
+        raise InputError(message, code=ErrorCode.MISSING_OPTION)
     scores = load_scores(folders, pairs) if folders else ScoreColumns({}, {})
     say_matches(scores.matches)
     if scoring.names:
         with scoring.scorer() as score:
             computed = score(pairs, out / "evaluation")
-        values, directions = {**scores.values, **computed.values}, {**scores.directions, **computed.directions}
         scores = ScoreColumns(
-            values,
-            directions,
+            {**scores.values, **computed.values},
+            {**scores.directions, **computed.directions},
             matches=scores.matches,
             models={**scores.models, **computed.models},
             rule_based=list(dict.fromkeys([*scores.rule_based, *computed.rule_based])),
         )
     return scores
+
+
+def comma_list(text: str) -> list[str]:
+    """Return the parts of a list that is separated by commas, without empty ones."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def say_matches(matches: Sequence[SampleMatch]) -> None:

@@ -14,13 +14,13 @@ from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of
 from radfact.cli.options import INPUT, SCORES
 from radfact.cli.tables import new_console, say, show_table
-from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.judges.options import JudgeOptions
 from radfact.meta.datasets.reports import read_counts, read_reports
-from radfact.meta.injection.llm_editor import ModelInjector, ModelStyler
+from radfact.meta.injection.llm_editor import ModelEditor
 from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.options import RULES
-from radfact.meta.robustness.rexamine import Injector
+from radfact.meta.robustness.rexamine import Editor
 from radfact.meta.robustness.rexamine import rexamine as run
 from radfact.meta.robustness.style_effects import short_table_c, table_2
 from radfact.metrics.options import MetricOptions
@@ -69,7 +69,7 @@ def rexamine(
     with ExitStack() as stack:
         parameters = {"temperature": 0}
         client = client_of(styler or judge.required_judge, judge, cache, option="--styler", parameters=parameters)
-        style = ModelStyler(stack.enter_context(client))
+        style = ModelEditor(stack.enter_context(client), "standardize")
         injector = _injector(errors_by, judge, cache, seed, stack)
         result = run(
             site_reports,
@@ -91,13 +91,12 @@ def rexamine(
     say(console, f"Read the result in {out / 'rexamine.html'}", wrap=False)
     if result.excluded:
         say(console, f"{len(result.excluded)} reports excluded, listed there", style="red")
+    scoring.is_incomplete = bool(result.excluded)
     scoring.finish(console)
-    if result.excluded:
-        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _injector(name: str, judge: JudgeOptions, cache: Path, seed: int, stack: ExitStack) -> Injector:
+def _injector(name: str, judge: JudgeOptions, cache: Path, seed: int, stack: ExitStack) -> Editor:
     if name == RULES:
         return RuleInjector(seed=seed)
     client = client_of(name, judge, cache, option="--errors-by", parameters={"temperature": None})
-    return ModelInjector(stack.enter_context(client))
+    return ModelEditor(stack.enter_context(client), "perturb")

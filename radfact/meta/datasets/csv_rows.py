@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from radfact.errors import ErrorCode, InputError, describe_choice, list_columns
+from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice, list_columns
 from radfact.io.csv_tables import read_csv
+from radfact.io.pairs import read_clusters
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +34,29 @@ class CsvRow:
             raise self.error("expected an id, found an empty cell", column, ErrorCode.MISSING_FIELD)
         return key
 
-    def number(self, column: str) -> float:
-        """Return a cell as a finite number, or NaN for an empty cell and "nan"."""
-        text = self.text(column) or "nan"
+    def number(self, column: str, expected: str = "a number", accepts: Callable[[float], bool] | None = None) -> float:
+        """Return a cell as a finite number, or NaN for an empty cell and "nan", if it is accepted."""
+        text = self.text(column)
         try:
             # Python reads 1_0 as 10.
-            value = math.inf if "_" in text else float(text)
+            value = math.inf if "_" in text else float(text or "nan")
         except ValueError:
             value = math.inf
-        if math.isinf(value):
-            raise self.error(f"expected a number, found {describe_choice(text)}", column)
+        if math.isinf(value) or not (accepts is None or accepts(value)):
+            raise self.error(f"expected {expected}, found {describe_choice(text)}", column)
         return value
 
     def whole_number(self, column: str, lowest: int, highest: int) -> int:
         """Return a cell as a whole number."""
-        value = self.number(column)
-        if not (value == value // 1 and lowest <= value <= highest):
-            message = f"expected a whole number from {lowest} to {highest}, found {describe_choice(self.cells[column])}"
-            raise self.error(message, column)
-        return int(value)
+        expected, allowed = f"a whole number from {lowest} to {highest}", range(lowest, highest + 1)
+        return int(self.number(column, expected, lambda value: value in allowed))
 
-    def count(self, column: str) -> float:
-        """Return a cell as a whole number from 0, or NaN for an empty cell and "nan"."""
-        value = self.number(column)
-        if not (math.isnan(value) or (value >= 0 and value == value // 1)):
-            raise self.error(f"expected a whole number from 0, found {describe_choice(self.cells[column])}", column)
-        return value
+    def choice(self, column: str, values: Mapping[str, T], expected: str) -> T:
+        """Return the value of a cell with one of some names, in any case."""
+        text = self.text(column)
+        if text.lower() not in values:
+            raise self.error(f"expected {expected}, found {describe_choice(text)}", column)
+        return values[text.lower()]
 
     def error(self, message: str, column: str | None = None, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
         """Return an error at a cell of this row."""
@@ -67,11 +68,30 @@ def read_rows(path: Path, required: Sequence[str]) -> tuple[list[str], Iterator[
     columns, rows = read_csv(path)
     for name in required:
         if name not in columns:
-            raise InputError(
-                f"expected this column, found {list_columns(columns)}",
-                code=ErrorCode.MISSING_FIELD,
-                file=path,
-                line=1,
-                field=name,
-            )
+            message = f"expected this column, found {list_columns(columns)}"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1, field=name)
     return columns, (CsvRow(path, line, cells) for line, cells in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """A CSV file of reports with unique ids: rows by id, and the label of the cluster of each row in column `by`."""
+
+    columns: Sequence[str]
+    rows: Mapping[str, CsvRow]
+    clusters: Sequence[str | None]
+    by: str | None
+
+
+def read_report_table(path: Path, required: Sequence[str], cluster: str | None) -> ReportTable:
+    """Read a CSV file of reports with the column `id`."""
+    columns, rows = read_rows(path, ("id", *required))
+    by_id: dict[str, CsvRow] = {}
+    lines: dict[str, int] = {}
+    for row in rows:
+        key = row.id("id")
+        check_unique_id(lines, key, row.line, file=path, field="id")
+        by_id[key] = row
+    cells = [(row.cells, {"file": path, "line": row.line}) for row in by_id.values()]
+    by, clusters = read_clusters(cells, cluster, file=path)
+    return ReportTable(columns, by_id, clusters, by)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice
-from radfact.io.pairs import read_clusters
-from radfact.meta.datasets.csv_rows import CsvRow, read_rows
+from radfact.errors import ErrorCode, InputError
+from radfact.meta.datasets.csv_rows import read_report_table
 from radfact.records import Pair
 from radfact.statistics.clusters import Clusters, clusters_of
 from radfact.statistics.rater_agreement import Preference
@@ -29,16 +28,10 @@ Consensus = Literal["unanimous", "majority"]
 
 @dataclass(frozen=True, slots=True)
 class PreferenceSet:
-    """Pairs of candidates with the preference of experts.
+    """Pairs of candidates with the preference of experts; `first` and `second` have the same references.
 
-    Attributes:
-        first: first candidates with their references.
-        second: second candidates with the same references.
-        expert: preference of the experts of a row; None without consensus, or if they prefer neither, which excludes
-            the row.
-        confidence: confidence of the experts; 0 in all rows of a file without this column.
-        clusters: of the rows; None if rows are resampled.
-        notes: sentences about excluded rows and missing columns.
+    `expert` is None without consensus, or if the experts prefer neither, which excludes the row. `confidence` is 0 in
+    all rows of a file without this column. Without `clusters`, rows are resampled.
     """
 
     first: Sequence[Pair]
@@ -64,30 +57,22 @@ def read_preferences(
 
     Source: GREEN, section 3.4.2.
     """
-    columns, rows = read_rows(path, ("id", "reference", "candidate_1", "candidate_2"))
-    experts = [] if texts_only else [name for name in columns if name.startswith("expert")]
-    has_confidence = "confidence" in columns and not texts_only
+    table = read_report_table(path, ("reference", "candidate_1", "candidate_2"), cluster)
+    experts = [] if texts_only else [name for name in table.columns if name.startswith("expert")]
+    has_confidence = "confidence" in table.columns and not texts_only
     if not experts and not texts_only:
-        raise InputError(
-            "expected a column with a name that begins with 'expert'", code=ErrorCode.MISSING_FIELD, file=path, line=1
-        )
-    first, second, votes, confidences, cluster_labels = [], [], [], [], []
-    seen = dict[str, int]()
-    for row in rows:
-        key = row.id("id")
-        check_unique_id(seen, key, row.line, file=path, field="id")
+        message = "expected a column with a name that begins with 'expert'"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1)
+    first, second, votes, confidences = [], [], [], []
+    for key, row in table.rows.items():
         first.append(Pair(f"{key}_1", row.text("candidate_1"), row.text("reference")))
         second.append(Pair(f"{key}_2", row.text("candidate_2"), row.text("reference")))
-        votes.append(Counter(_preference(row, name) for name in experts if row.text(name)))
-        confidence = row.number("confidence") if has_confidence else 0.0
-        if math.isnan(confidence):
-            raise row.error(f"expected a number, found {describe_choice(row.text('confidence'))}", "confidence")
-        confidences.append(confidence)
-        cluster_labels.append((row.cells, {"file": path, "line": row.line}))
-    by, clusters = read_clusters(cluster_labels, cluster, file=path)
+        labels = (row.choice(name, _LABELS, "first, second or equal") for name in experts if row.text(name))
+        votes.append(Counter(labels))
+        confidences.append(row.number("confidence", accepts=lambda n: not math.isnan(n)) if has_confidence else 0.0)
     notes = [] if texts_only else _notes(votes, consensus, has_confidence)
     expert = [_decide(row, consensus) for row in votes]
-    return PreferenceSet(first, second, expert, confidences, clusters_of(by, clusters), notes)
+    return PreferenceSet(first, second, expert, confidences, clusters_of(table.by, table.clusters), notes)
 
 
 def _decide(votes: Counter[Preference], consensus: Consensus) -> Preference | None:
@@ -116,10 +101,3 @@ def _notes(votes: Sequence[Counter[Preference]], consensus: Consensus, has_confi
     if not has_confidence:
         notes.append("The file has no confidence: the table shows all rows at a minimum confidence of 0.")
     return notes
-
-
-def _preference(row: CsvRow, column: str) -> Preference:
-    preference = _LABELS.get(row.text(column).lower())
-    if preference is None:
-        raise row.error(f"expected first, second or equal, found {describe_choice(row.text(column))}", column)
-    return preference

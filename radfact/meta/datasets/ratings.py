@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 from typing import Literal
@@ -19,6 +19,9 @@ Better = Literal["higher", "lower"]
 COUNTS = ("errors", "significant", "insignificant")
 """Numbers of errors: all, and by significance. `KIND_LETTER` is the number in one of GREEN's categories."""
 
+Count = tuple[str, str, str]
+"""A number of errors by significance, category and rater."""
+
 SEVERITY_MAX = "severity_max"
 """The greatest severity that an expert assigned to a line of a report, corrected or not."""
 
@@ -31,15 +34,10 @@ def is_category_count(quantity: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RatedReport:
-    """A candidate report with expert ratings.
+    """A candidate report with expert ratings, quantity -> rater -> value; an absent rater has not rated the report.
 
-    Attributes:
-        pair: candidate and reference.
-        ratings: quantity -> rater -> value; an absent rater has not rated the report.
-        groups: kind of group, such as site or modality -> group of the report.
-        corrections: the expert's corrections of lines, in sets that have them; these also rate `SEVERITY_MAX`.
-        candidate_id: id of the candidate in sets in which every rater has an own reference, and so an own sample, of
-            the same candidate; None if the candidate has one sample.
+    `groups` are by kind, such as site or modality. An expert's `corrections` of lines also rate `SEVERITY_MAX`. In sets
+    in which every rater has an own reference, and so an own sample, `candidate_id` is that of their common candidate.
     """
 
     pair: Pair
@@ -56,16 +54,10 @@ class RatedReport:
 
 @dataclass(frozen=True, slots=True)
 class RatingSet:
-    """A set of expert ratings.
+    """A set of expert ratings in the order of the file, and which values of each quantity are better.
 
-    Attributes:
-        samples: rated reports in the order of the file.
-        better: which values are better, by quantity.
-        target: quantity that metrics are correlated with.
-        group: default kind of group for correlations within groups.
-        notes: sentences about missing ratings.
-        cluster_by: what the samples with the same `pair.cluster` share, such as `study_id`; None if samples are
-            resampled.
+    Metrics are correlated with the quantity `target`, also within each `group` of a kind. `cluster_by` is what samples
+    with the same `pair.cluster` share, such as `study_id`; None if samples are resampled.
     """
 
     samples: Sequence[RatedReport]
@@ -78,16 +70,23 @@ class RatingSet:
     @property
     def clusters(self) -> Clusters | None:
         """Clusters of the samples, which the bootstrap draws as a whole."""
-        return clusters_of(self.cluster_by, [self._cluster(sample) for sample in self.samples])
+        return self._clusters(self.samples)
 
     @property
     def candidate_clusters(self) -> Clusters | None:
         """Clusters of the candidates, in the order of `values_by_candidate`."""
-        labels = {sample.candidate_id or sample.pair.sample_id: self._cluster(sample) for sample in self.samples}
-        return clusters_of(self.cluster_by, list(labels.values()))
+        return self._clusters([samples[-1] for samples in self._candidates()])
 
-    def _cluster(self, sample: RatedReport) -> str | None:
-        return None if self.cluster_by is None else sample.pair.cluster
+    def _clusters(self, samples: Sequence[RatedReport]) -> Clusters | None:
+        by = self.cluster_by
+        return None if by is None else clusters_of(by, [sample.pair.cluster for sample in samples])
+
+    def _candidates(self) -> Collection[list[RatedReport]]:
+        """Return the samples of each candidate."""
+        candidates: dict[str, list[RatedReport]] = {}
+        for sample in self.samples:
+            candidates.setdefault(sample.candidate_id or sample.pair.sample_id, []).append(sample)
+        return candidates.values()
 
     @property
     def pairs(self) -> list[Pair]:
@@ -119,11 +118,8 @@ class RatingSet:
 
     def values_by_candidate(self, quantity: str, rater: str) -> list[float]:
         """Return one rater's value of every candidate, in the order of the samples; NaN without a rating."""
-        values: dict[str, float] = {}
-        for sample in self.samples:
-            key = sample.candidate_id or sample.pair.sample_id
-            values[key] = sample.ratings.get(quantity, {}).get(rater, values.get(key, math.nan))
-        return list(values.values())
+        ratings = [[sample.ratings.get(quantity, {}) for sample in samples] for samples in self._candidates()]
+        return [next((of[rater] for of in reversed(parts) if rater in of), math.nan) for parts in ratings]
 
     def missing_notes(self) -> list[str]:
         """Return a sentence for each quantity with missing ratings, except counts of single categories."""
@@ -151,25 +147,19 @@ def _id_prefixes(sample_id: str) -> set[str]:
     return {"_".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
-def count_quantities(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Convert error counts, kind -> letter -> rater -> number, to quantities, quantity -> rater -> number.
+def count_quantities(counts: Mapping[Count, float]) -> dict[str, dict[str, float]]:
+    """Convert numbers of errors to quantities, quantity -> rater -> number.
 
     A rater's total is NaN if one of its counts is NaN; an absent category has no errors.
     """
-    quantities: dict[str, dict[str, float]] = {}
-    raters = {rater for kind in counts.values() for letter in kind.values() for rater in letter}
-    for rater in sorted(raters):
-        total = 0.0
-        for kind in ("significant", "insignificant"):
-            by_letter = {letter: counts.get(kind, {}).get(letter, {}).get(rater, 0.0) for letter in ERROR_CATEGORIES}
-            others = [
-                by.get(rater, 0.0) for letter, by in counts.get(kind, {}).items() if letter not in ERROR_CATEGORIES
-            ]
-            for letter, number in by_letter.items():
-                quantities.setdefault(f"{kind}_{letter}", {})[rater] = number
-            quantities.setdefault(kind, {})[rater] = sum(by_letter.values()) + sum(others)
-            total += quantities[kind][rater]
-        quantities.setdefault("errors", {})[rater] = total
+    quantities: dict[str, dict[str, float]] = {name: {} for name in count_directions()}
+    for rater in sorted({rater for *_, rater in counts}):
+        for kind in COUNTS[1:]:
+            numbers = {letter: n for (of, letter, by), n in counts.items() if (of, by) == (kind, rater)}
+            for letter in ERROR_CATEGORIES:
+                quantities[f"{kind}_{letter}"][rater] = numbers.get(letter, 0.0)
+            quantities[kind][rater] = sum(numbers.values(), 0.0)
+        quantities["errors"][rater] = sum(quantities[kind][rater] for kind in COUNTS[1:])
     return quantities
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, InputError, check_unique_id, describe, describe_choice
+from radfact.errors import ErrorCode, InputError, check_unique_id, describe
 from radfact.io.jsonl import read_jsonl, read_text
 from radfact.meta.datasets.csv_rows import read_rows
 from radfact.records import narrative, parse_sentences
@@ -69,9 +69,8 @@ def _first_text(
         if value and value.strip():
             return name, value.strip()
     if default is None:
-        raise InputError(
-            "expected text, found nothing", code=ErrorCode.MISSING_FIELD, file=path, line=line, field=names[0]
-        )
+        message = "expected text, found nothing"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line, field=names[0])
     return names[0], default
 
 
@@ -88,13 +87,9 @@ def read_counts(path: Path | str) -> dict[str, float]:
 
     Several rows of one id are averaged; an empty cell is no rating.
     """
-    _, rows = read_rows(Path(path), ("id", "errors"))
     counts: dict[str, list[float]] = {}
-    for row in rows:
-        sample_id = row.id("id")
-        count = row.number("errors")
-        if count < 0:
-            raise row.error(f"expected a number from 0, found {describe_choice(row.text('errors'))}", "errors")
+    for row in read_rows(Path(path), ("id", "errors"))[1]:
+        sample_id, count = row.id("id"), row.number("errors", "a number from 0", lambda value: not value < 0)
         if not math.isnan(count):
             counts.setdefault(sample_id, []).append(count)
     return {sample_id: sum(values) / len(values) for sample_id, values in counts.items()}

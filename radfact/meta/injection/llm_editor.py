@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, Literal, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import Failure
@@ -38,88 +38,55 @@ def model_name(client: ChatClient) -> str:
     return str(client.identity.get("model", "model"))
 
 
-class _PromptedModel:
-    """A language model with one prompt of this package."""
+class ModelEditor:
+    """Rewrites reports with a prompt of ReXamine-Global.
 
-    prompt: ClassVar[str]
-    """Name of the prompt."""
+    `standardize` is the system message: findings and impression become one text in a standard style. `perturb` is the
+    paper's second prompt, which follows the report and asks for a few errors, which experts must count.
+    """
 
-    def __init__(self, client: ChatClient) -> None:
+    def __init__(self, client: ChatClient, prompt: Literal["standardize", "perturb"]) -> None:
         """Create it with the client of the model."""
-        self.client = client
+        self.client, self.prompt = client, prompt
+        self.instructions = load_prompt(prompt, _PACKAGE)
 
     @property
     def name(self) -> str:
         """Name of the model."""
         return model_name(self.client)
 
-    @property
-    def instructions(self) -> str:
-        """Text of the prompt."""
-        return load_prompt(self.prompt, _PACKAGE)
-
     def describe(self) -> dict[str, Any]:
         """Return the model with its parameters, and the prompt."""
         return {"model": self.client.identity, "prompt": self.instructions}
 
-
-class ModelStyler(_PromptedModel):
-    """Rewrites reports in a standard style; findings and impression become one text."""
-
-    prompt = "standardize"
-
-    def standardize(self, reports: Sequence[str]) -> list[str | Failure]:
-        """Return each report in the standard style."""
-        system = ("system", self.instructions)
-        requests = [_report_request((system, ("user", report)), report) for report in reports]
-        responses = self.client.complete_all(requests)
-        return [*responses]
+    def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
+        """Return each report as the model rewrites it."""
+        adds_errors = self.prompt == "perturb"
+        requests = []
+        for row in reports:
+            user = f"{row.report}\n\n{self.instructions}" if adds_errors else row.report
+            messages = (("user", user),) if adds_errors else (("system", self.instructions), ("user", user))
+            requests.append(_rewriting_request(messages, row.report, changed=adds_errors))
+        return _rewrite(self.client, reports, requests)
 
 
-class ModelInjector(_PromptedModel):
-    """Injects a few errors by the paper's second prompt, appended to the report; experts must count the errors."""
-
-    prompt = "perturb"
-
-    def inject_reports(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
-        """Return a candidate of every report."""
-        requests = [
-            _report_request((("user", f"{report.report}\n\n{self.instructions}"),), report.report, changed=True)
-            for report in reports
-        ]
-        responses = self.client.complete_all(requests)
-        return [
-            response
-            if isinstance(response, Failure)
-            else InjectedReport(
-                sample_id=report.sample_id,
-                source_id=report.sample_id,
-                reference=report.report,
-                candidate=response,
-                by=self.name,
-                site=report.site,
-            )
-            for report, response in zip(reports, responses, strict=True)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class SourceReport:
-    """A report to inject errors into; modality and region are part of the query for plausibility."""
-
-    source_id: str
-    report: str
-    modality: str = MODALITY
-    region: str = REGION
-
-
-@dataclass(frozen=True, slots=True)
-class ModifiedReport:
-    """A response of a model: a report with errors, the changed sentences, and the text of the response."""
-
-    report: str
-    changes: tuple[InjectedError, ...]
-    response: str
+def _rewrite(
+    client: ChatClient, reports: Sequence[SiteReport], requests: Sequence[ChatRequest[str]]
+) -> list[InjectedReport | Failure]:
+    """Return the responses as candidates without labels."""
+    return [
+        response
+        if isinstance(response, Failure)
+        else InjectedReport(
+            sample_id=report.sample_id,
+            source_id=report.sample_id,
+            reference=report.report,
+            candidate=response,
+            by=model_name(client),
+            site=report.site or None,
+        )
+        for report, response in zip(reports, client.complete_all(requests), strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +98,14 @@ class Plausibility:
 
 
 def inject_with_model(
-    client: ChatClient, sources: Sequence[SourceReport], category: CategoryLetter, count: int, *, tries: int = TRIES
+    client: ChatClient,
+    reports: Sequence[SiteReport],
+    category: CategoryLetter,
+    count: int,
+    *,
+    modality: str = MODALITY,
+    region: str = REGION,
+    tries: int = TRIES,
 ) -> list[InjectedReport | Failure]:
     """Inject errors of one category with a model, which then checks whether they are plausible.
 
@@ -143,64 +117,58 @@ def inject_with_model(
         raise ValueError(f"expected category a or b, found '{category}'")
     prefix = PromptPrefix([("system", load_prompt(f"inject_{category}", _PACKAGE))])
     turns: dict[int, tuple[Message, ...]] = {
-        index: (("user", f"Number of errors to inject: {count}\n\nRadiology report:\n{source.report}"),)
-        for index, source in enumerate(sources)
+        index: (("user", f"Number of errors to inject: {count}\n\nRadiology report:\n{report.report}"),)
+        for index, report in enumerate(reports)
     }
 
-    def request(index: int) -> ChatRequest[ModifiedReport]:
-        report = sources[index].report
-        return ChatRequest(
-            turns[index], lambda text: parse_modified_report(text, report, category, count), prefix=prefix
-        )
+    def request(index: int) -> ChatRequest[tuple[str, InjectedReport]]:
+        def parse(text: str) -> tuple[str, InjectedReport]:
+            return text, parse_modified_report(text, reports[index], category, count)
+
+        return ChatRequest(turns[index], parse, prefix=prefix)
 
     results: dict[int, InjectedReport | Failure] = {}
     for _ in range(tries):
-        indices = [index for index in range(len(sources)) if index not in results]
-        attempts = client.complete_all([request(index) for index in indices])
-        responses = dict(zip(indices, attempts, strict=True))
-        results |= {index: response for index, response in responses.items() if isinstance(response, Failure)}
-        modified = {index: response for index, response in responses.items() if isinstance(response, ModifiedReport)}
-        checks = client.complete_all([_plausibility_request(sources[index], r) for index, r in modified.items()])
-        for (index, response), check in zip(modified.items(), checks, strict=True):
+        indices = [index for index in range(len(reports)) if index not in results]
+        modified: dict[int, tuple[str, InjectedReport]] = {}
+        for index, response in zip(indices, client.complete_all([request(index) for index in indices]), strict=True):
+            if isinstance(response, Failure):
+                results[index] = response
+            else:
+                modified[index] = response
+        checks = client.complete_all([_plausibility_request(row, modality, region) for _, row in modified.values()])
+        for (index, (text, row)), check in zip(modified.items(), checks, strict=True):
             if isinstance(check, Failure):
                 results[index] = check
             elif check.plausible:
-                results[index] = InjectedReport(
-                    sample_id=f"{sources[index].source_id}_{category}{count}",
-                    source_id=sources[index].source_id,
-                    reference=sources[index].report,
-                    candidate=response.report,
-                    category=category,
-                    changes=response.changes,
-                    by=model_name(client),
-                )
+                results[index] = row.model_copy(update={"by": model_name(client)})
             else:
                 refusal = f"These changes are not plausible: {check.reason}. Inject other errors instead."
-                turns[index] = (*turns[index], ("assistant", response.response), ("user", refusal))
-    return [results.get(index, Failure(f"no plausible error in {tries} tries")) for index in range(len(sources))]
+                turns[index] = (*turns[index], ("assistant", text), ("user", refusal))
+    return [results.get(index, Failure(f"no plausible error in {tries} tries")) for index in range(len(reports))]
 
 
-def _plausibility_request(source: SourceReport, modified: ModifiedReport) -> ChatRequest[Plausibility]:
+def _plausibility_request(modified: InjectedReport, modality: str, region: str) -> ChatRequest[Plausibility]:
     changes = "\n".join(
         f'{number}. Original: "{change.original or "(nothing)"}" Modified: "{change.modified or "(deleted)"}"'
         for number, change in enumerate(modified.changes, start=1)
     )
     content = (
-        f"Imaging modality: {source.modality}\nBody region: {source.region}\n\n"
-        f"Radiology report:\n{modified.report}\n\nModifications:\n{changes}"
+        f"Imaging modality: {modality}\nBody region: {region}\n\n"
+        f"Radiology report:\n{modified.candidate}\n\nModifications:\n{changes}"
     )
     prefix = PromptPrefix([("system", load_prompt("plausible", _PACKAGE))])
     return ChatRequest((("user", content),), parse_plausibility, prefix=prefix)
 
 
-def parse_modified_report(text: str, report: str, category: CategoryLetter, count: int) -> ModifiedReport:
+def parse_modified_report(text: str, source: SiteReport, category: CategoryLetter, count: int) -> InjectedReport:
     """Parse a report with errors from JSON; keys may have spaces in place of underscores."""
     data = _find_object(text, "modified_report")
     modified = data["modified_report"]
     details = data.get("changes_detail")
     if not isinstance(modified, str) or not modified.strip():
         raise ValueError("modified_report is no text")
-    if _words(modified) == _words(report):
+    if _words(modified) == _words(source.report):
         raise ValueError("modified_report is the report as it was")
     if not isinstance(details, list) or len(details) != count:
         found = len(details) if isinstance(details, list) else "none"
@@ -214,14 +182,22 @@ def parse_modified_report(text: str, report: str, category: CategoryLetter, coun
         if original is None and changed is None:
             raise ValueError("an entry of changes_detail has neither original nor modified")
         for sentence, place, words in (
-            (original, "the report that was given", _words(report)),
+            (original, "the report that was given", _words(source.report)),
             (changed, "modified_report", _words(modified)),
         ):
             if sentence is not None and _words(sentence) not in words:
                 raise ValueError(f"'{sentence:.80}' is not in {place}; copy the sentence as it stands")
         operation = _sentence(entry.get("explanation")) or _OPERATION
         changes.append(InjectedError(category=category, operation=operation, original=original, modified=changed))
-    return ModifiedReport(modified.strip(), tuple(changes), text)
+    return InjectedReport(
+        sample_id=f"{source.sample_id}_{category}{count}",
+        source_id=source.sample_id,
+        reference=source.report,
+        candidate=modified.strip(),
+        category=category,
+        changes=tuple(changes),
+        site=source.site or None,
+    )
 
 
 def parse_plausibility(text: str) -> Plausibility:
@@ -236,7 +212,7 @@ def parse_plausibility(text: str) -> Plausibility:
 
 def inject_mixed_with_model(
     client: ChatClient,
-    sources: Sequence[SourceReport],
+    reports: Sequence[SiteReport],
     categories: Sequence[Sequence[CategoryLetter]],
     *,
     seed: int = 42,
@@ -248,28 +224,25 @@ def inject_mixed_with_model(
     Source: GREEN, appendix A.4.
     """
     requests = []
-    for source, letters in zip(sources, categories, strict=True):
-        is_subtle = random.Random(f"{seed}/{source.source_id}").random() > 0.5
+    for report, letters in zip(reports, categories, strict=True):
+        is_subtle = random.Random(f"{seed}/{report.sample_id}").random() > 0.5
         slots = {
-            "report": source.report,
+            "report": report.report,
             "error_types": ", ".join(ERROR_CATEGORIES[letter] for letter in letters),
             "subtle_change": _SUBTLE if is_subtle else "",
         }
         prompt = fill_prompt(load_prompt("modify" if letters else "rephrase", _PACKAGE), **slots)
-        requests.append(_candidate_request(prompt, source.report, changed=bool(letters)))
-    responses = client.complete_all(requests)
+        requests.append(_candidate_request(prompt, report.report, changed=bool(letters)))
     return [
-        response
-        if isinstance(response, Failure)
-        else InjectedReport(
-            sample_id=f"{source.source_id}_{''.join(letters) or 'reworded'}",
-            source_id=source.source_id,
-            reference=source.report,
-            candidate=response,
-            changes=tuple(InjectedError(category=letter, operation=_OPERATION) for letter in letters),
-            by=model_name(client),
+        result
+        if isinstance(result, Failure)
+        else result.model_copy(
+            update={
+                "sample_id": f"{result.source_id}_{''.join(letters) or 'reworded'}",
+                "changes": tuple(InjectedError(category=letter, operation=_OPERATION) for letter in letters),
+            }
         )
-        for source, letters, response in zip(sources, categories, responses, strict=True)
+        for letters, result in zip(categories, _rewrite(client, reports, requests), strict=True)
     ]
 
 
@@ -284,7 +257,7 @@ def _candidate_request(prompt: str, source: str, *, changed: bool) -> ChatReques
     return ChatRequest((("user", prompt),), lambda text: parse_candidate(text, source, changed=changed))
 
 
-def _report_request(messages: tuple[Message, ...], source: str, *, changed: bool = False) -> ChatRequest[str]:
+def _rewriting_request(messages: tuple[Message, ...], source: str, *, changed: bool = False) -> ChatRequest[str]:
     return ChatRequest(messages, lambda text: _parse_rewritten(text, source, changed=changed))
 
 

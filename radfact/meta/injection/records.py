@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -33,17 +32,10 @@ class InjectedError(Record):
 
 
 class InjectedReport(Record):
-    """A reference, a candidate made from it, and the errors in the candidate.
+    """A reference, a candidate made from the report `source_id`, and the errors in the candidate.
 
-    Attributes:
-        sample_id: unique id of the candidate.
-        source_id: id of the report that the candidate is made from.
-        reference: that report.
-        candidate: the report with errors.
-        category: category of all errors; None for several categories.
-        changes: the errors; without texts where only their categories are known (GREEN, appendix A.4).
-        by: `rules`, or the name of the model.
-        site: site of the report, if known.
+    `category` is that of all errors; None for several. `changes` have no texts where only their categories are known
+    (GREEN, appendix A.4). `by` is `rules`, or the name of the model.
     """
 
     sample_id: Text
@@ -90,11 +82,9 @@ def to_rating_set(reports: Iterable[InjectedReport]) -> RatingSet:
     """Return the injected errors as if an expert had counted them as significant errors."""
     samples = []
     for report in reports:
-        counts: Mapping[str, Any] = {"significant": {letter: {_RATER: n} for letter, n in report.counts.items()}}
+        quantities = count_quantities({("significant", letter, _RATER): n for letter, n in report.counts.items()})
         groups = {"category": report.category, "site": report.site}
-        samples.append(
-            RatedReport(report.pair, count_quantities(counts), {kind: name for kind, name in groups.items() if name})
-        )
+        samples.append(RatedReport(report.pair, quantities, {kind: name for kind, name in groups.items() if name}))
     return RatingSet(samples, count_directions(), "errors", "category")
 
 
@@ -103,13 +93,7 @@ _FINAL_MARKS = ".!?"
 
 @dataclass(frozen=True, slots=True)
 class ReportSentences:
-    """The sentences of a report.
-
-    Attributes:
-        text: the report with single spaces.
-        sentences: sentences without their final marks.
-        spans: start and end of each sentence with its final marks in `text`.
-    """
+    """The text of a report with single spaces, its sentences without their final marks, and their spans with these."""
 
     text: str
     sentences: tuple[str, ...]

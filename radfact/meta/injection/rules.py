@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from radfact.error_categories import CategoryLetter
 from radfact.errors import Failure
@@ -25,17 +25,6 @@ from radfact.meta.injection.records import (
 from radfact.meta.options import RULES
 from radfact.reader.facts import Fact
 from radfact.reader.ontology_file import default_ontology
-
-Operation = Literal[
-    "finding added",
-    "negation flip",
-    "finding removed",
-    "laterality flip",
-    "location swap",
-    "severity step",
-    "comparison added",
-    "comparison removed",
-]
 
 FINDINGS: Mapping[str, tuple[str, ...]] = {
     "pneumothorax": ("There is a small right apical pneumothorax.", "There is a small left apical pneumothorax."),
@@ -106,7 +95,7 @@ class Edit:
     """One possible error: a sentence is replaced by `text` (None removes it), or `text` is added after it."""
 
     category: CategoryLetter
-    operation: Operation
+    operation: str
     index: int
     text: str | None
     is_addition: bool = False
@@ -150,11 +139,10 @@ class RuleInjector:
         while len(edits) < count and any(pool.values()):
             letter = generator.choice([letter for letter, remaining in pool.items() if remaining])
             edit = pool[letter].pop(0)
-            if edit.is_addition or all(other.index != edit.index for other in edits if not other.is_addition):
-                edits.append(edit)
+            edits += [edit] if _fits(edit, edits) else []
         return _apply(source_id, source_id, document, edits, None)
 
-    def inject_reports(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
+    def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
         """Return a candidate of every report with one to five errors of any categories, fewer if it offers fewer.
 
         Source: ReXamine-Global, section 2.4, step 3.
@@ -175,9 +163,13 @@ class RuleInjector:
         generator.shuffle(possible)
         edits: list[Edit] = []
         for edit in possible:
-            if edit.is_addition or all(other.is_addition or other.index != edit.index for other in edits):
-                edits.append(edit)
+            edits += [edit] if _fits(edit, edits) else []
         return edits
+
+
+def _fits(edit: Edit, edits: Sequence[Edit]) -> bool:
+    """Return whether no other edit replaces the same sentence."""
+    return edit.is_addition or all(other.is_addition or other.index != edit.index for other in edits)
 
 
 def is_readable(document: ReportSentences) -> bool:
@@ -314,7 +306,7 @@ def _is_finding(fact: Fact) -> bool:
 
 
 def _swaps(
-    words: Mapping[str, str], category: CategoryLetter, operation: Operation, changed: str, *, alone: bool = False
+    words: Mapping[str, str], category: CategoryLetter, operation: str, changed: str, *, alone: bool = False
 ) -> EditGenerator:
     """Return a generator of edits that replace one word and thereby change one property of the stated findings.
 
@@ -325,8 +317,7 @@ def _swaps(
     single = re.compile(rf"\b(?:{options})\b", re.IGNORECASE)
     pattern = re.compile(rf"(?<![\w/-])({options})(?:[ -]to[ -](?:{options}))?\b(?!/)", re.IGNORECASE)
 
-    def generate(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
-        del generator
+    def generate(document: ReportSentences, _: random.Random) -> Iterator[Edit]:
         for index, sentence in enumerate(document.sentences):
             if not any(fact.present for fact in parse_facts(sentence)):
                 continue
@@ -383,8 +374,7 @@ def _can_increase(sentence: str, facts: Sequence[Fact]) -> bool:
     return can_grow and not _NOT_INCREASED.search(sentence)
 
 
-def _removed_comparisons(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
-    del generator
+def _removed_comparisons(document: ReportSentences, _: random.Random) -> Iterator[Edit]:
     for index, sentence in enumerate(document.sentences):
         before = parse_facts(sentence)
         if not any(fact.change for fact in before):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -39,36 +39,21 @@ PER_SITE = 40
 
 
 class Editor(Protocol):
-    """What rewrites reports: its name in results, and everything that affects its output as JSON values."""
+    """What changes reports; `describe` returns everything that affects its output as JSON values."""
 
     @property
     def name(self) -> str: ...
 
     def describe(self) -> dict[str, Any]: ...
 
-
-class Styler(Editor, Protocol):
-    """Rewrites reports in a standard style with the same content."""
-
-    def standardize(self, reports: Sequence[str]) -> list[str | Failure]: ...
-
-
-class Injector(Editor, Protocol):
-    """Injects a few errors into standardized reports."""
-
-    def inject_reports(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]: ...
+    def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RexamineResult:
-    """Result of the seven steps.
+    """Effects of style on scores, correlations with the number of errors, and the reason for each excluded report.
 
-    Attributes:
-        tests: effects of style on scores.
-        rankings: correlations with the number of errors.
-        experts: source of the numbers of errors: `experts`, `labels` of the rules, or None without numbers.
-        notes: sentences for the page.
-        excluded: report -> reason.
+    `experts` is the source of the numbers of errors: `experts`, `labels` of the rules, or None without numbers.
     """
 
     tests: Sequence[StyleTest]
@@ -82,8 +67,8 @@ def rexamine(
     reports: Sequence[SiteReport],
     folder: Path,
     *,
-    styler: Styler,
-    injector: Injector,
+    styler: Editor,
+    injector: Editor,
     score: ScoreFunction,
     counts: Mapping[str, float] | None = None,
     per_site: int | None = PER_SITE,
@@ -133,15 +118,12 @@ def _key(*parts: Any) -> str:
     return hashlib.sha256(dumps([version("maira-radfact"), *parts]).encode(errors="replace")).hexdigest()
 
 
-def _done_steps(folder: Path) -> dict[str, Any]:
-    """Return the key of the input of each completed step, by its output file."""
-    path = folder / "steps.json"
-    keys = read_json(path) if path.is_file() else {}
-    return keys if isinstance(keys, dict) else {}
-
-
-def _set_done(folder: Path, name: str, key: str) -> None:
-    write_json(folder / "steps.json", {**_done_steps(folder), name: key})
+def _run_once(path: Path, key: str, write: Callable[[], bool]) -> None:
+    """Write the output of a step unless it is there for the same key; `write` returns whether no report failed."""
+    steps = path.with_name("steps.json")
+    keys = read_json(steps) if steps.is_file() else {}
+    if not (path.is_file() and isinstance(keys, dict) and keys.get(path.name) == key) and write():
+        write_json(steps, {**(keys if isinstance(keys, dict) else {}), path.name: key})
 
 
 def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> list[SiteReport]:
@@ -157,57 +139,51 @@ def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> lis
     return drawn
 
 
-def _standardize(drawn: Sequence[SiteReport], styler: Styler, folder: Path) -> tuple[list[SiteReport], dict[str, str]]:
+def _standardize(drawn: Sequence[SiteReport], styler: Editor, folder: Path) -> tuple[list[SiteReport], dict[str, str]]:
     """Return the standardized reports, and the reason for each failed one."""
     path = folder / "standardized.jsonl"
-    key = _key(styler.describe(), [[report.sample_id, report.site, report.report] for report in drawn])
-    if not (path.is_file() and _done_steps(folder).get(path.name) == key):
-        results = styler.standardize([report.report for report in drawn])
+
+    def write() -> bool:
         rows = [
             {
                 "sample_id": report.sample_id,
                 "site": report.site,
                 "original": report.report,
-                "report": None if isinstance(result, Failure) else result,
+                "report": None if isinstance(result, Failure) else result.candidate,
                 "failure": result.reason if isinstance(result, Failure) else None,
             }
-            for report, result in zip(drawn, results, strict=True)
+            for report, result in zip(drawn, styler.edit(drawn), strict=True)
         ]
         write_jsonl(path, rows)
-        if not any(isinstance(result, Failure) for result in results):
-            _set_done(folder, path.name, key)
-    standardized, failed = [], {}
-    for _, row in read_jsonl(path):
-        if row["failure"] is None:
-            standardized.append(SiteReport(row["sample_id"], row["site"], row["report"]))
-        else:
-            failed[row["sample_id"]] = f"not standardized: {row['failure']}"
+        return all(row["failure"] is None for row in rows)
+
+    _run_once(path, _key(styler.describe(), [[row.sample_id, row.site, row.report] for row in drawn]), write)
+    rows = [row for _, row in read_jsonl(path)]
+    standardized = [SiteReport(row["sample_id"], row["site"], row["report"]) for row in rows if row["failure"] is None]
+    failed = {row["sample_id"]: f"not standardized: {row['failure']}" for row in rows if row["failure"] is not None}
     if not standardized:
         raise RunError(f"no report could be standardized: {next(iter(failed.values()))}", code=ErrorCode.JUDGE_FAILED)
     return standardized, failed
 
 
 def _inject(
-    standardized: Sequence[SiteReport], injector: Injector, seed: int, folder: Path
+    standardized: Sequence[SiteReport], injector: Editor, seed: int, folder: Path
 ) -> tuple[list[InjectedReport], dict[str, str]]:
     """Return the candidates, and the reason for each failed report."""
     path, failures = folder / "candidates.jsonl", folder / "injection_failures.json"
-    key = _key(injector.describe(), seed, [[report.sample_id, report.report] for report in standardized])
-    if not (path.is_file() and failures.is_file() and _done_steps(folder).get(path.name) == key):
-        results = injector.inject_reports(standardized)
-        candidates = [result for result in results if isinstance(result, InjectedReport)]
-        failed = {
-            report.sample_id: f"no errors injected: {result.reason}"
-            for report, result in zip(standardized, results, strict=True)
-            if isinstance(result, Failure)
-        }
-        if not candidates:
-            raise RunError(next(iter(failed.values()), "no report to inject errors into"), code=ErrorCode.JUDGE_FAILED)
+
+    def write() -> bool:
+        results = dict(zip((row.sample_id for row in standardized), injector.edit(standardized), strict=True))
+        reasons = {key: result.reason for key, result in results.items() if isinstance(result, Failure)}
+        failed = {key: f"no errors injected: {reason}" for key, reason in reasons.items()}
+        if len(failed) == len(results):
+            raise RunError(next(iter(failed.values())), code=ErrorCode.JUDGE_FAILED)
         write_json(failures, failed)
-        write_injected(path, candidates)
-        if not failed:
-            _set_done(folder, path.name, key)
-    return read_injected(path), dict(read_json(failures))
+        write_injected(path, (result for result in results.values() if isinstance(result, InjectedReport)))
+        return not failed
+
+    _run_once(path, _key(injector.describe(), seed, [[row.sample_id, row.report] for row in standardized]), write)
+    return read_injected(path), dict(read_json(failures)) if failures.is_file() else {}
 
 
 def _write_for_experts(candidates: Sequence[InjectedReport], originals: Mapping[str, str], path: Path) -> None:
