@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -138,18 +139,16 @@ def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> 
     """
     name = f"python:{path}"
     judge = _import_object(path, name)
-    is_judge = isinstance(judge, Judge) and not inspect.isclass(judge)
-    is_factory = callable(judge) and (inspect.isclass(judge) or not _accepts(judge, ("a premise",), "a hypothesis"))
-    if is_factory and not is_judge:
+    is_finished = isinstance(judge, Judge) and not inspect.isclass(judge)
+    if callable(judge) and not is_finished and (inspect.isclass(judge) or not _accepts(judge, (), "a hypothesis")):
         judge = _call_factory(judge, name, arguments or {})
-        is_judge = isinstance(judge, Judge)
     elif arguments:
-        kind = "a finished judge" if is_judge else "a function of (premises, hypothesis)"
-        raise option_error(f"{name} is {kind} and takes no arguments", f"judge_args.{next(iter(arguments))}")
-    if not is_judge and not callable(judge):
+        raise option_error(f"{name} is no factory and takes no arguments", f"judge_args.{next(iter(arguments))}")
+    if isinstance(judge, Judge):
+        return judge
+    if not callable(judge):
         raise _invalid_plugin(f"{name}: {_EXPECTED_JUDGE}, found {type(judge).__name__}")
-    result: Judge = judge if is_judge else CallableJudge(judge, name)
-    return result
+    return CallableJudge(judge, name)
 
 
 def add_working_directory_to_path() -> None:
@@ -166,17 +165,16 @@ def _import_object(path: str, name: str) -> Any:
         raise option_error(f"expected python:MODULE:OBJECT, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
     add_working_directory_to_path()
     try:
-        value: Any = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         message = f"{name}: no module named '{error.name}' in this directory or installed"
         raise option_error(message, "judge", ErrorCode.UNKNOWN_NAME) from None
     except Exception as error:
         raise _invalid_plugin(f"cannot import {name}: {_describe_error(error)}") from error
-    for part in object_name.split("."):
-        if not hasattr(value, part):
-            raise option_error(f"{name}: no '{part}' in '{module_name}'", "judge", ErrorCode.UNKNOWN_NAME)
-        value = getattr(value, part)
-    return value
+    try:
+        return attrgetter(object_name)(module)
+    except AttributeError as error:
+        raise option_error(f"{name}: {error}", "judge", ErrorCode.UNKNOWN_NAME) from None
 
 
 def _call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Any:

@@ -12,7 +12,6 @@ from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter, SplittingJudge
 from radfact.llm.call_errors import option_error
 
-JUDGE_NAMES = "offline, PROVIDER:MODEL as in openai:gpt-4o, vllm:PATH or python:MODULE:OBJECT"
 MODEL_OPTIONS = ("base_url", "few_shots", "system", "answer_format", "batch", "concurrency")
 """Options that only a language model has."""
 
@@ -51,7 +50,8 @@ def load_judge(name: str, *, cache: Path | None = None, **options: Any) -> Judge
 
         return load_custom_judge(path, parse_model_args(judge_args))
     if not (kind and path):
-        raise option_error(f"expected {JUDGE_NAMES}, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
+        known = "offline, PROVIDER:MODEL as in openai:gpt-4o, vllm:PATH or python:MODULE:OBJECT"
+        raise option_error(f"expected {known}, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
     from radfact.judges.llm_judge import load_llm_judge
 
     return load_llm_judge(name, judge_options, cache)
@@ -119,9 +119,8 @@ def _unexpected_option(name: str, option: str) -> InputError:
     return option_error(message, option, ErrorCode.CONFLICTING_OPTIONS)
 
 
-def _ontology_argument(arguments: Mapping[str, Any] | None, option: str) -> Path | str | None:
+def _ontology_argument(arguments: Mapping[str, Any], option: str) -> Path | str | None:
     """Return the argument `ontology`, the only one of the offline judge and splitter."""
-    arguments = arguments or {}
     if unknown := sorted(set(arguments) - {"ontology"}):
         raise option_error(f"expected only 'ontology', found '{unknown[0]}'", f"{option}.{unknown[0]}")
     return arguments.get("ontology")

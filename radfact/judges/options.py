@@ -20,8 +20,6 @@ VARIABLE = "RADFACT_JUDGE"
 _JUDGE_FIELDS = {
     *("judge_args", "base_url", "few_shots", "system", "answer_format", "batch", "concurrency", "max_invalid")
 }
-_SPLITTER_FIELDS = {"judge": "splitter", "judge_args": "splitter_args", "few_shots": "splitter_few_shots"}
-"""Options of the splitter by the arguments of the functions that load it."""
 
 
 def _check_arguments(value: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, Any]:
@@ -125,23 +123,26 @@ class JudgeOptions(Options):
         """Load the judge, with a folder for the response cache of a model."""
         from radfact.judges import load_judge
 
-        options = self.model_dump(include=_JUDGE_FIELDS)
         if self.engine == "ray":
-            from radfact.judges.ray import load_ray_judge
+            from radfact.judges.ray import RayJudge
 
-            return load_ray_judge(self.required_judge, workers=self.workers, cache=cache, **options)
-        return load_judge(self.required_judge, cache=cache, **options)
+            return RayJudge(self, cache)
+        return load_judge(self.required_judge, cache=cache, **self.model_dump(include=_JUDGE_FIELDS))
 
-    def load_splitter(self, judge: Judge, cache: Path | None = None) -> Splitter:
+    def load_splitter(self, judge: Judge | None, cache: Path | None = None) -> Splitter:
         """Load the splitter: the named one, or that of the judge, or the offline splitter.
 
         Args:
-            judge: the judge that `load` returned.
+            judge: the judge that `load` returned; not needed for another splitter than the judge's.
             cache: folder of the response cache of a model.
         """
         from radfact.judges import load_splitter
         from radfact.judges.protocol import SplittingJudge
 
+        if self.engine == "ray" and (self.judge or self.splitter):
+            from radfact.judges.ray import RaySplitter
+
+            return RaySplitter(self, cache)
         make_own = judge.make_splitter if isinstance(judge, SplittingJudge) else None
         own_options = [option for option in ("splitter_args", "splitter_few_shots") if getattr(self, option)]
         if make_own and self.splitter in (None, self.judge) and not own_options:
@@ -151,17 +152,14 @@ class JudgeOptions(Options):
         if is_same and make_own and name.startswith("python:"):
             message = "the judge's own splitter takes no arguments; name another splitter"
             raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field=own_options[0])
-        # The address and the arguments of the judge are those of its model, not of another one.
-        options: dict[str, Any] = {
-            "base_url": self.base_url if is_same and is_model else None,
-            "splitter_args": {**(self.judge_args if is_same else {}), **self.splitter_args},
-            "few_shots": self.splitter_few_shots,
-            "concurrency": self.concurrency if is_model else None,
-            "max_invalid": self.max_invalid,
-        }
-        with rename_fields(_SPLITTER_FIELDS):
-            if self.engine == "ray":
-                from radfact.judges.ray import load_ray_splitter
-
-                return load_ray_splitter(name, workers=self.workers, cache=cache, **options)
-            return load_splitter(name, cache=cache, **options)
+        with rename_fields({"few_shots": "splitter_few_shots"}):
+            # The address and the arguments of the judge are those of its model, not of another one.
+            return load_splitter(
+                name,
+                base_url=self.base_url if is_same and is_model else None,
+                splitter_args={**(self.judge_args if is_same else {}), **self.splitter_args},
+                few_shots=self.splitter_few_shots,
+                concurrency=self.concurrency if is_model else None,
+                max_invalid=self.max_invalid,
+                cache=cache,
+            )

@@ -1,4 +1,7 @@
-"""Judges and splitters in process on a Ray cluster: the same results from many workers."""
+"""Judges and splitters in process on a Ray cluster: the same results from many workers.
+
+The cluster is that of RAY_ADDRESS, or one that is started on this machine. All machines must see its folders and files.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, Failure
-from radfact.judges import default_splitter, load_judge, load_splitter
-from radfact.judges.protocol import EntailmentQuery, Splitter, SplittingJudge, Verdict
+from radfact.judges.options import JudgeOptions
+from radfact.judges.protocol import EntailmentQuery, Judge, Splitter, Verdict
 from radfact.llm.call_errors import option_error
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine
 
@@ -33,64 +36,59 @@ class _Distributed:
 class RayJudge(_Distributed):
     """A judge on a cluster; queries with the same premises stay together."""
 
+    def __init__(self, options: JudgeOptions, cache: Path | None = None) -> None:
+        """Take the options; by default a worker for each CPU, or for the GPUs of each vLLM engine."""
+        name, self._options, self._cache = options.required_judge, options, cache
+        gpus = _gpus_per_worker(name, "judge", options.judge_args)
+        local = _in_process(options)
+        workers = RayWorkers(_load_judge, "judge", name, {"options": local}, cache, options.workers, gpus)
+        # A local judge checks the options at once and provides the description; it is never queried.
+        super().__init__(workers, local.load().describe())
+
     def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         """Return one verdict or failure per query, in order."""
         return self._workers.run(queries, group_key=attrgetter("premises"))
 
-
-class SplittingRayJudge(RayJudge):
-    """A judge on a cluster with a splitter of the same model or rules."""
-
     def make_splitter(self) -> RaySplitter:
-        """Return the judge's splitter on as many workers."""
-        judge = self._workers
-        description = load_default_splitter(judge.name, **judge.options).describe()
-        workers = RayWorkers(
-            load_default_splitter, "split", judge.name, judge.options, judge.cache, judge.workers, judge.gpus
-        )
-        return RaySplitter(workers, description)
+        """Return the judge's splitter, or the offline splitter, on as many workers."""
+        return RaySplitter(self._options, self._cache)
 
 
 class RaySplitter(_Distributed):
     """A splitter on a cluster."""
+
+    def __init__(self, options: JudgeOptions, cache: Path | None = None) -> None:
+        """Take the options, with the judge whose splitter it is by default."""
+        name, arguments = options.splitter or options.required_judge, dict(options.splitter_args)
+        if name == options.judge:
+            arguments = {**options.judge_args, **arguments}
+        gpus = _gpus_per_worker(name, "splitter", arguments)
+        local = _in_process(options)
+        workers = RayWorkers(_load_splitter, "split", name, {"options": local}, cache, options.workers, gpus)
+        super().__init__(workers, _load_splitter(name, options=local).describe())
 
     def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
         """Return the sentences of each narrative, in order."""
         return self._workers.run(narratives, group_key=str)
 
 
-def load_default_splitter(name: str, **options: Any) -> Splitter:
-    """Return the default splitter of the judge that `load_judge` makes of these arguments."""
-    return default_splitter(load_judge(name, **options))
+def _in_process(options: JudgeOptions) -> JudgeOptions:
+    return options.model_copy(update={"engine": "local", "workers": None})
 
 
-def load_ray_judge(name: str, *, workers: int | None = None, cache: Path | None = None, **options: Any) -> RayJudge:
-    """Load a judge in process on the Ray cluster of RAY_ADDRESS, or on a cluster that is started on this machine.
-
-    All machines must see its folders and files. The default number of workers is that of the CPUs, or of the GPUs for
-    vLLM. The options are those of `load_judge`.
-    """
-    gpus = _gpus_per_worker(name, "judge", options.get("judge_args"))
-    # A local judge checks the options at once and provides the description; it is never queried.
-    judge = load_judge(name, **options)
-    judge_type = SplittingRayJudge if isinstance(judge, SplittingJudge) else RayJudge
-    return judge_type(RayWorkers(load_judge, "judge", name, options, cache, workers, gpus), judge.describe())
+def _load_judge(_: str, *, options: JudgeOptions, cache: Path | None = None) -> Judge:
+    return options.load(cache)
 
 
-def load_ray_splitter(
-    name: str, *, workers: int | None = None, cache: Path | None = None, **options: Any
-) -> RaySplitter:
-    """Load a splitter on a Ray cluster as `load_ray_judge` loads a judge."""
-    gpus = _gpus_per_worker(name, "splitter", options.get("splitter_args"))
-    description = load_splitter(name, **options).describe()
-    return RaySplitter(RayWorkers(load_splitter, "split", name, options, cache, workers, gpus), description)
+def _load_splitter(name: str, *, options: JudgeOptions, cache: Path | None = None) -> Splitter:
+    return options.load_splitter(options.load() if name == options.judge else None, cache)
 
 
-def _gpus_per_worker(name: str, option: str, arguments: Mapping[str, Any] | None) -> int:
+def _gpus_per_worker(name: str, option: str, arguments: Mapping[str, Any]) -> int:
     """Return the GPUs of one worker; refuse a server or provider, which needs no cluster, only concurrency."""
     kind, _, rest = name.partition(":")
     if rest and kind not in ("vllm", "python"):
         message = f"expected offline, vllm:PATH or python:MODULE:OBJECT with --engine ray, found {name}"
         hint = "use --engine local with more --concurrency"
         raise option_error(f"{message}; {hint}", option, ErrorCode.CONFLICTING_OPTIONS)
-    return gpus_per_engine(arguments or {}) if kind == "vllm" else 0
+    return gpus_per_engine(arguments) if kind == "vllm" else 0

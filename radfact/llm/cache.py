@@ -6,17 +6,12 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import sqlite3
 import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import create_folder, open_private
@@ -147,11 +142,6 @@ class ResponseCache:
             message = f"{self.path}: cannot write responses ({error}); earlier responses are safe"
             raise RunError(message, code=ErrorCode.WRITE_FAILED) from None
 
-    def merge(self, other: ResponseCache) -> None:
-        """Add all responses of another cache that are missing here."""
-        rows = other._reader.execute("SELECT key, text, tokens_in, tokens_out, cut FROM answers")
-        self.put((row[0], CachedResponse(row[1], row[2], row[3], bool(row[4]))) for row in rows)
-
     def close(self) -> None:
         """Close the file."""
         self._writer.close()
@@ -198,51 +188,3 @@ class GroupCommit:
         await self.settle()
         self._thread.shutdown()
         self.cache.close()
-
-
-@contextmanager
-def worker_caches(cache: Path) -> Iterator[Path]:
-    """Yield a folder for the caches of one run's workers, and merge them into the main cache when the run ends.
-
-    Each worker has its own cache in the folder `workers` of the main cache, because SQLite files cannot be shared
-    between machines. Caches that a killed run left behind are merged first; those of a running run stay. A run is
-    running as long as its process holds a lock, which the system releases when the process dies. This is certain on one
-    machine, and on several if the file system shares its locks (NFS 4, or Lustre mounted with flock). Without locks,
-    all other runs count as running.
-    """
-    folder = cache / "workers"
-    create_folder(folder)
-    for previous in sorted(path for path in folder.iterdir() if path.is_dir()):
-        with _try_lock(previous) as is_locked:
-            if is_locked:
-                _merge_caches(cache, previous)
-    own = folder / uuid.uuid4().hex
-    with _try_lock(own):
-        # Locked first: a folder without a lock belongs to a dead run.
-        create_folder(own)
-        try:
-            yield own
-        finally:
-            _merge_caches(cache, own)
-
-
-@contextmanager
-def _try_lock(folder: Path) -> Iterator[bool]:
-    """Yield whether the lock of a run's folder could be acquired; its file is removed together with the folder."""
-    path = folder.with_name(f"{folder.name}.lock")
-    lock = FileLock(path, blocking=False)
-    with suppress(Timeout, OSError):
-        lock.acquire()
-    try:
-        yield lock.is_locked
-    finally:
-        if not folder.exists():
-            path.unlink(missing_ok=True)
-        lock.release()
-
-
-def _merge_caches(cache: Path, folder: Path) -> None:
-    for path in sorted(folder.rglob(ResponseCache.FILE)):
-        with closing(ResponseCache(cache)) as main, closing(ResponseCache(path.parent)) as worker:
-            main.merge(worker)
-    shutil.rmtree(folder, ignore_errors=True)

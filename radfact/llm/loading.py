@@ -36,7 +36,7 @@ def load_chat_client(
     parameters: Mapping[str, Any] | None = None,
     concurrency: int | None = None,
     max_invalid: int | None = None,
-    cache: Path | None = None,
+    cache: Path | ResponseCache | None = None,
 ) -> ChatClient:
     """Create the client of a model; imports only what this model needs.
 
@@ -49,7 +49,7 @@ def load_chat_client(
             (some models accept no temperature, others not together with top_p). A mock model takes `responses`.
         concurrency: calls in flight; by default 64 to the user's own server and in process, 16 to a provider.
         max_invalid: as in `ChatClient`; 10 by default.
-        cache: folder of the response cache.
+        cache: response cache, or its folder.
 
     Raises:
         InputError: an unknown provider, a missing package or key, or an invalid address, option or cache.
@@ -74,7 +74,7 @@ def load_chat_client(
     # A function of a mock model is no JSON value.
     recorded = {key: str(value) if key == "responses" else value for key, value in parameters.items()}
     identity = {"model": name, "base_url": base_url, "parameters": recorded, **more}
-    responses = None if cache is None else ResponseCache(cache)
+    responses = ResponseCache(cache) if isinstance(cache, str | Path) else cache
     limit = MAX_INVALID if max_invalid is None else max_invalid
     return ChatClient(backend, identity, concurrency=concurrency, cache=responses, max_invalid=limit)
 

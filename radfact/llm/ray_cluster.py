@@ -9,18 +9,19 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, groupby
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, Failure, InputError, RunError
-from radfact.llm.cache import ResponseCache, worker_caches
+from radfact.llm.cache import ResponseCache
 from radfact.llm.call_errors import option_error
-from radfact.llm.protocol import current_repeat, use_repeat
+from radfact.llm.protocol import CachedResponse, current_repeat, use_repeat
 from radfact.progress import ServerActivity
 
 CHUNKS_PER_WORKER = 4
@@ -48,15 +49,12 @@ class RayWorkers:
         load: makes the object from `name` and `options`, and from `cache` if given; a function or class of a module, so
             that workers can import it. The object has a method `usage`.
         method: name of its method that takes a list of items and returns one result per item, in order.
-        name: name of the judge, splitter or engine.
-        options: further arguments of `load`, without `cache`.
-        cache: folder of the main response cache, of which each worker has a copy.
+        cache: folder of the response cache.
         workers: number of workers; by default one for each `gpus` GPUs, or for each CPU.
         gpus: GPUs per worker, if the cluster has any.
         batch: items that a worker processes as fast as one; chunks hold a multiple if that leaves no worker idle.
         max_chunk: largest number of items in a chunk, for progress in a large run.
-        planned: items received so far.
-        done: items processed so far.
+        planned, done: items received and processed so far.
     """
 
     load: Callable[..., Any]
@@ -87,17 +85,16 @@ class RayWorkers:
         """Yield (index, result) of every item as chunks finish; closing the generator ends the work.
 
         Consecutive items with equal keys go to the same worker in one chunk. Items must be picklable. If the cluster or
-        a worker fails, completed responses are in the main cache.
+        a worker fails, completed responses are in the cache.
         """
         self.planned += len(items)
         if not items:
             return
-        caches = nullcontext() if self.cache is None else worker_caches(self.cache)
-        with caches as folder, connect_cluster(self.workers) as resources:
+        with connect_cluster(self.workers) as resources:
             workers, gpus = self._plan_workers(resources)
             chunks = list(_split_chunks(items, group_key, self._chunk_size(len(items), workers)))
             starts = [0, *accumulate(map(len, chunks))]
-            for chunk, results in self._map(chunks, folder, workers, gpus):
+            for chunk, results in self._map(chunks, workers, gpus):
                 self.done += len(results)
                 for failure in (result for result in results if isinstance(result, Failure)):
                     self._activity.fail(failure.reason)
@@ -123,20 +120,17 @@ class RayWorkers:
         share, size = -(-items // workers), -(-items // (workers * CHUNKS_PER_WORKER))
         return min(-(-size // self.batch) * self.batch, share, self.max_chunk)
 
-    def _map(
-        self, chunks: Sequence[Sequence[Any]], caches: Path | None, workers: int, gpus: int
-    ) -> Iterator[tuple[int, list[Any]]]:
+    def _map(self, chunks: Sequence[Sequence[Any]], workers: int, gpus: int) -> Iterator[tuple[int, list[Any]]]:
         import ray.data
         from ray.exceptions import RayError
 
         attempts = ray.remote(num_cpus=0)(_Attempts).remote()
         rows = [{"chunk": index, "items": pickle.dumps(list(chunk))} for index, chunk in enumerate(chunks)]
+        cache = {} if self.cache is None else {"cache": _ActorCache(self.cache)}
+        load = partial(self.load, self.name, **self.options, **cache)
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Worker,
-            fn_constructor_args=(
-                *(self.load, self.method, self.name, dict(self.options)),
-                *(self.cache, caches, attempts, current_repeat()),
-            ),
+            fn_constructor_args=(load, self.method, self.name, attempts, current_repeat()),
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
             batch_size=1,
             num_cpus=1,
@@ -168,23 +162,46 @@ class _Attempts:
         return self.counts[chunk]
 
 
+class _ActorCache(ResponseCache):
+    """A response cache in an actor on this machine: SQLite files must not be shared over a network."""
+
+    def __init__(self, folder: Path) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # A folder that is no cache is an error of the input, not of the cluster.
+        ResponseCache(folder).close()
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        actor: Any = ray.remote(ResponseCache)
+        # With threads, because reads do not wait for a commit.
+        self._actor = actor.options(num_cpus=0, max_concurrency=16, scheduling_strategy=here).remote(folder)
+
+    def get(self, key: str) -> CachedResponse | None:
+        response: CachedResponse | None = self._call(self._actor.get, key)
+        return response
+
+    def put(self, responses: Iterable[tuple[str, CachedResponse]]) -> None:
+        self._call(self._actor.put, list(responses))
+
+    def close(self) -> None:
+        """Do nothing: other workers use the actor, which ends with the run."""
+
+    def _call(self, method: Any, argument: Any) -> Any:
+        import ray
+        from ray.exceptions import RayTaskError
+
+        try:
+            return ray.get(method.remote(argument))
+        except RayTaskError as error:
+            raise error.cause from None
+
+
 class _Worker:
     """Ray actor that loads the object with its first chunk."""
 
-    def __init__(
-        self,
-        load: Callable[..., Any],
-        method: str,
-        name: str,
-        options: Mapping[str, Any],
-        cache: Path | None,
-        caches: Path | None,
-        attempts: Any,
-        repeat: int,
-    ) -> None:
+    def __init__(self, load: Callable[[], Any], method: str, name: str, attempts: Any, repeat: int) -> None:
         self.id = uuid.uuid4().hex
-        self.load, self.method, self.name, self.options = load, method, name, options
-        self.cache, self.caches, self.attempts, self.repeat = cache, caches, attempts, repeat
+        self.load, self.method, self.name, self.attempts, self.repeat = load, method, name, attempts, repeat
         self.loaded: Any = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +223,7 @@ class _Worker:
                 message = f"a worker of the Ray cluster died {MAX_ATTEMPTS} times at the same chunk"
                 raise RunError(f"{self.name}: {message}; it may have run out of memory")
             if self.loaded is None:
-                self.loaded = self.load(self.name, **self.options, **self._own_cache())
+                self.loaded = self.load()
             with use_repeat(self.repeat):
                 results = getattr(self.loaded, self.method)(pickle.loads(items))
         except (InputError, RunError) as error:
@@ -215,16 +232,6 @@ class _Worker:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             return self.id, {}, RunError(f"{self.name}: a worker of the Ray cluster failed: {reason}")
         return self.id, self.loaded.usage(), results
-
-    def _own_cache(self) -> dict[str, Path]:
-        """Return the argument `cache`, a copy of the main cache for this worker; empty without a cache."""
-        if self.cache is None or self.caches is None:
-            return {}
-        folder = self.caches / self.id
-        if (self.cache / ResponseCache.FILE).exists():
-            with closing(ResponseCache(self.cache)) as main, closing(ResponseCache(folder)) as own:
-                own.merge(main)
-        return {"cache": folder}
 
 
 def _split_chunks(items: Sequence[Any], group_key: Callable[[Any], Any] | None, size: int) -> Iterator[list[Any]]:

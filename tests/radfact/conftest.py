@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chat_server import ChatServer, Reply
+from llm_client import SECRET, Waits
+
+from radfact.llm import ChatClient, load_chat_client
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -26,6 +29,21 @@ def serve() -> Iterator[Callable[..., ChatServer]]:
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def load_route(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ChatClient]:
+    """Load a client of a server by its address (aiohttp), or as the provider that the environment sends there."""
+
+    def load(server: ChatServer, route: str, **options: Any) -> ChatClient:
+        monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        base_url = server.base_url if route == "aiohttp" else None
+        chat = load_chat_client("openai:m", base_url=base_url, **{"concurrency": 1, **options})
+        chat.sleep = Waits()
+        return chat
+
+    return load
 
 
 @pytest.fixture

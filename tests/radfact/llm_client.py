@@ -7,6 +7,10 @@ from typing import Any
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.http import HttpBackend
 
+ROUTES = ("aiohttp", "LangChain")
+"""Ways to a server with the OpenAI protocol: by its address, or as a provider."""
+SECRET = "sk-do-not-show-this-one"
+
 
 class Waits(list[float]):
     """Stands in for sleeping and notes how long it would have been."""

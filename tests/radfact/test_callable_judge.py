@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from error_checks import raises_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode
 from radfact.judges import CallableJudge, EntailmentQuery, Failure, Judge, MockJudge, Verdict, load_judge
 
 PREMISES = ("The heart is enlarged.", "No pneumothorax.")
@@ -49,8 +50,6 @@ ODD_PARTS: Sequence[Any] = (
     ("entailment", 0),
     ("not_entailment", None),
 )
-
-
 ODD_RELATIONS = (Verdict("entailment", (0,), relation="neutral"), Verdict("not_entailment", relation="entailment"))
 
 
@@ -59,16 +58,15 @@ ODD_RELATIONS = (Verdict("entailment", (0,), relation="neutral"), Verdict("not_e
     [None, 1, "yes", (True,), (True, 0), *ODD_PARTS, *(Verdict(*parts) for parts in ODD_PARTS), *ODD_RELATIONS],
 )
 def test_an_invalid_return_value_stops_the_run(opinion: Any) -> None:
-    with pytest.raises(InputError) as caught:
+    with raises_code(ErrorCode.INVALID_PLUGIN):
         judge_with(opinion)
-    assert caught.value.code is ErrorCode.INVALID_PLUGIN
 
 
 def test_an_async_function_is_refused() -> None:
-    async def judge(premises: Sequence[str], hypothesis: str) -> bool:
-        return bool(premises and hypothesis)
+    async def judge(*_: Any) -> bool:
+        return True
 
-    with pytest.raises(InputError, match="not async"):
+    with raises_code(ErrorCode.INVALID_PLUGIN, match="not async"):
         CallableJudge(judge).judge([QUERY])  # type: ignore[arg-type]
 
 
@@ -87,16 +85,18 @@ def queries(count: int) -> list[EntailmentQuery]:
     return [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(count)]
 
 
-@pytest.mark.parametrize("error", [ValueError("odd"), RuntimeError("busy"), KeyError("x"), OSError("gone")])
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        (0, ValueError("odd")),
+        (1, RuntimeError("busy")),
+        (0, OSError("gone")),
+        (1, TypeError("one of them has no text")),
+    ],
+)
 def test_an_exception_fails_its_query_only(place: int, error: Exception) -> None:
     answers = CallableJudge(fails_at(place, error)).judge(queries(3))
     assert [index for index, answer in enumerate(answers) if isinstance(answer, Failure)] == [place]
-
-
-def test_a_type_error_after_a_verdict_fails_its_query_only() -> None:
-    answers = CallableJudge(fails_at(1, TypeError("one of them has no text"))).judge(queries(3))
-    assert [type(answer) for answer in answers] == [Verdict, Failure, Verdict]
 
 
 @settings(deadline=None)
@@ -184,38 +184,28 @@ def test_arguments_go_to_the_factory(module: str) -> None:
 @pytest.mark.parametrize(
     ("name", "judge_args", "code", "field"),
     [
-        ("nothing", {}, ErrorCode.UNKNOWN_NAME, "judge"),
-        ("number", {}, ErrorCode.INVALID_PLUGIN, "judge"),
-        ("useless", {}, ErrorCode.INVALID_PLUGIN, "judge"),
-        ("three", {}, ErrorCode.INVALID_PLUGIN, "judge"),
-        ("broken", {}, ErrorCode.INVALID_PLUGIN, "judge"),
-        ("function", {"level": "3"}, ErrorCode.INVALID_OPTION, "judge_args.level"),
-        ("judge", {"level": "3"}, ErrorCode.INVALID_OPTION, "judge_args.level"),
-        ("Strict", {"depth": "3"}, ErrorCode.INVALID_OPTION, "judge_args"),
+        ("judges_of_my_own:nothing", {}, ErrorCode.UNKNOWN_NAME, "judge"),
+        ("no_such_module_here:x", {}, ErrorCode.UNKNOWN_NAME, "judge"),
+        ("json", {}, ErrorCode.UNKNOWN_NAME, "judge"),
+        ("", {}, ErrorCode.UNKNOWN_NAME, "judge"),
+        (":x", {}, ErrorCode.UNKNOWN_NAME, "judge"),
+        ("judges_of_my_own:number", {}, ErrorCode.INVALID_PLUGIN, "judge"),
+        ("judges_of_my_own:useless", {}, ErrorCode.INVALID_PLUGIN, "judge"),
+        ("judges_of_my_own:three", {}, ErrorCode.INVALID_PLUGIN, "judge"),
+        ("judges_of_my_own:broken", {}, ErrorCode.INVALID_PLUGIN, "judge"),
+        ("judges_half_done:x", {}, ErrorCode.INVALID_PLUGIN, "judge"),
+        ("judges_of_my_own:function", {"level": "3"}, ErrorCode.INVALID_OPTION, "judge_args.level"),
+        ("judges_of_my_own:judge", {"level": "3"}, ErrorCode.INVALID_OPTION, "judge_args.level"),
+        ("judges_of_my_own:Strict", {"depth": "3"}, ErrorCode.INVALID_OPTION, "judge_args"),
     ],
 )
+@pytest.mark.usefixtures("module")
 def test_an_object_that_is_no_judge_is_refused(
-    module: str, name: str, judge_args: dict[str, str], code: ErrorCode, field: str
+    name: str, judge_args: dict[str, str], code: ErrorCode, field: str
 ) -> None:
-    with pytest.raises(InputError) as caught:
-        load_judge(f"python:{module}:{name}", judge_args=judge_args)
-    assert (caught.value.code, caught.value.field) == (code, field)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["python:no_such_module_here:x", "python:json", "python:", "python::x"])
-def test_an_unknown_module_or_object_is_refused(name: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load_judge(name)
-    assert (caught.value.code, caught.value.field) == (ErrorCode.UNKNOWN_NAME, "judge")
-
-
-def test_an_import_error_gives_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "judges_half_done.py").write_text("x = undefined_name\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(InputError, match="NameError"):
-        load_judge("python:judges_half_done:x")
+    Path("judges_half_done.py").write_text("x = undefined_name\n")
+    with raises_code(code, match=r"^[^\n]*$", field=field):
+        load_judge(f"python:{name}", judge_args=judge_args)
 
 
 @pytest.mark.parametrize(
@@ -236,6 +226,5 @@ def test_a_mock_judge_entails_verbatim_sentences() -> None:
     judge = load_judge("mock")
     assert judge.judge([EntailmentQuery(PREMISES, "no pneumothorax")]) == [Verdict("entailment", (1,))]
     assert judge.name == judge.describe()["name"] == "mock"
-    with pytest.raises(InputError) as caught:
+    with raises_code(ErrorCode.CONFLICTING_OPTIONS, field="concurrency"):
         load_judge("mock", concurrency=2)
-    assert caught.value.code is ErrorCode.CONFLICTING_OPTIONS

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from chat_server import Reply, completion, last
+from chat_server import Reply, last
 from llm_client import http_client, numeric
 
 from radfact.errors import Failure, RunError
@@ -132,16 +132,6 @@ def test_a_client_works_inside_a_running_event_loop(serve: Any) -> None:
     assert asyncio.run(cell()) == [3]
 
 
-def test_a_repair_request_contains_the_error(serve: Any) -> None:
-    server = serve(lambda _, n: (200, {}, "seven" if n == 1 else "7"))
-    chat = http_client(server.base_url)
-    assert chat.complete_all([numeric("x")]) == [7]
-    assert chat.usage_counter.repairs == 1
-    roles = [message["role"] for message in server.requests[1]["messages"]]
-    assert roles == ["system", "user", "assistant", "user"]
-    assert "'seven'" in last(server.requests[1])
-
-
 def test_a_request_may_set_its_number_of_repairs(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, "seven"))
     chat = http_client(server.base_url)
@@ -151,19 +141,6 @@ def test_a_request_may_set_its_number_of_repairs(serve: Any) -> None:
         "no valid answer after 0 repairs",
     ]
     assert len(server.requests) == 7
-
-
-@pytest.mark.parametrize(
-    "half",
-    [completion("7", "length"), completion(""), completion("  \n"), completion(None)],
-    ids=["cut", "empty", "blank", "null"],
-)
-def test_a_truncated_response_is_repaired(serve: Any, half: dict[str, Any]) -> None:
-    server = serve(lambda _, n: half if n == 1 else (200, {}, "7"))
-    chat = http_client(server.base_url)
-    assert chat.complete_all([numeric("x")]) == [7]
-    assert (chat.usage_counter.repairs, chat.usage_counter.calls) == (1, 2)
-    assert all(message["content"].strip() for message in server.requests[1]["messages"])
 
 
 def test_the_usage_grows_during_the_run(serve: Any) -> None:

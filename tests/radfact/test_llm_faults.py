@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import json
 import logging
 import re
 import socket
 import time
 import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import Reply, last
+from chat_server import Reply, completion, last
 from error_checks import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
-from llm_client import Waits, http_client, numeric
+from llm_client import ROUTES, SECRET, Waits, http_client, numeric
 
 from radfact import progress
 from radfact.errors import ErrorCode, Failure, RunError
@@ -27,43 +29,156 @@ from radfact.llm.call_errors import MAX_ATTEMPTS, MAX_WAIT, retry_after, safe_me
 from radfact.llm.client import MAX_FAILED_REQUESTS
 from radfact.progress import ServerActivity
 
-SECRET = "sk-do-not-show-this-one"
 LEAKY = f"Incorrect API key provided: {SECRET}"
 
 
-def failure(base_url: str, request: ChatRequest[Any] | None = None, **options: Any) -> str:
-    """Return the reason of the failure of one request."""
-    answer = http_client(base_url, **options).complete_all([request or numeric("x")])[0]
-    assert isinstance(answer, Failure)
-    return answer.reason
+def raw(body: str, status: str = "200 OK", kind: str = "application/json", length: int | None = None) -> bytes:
+    """Return a reply as it is sent; the connection breaks off after it."""
+    size = length or len(body)
+    headers = f"Connection: close\r\nContent-Type: {kind}\r\nContent-Length: {size}"
+    return f"HTTP/1.1 {status}\r\n{headers}\r\n\r\n{body}".encode()
 
 
-@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
-def test_a_busy_server_is_retried(serve: Any, status: int) -> None:
-    server = serve(lambda _, n: (200, {}, "7") if n > 2 else (status, {}, "busy"))
-    chat = http_client(server.base_url)
-    assert chat.complete_all([numeric("x")]) == [7]
-    assert (chat.usage_counter.calls, chat.usage_counter.retries) == (1, 2)
+def refusal(code: str, message: str) -> bytes:
+    """Return a server's refusal of a request."""
+    return raw(json.dumps({"error": {"message": message, "param": "x", "code": code}}), "400 Bad Request")
 
 
-BROKEN: dict[str, bytes] = {
+def withheld(refusal: str) -> dict[str, Any]:
+    body = completion(None)
+    body["choices"][0]["message"]["refusal"] = refusal
+    return body
+
+
+RETRIED: dict[str, Reply] = {
+    **{str(status): (status, {}, "busy") for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)},
     "dropped": b"",
-    "no body": b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n",
-    "half a body": b'HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{"choices": [{"mess',
-    "half a document": b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"choices": ',
-    "no protocol": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
-    "no choices": b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"choices": []}',
+    "no body": raw("", length=400),
+    "half a body": raw('{"choices": [{"mess', length=400),
+    "half a document": raw('{"choices": '),
+    "no JSON": raw("hello"),
     "no HTTP": b"I am a teapot, short and stout.\r\n\r\n",
-    "an error as 200": b'HTTP/1.1 200 OK\r\nContent-Length: 41\r\n\r\n{"error": {"code": 502, "message": "up"}}',
 }
+REPAIRED = {name: completion(text) for name, text in {"empty": "", "blank": "  \n", "null": None, "text": "x"}.items()}
+REPAIRED["cut"] = completion("7", "length")
+FILTERED = "the provider's filter withholds the answer (content_filter)"
+FAILED: dict[str, tuple[Reply, str]] = {
+    **{str(status): ((status, {}, "too long"), f"HTTP {status} (too long)") for status in (400, 413, 422)},
+    "filter": (completion(None, "content_filter"), FILTERED),
+    "part": (completion("Left", "content_filter"), FILTERED),
+    "refusal": (withheld("I cannot help."), "the model refuses to answer (I cannot help.)"),
+    "a long request": (
+        refusal("", "'max_tokens' is too large: 9. The context length is 4 and your request has 3 input tokens"),
+        "HTTP 400 ('max_tokens' is too large: 9. The context length is 4 and your request has 3 input tokens)",
+    ),
+    "the request repeated": (
+        refusal("", "the request {'temperature': 0, 'messages': []} is odd"),
+        "HTTP 400 (the request {'temperature': 0, 'messages': []} is odd)",
+    ),
+    "not sent": (refusal("", "Unknown field 'top_k'"), "HTTP 400 (Unknown field 'top_k')"),
+}
+PAGES = ("<!DOCTYPE html><p>Hello</p>", "\n<!-- us --> <HTML lang='en'></HTML>")
+STOPPED: dict[str, tuple[Reply, str]] = {
+    **{str(status): ((status, {}, "no"), f"HTTP {status}") for status in (401, 402, 403, 404, 405)},
+    "quota": ((429, {}, "insufficient_quota"), "quota"),
+    **{
+        f"{kind} page {place}": (raw(page, kind=kind), "web page; check the base URL (it mostly ends in /v1)")
+        for place, page in enumerate(PAGES)
+        for kind in ("text/html", "application/json")
+    },
+    "value": (
+        refusal("unsupported_value", "Unsupported value: 'temperature' does not support 0 with this model."),
+        "omit it with --judge-arg temperature=null (",
+    ),
+    "limit": (
+        refusal("unsupported_parameter", "'max_tokens' is not supported. Use 'max_completion_tokens' instead."),
+        "omit it with --judge-arg max_tokens=null --judge-arg max_completion_tokens=9 (",
+    ),
+    "either": (
+        refusal("", "`temperature` and `top_p` cannot both be specified for this model."),
+        "omit it with --judge-arg temperature=null or --judge-arg top_p=null (",
+    ),
+}
+PARAMETERS = {"temperature": 0, "top_p": 1, "max_tokens": 9}
+both_routes = pytest.mark.parametrize("route", ROUTES)
 
 
-@pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN)
-def test_a_broken_reply_is_retried(serve: Any, raw: bytes) -> None:
-    server = serve(lambda _, n: (200, {}, "7") if n > 1 else raw)
-    chat = http_client(server.base_url)
+@both_routes
+@pytest.mark.parametrize("fault", RETRIED.values(), ids=RETRIED)
+def test_a_fault_of_the_server_is_retried(serve: Any, load_route: Any, route: str, fault: Reply) -> None:
+    server = serve(lambda _, n: (200, {}, "7") if n > 2 else fault)
+    chat = load_route(server, route)
     assert chat.complete_all([numeric("x")]) == [7]
+    assert (chat.usage_counter.calls, chat.usage_counter.retries, len(server.requests)) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("body", ['{"choices": []}', '{"error": {"code": 502, "message": "up"}}'])
+def test_a_reply_of_another_layout_is_retried(serve: Any, load_route: Any, body: str) -> None:
+    server = serve(lambda _, n: (200, {}, "7") if n > 1 else raw(body))
+    assert load_route(server, "aiohttp").complete_all([numeric("x")]) == [7]
+
+
+@both_routes
+@pytest.mark.parametrize("reply", REPAIRED.values(), ids=REPAIRED)
+def test_an_unusable_response_is_repaired(serve: Any, load_route: Any, route: str, reply: Reply) -> None:
+    server = serve(lambda _, n: (200, {}, "7") if n > 1 else reply)
+    chat = load_route(server, route)
+    assert chat.complete_all([numeric("x")]) == [7]
+    assert (chat.usage_counter.repairs, chat.usage_counter.calls) == (1, 2)
+    assert [message["role"] for message in server.requests[1]["messages"]][-2:] == ["assistant", "user"]
+    assert all(message["content"].strip() for message in server.requests[1]["messages"])
+
+
+@both_routes
+@pytest.mark.parametrize("schema", [None, {"type": "object"}], ids=["free", "schema"])
+@pytest.mark.parametrize(("fault", "reason"), FAILED.values(), ids=FAILED)
+def test_a_refused_request_fails_alone(
+    serve: Any, load_route: Any, route: str, schema: dict[str, str] | None, fault: Reply, reason: str
+) -> None:
+    server = serve(lambda _, n: (200, {}, "7") if n > 1 else fault)
+    requests = [replace(numeric("x"), schema=schema), numeric("y")]
+    chat = load_route(server, route, parameters=PARAMETERS)
+    assert chat.complete_all(requests) == [Failure(f"openai:m: {reason}"), 7]
     assert len(server.requests) == 2
+
+
+@both_routes
+@pytest.mark.parametrize(("fault", "reason"), STOPPED.values(), ids=STOPPED)
+def test_a_refusal_of_all_requests_stops_the_run(
+    serve: Any, load_route: Any, route: str, fault: Reply, reason: str
+) -> None:
+    server = serve(lambda *_: fault)
+    with raises_code(ErrorCode.JUDGE_FAILED, match=f"^[^\n]*{re.escape(reason)}[^\n]*$"):
+        load_route(server, route, parameters=PARAMETERS).complete_all([numeric(str(i)) for i in range(50)])
+    assert len(server.requests) == 1
+
+
+def test_a_redirect_is_not_followed(serve: Any, load_route: Any) -> None:
+    elsewhere = serve(lambda *_: (200, {}, "7"))
+    server = serve(lambda *_: (307, {"Location": f"{elsewhere.base_url}/chat/completions"}, "moved"))
+    with raises_code(ErrorCode.JUDGE_FAILED, match="HTTP 307"):
+        load_route(server, "aiohttp").complete_all([numeric("x")])
+    assert elsewhere.requests == []
+
+
+@both_routes
+@pytest.mark.parametrize(("status", "count"), [(429, 24), (500, 8)])
+def test_retries_end_at_a_limit(serve: Any, load_route: Any, route: str, status: int, count: int) -> None:
+    server = serve(lambda body, _: (200, {}, "7") if last(body) == "y" else (status, {"Retry-After": "2"}, "down"))
+    chat = load_route(server, route)
+    reason = f"openai:m: HTTP {status} (down), {count} times"
+    assert chat.complete_all([numeric("x"), numeric("y")]) == [Failure(reason), 7]
+    assert len(chat.sleep) == count - 1
+    assert len(set(chat.sleep)) == len(chat.sleep)
+    assert min(chat.sleep) >= 2
+
+
+def test_a_parameter_is_not_refused_after_a_response(serve: Any, load_route: Any) -> None:
+    fault, _ = STOPPED["value"]
+    server = serve(lambda _, n: (200, {}, "7") if n == 1 else fault)
+    answers = load_route(server, "aiohttp", parameters=PARAMETERS).complete_all([numeric("a"), numeric("b")])
+    assert answers[0] == 7
+    assert isinstance(answers[1], Failure)
 
 
 def test_a_timeout_is_retried(serve: Any) -> None:
@@ -84,14 +199,6 @@ def test_retry_after_zero_still_waits(serve: Any) -> None:
     assert len(waits) == MAX_ATTEMPTS["busy"] - 1
     assert len({round(wait, 6) for wait in waits}) == len(waits)
     assert sum(waits) > 60
-
-
-def test_waits_by_retry_after_are_spread(serve: Any) -> None:
-    server = serve(lambda body, n: (200, {}, last(body)) if n > 8 else (503, {"Retry-After": "30"}, "busy"))
-    waits = Waits()
-    http_client(server.base_url, sleep=waits, concurrency=8).complete_all([numeric(str(i)) for i in range(8)])
-    assert len({round(wait, 6) for wait in waits}) == len(waits) == 8
-    assert min(waits) >= 30
 
 
 @given(st.one_of(st.text(max_size=40), st.floats().map(str), st.datetimes().map(format_datetime)))
@@ -119,30 +226,17 @@ def test_waits_are_random_below_a_doubling_bound(serve: Any) -> None:
     assert len(set(waits)) == len(waits)
 
 
-def test_exhausted_retries_fail_the_request_only(serve: Any) -> None:
-    server = serve(lambda body, _: (500, {}, "down") if last(body) == "1" else (200, {}, last(body)))
-    answers = http_client(server.base_url).complete_all([numeric("0"), numeric("1"), numeric("2")])
-    assert (answers[0], answers[2]) == (0, 2)
-    assert answers[1] == Failure("openai:m: HTTP 500 (down), 8 times")
-
-
-@pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_refused_request_is_not_retried(serve: Any, status: int) -> None:
-    server = serve(lambda *_: (status, {}, "the context is too long"))
-    assert failure(server.base_url) == f"openai:m: HTTP {status} (the context is too long)"
-    assert len(server.requests) == 1
-
-
 def test_retries_are_counted_per_kind_of_error(serve: Any) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 6 else (429, {}, "busy") if n % 2 else (500, {}, "down"))
     chat = http_client(server.base_url, attempts={"busy": 4, "broken": 4})
     assert chat.complete_all([numeric("x")]) == [7]
 
 
-def test_a_response_without_an_error_is_accepted(serve: Any) -> None:
-    body = b'{"error": null, "choices": [{"message": {"content": "7"}}]}'
-    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    assert http_client(serve(lambda *_: head + body).base_url).complete_all([numeric("x")]) == [7]
+def test_a_server_without_key_or_usage_is_enough(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    server = serve(lambda *_: raw('{"error": null, "choices": [{"message": {"content": "7"}}]}'))
+    assert http_client(server.base_url).complete_all([numeric("x")]) == [7]
+    assert "authorization" not in server.headers[0]
 
 
 def test_a_server_that_refuses_every_request_stops_the_run(serve: Any) -> None:
@@ -159,21 +253,6 @@ def test_a_server_that_is_down_for_every_request_stops_the_run_sooner(serve: Any
         http_client(server.base_url, concurrency=3, attempts={"broken": 2}).complete_all(
             [numeric(str(i)) for i in range(99)]
         )
-
-
-def test_refusals_of_one_report_do_not_stop_the_run(serve: Any) -> None:
-    def reply(body: dict[str, Any], _: int) -> Reply:
-        if int(last(body)) < 100:
-            return 400, {}, "too long"
-        # The first answer takes longer than all refusals.
-        while len(server.requests) < 100:
-            time.sleep(0.001)
-        return 200, {}, last(body)
-
-    server = serve(reply)
-    answers = http_client(server.base_url, concurrency=4).complete_all([numeric(str(i)) for i in range(120)])
-    assert all(isinstance(answer, Failure) for answer in answers[:100])
-    assert answers[100:] == list(range(100, 120))
 
 
 def test_calls_in_flight_are_awaited_before_the_run_stops(serve: Any, tmp_path: Path) -> None:
@@ -209,21 +288,6 @@ def test_a_client_can_be_used_after_a_stopped_run(serve: Any) -> None:
         chat.complete_all(requests)
     up = True
     assert chat.complete_all(requests) == list(range(40))
-
-
-@pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 307])
-def test_errors_of_every_request_stop_the_run(serve: Any, status: int) -> None:
-    server = serve(lambda *_: (status, {"Location": "http://127.0.0.1:9/"}, "no"))
-    with pytest.raises(RunError, match=f"HTTP {status}") as caught:
-        http_client(server.base_url, concurrency=2).complete_all([numeric(str(i)) for i in range(50)])
-    assert "\n" not in str(caught.value)
-    assert len(server.requests) <= 2
-
-
-def test_an_exhausted_quota_is_not_retried(serve: Any) -> None:
-    server = serve(lambda *_: (429, {}, "insufficient_quota"))
-    with pytest.raises(RunError, match="quota"):
-        http_client(server.base_url).complete_all([numeric("x")])
 
 
 def test_an_unreachable_address_stops_the_run_within_seconds(serve: Any) -> None:
@@ -278,7 +342,8 @@ def test_an_unknown_host_is_an_unreachable_server(monkeypatch: pytest.MonkeyPatc
 def test_error_messages_that_repeat_the_report_are_not_shown(serve: Any) -> None:
     report = "Small left pleural effusion with collapse of the lower lobe."
     server = serve(lambda body, _: (422, {}, f"bad input: {last(body)[:30]}"))
-    assert failure(server.base_url, ChatRequest((("user", report),), str)) == "openai:m: HTTP 422"
+    answers = http_client(server.base_url).complete_all([ChatRequest((("user", report),), str)])
+    assert answers == [Failure("openai:m: HTTP 422")]
 
 
 @given(st.lists(st.sampled_from(["heart", "lung", "clear", "left", "no"]), min_size=3, max_size=30), st.data())
@@ -292,24 +357,19 @@ def _texts(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 422, 429, 500])
-@pytest.mark.parametrize("route", ["aiohttp", "LangChain"])
+@both_routes
 def test_the_key_is_sent_and_never_shown(
     serve: Any,
+    load_route: Any,
     route: str,
     status: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     server = serve(lambda *_: (status, {"Retry-After": "0"}, LEAKY))
-    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-    base_url = server.base_url if route == "aiohttp" else None
-    message = ""
-    with load_chat_client("openai:m", base_url=base_url, cache=tmp_path / "cache") as chat:
-        chat.sleep = Waits()
+    with load_route(server, route, cache=tmp_path / "cache") as chat:
         try:
             message = str(chat.complete_all([numeric("x")]))
         except RunError as error:
@@ -322,14 +382,7 @@ def test_the_key_is_sent_and_never_shown(
     assert SECRET not in message + out + err + caplog.text + stored
 
 
-def test_no_key_in_the_environment_sends_none(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    server = serve(lambda *_: (200, {}, "1"))
-    http_client(server.base_url).complete_all([numeric("x")])
-    assert "authorization" not in server.headers[0]
-
-
-@pytest.mark.parametrize("route", ["aiohttp", "LangChain"])
+@both_routes
 def test_a_key_with_a_line_break_is_refused(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", f"{SECRET}\nX-Header: 1")
     base_url = "http://127.0.0.1:9/v1" if route == "aiohttp" else None
@@ -355,8 +408,9 @@ def test_a_response_that_cannot_be_parsed_is_not_quoted(serve: Any) -> None:
     def parse(text: str) -> int:
         raise ValueError(f"'{text}' isn't 'a number'")
 
-    reason = failure(serve(lambda *_: (200, {}, report)).base_url, ChatRequest((("user", report),), parse, repairs=1))
-    assert reason == "no valid answer after 1 repairs: '...'; the response: [...]"
+    server = serve(lambda *_: (200, {}, report))
+    answers = http_client(server.base_url).complete_all([ChatRequest((("user", report),), parse, repairs=1)])
+    assert answers == [Failure("no valid answer after 1 repairs: '...'; the response: [...]")]
 
 
 def test_a_long_wait_is_shown(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.cli.main import main
-from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.judges import EntailmentQuery, Judge, Verdict, default_splitter, load_judge
 from radfact.judges.check import check_judge, load_labeled_queries
@@ -56,25 +55,6 @@ def test_labeled_judgments(premises: list[str], hypothesis: str, evidence: list[
     verdict = judge(premises, hypothesis)
     assert verdict.status == ("entailment" if evidence else "not_entailment"), verdict.why
     assert not evidence or list(verdict.evidence) == evidence
-
-
-@pytest.mark.parametrize(
-    ("path", "found", "wrong"),
-    [
-        pytest.param(
-            PUBLISHED,
-            (13, 16),
-            1,
-            marks=pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here"),
-        ),
-        (None, (40, 44), 2),
-    ],
-)
-def test_the_documented_contradictions_are_found(path: Path | None, found: tuple[int, int], wrong: int) -> None:
-    relations = check_judge(JUDGE, load_labeled_queries(path)).relations
-    contradictions = relations["contradiction"]
-    assert (contradictions["contradiction"], sum(contradictions.values())) == found
-    assert sum(relations[label].get("contradiction", 0) for label in ("neutral", "entailment")) == wrong
 
 
 @given(statements)
@@ -148,22 +128,26 @@ def test_no_reason_has_an_id_of_the_ontology(finding: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "path"),
+    ("name", "path", "contradictions", "wrong"),
     [
         pytest.param(
-            "the 67 published few-shot examples (version 5 was tuned on them)",
-            PUBLISHED,
+            *("the 67 published few-shot examples (version 5 was tuned on them)", PUBLISHED, (13, 16), 1),
             marks=pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here"),
         ),
-        ("the labeled judgments of this package", None),
+        ("the labeled judgments of this package", None, (40, 44), 2),
     ],
 )
-def test_the_documented_accuracy_is_the_measured_accuracy(name: str, path: Path | None) -> None:
+def test_the_documented_accuracy_is_the_measured_accuracy(
+    name: str, path: Path | None, contradictions: tuple[int, int], wrong: int
+) -> None:
     measured = check_judge(JUDGE, load_labeled_queries(path))
     stated = MEASURED[name]
     assert (measured.n, round(measured.accuracy, 3), round(measured.f1 or 0, 3)) == tuple(stated.values())
     assert f"{measured.accuracy:.1%} on {name}" in JUDGE.describe()["note"]
     assert stated["accuracy"] >= 0.97
+    outcomes = measured.relations["contradiction"]
+    assert (outcomes["contradiction"], sum(outcomes.values())) == contradictions
+    assert sum(measured.relations[label].get("contradiction", 0) for label in ("neutral", "entailment")) == wrong
 
 
 def test_a_sentence_is_parsed_once() -> None:
@@ -195,12 +179,6 @@ def test_the_judge_follows_the_protocol_of_judges() -> None:
     assert set(offline.usage()) >= {"calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"}
 
 
-def test_the_offline_judge_refuses_a_server() -> None:
-    with pytest.raises(InputError) as caught:
-        load_judge("offline", base_url="http://localhost:8000/v1")
-    assert (caught.value.code, caught.value.field) == (ErrorCode.CONFLICTING_OPTIONS, "base_url")
-
-
 def test_the_offline_judge_imports_no_language_model_package() -> None:
     code = (
         "import sys; from radfact.judges import load_judge, EntailmentQuery;"
@@ -214,19 +192,12 @@ def test_the_offline_judge_imports_no_language_model_package() -> None:
 GERMAN = "Das Herz ist normal groß. Kein Pleuraerguss. Die Lunge ist frei belüftet. Unauffälliges Mediastinum."
 
 
-@pytest.mark.parametrize("command", ["score", "evaluate"])
-def test_reports_in_another_language_get_a_warning(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_in_another_language_get_a_warning(run_radfact: Callable[..., tuple[int, str, str]]) -> None:
     def run(text: str) -> tuple[str, dict[str, Any]]:
-        pairs, out = tmp_path / "pairs.csv", tmp_path / command
-        pairs.write_text(f"example_id,prediction,target\n1,{text},{text}\n", encoding="utf-8")
-        options = ["--judge", "offline", "--bootstrap", "0", *(["--metrics", "radfact"] * (command == "evaluate"))]
-        monkeypatch.setattr(sys, "argv", ["radfact", command, str(pairs), *options, "--out", str(out)])
-        with pytest.raises(SystemExit) as done:
-            main()
-        assert done.value.code == 0
-        return " ".join(capsys.readouterr().out.split()), read_json(out / "scores.json")
+        Path("pairs.csv").write_text(f"example_id,prediction,target\n1,{text},{text}\n", encoding="utf-8")
+        code, out, _ = run_radfact("score", "pairs.csv", "--judge", "offline", "--bootstrap", "0", "--out", "out")
+        assert code == 0
+        return " ".join(out.split()), read_json(Path("out/scores.json"))
 
     output, scores = run(GERMAN)
     assert "8 of 8 sentences name no known finding" in output

@@ -1,21 +1,25 @@
-"""Judges and splitters on a local Ray cluster with two workers: results, failures and merged caches."""
+"""Judges and splitters on a local Ray cluster with two workers: results, failures and the shared cache."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+import sqlite3
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import ChatServer, Reply
+from error_checks import raises_code
 from real_servers import (
     FEW_SHOTS,
     MODEL_FOLDER,
     PAIRS,
     VLLM_ENGINE,
-    Server,
     judge_arguments,
     run_radfact,
     run_vllm_radfact,
@@ -27,8 +31,8 @@ from radfact.judges.callables import CallableSplitter
 from radfact.judges.check import load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.options import JudgeOptions
-from radfact.judges.ray import RaySplitter, load_ray_judge
-from radfact.llm import ChatClient, MockChatModel
+from radfact.judges.ray import RayJudge, RaySplitter
+from radfact.llm import ChatClient, MockChatModel, ResponseCache
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine
 from radfact.progress import ServerActivity
 
@@ -45,7 +49,7 @@ def cluster() -> Iterator[None]:
         environment.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # The workers import judges from this module.
-        environment.setenv("PYTHONPATH", str(Path(__file__).parent))
+        environment.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         ray.init(
             address="local",
             num_cpus=2,
@@ -56,6 +60,10 @@ def cluster() -> Iterator[None]:
         )
     yield
     ray.shutdown()
+
+
+def ray_judge(name: str, **options: Any) -> RayJudge:
+    return RayJudge(JudgeOptions(judge=name, engine="ray", workers=2, **options))
 
 
 def _labeled_queries() -> list[EntailmentQuery]:
@@ -69,7 +77,7 @@ def _premises(query: EntailmentQuery) -> tuple[str, ...]:
 @pytest.mark.usefixtures("cluster")
 def test_two_workers_return_the_verdicts_of_one_process() -> None:
     queries = _labeled_queries()
-    local, distributed = load_judge("offline"), load_ray_judge("offline", workers=2)
+    local, distributed = load_judge("offline"), ray_judge("offline")
     assert distributed.judge(queries) == local.judge(queries)
     assert distributed.usage()["done"] == distributed.usage()["planned"] == len(queries)
     assert distributed.describe() == local.describe()
@@ -79,7 +87,7 @@ def test_two_workers_return_the_verdicts_of_one_process() -> None:
 @pytest.mark.parametrize("name", ["offline", "python:test_ray:WordSplittingJudge"])
 def test_two_workers_split_as_the_default_splitter(name: str) -> None:
     narratives = ["Heart size normal. Lungs clear.", "No pneumothorax."]
-    local, distributed = default_splitter(load_judge(name)), default_splitter(load_ray_judge(name, workers=2))
+    local, distributed = default_splitter(load_judge(name)), default_splitter(ray_judge(name))
     assert distributed.split(narratives) == local.split(narratives)
     assert distributed.describe() == local.describe()
 
@@ -92,14 +100,13 @@ def invalid_judge() -> LLMJudge:
 
 @pytest.mark.usefixtures("cluster")
 def test_invalid_responses_stop_the_run_on_a_cluster() -> None:
-    with pytest.raises(RunError, match=r"the first 10 responses are all invalid.*--max-invalid 0") as error:
-        load_ray_judge("python:test_ray:invalid_judge", workers=2).judge(_labeled_queries())
-    assert error.value.code is ErrorCode.JUDGE_FAILED
+    with raises_code(ErrorCode.JUDGE_FAILED, match=r"the first 10 responses are all invalid.*--max-invalid 0"):
+        ray_judge("python:test_ray:invalid_judge").judge(_labeled_queries())
 
 
 @pytest.mark.usefixtures("cluster")
 def test_failures_on_a_cluster_are_shown() -> None:
-    judge = load_ray_judge("python:test_ray:invalid_judge", workers=2)
+    judge = ray_judge("python:test_ray:invalid_judge")
     failures = judge.judge(_labeled_queries()[:3])
     assert all(isinstance(failure, Failure) for failure in failures)
     assert f"python:test_ray:invalid_judge: {failures[0].reason}" in ServerActivity.failures()
@@ -224,39 +231,48 @@ def test_gpus_per_worker_depend_on_the_parallel_sizes(arguments: dict[str, Any],
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_caches_of_workers_are_merged(llama_cpp: Server, tmp_path: Path) -> None:
-    # `load_ray_judge` refuses a judge behind a server; here it represents any judge with a cache.
-    options = {
-        "base_url": llama_cpp.base_url,
-        "judge_args": {"max_tokens": "100"},
-        "few_shots": FEW_SHOTS,
-        "answer_format": "schema",
-    }
+def test_responses_of_workers_are_cached_at_once(tmp_path: Path) -> None:
+    stored: list[int] = []
+
+    def reply(*_: Any) -> Reply:
+        with closing(sqlite3.connect(tmp_path / ResponseCache.FILE)) as file:
+            stored.append(file.execute("SELECT count(*) FROM answers").fetchone()[0])
+        return 200, {}, "evidence: []\nstatus: not_entailment"
+
     queries = [EntailmentQuery((f"Finding {number} is present.",), "No finding.") for number in range(6)]
-    first = RayWorkers(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
-    verdicts = first.run(queries, _premises)
-    assert not list((tmp_path / "workers").iterdir())
-    local = load_judge(llama_cpp.judge, **options, cache=tmp_path)
-    assert local.judge(queries) == verdicts
-    assert local.usage()["calls"] == 0
-    second = RayWorkers(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
-    assert second.run(queries, _premises) == verdicts
-    assert (second.usage()["calls"], second.usage()["cached"]) == (0, len(queries))
+    with closing(ChatServer(reply)) as server:
+        # `RayJudge` refuses a judge behind a server; here it represents any judge with a cache.
+        options = {"base_url": server.base_url, "concurrency": 1}
+        first = RayWorkers(load_judge, "judge", "openai:m", options, tmp_path, workers=1)
+        verdicts = first.run(queries, _premises)
+        assert stored == list(range(6))
+        local = load_judge("openai:m", **options, cache=tmp_path)
+        assert local.judge(queries) == verdicts
+        second = RayWorkers(load_judge, "judge", "openai:m", options, tmp_path, workers=2)
+        assert second.run(queries, _premises) == verdicts
+        assert (second.usage()["calls"], second.usage()["cached"]) == (0, len(queries))
+    assert len(server.requests) == len(queries)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_folder_that_is_no_cache_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ResponseCache.FILE).write_text("no database" * 500)
+    workers = RayWorkers(load_judge, "judge", "offline", {}, tmp_path, workers=1)
+    with raises_code(ErrorCode.FILE_UNREADABLE, file=tmp_path / ResponseCache.FILE):
+        workers.run(_labeled_queries(), _premises)
 
 
 @pytest.mark.usefixtures("cluster")
 def test_an_error_of_a_worker_stops_the_run(tmp_path: Path) -> None:
     options = {"base_url": "http://127.0.0.1:9/v1", "few_shots": FEW_SHOTS}
     workers = RayWorkers(load_judge, "judge", "openai:absent", options, tmp_path, workers=2)
-    with pytest.raises(RunError) as error:
+    with raises_code(ErrorCode.SERVER_UNAVAILABLE):
         workers.run(_labeled_queries(), _premises)
-    assert error.value.code is ErrorCode.SERVER_UNAVAILABLE
 
 
 def test_a_judge_behind_a_server_is_refused() -> None:
-    with pytest.raises(InputError) as error:
-        load_ray_judge("openai:model", base_url="http://127.0.0.1:9/v1")
-    assert (error.value.code, error.value.field) == (ErrorCode.CONFLICTING_OPTIONS, "judge")
+    with raises_code(ErrorCode.CONFLICTING_OPTIONS, field="judge"):
+        ray_judge("openai:model", base_url="http://127.0.0.1:9/v1")
 
 
 def test_the_command_writes_the_same_results_with_ray(tmp_path: Path) -> None:
