@@ -35,10 +35,9 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
     command resumes its output, `--overwrite` is added. Of the processes of a launcher, only rank 0 locks the output.
     `fixed` sets parameters that are no options of this command; a `Subset` replaces that of the annotation.
     """
-    own = signature(command, eval_str=True).parameters.values()
+    own = list(signature(command, eval_str=True).parameters.values())
     parameters: list[Parameter] = []
     models: dict[str, tuple[type[Options], list[str], Mapping[str, Any]]] = {}
-    flags: dict[str, str] = {}
     for parameter in own:
         model, subset = _annotated_type(parameter.annotation), _metadata(parameter.annotation, Subset) or Subset()
         if isinstance(fixed.get(parameter.name), Subset):
@@ -47,25 +46,29 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
             continue
         if not (isinstance(model, type) and issubclass(model, Options)):
             parameters.append(parameter)
-            flags[parameter.name] = _own_flag(parameter)
             continue
         names = [name for name in model.model_fields if not subset.names or name in subset.names]
         defaults = subset.defaults or {}
         models[parameter.name] = model, names, defaults
         parameters += [_typer_parameter(model, name, defaults) for name in names]
-        flags |= {name: flag_of(model, name).partition("/")[0] for name in names}
     parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=_config_option(parameters)))
     outputs = {parameter.name: output for parameter in own if (output := _metadata(parameter.annotation, Output))}
     if any(not output.resumes and output.kind != "new folder" for output in outputs.values()):
         panels = (info.rich_help_panel for item in parameters if item.name in outputs and (info := _option_info(item)))
-        parameters.append(_overwrite_option(next(panels)))
-    if outputs:
+        help = "Write to an existing file or a folder with other files, and replace files of the same name."
+        option = typer.Option("--overwrite", help=help, rich_help_panel=next(panels))
+        parameters.append(
+            Parameter("overwrite", Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+        )
+    takes_context = any(parameter.name == "context" for parameter in own)
+    if not takes_context:
         parameters.append(Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
     @wraps(command)
     def run(**values: Any) -> None:
         config, overwrite = values.pop("config"), values.pop("overwrite", False)
-        context: Any = values.pop("context") if outputs else None
+        context: Any = values["context"] if takes_context else values.pop("context")
+        flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
         with rename_fields(flags, separator=" "), ExitStack() as stack:
             instances: dict[str, Options] = {}
             for parameter, (model, names, defaults) in models.items():
@@ -78,10 +81,11 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
                 inputs = [*_paths([config, read, *map(dict, instances.values())])]
                 for name, output in outputs.items():
                     if values[name] is not None:
-                        output = replace(output, content=output.content or _command_name(context))
-                        command_path = context.command_path
-                        arguments = {"command": command_path, "inputs": inputs, "overwrite": overwrite}
-                        stack.enter_context(lock_output(values[name], output, **arguments))
+                        words = context.command_path
+                        # The name of the program depends on how it is started.
+                        content = output.content or words.removeprefix(context.find_root().command_path).strip()
+                        arguments = {"command": words, "inputs": inputs, "overwrite": overwrite}
+                        stack.enter_context(lock_output(values[name], replace(output, content=content), **arguments))
             command(**values, **instances, **fixed)
 
     parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -103,21 +107,6 @@ def _option_info(parameter: Parameter) -> OptionInfo | None:
     return _metadata(parameter.annotation, OptionInfo)
 
 
-def _command_name(context: Any) -> str:
-    """Return the name of a command without the program, whose name depends on how it is started."""
-    names = []
-    while context.parent is not None:
-        names.append(str(context.info_name))
-        context = context.parent
-    return " ".join(reversed(names))
-
-
-def _overwrite_option(panel: Any) -> Parameter:
-    help = "Write to an existing file or a folder with other files, and replace files of the same name."
-    option = typer.Option("--overwrite", help=help, rich_help_panel=panel)
-    return Parameter("overwrite", Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
-
-
 def _paths(value: Any, key: str = "") -> Iterator[Path]:
     """Yield the files and folders among the values of options, which are text in NAME=FOLDER and similar."""
     if isinstance(value, Mapping):
@@ -133,14 +122,6 @@ def _paths(value: Any, key: str = "") -> Iterator[Path]:
         # Path.is_file raises for text that is too long for a path.
         if os.path.isfile(text) or (equals and os.path.isdir(text)):  # noqa: PTH112, PTH113
             yield Path(text)
-
-
-def _own_flag(parameter: Parameter) -> str:
-    """Return the flag of a parameter that is declared for Typer directly; an argument has its name alone."""
-    if (info := _option_info(parameter)) is None:
-        return parameter.name
-    names = [name for name in info.param_decls or () if name.startswith("--")]
-    return names[0].partition("/")[0] if names else f"--{parameter.name.replace('_', '-')}"
 
 
 def _config_option(parameters: list[Parameter]) -> Any:
@@ -223,7 +204,12 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     """
     if path is None or context.resilient_parsing:
         return path
-    values = _read(path)
+    from radfact.io.yaml_files import read_yaml
+
+    values = read_yaml(path)
+    if not isinstance(values, dict):
+        expected = "expected one option per line, such as 'judge: offline'"
+        raise InputError(expected, code=ErrorCode.INVALID_FORMAT, file=path)
     options = _options(context.command)
     known = {name for command in _commands(context.find_root().command) for name in _options(command)}
     defaults: dict[str, Any] = {}
@@ -242,17 +228,6 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         defaults[str(parameter.name)] = _convert(parameter, value, context, path, str(key))
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
-
-
-def _read(path: Path) -> dict[str, Any]:
-    from radfact.io.yaml_files import read_yaml
-
-    values = read_yaml(path)
-    if not isinstance(values, dict):
-        raise InputError(
-            "expected one option per line, such as 'judge: offline'", code=ErrorCode.INVALID_FORMAT, file=path
-        )
-    return values
 
 
 def _commands(command: Any) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,13 @@ def read_reports(pairs: Path | None, options: InputOptions, draws: BootstrapOpti
     if not (len(read) or read.without_candidate):
         why = "; none of these drafts has a reference report" if read.without_reference else ""
         raise InputError(f"no pairs to score{why}", code=ErrorCode.EMPTY_INPUT, file=pairs or candidates)
-    read = _as_requested(read, options.narrative)
+    if options.narrative:
+        texts = (
+            replace(pair, candidate=narrative(pair.candidate), reference=narrative(pair.reference)) for pair in read
+        )
+        read = replace(read, pairs=tuple(texts))
+    elif options.narrative is False:
+        _check_grounded(read)
     return read if options.limit is None else read.sample(options.limit, draws.seed)
 
 
@@ -95,21 +102,8 @@ def describe_difference(folder: Path, pairs: Pairs, selected: MetricSet, options
     return f"with {', '.join(differing)}" if differing else ""
 
 
-def _as_requested(pairs: Pairs, is_narrative: bool | None) -> Pairs:
-    """Return the pairs as narratives (True), only if grounded (False), or as they are (None)."""
-    from dataclasses import replace
-
-    if is_narrative is None:
-        return pairs
-    if is_narrative:
-        texts = tuple(
-            replace(pair, candidate=narrative(pair.candidate), reference=narrative(pair.reference)) for pair in pairs
-        )
-        return replace(pairs, pairs=texts)
+def _check_grounded(pairs: Pairs) -> None:
     for pair in pairs:
         if isinstance(pair.candidate, str) or isinstance(pair.reference, str):
-            raise InputError(
-                f"--grounded needs lists of sentences; sample '{pair.sample_id}' has a narrative",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-            )
-    return pairs
+            message = f"--grounded needs lists of sentences; sample '{pair.sample_id}' has a narrative"
+            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)

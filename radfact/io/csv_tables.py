@@ -36,12 +36,8 @@ def stream_columns(
     _, header = next(rows, (1, []))
     for column in columns:
         if column not in header:
-            raise InputError(
-                f"expected this column, found {list_columns(header)}",
-                code=ErrorCode.MISSING_FIELD,
-                file=path,
-                field=column,
-            )
+            message = f"expected this column, found {list_columns(header)}"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field=column)
     # A missing column is read from an empty cell that is appended to every row.
     indices = [header.index(name) if name in header else len(header) for name in (*columns, *optional)]
     for line, row in rows:
@@ -65,23 +61,20 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         with _open(path) as handle:
             header = handle.readline()
-            _check_separator(header)
+            _check_separator(header, path)
             # Strict, because a lenient reader swallows the rest of the file after a quote that is not closed.
             reader = csv.reader(_refuse_nul(chain((header,), handle)), strict=True)
             for row in reader:
                 if row and width is None:
                     row, width = _header(row, path, begins), len(row)
                 if row and len(row) != width:
-                    raise _TableError(
-                        f"expected {width} cells as in the header, found {len(row)} "
-                        "(a text with commas or line ends needs double quotes; or the file is truncated)"
-                    )
+                    advice = "a text with commas or line ends needs double quotes; or the file is truncated"
+                    found = f"expected {width} cells as in the header, found {len(row)} ({advice})"
+                    raise InputError(found, code=ErrorCode.INVALID_FORMAT, file=path, line=begins)
                 if row:
                     yield begins, row
                 begins = reader.line_num + 1
         return
-    except _TableError as error:
-        message = str(error)
     except FileNotFoundError:
         raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except csv.Error as error:
@@ -93,10 +86,6 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     except (EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
         message, code = f"cannot be read: {getattr(error, 'strerror', None) or error}", unreadable
     raise InputError(message, code=code, file=path, line=begins)
-
-
-class _TableError(Exception):
-    """A table in another layout, at the line that is read."""
 
 
 def _refuse_nul(lines: Iterable[str]) -> Iterator[str]:
@@ -116,12 +105,13 @@ def _header(cells: Sequence[str], path: Path, line: int) -> list[str]:
     return names
 
 
-def _check_separator(header: str) -> None:
+def _check_separator(header: str, path: Path) -> None:
     plain = _QUOTED.sub("", header)
     for mark, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
         # A name may have a comma in it.
         if plain.count(mark) > plain.count(","):
-            raise _TableError(f"separated by {name}; save the table as CSV separated by commas")
+            message = f"separated by {name}; save the table as CSV separated by commas"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, line=1)
 
 
 @contextmanager
@@ -139,10 +129,9 @@ def _open(path: Path) -> Iterator[IO[str]]:
                 yield text
     else:
         with path.open("rb") as binary:
-            if binary.read(len(_SQLITE)) == _SQLITE:
-                message = (
-                    "expected a table, found an SQLite database; export a review with maira review export --manifest"
-                )
-                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
+            is_database = binary.read(len(_SQLITE)) == _SQLITE
+        if is_database:
+            message = "expected a table, found an SQLite database; export a review with maira review export --manifest"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
         with path.open(encoding="utf-8-sig", newline="") as text:
             yield text

@@ -68,6 +68,7 @@ class _Record:
 
 
 _Records = Mapping[str, _Record]
+_ReadRow = Callable[[dict[str, Any], Place], _Record]
 
 
 def read_pairs(path: Path | str, *, cluster: str | None = None, section: Section | None = None) -> Pairs:
@@ -141,27 +142,13 @@ def read_candidates_and_references(
         InputError: naming file, line and field, or the first ids that have no counterpart.
     """
     if missing not in get_args(Missing):
-        raise InputError(
-            f"expected one of {', '.join(get_args(Missing))}, found {missing!r}",
-            code=ErrorCode.INVALID_OPTION,
-            field="missing",
-        )
+        message = f"expected one of {', '.join(get_args(Missing))}, found {missing!r}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="missing")
     candidates, references = Path(candidates), Path(references)
-    known, predicted = read_rexrank(references), read_rexrank(candidates)
-    if known is None and predicted is None:
+    if section is not None and read_rexrank(references) is None and read_rexrank(candidates) is None:
         _refuse_section(section, references)
-    if known is not None:
-        recorded = _read_studies(known, references, section)
-    elif _is_json(references):
-        recorded = _read_coco(references)
-    else:
-        recorded = _read_keyed(references, lambda row, place: _manifest_record(row, place, cluster))
-    if predicted is not None:
-        drafted = _read_studies(predicted, candidates, section)
-    elif _is_json(candidates):
-        drafted = _read_coco(candidates, references if _is_json(references) else None)
-    else:
-        drafted = _read_keyed(candidates, _draft)
+    recorded = _read_records(references, section, lambda row, place: _manifest_record(row, place, cluster))
+    drafted = _read_records(candidates, section, _draft, references if _is_json(references) else None)
     paired = _pair_up(
         _candidates(drafted, candidates), recorded, (candidates, references), missing=missing, cluster=cluster
     )
@@ -210,11 +197,8 @@ def as_pairs(
     if references is not None:
         targets = _list(references)
         if len(items) != len(targets):
-            raise InputError(
-                f"expected as many references as candidates, found {len(items)} candidates and "
-                f"{len(targets)} references",
-                code=ErrorCode.MISMATCH,
-            )
+            found = f"found {len(items)} candidates and {len(targets)} references"
+            raise InputError(f"expected as many references as candidates, {found}", code=ErrorCode.MISMATCH)
         items = [Pair(str(i), *reports) for i, reports in enumerate(zip(items, targets, strict=True))]
     elif items and all(isinstance(item, Mapping) for item in items):
         records = _read_published(({"file": None, "field": f"[{index}]"}, item) for index, item in enumerate(items))
@@ -329,11 +313,8 @@ def _candidates(records: _Records, path: Path | None) -> dict[str, Report]:
 
 def _refuse_section(section: Section | None, path: Path) -> None:
     if section is not None:
-        raise InputError(
-            f"expected a ReXrank file, found {path}; omit --section",
-            code=ErrorCode.CONFLICTING_OPTIONS,
-            field="section",
-        )
+        message = f"expected a ReXrank file, found {path}; omit --section"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="section")
 
 
 def _is_json(path: Path) -> bool:
@@ -348,21 +329,24 @@ def _read_studies(studies: Mapping[str, Any], path: Path, section: Section | Non
     }
 
 
-def _read_coco(path: Path, dataset: Path | None = None) -> dict[str, _Record]:
-    from radfact.io.coco import read_coco
+def _read_records(
+    path: Path, section: Section | None, read: _ReadRow, dataset: Path | None = None
+) -> dict[str, _Record]:
+    """Return the records of a ReXrank or COCO file (.json), or of JSON Lines; the reports of COCO are both."""
+    if (studies := read_rexrank(path)) is not None:
+        return _read_studies(studies, path, section)
+    if _is_json(path):
+        from radfact.io.coco import read_coco
 
-    return {key: _Record(report, report) for key, report in read_coco(path, dataset).items()}
+        return {key: _Record(report, report) for key, report in read_coco(path, dataset).items()}
+    return _read_keyed(path, read)
 
 
 def _grounded_rows(rows: Any, path: Path) -> Iterable[tuple[Place, Any]]:
     if not isinstance(rows, list):
-        raise InputError(
-            f"expected a list of {{example_id, prediction, target}}, found {_kind(rows)}; "
-            "COCO files are given as --candidates and --references",
-            code=ErrorCode.INVALID_FORMAT,
-            file=path,
-            field="(top)",
-        )
+        expected = "expected a list of {example_id, prediction, target}"
+        message = f"{expected}, found {describe(rows)}; COCO files are given as --candidates and --references"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="(top)")
     for index, row in enumerate(rows):
         place = {"file": path, "field": f"[{index}]"}
         for name in ("prediction", "target"):
@@ -394,7 +378,7 @@ def _read_published(rows: Iterable[tuple[Place, Any]]) -> dict[str, _Record]:
     return _by_id(rows, _Example, "example_id", read)
 
 
-def _read_keyed(path: Path, read: Callable[[dict[str, Any], Place], _Record]) -> dict[str, _Record]:
+def _read_keyed(path: Path, read: _ReadRow) -> dict[str, _Record]:
     """Read JSON Lines by `sample_id`."""
     rows = (({"file": path, "line": line}, row) for line, row in read_jsonl(path))
     return _by_id(rows, _Keyed, "sample_id", read)
@@ -426,7 +410,7 @@ def _manifest_record(row: dict[str, Any], place: Place, cluster: str | None) -> 
         raise InputError(EMPTY_TEXT, **_inside(place, name))
     split = row.get("split")
     if not isinstance(split, str | None):
-        raise InputError(f"expected a string or null, found {_kind(split)}", **_inside(place, "split"))
+        raise InputError(f"expected a string or null, found {describe(split)}", **_inside(place, "split"))
     # A manifest may have many rows, with much that is not needed.
     kept = {column: row[column] for column in (*_PATIENT, "split", cluster) if column in row}
     return _Record(None, None if name is None else _report(row, name, place), kept, place)
@@ -453,8 +437,3 @@ def _report(row: Mapping[str, Any], name: str, place: Place) -> Report:
 def _inside(place: Place, name: str) -> Place:
     """Return the place of a field of a row."""
     return {**place, "field": f"{place['field']}.{name}" if "field" in place else name}
-
-
-def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
-    return names.get(type(value), "a number")

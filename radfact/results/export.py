@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from radfact.io.jsonl import write_json
 from radfact.io.outputs import record_files
 from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.io.rexrank import read_rexrank, write_rexrank
-from radfact.metrics.radfact.scores import F1_PARTS, SCORES
+from radfact.metrics.radfact.scores import F1_PARTS, PARTS, SCORES
 from radfact.records import NO_CLUSTERS, digest, validate_model
 from radfact.results.reader import iter_samples, read_digests, read_run, read_scores
 from radfact.results.schema import RadFactSampleRow, ScoresFile
@@ -25,19 +25,11 @@ from radfact.statistics.bootstrap import bootstrap, summarize
 from radfact.statistics.clusters import clusters_of
 
 # The published names, in the published order, and the columns of samples.jsonl that hold their values.
-_MEANS = {
-    "logical_precision": "logical_precision",
-    "logical_recall": "logical_recall",
-    "spatial_precision": "spatial_precision",
-    "spatial_recall": "spatial_recall",
-    "grounding_precision": "grounding_precision",
-    "grounding_recall": "grounding_recall",
-    "num_candidate_phrases": "candidate_sentences",
-    "num_reference_phrases": "reference_sentences",
-    "num_candidate_phrases_with_boxes": "candidate_sentences_with_boxes",
-    "num_reference_phrases_with_boxes": "reference_sentences_with_boxes",
+_PARTS = ("logical", "spatial", "grounding")
+_MEANS = {f"{part}_{kind}": f"{part}_{kind}" for part in _PARTS for kind in ("precision", "recall")} | {
+    f"num_{side}_phrases{kind}": f"{side}_sentences{kind}" for kind in ("", "_with_boxes") for side in PARTS
 }
-_F1 = {name: F1_PARTS[name] for name in ("logical_f1", "spatial_f1", "grounding_f1")}
+_F1 = {f"{part}_f1": F1_PARTS[f"{part}_f1"] for part in _PARTS}
 _QUANTILES = {"p2.5th": 0.025, "p25th": 0.25, "median": 0.5, "p75th": 0.75, "p97.5th": 0.975}
 _TOLERANCE = 1e-9
 
@@ -62,16 +54,11 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     draws = validate_model(_Draws, run.options, file=folder / "run.json", field="options")
     samples = [row for row in iter_samples(folder, RadFactSampleRow) if row.is_judged]
     _check_consistency(scores, samples, draws, folder)
-    published = path is None
-    if path is None:
-        stem = Path(run.input.files[0]).stem if run.input.files else folder.resolve().name
-        path = folder / f"radfact_scores_{stem}.json"
+    stem = Path(run.input.files[0]).stem if run.input.files else folder.resolve().name
     # The published command writes zeros for scores of boxes in narratives.
     boxes = any(sample.candidate_sentences_with_boxes or sample.reference_sentences_with_boxes for sample in samples)
-    write_json(path, _flat(samples, draws, zero_boxes=scores.splitter is not None and not boxes))
-    if published:
-        record_files(folder, [Path(path)])
-    return Path(path)
+    flat = _flat(samples, draws, zero_boxes=scores.splitter is not None and not boxes)
+    return _write(folder / f"radfact_scores_{stem}.json", path, lambda path: write_json(path, flat))
 
 
 def export_rexrank(folder: Path | str, path: Path | str | None = None) -> Path:
@@ -83,12 +70,8 @@ def export_rexrank(folder: Path | str, path: Path | str | None = None) -> Path:
     run, digests = read_run(folder), read_digests(folder)
     files = [Path(file) for file in run.input.files]
     if not files:
-        raise InputError(
-            "expected the input files of the run, found none; only runs on files can be exported",
-            code=ErrorCode.MISSING_FIELD,
-            file=folder / "run.json",
-            field="input.files",
-        )
+        message = "expected the input files of the run, found none; only runs on files can be exported"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=folder / "run.json", field="input.files")
     section = run.options.get("section")
     if len(files) == 1:
         pairs = read_pairs(files[0], cluster=NO_CLUSTERS, section=section)
@@ -97,21 +80,21 @@ def export_rexrank(folder: Path | str, path: Path | str | None = None) -> Path:
         pairs = read_candidates_and_references(*files, missing=missing, cluster=NO_CLUSTERS, section=section)
     by_id = {pair.sample_id: pair for pair in pairs}
     for key, expected in digests.items():
-        if key not in by_id or (
-            expected is not None and digest(by_id[key].candidate, by_id[key].reference) != expected
-        ):
-            raise InputError(
-                f"expected the scored reports of sample '{key}', found changed ones or none; score the file again",
-                code=ErrorCode.MISMATCH,
-                file=files[0],
-            )
-    is_published = path is None
-    path = folder / f"rexrank_{files[0].stem}.json" if path is None else Path(path)
+        pair = by_id.get(key)
+        if pair is None or expected not in (None, digest(pair.candidate, pair.reference)):
+            message = f"expected the scored reports of sample '{key}', found changed ones or none; score the file again"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=files[0])
     scored = replace(pairs, pairs=tuple(by_id[key] for key in digests))
-    write_rexrank(scored, path, read_rexrank(files[-1]))
-    if is_published:
-        record_files(folder, [path])
-    return path
+    default = folder / f"rexrank_{files[0].stem}.json"
+    return _write(default, path, lambda path: write_rexrank(scored, path, read_rexrank(files[-1])))
+
+
+def _write(default: Path, path: Path | str | None, write: Callable[[Path], None]) -> Path:
+    """Write an export to a path, or to a file of the results folder, which the next run then replaces."""
+    write(chosen := default if path is None else Path(path))
+    if path is None:
+        record_files(default.parent, [chosen])
+    return chosen
 
 
 def _check_consistency(scores: ScoresFile, samples: Sequence[RadFactSampleRow], options: _Draws, folder: Path) -> None:
