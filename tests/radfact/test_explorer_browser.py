@@ -54,8 +54,10 @@ def card(page: Page, sample_id: str) -> Locator:
     return page.locator(f"article[data-sample='{sample_id}']:not(.loading)")
 
 
-def cards(page: Page) -> list[str | None]:
-    return [item.get_attribute("data-sample") for item in page.locator("#study-list article").all()]
+def cards(page: Page) -> list[str]:
+    # In one step, since the page may replace its cards meanwhile.
+    names: list[str] = page.locator("#study-list article").evaluate_all("nodes => nodes.map((n) => n.dataset.sample)")
+    return names
 
 
 def test_two_runs_of_the_list_are_compared(page: Page, served: ServedExplorer) -> None:

@@ -46,8 +46,10 @@ def drawn(page: Page, sample_id: str = "good") -> list[str]:
     return sorted(card(page, sample_id).locator(".box-viewer-label").all_text_contents())
 
 
-def cards(page: Page) -> list[str | None]:
-    return [item.get_attribute("data-sample") for item in page.locator("#study-list article").all()]
+def cards(page: Page) -> list[str]:
+    # In one step, since the page may replace its cards meanwhile.
+    names: list[str] = page.locator("#study-list article").evaluate_all("nodes => nodes.map((n) => n.dataset.sample)")
+    return names
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,37 @@ const Cards = (() => {
   const FIRST = 4;
   /** Distance at which cards are rendered, in heights of the window. */
   const MARGIN = "150%";
-  /** Maximum number of rendered cards; the oldest are removed first. */
+  /** Maximum number of rendered cards; the first ones are removed first. */
   const KEPT = 20;
   const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
   /** First letter of the numbers of sentences, by report. */
   const LETTER = { baseline: "B", candidate: "C", reference: "R" };
   /** Attributes that hold text for the reader. */
-  const SAID = ["aria-label", "title"];
+  const TEXT_ATTRIBUTES = ["aria-label", "label", "title"];
 
   const watching = new Map();
+  const byId = (id) => document.getElementById(id);
 
-  function element(tag, { text, ...attributes } = {}, ...children) {
+  /** A new element; `on` has listeners by event, further options are attributes, and null is none of them. */
+  function element(tag, { text, on = {}, ...attributes } = {}, ...children) {
     const node = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
-      node.setAttribute(name, SAID.includes(name) ? visibleText(String(value)) : value);
+      if (value !== null) node.setAttribute(name, TEXT_ATTRIBUTES.includes(name) ? visibleText(String(value)) : value);
     }
     if (text !== undefined) node.textContent = visibleText(String(text));
+    for (const [name, listener] of Object.entries(on)) node.addEventListener(name, listener);
     node.append(...children.filter((child) => child !== null));
     return node;
+  }
+
+  function button(attributes, click, ...children) {
+    return element("button", { type: "button", on: { click }, ...attributes }, ...children);
+  }
+
+  /** Add options, [value, text][], to a select, below a heading if there is one. */
+  function addOptions(select, options, label = null) {
+    const items = options.map(([value, text]) => element("option", { value, text }));
+    if (items.length) select.append(...(label ? [element("optgroup", { label }, ...items)] : items));
   }
 
   function titleCase(name) {
@@ -41,33 +54,33 @@ const Cards = (() => {
     return `#${part("study", study)}${sentence === null ? "" : `&${part("sentence", sentence)}`}`;
   }
 
-  const KEYS = {
-    "+": (large) => large.zoomIn(), "=": (large) => large.zoomIn(), "-": (large) => large.zoomOut(),
-    i: (large) => large.invert(), r: (large) => large.reset(), w: () => document.getElementById("window-width").focus(),
-  };
   let large = null;
 
   /** The radiograph of the page's dialog. */
   function largeView() {
-    const radiograph = new Radiograph(document.getElementById("large-view"));
+    const radiograph = new Radiograph(byId("large-view"));
     radiograph.bindTools();
+    const [zoomIn, zoomOut] = [() => radiograph.zoomIn(), () => radiograph.zoomOut()];
+    const keys = { "+": zoomIn, "=": zoomIn, "-": zoomOut, i: () => radiograph.invert(), r: () => radiograph.reset(),
+      w: () => byId("window-width").focus() };
     dialog.addEventListener("keydown", (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || !(event.key.toLowerCase() in KEYS)) return;
+      const act = keys[event.key.toLowerCase()];
+      if (event.ctrlKey || event.metaKey || event.altKey || !act) return;
       event.preventDefault();
-      KEYS[event.key.toLowerCase()](radiograph);
+      act();
     });
     return radiograph;
   }
 
   /** Show an image in the page's dialog; each of `sides`, [side, name], can be hidden if it has boxes. */
   function openLarge(title, image, boxes, sides) {
-    document.getElementById("large-title").textContent = visibleText(title);
+    byId("large-title").textContent = visibleText(title);
     large ??= largeView();
     dialog.showModal();
     large.forget();
     large.show(title, image.src ? image : null, image.src ? image.alt : image.message);
     large.viewer.setBoxes(boxes);
-    const toggles = document.getElementById("large-sides");
+    const toggles = byId("large-sides");
     const drawn = sides.filter(([side]) => boxes.some((box) => box.side === side));
     toggles.hidden = !drawn.length;
     toggles.replaceChildren(...drawn.map(([side, name]) => {
@@ -148,26 +161,21 @@ const Cards = (() => {
   function listStudies(container, studies, draw) {
     const studyOf = new Map(studies.map((study) => [element("div", { class: "place" }), study]));
     const places = [...studyOf.keys()];
-    const [filled, near] = [new Set(), new Set()];
+    const near = new Set();
     const fill = (place) => {
-      if (place.firstChild) return;
-      place.append(draw(studyOf.get(place)));
+      if (!place.firstChild) place.append(draw(studyOf.get(place)));
       place.style.height = "";
-      filled.add(place);
     };
     const empty = (place) => {
       place.style.height = `${place.offsetHeight}px`;
       place.replaceChildren();
-      filled.delete(place);
     };
     const observer = new IntersectionObserver((entries) => {
-      for (const { target, isIntersecting } of entries) {
-        if (isIntersecting) near.add(target);
-        else near.delete(target);
-      }
+      for (const { target, isIntersecting } of entries) near[isIntersecting ? "add" : "delete"](target);
       near.forEach(fill);
-      const idle = [...filled].filter((place) => !near.has(place) && !inUse(place));
-      idle.slice(0, Math.max(0, filled.size - KEPT)).forEach(empty);
+      const filled = places.filter((place) => place.firstChild);
+      const idle = filled.filter((place) => !near.has(place) && !inUse(place));
+      idle.slice(0, Math.max(0, filled.length - KEPT)).forEach(empty);
     }, { rootMargin: `${MARGIN} 0px` });
     watching.get(container)?.observer.disconnect();
     watching.set(container, { observer, fillAll: () => places.forEach(fill) });
@@ -182,11 +190,12 @@ const Cards = (() => {
     for (const { fillAll } of watching.values()) fillAll();
   });
 
-  const dialog = document.getElementById("large");
+  const dialog = byId("large");
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close();
   });
 
-  return { IMAGES, LETTER, element, titleCase, linkedStudy, addressOf, openLarge, describedImage, connect, listStudies };
+  return { IMAGES, LETTER, byId, element, button, addOptions, titleCase, linkedStudy, addressOf, openLarge, describedImage, connect,
+    listStudies };
 })();
 

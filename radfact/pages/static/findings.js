@@ -1,6 +1,6 @@
 /** Findings of both reports of a study, with their links, and the choice of studies by finding. */
 const Findings = (() => {
-  const { LETTER, element } = Cards;
+  const { LETTER, byId, element, addOptions, titleCase } = Cards;
   const SIDES = ["candidate", "reference"];
   const VERDICTS = {
     // Of two systems.
@@ -17,7 +17,6 @@ const Findings = (() => {
 
   const isError = (kind) => !["correct", "worse", "improved"].includes(kind);
   const spaced = (name) => name.replaceAll("_", " ");
-  const capitalized = (name) => name[0].toUpperCase() + name.slice(1);
   /** Compared findings of a study by system and metric; `side` is that of the candidate. */
   const comparisonsOf = (study) => [["baseline", study.baseline_findings], ["candidate", study.findings]].flatMap(([side, findings]) =>
     Object.entries(findings ?? {}).map(([metric, { links, others }]) => ({ side, metric, links, others })));
@@ -31,35 +30,33 @@ const Findings = (() => {
 
   /** The selects of the toolbar: `choice()` is null while all are empty. */
   function filters(studies, names, redraw) {
-    const selects = Object.fromEntries(["concept", "tier", "kind"].map((name) => [name, document.getElementById(`finding-${name}`)]));
-    document.getElementById("finding-filters").hidden = !studies.some((study) => study.keys.length);
-    const counted = (place) => {
+    const selects = Object.fromEntries(["concept", "tier", "kind"].map((name) => [name, byId(`finding-${name}`)]));
+    byId("finding-filters").hidden = !studies.some((study) => study.keys.length);
+    /** [value, label with the number of studies][] of the values of the keys at a place. */
+    const counted = (place, label) => {
       const counts = new Map();
       for (const study of studies) {
         for (const value of new Set(study.keys.map((key) => key[place]))) counts.set(value, (counts.get(value) ?? 0) + 1);
       }
-      return counts;
+      return [...counts].sort((a, b) => b[1] - a[1]).map(([value, count]) => [value, `${label(value)} (${count})`]);
     };
-    const fill = (select, options) => select.append(element("option", { value: "", text: "All" }),
-      ...options.map(([value, label, count]) => element("option", { value, text: `${label} (${count})` })));
-    const [concepts, tiers, kinds] = [0, 1, 2].map(counted);
-    fill(selects.concept, [...concepts].map(([concept, count]) => [concept, capitalized(names[concept]), count])
-      .sort((a, b) => a[1].localeCompare(b[1])));
-    fill(selects.tier, TIERS.filter((tier) => tiers.has(tier)).map((tier) => [tier, capitalized(tier), tiers.get(tier)]));
+    const concepts = counted(0, (concept) => titleCase(names[concept])).sort((a, b) => a[1].localeCompare(b[1]));
+    const tiers = counted(1, titleCase).sort((a, b) => TIERS.indexOf(a[0]) - TIERS.indexOf(b[0]));
+    const order = Object.keys(VERDICTS);
+    const kinds = counted(2, (kind) => titleCase(kind).replace(":", ": "));
     const wrong = studies.filter((study) => study.keys.some(([, , kind]) => isError(kind))).length;
-    fill(selects.kind, [...(wrong ? [["error", "Any error", wrong]] : []),
-      ...Object.keys(VERDICTS).filter((kind) => kinds.has(kind)).flatMap((kind) => [
-        [kind, capitalized(spaced(kind)), kinds.get(kind)],
-        ...[...kinds].filter(([name]) => name.startsWith(`${kind}:`)).sort((a, b) => b[1] - a[1])
-          .map(([name, count]) => [name, `${capitalized(spaced(kind))}: ${spaced(name.slice(kind.length + 1))}`, count]),
-      ])]);
+    // A verdict comes before its attributes.
+    const rank = ([kind]) => order.indexOf(kind.split(":")[0]) + (kind.includes(":") ? 0.5 : 0);
+    const errors = wrong ? [["error", `Any error (${wrong})`]] : [];
+    for (const [name, options] of Object.entries({ concept: concepts, tier: tiers,
+      kind: [...errors, ...kinds.sort((a, b) => rank(a) - rank(b))] })) addOptions(selects[name], [["", "All"], ...options]);
     for (const select of Object.values(selects)) select.addEventListener("change", redraw);
     for (const button of document.querySelectorAll("[data-concept]")) {
       button.addEventListener("click", () => {
         for (const select of Object.values(selects)) select.value = "";
         selects.concept.value = button.dataset.concept;
         redraw();
-        document.getElementById("studies").scrollIntoView();
+        byId("studies").scrollIntoView();
       });
     }
     return () => {
@@ -94,7 +91,7 @@ const Findings = (() => {
       element("div", { class: "sentence", "data-id": `${report}-${place}-${index}` },
         element("button", { type: "button", class: "sentence-text", "aria-pressed": "false" }, element("span", { text }),
           isNumbered && sentence !== undefined ? element("span", { class: "source", text: LETTER[report] + (sentence + 1) }) : null)));
-    return element("td", { "data-label": capitalized(side) }, ...(items.length ? items : [element("span", { class: "empty", text: "–" })]));
+    return element("td", { "data-label": titleCase(side) }, ...(items.length ? items : [element("span", { class: "empty", text: "–" })]));
   }
 
   function row(study, link, own, place, choice) {

@@ -1,6 +1,6 @@
 (() => {
-  const { element, listStudies, linkedStudy } = Cards;
-  const { studyCard, servedCard, fetchJson, scoreName } = Study;
+  const { byId, element, button, addOptions, listStudies, linkedStudy } = Cards;
+  const { studyCard, servedCard, fetchJson, scoreName, scoreNames, sorted } = Study;
   const BINS = 20;
   // With fewer studies, the list is more useful than a histogram.
   const FEWEST_DRAWN = 10;
@@ -12,45 +12,31 @@
   const { sides } = data;
 
   function fillOrders(select) {
-    const names = Object.keys(data.directions).filter((name) => data.studies.some((study) => study.scores[name] !== null));
     const isNeutral = (name) => data.directions[name] === "neutral";
-    const first = names.includes("logical_f1") ? "logical_f1" : names.find((name) => !isNeutral(name));
-    const groups = sides
+    const first = scoreNames.includes("logical_f1") ? "logical_f1" : scoreNames.find((name) => !isNeutral(name));
+    const orders = sides
       ? { worst: "Largest decline first", best: "Largest improvement first", largest: "Largest change first", greatest: "Greatest increase first" }
       : { worst: "Worst first", best: "Best first", greatest: "Greatest first" };
-    if (first) select.append(element("option", { value: `worst:${first}`, text: `${groups.worst} (${scoreName(first)})` }));
-    select.append(element("option", { value: "input", text: "Input order" }));
-    for (const [key, label] of Object.entries(groups)) {
-      const rest = names.filter((name) => (key === "largest" || isNeutral(name) === (key === "greatest")) && (key !== "worst" || name !== first));
-      if (!rest.length) continue;
-      select.append(element("optgroup", { label },
-        ...rest.map((name) => element("option", { value: `${key}:${name}`, text: `${scoreName(name)}, ${lowerFirst(label)}` }))));
+    if (first) addOptions(select, [[`worst:${first}`, `${orders.worst} (${scoreName(first)})`]]);
+    addOptions(select, [["input", "Input order"]]);
+    for (const [key, label] of Object.entries(orders)) {
+      const rest = scoreNames.filter((name) => (key === "largest" || isNeutral(name) === (key === "greatest")) && (key !== "worst" || name !== first));
+      addOptions(select, rest.map((name) => [`${key}:${name}`, `${scoreName(name)}, ${label[0].toLowerCase()}${label.slice(1)}`]), label);
     }
-  }
-
-  function lowerFirst(text) {
-    return text[0].toLowerCase() + text.slice(1);
   }
 
   function ordered(studies, order) {
     if (order === "input") return studies;
     const [key, name] = order.split(/:(.*)/s);
-    const sign = key !== "greatest" && key !== "largest" && (data.directions[name] === "lower") === (key === "best") ? 1 : -1;
-    // An empty report is the worst, although it has no precision and F1.
-    const least = key === "worst" ? -sign * Infinity : null;
-    const change = (study) => {
-      // From or to an empty report is the greatest change.
-      if (study.scores[name] === null && study.kinds.includes("emptied")) return key === "best" ? null : key === "worst" ? least : Infinity;
-      if (study.scores[name] === null && study.kinds.includes("filled")) return key === "worst" ? null : key === "best" ? -sign * Infinity : Infinity;
-      return key === "largest" && study.scores[name] !== null ? Math.abs(study.scores[name]) : study.scores[name];
-    };
-    const value = sides ? change : (study) => study.scores[name] ?? (study.kinds.includes("empty") ? least : null);
-    // Other studies without a value come last.
-    return [...studies].sort((a, b) => {
-      const [left, right] = [value(a), value(b)];
-      if (left === null || right === null) return (left === null) - (right === null);
-      return left === right ? 0 : sign * (left - right);
-    });
+    const sign = ["worst", "best"].includes(key) && (data.directions[name] === "lower") === (key === "best") ? 1 : -1;
+    return sorted(studies, ({ scores, kinds }) => {
+      const score = scores[name];
+      if (score !== null) return key === "largest" ? Math.abs(score) : score;
+      // An empty report is the worst, although it has no precision and F1; from or to one is the greatest change.
+      const isFirst = sides ? (key !== "best" && kinds.includes("emptied")) || (key !== "worst" && kinds.includes("filled"))
+        : key === "worst" && kinds.includes("empty");
+      return isFirst ? -sign * Infinity : null;
+    }, sign);
   }
 
   /** Kinds by which studies are selected; each study names its own. */
@@ -77,29 +63,25 @@
   /** What a study has in addition to the frontal image; `inputs` marks studies that are in a manifest. */
   const INPUTS = { lateral: "lateral", prior: "prior image or report" };
 
-  const ofKind = (key) => data.studies.filter((study) => study.kinds.includes(key)).length;
+  const ofKind = (kind) => data.studies.filter((study) => study.kinds.includes(kind)).length;
 
   /** Kinds of studies that exist, with their numbers. */
   function fillKinds(select) {
-    select.append(element("option", { value: "all", text: `All (${data.studies.length})` }));
+    addOptions(select, [["all", `All (${data.studies.length})`]]);
     for (const [group, kinds] of KINDS) {
-      const options = kinds.filter(([key]) => ofKind(key)).map(([key, label]) => element("option", { value: key, text: `${label} (${ofKind(key)})` }));
-      if (options.length) select.append(...(group ? [element("optgroup", { label: visibleText(group) }, ...options)] : options));
+      addOptions(select, kinds.filter(([kind]) => ofKind(kind)).map(([kind, label]) => [kind, `${label} (${ofKind(kind)})`]), group);
     }
   }
 
   function fillInputs(select) {
     const known = ofKind("inputs");
-    document.getElementById("inputs-label").hidden = !known;
-    select.append(element("option", { value: "", text: "All" }),
-      ...Object.entries(INPUTS).flatMap(([key, label]) => [
-        element("option", { value: key, text: `With ${label} (${ofKind(key)})` }),
-        element("option", { value: `!${key}`, text: `Without ${label} (${known - ofKind(key)})` })]));
+    byId("inputs-label").hidden = !known;
+    addOptions(select, [["", "All"], ...Object.entries(INPUTS).flatMap(([kind, label]) => [
+      [kind, `With ${label} (${ofKind(kind)})`], [`!${kind}`, `Without ${label} (${known - ofKind(kind)})`]])]);
   }
 
-  function hasInputs(study, choice) {
-    if (!choice.startsWith("!")) return !choice || study.kinds.includes(choice);
-    return study.kinds.includes("inputs") && !study.kinds.includes(choice.slice(1));
+  function hasInputs({ kinds }, choice) {
+    return choice.startsWith("!") ? kinds.includes("inputs") && !kinds.includes(choice.slice(1)) : !choice || kinds.includes(choice);
   }
 
   /** Histograms of the per-study scores; `choose(range)` gets the selected bar, or null when it is deselected. */
@@ -111,46 +93,44 @@
       chosen?.setAttribute("aria-pressed", "true");
       choose(chosen && range);
     };
-    for (const name of sides ? [] : Object.keys(data.directions)) {
-      const values = data.studies.map((study) => study.scores[name] ?? null).filter((value) => value !== null);
+    for (const name of sides ? [] : scoreNames) {
+      const values = data.studies.map((study) => study.scores[name]).filter((value) => value !== null);
       if (values.length >= FEWEST_DRAWN) container.append(histogram(name, values, pick));
     }
+    byId("spread").hidden = !container.firstChild;
     return () => chosen && pick(chosen, null);
   }
 
   function histogram(name, values, pick) {
-    let [low, high] = [0, 1];
-    for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+    const [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [0, 1]);
     const width = (high - low) / BINS;
     const counts = Array(BINS).fill(0);
     const binOf = (value) => Math.min(BINS - 1, Math.floor((value - low) / width + 1e-9));
     for (const value of values) counts[binOf(value)] += 1;
-    const most = Math.max(...counts);
     const bars = counts.map((count, bin) => {
-      const range = { name, low: low + bin * width, high: low + (bin + 1) * width, holds: (value) => binOf(value) === bin };
-      const words = `${shortNumber(range.low)} to ${shortNumber(range.high)}: ${count} ${count === 1 ? "study" : "studies"}`;
-      const bar = element("button", { type: "button", class: "bin", "aria-pressed": "false", "aria-label": words, title: words,
-        tabindex: "-1" }, element("span"));
-      bar.firstChild.style.height = `${(100 * count) / most}%`;
+      const label = `${shortNumber(low + bin * width)} to ${shortNumber(low + (bin + 1) * width)}`;
+      const text = `${label}: ${count} ${count === 1 ? "study" : "studies"}`;
+      const range = { name, label, holds: (value) => value !== null && binOf(value) === bin };
+      const bar = button({ class: "bin", "aria-pressed": "false", "aria-label": text, title: text, tabindex: "-1" },
+        () => pick(bar, range), element("span"));
+      bar.firstChild.style.height = `${(100 * count) / Math.max(...counts)}%`;
       bar.disabled = !count;
-      bar.addEventListener("click", () => pick(bar, range));
       return bar;
     });
     const enabled = bars.filter((bar) => !bar.disabled);
     enabled[0].tabIndex = 0;
-    const row = element("div", { class: "bins", role: "group", "aria-label": `${scoreName(name)}, ${values.length} studies` }, ...bars);
     // A histogram is one stop of the Tab key; arrow keys move between bars.
-    row.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      const next = step && enabled[enabled.indexOf(document.activeElement) + step];
+    const keydown = ({ key }) => {
+      const next = enabled[enabled.indexOf(document.activeElement) + ({ ArrowRight: 1, ArrowLeft: -1 }[key] ?? NaN)];
       if (!next) return;
       document.activeElement.tabIndex = -1;
       next.tabIndex = 0;
       next.focus();
-    });
+    };
     return element("figure", { class: "histogram" },
       element("figcaption", {}, element("span", { text: scoreName(name) }), element("span", { class: "n", text: `n = ${values.length}` })),
-      row, element("div", { class: "ends" }, element("span", { text: shortNumber(low) }), element("span", { text: shortNumber(high) })));
+      element("div", { class: "bins", role: "group", "aria-label": `${scoreName(name)}, ${values.length} studies`, on: { keydown } }, ...bars),
+      element("div", { class: "ends" }, ...[low, high].map((end) => element("span", { text: shortNumber(end) }))));
   }
 
   function shortNumber(value) {
@@ -181,82 +161,74 @@
     return study.search;
   }
 
-  function start() {
-    const order = document.getElementById("order");
-    const filter = document.getElementById("filter");
-    const list = document.getElementById("study-list");
-    const kind = document.getElementById("kind");
-    const inputSelect = document.getElementById("inputs");
-    const chip = document.getElementById("range");
-    const only = document.getElementById("only");
-    let range = null;
-    fillOrders(order);
-    fillKinds(kind);
-    fillInputs(inputSelect);
-    /** Whether a server has found the words of the filter in a study; null without words. */
-    let matches = null;
-    const draw = () => {
-      const words = isServed ? [] : filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const choice = chosenFindings();
-      const inRange = (value) => value !== null && range.holds(value);
-      const fits = (study) => (kind.value === "all" || study.kinds.includes(kind.value))
-        && hasInputs(study, inputSelect.value)
-        && (range === null || inRange(study.scores[range.name] ?? null))
-        && (choice === null || study.keys.some((key) => Findings.fits(key, choice)))
-        && (matches === null || matches.has(study))
-        && words.every((word) => searchText(study).includes(word));
-      // The address names one study; all others are hidden, whatever is selected.
-      const linked = linkedStudy().study;
-      const isNamed = (study) => study.sample_id === linked;
-      const isDraft = data.unscored.some(isNamed);
-      only.hidden = linked === null;
-      only.textContent = `Study ${visibleText(linked ?? "")} ✕`;
-      const found = data.studies.filter(linked === null || isDraft ? fits : isNamed);
-      document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies`;
-      const card = isServed ? servedCard : studyCard;
-      listStudies(list, ordered(found, order.value), (study) => card(study, choice));
-      if (data.unscored.length) {
-        const drafts = isDraft ? data.unscored.filter(isNamed) : data.unscored;
-        listStudies(document.getElementById("unscored-list"), drafts, (study) => card(study));
-      }
-      return isDraft ? "unscored" : "studies";
-    };
-    /** Draw what is selected now: all studies that fit, even if the address named one of them. */
-    const redraw = () => {
-      if (linkedStudy().study !== null) history.pushState(null, "", location.pathname + location.search);
-      draw();
-    };
-    /** Ask the server for the studies with the words of the filter. */
-    const searchServer = async () => {
-      const text = filter.value.trim();
-      const found = text ? await fetchJson(data.api.search + encodeURIComponent(text)) : null;
-      // Ignore the response to an outdated query.
-      if (text !== filter.value.trim()) return;
-      matches = found && new Set(found.map((index) => data.studies[index]));
-      redraw();
-    };
-    /** Draw what the address names. */
-    const showLinked = () => {
-      const section = draw();
-      if (linkedStudy().study !== null) document.getElementById(section).scrollIntoView();
-    };
-    const chosenFindings = Findings.filters(data.studies, data.findings, redraw);
-    const letGo = drawHistograms(document.getElementById("histograms"), (chosen) => {
-      range = chosen;
-      chip.hidden = range === null;
-      if (range) chip.textContent = `${scoreName(range.name)} ${shortNumber(range.low)} to ${shortNumber(range.high)} ✕`;
-      redraw();
-    });
-    window.addEventListener("hashchange", showLinked);
-    only.addEventListener("click", redraw);
-    for (const control of [order, kind, inputSelect]) control.addEventListener("change", redraw);
-    filter.addEventListener("input", isServed ? searchServer : redraw);
-    document.getElementById("spread").hidden = !document.querySelector(".histogram");
-    chip.addEventListener("click", letGo);
-    showLinked();
+  /** Whether a server has found the words of the filter in a study; null without words. */
+  let matches = null;
+  /** The bar of a histogram that is chosen. */
+  let range = null;
+  const [order, kind, inputs, filter, only, chip] = ["order", "kind", "inputs", "filter", "only", "range"].map(byId);
+
+  function draw() {
+    const words = isServed ? [] : filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const choice = chosenFindings();
+    const fits = (study) => (kind.value === "all" || study.kinds.includes(kind.value))
+      && hasInputs(study, inputs.value)
+      && (range === null || range.holds(study.scores[range.name]))
+      && (choice === null || study.keys.some((key) => Findings.fits(key, choice)))
+      && (matches === null || matches.has(study))
+      && words.every((word) => searchText(study).includes(word));
+    // The address names one study; all others are hidden, whatever is selected.
+    const linked = linkedStudy().study;
+    const isNamed = (study) => study.sample_id === linked;
+    const isDraft = data.unscored.some(isNamed);
+    only.hidden = linked === null;
+    only.textContent = `Study ${visibleText(linked ?? "")} ✕`;
+    const found = data.studies.filter(linked === null || isDraft ? fits : isNamed);
+    byId("shown").textContent = `${found.length} of ${data.studies.length} studies`;
+    const card = isServed ? servedCard : studyCard;
+    listStudies(byId("study-list"), ordered(found, order.value), (study) => card(study, choice));
+    if (data.unscored.length) {
+      listStudies(byId("unscored-list"), isDraft ? data.unscored.filter(isNamed) : data.unscored, (study) => card(study));
+    }
+    return byId(isDraft ? "unscored" : "studies");
   }
 
-  start();
-  const scores = document.getElementById("pair-scores");
-  if (scores) showScores(scores);
+  /** Draw what is selected now: all studies that fit, even if the address named one of them. */
+  function redraw() {
+    if (linkedStudy().study !== null) history.pushState(null, "", location.pathname + location.search);
+    draw();
+  }
+
+  /** Draw what the address names. */
+  function showLinked() {
+    const section = draw();
+    if (linkedStudy().study !== null) section.scrollIntoView();
+  }
+
+  /** Ask the server for the studies with the words of the filter. */
+  async function searchServer() {
+    const text = filter.value.trim();
+    const found = text ? await fetchJson(data.api.search + encodeURIComponent(text)) : null;
+    // Ignore the response to an outdated query.
+    if (text !== filter.value.trim()) return;
+    matches = found && new Set(found.map((index) => data.studies[index]));
+    redraw();
+  }
+
+  fillOrders(order);
+  fillKinds(kind);
+  fillInputs(inputs);
+  const chosenFindings = Findings.filters(data.studies, data.findings, redraw);
+  const clearRange = drawHistograms(byId("histograms"), (chosen) => {
+    range = chosen;
+    chip.hidden = range === null;
+    if (range) chip.textContent = `${scoreName(range.name)} ${range.label} ✕`;
+    redraw();
+  });
+  for (const control of [order, kind, inputs]) control.addEventListener("change", redraw);
+  filter.addEventListener("input", isServed ? searchServer : redraw);
+  only.addEventListener("click", redraw);
+  chip.addEventListener("click", clearRange);
+  window.addEventListener("hashchange", showLinked);
+  showLinked();
+  if (byId("pair-scores")) showScores(byId("pair-scores"));
 })();

@@ -213,16 +213,10 @@ const Radiograph = (() => {
 
     /** Filter that maps gray levels; viewer.css refers to it by its id. */
     #filter() {
-      const make = (tag, attributes = {}, ...children) => {
-        const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-        for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-        node.append(...children);
-        return node;
-      };
-      this.#channels = ["R", "G", "B"].map((name) => make(`feFunc${name}`, { type: "linear", slope: "1", intercept: "0" }));
-      const filter = make("filter", { id: "window-filter", x: "0", y: "0", width: "100%", height: "100%",
-        "color-interpolation-filters": "sRGB" }, make("feComponentTransfer", {}, ...this.#channels));
-      return make("svg", { class: "radiograph-filter", "aria-hidden": "true", focusable: "false" }, filter);
+      this.#channels = ["R", "G", "B"].map((name) => svgElement(`feFunc${name}`, { type: "linear", slope: "1", intercept: "0" }));
+      const filter = svgElement("filter", { id: "window-filter", x: "0", y: "0", width: "100%", height: "100%",
+        "color-interpolation-filters": "sRGB" }, svgElement("feComponentTransfer", {}, ...this.#channels));
+      return svgElement("svg", { class: "radiograph-filter", "aria-hidden": "true", focusable: "false" }, filter);
     }
 
     #wheel(event) {

@@ -18,7 +18,7 @@ const Results = (() => {
 
 /** The card of a study, as in MAIRA-2, figure E.1: inputs of the model, both reports, their boxes side by side. */
 const Study = (() => {
-  const { IMAGES, LETTER, element, titleCase, addressOf, openLarge, describedImage, connect } = Cards;
+  const { IMAGES, LETTER, element, button, titleCase, addressOf, openLarge, describedImage, connect } = Cards;
   // Longer text would push the reports out of view.
   const MOST_GROUPS = 8;
   // Colors of viewer.css.
@@ -56,12 +56,23 @@ const Study = (() => {
   // Narratives have no boxes.
   const located = data.located ?? [...data.studies, ...(data.unscored ?? [])].some((study) =>
     sidesOf(study).some((side) => study[side]?.some(isLocated)));
+  /** Names of the scores that a study has. */
+  const scoreNames = Object.keys(data.directions).filter((name) => data.studies.some((study) => study.scores[name] !== null));
   const failureLabel = data.metrics ? "Not scored by every metric" : "Excluded from the scores";
   let count = 0;
 
   /** Readable name of a score or of a group of scores. */
   function scoreName(name) {
     return data.names[name] ?? titleCase(name);
+  }
+
+  /** Studies in the order of a value; those without one come last. */
+  function sorted(studies, value, sign) {
+    return [...studies].sort((a, b) => {
+      const [left, right] = [value(a), value(b)];
+      if (left === null || right === null) return (left === null) - (right === null);
+      return sign * (Number(left > right) - Number(left < right));
+    });
   }
 
   /** A score, or the scores of two systems; the second one is marked where it differs. */
@@ -75,23 +86,19 @@ const Study = (() => {
   function scoreGroups(scores) {
     const groups = new Map();
     for (const [name, value] of Object.entries(scores)) {
-      const match = /^(.+)_(precision|recall|f1)(_(?:positive|negative|implied))?$/.exec(name);
-      const [group, part] = match ? [match[1] + (match[3] ?? ""), SHORT[match[2]]] : [name, ""];
+      const [, start, part, end = ""] = /^(.+)_(precision|recall|f1)(_(?:positive|negative|implied))?$/.exec(name) ?? [];
+      const group = part ? start + end : name;
       groups.set(group, [...(groups.get(group) ?? []), [part, value]]);
     }
-    const rows = [];
-    for (const [group, parts] of groups) {
-      if (parts.every(([, value]) => [value].flat().every((number) => number === null))) continue;
-      const values = parts.map(([part, value]) =>
-        element("span", {}, part ? element("abbr", { text: part, title: scoreName(`${group}_${longName(part)}`) }) : "",
-          ...shownValue(value)));
-      rows.push(element("div", {}, element("dt", { text: scoreName(group) }), element("dd", {}, ...values)));
-    }
+    const known = [...groups].filter(([, parts]) => parts.some(([, value]) => [value].flat().some((number) => number !== null)));
+    const rows = known.map(([group, parts]) => element("div", {}, element("dt", { text: scoreName(group) }),
+      element("dd", {}, ...parts.map(([part, value]) => element("span", {},
+        part ? element("abbr", { text: SHORT[part], title: scoreName(`${group}_${part}`) }) : null, ...shownValue(value))))));
     const list = element("dl", { class: "scores" }, ...rows.slice(0, MOST_GROUPS));
     if (rows.length <= MOST_GROUPS) return list;
-    const rest = element("dl", { class: "scores" }, ...rows.slice(MOST_GROUPS));
     return element("div", {}, list, element("details", { class: "more-scores" },
-      element("summary", { text: `${rows.length - MOST_GROUPS} more scores` }), rest));
+      element("summary", { text: `${rows.length - MOST_GROUPS} more scores` }),
+      element("dl", { class: "scores" }, ...rows.slice(MOST_GROUPS))));
   }
 
   /** Details that metrics report about a study: texts, lists and records. */
@@ -111,10 +118,6 @@ const Study = (() => {
         element("summary", { text: `${metric} details${study.baseline ? ` for ${sideName(side)}` : ""}` }), spelledOut(detail))));
   }
 
-  function longName(part) {
-    return Object.keys(SHORT).find((name) => SHORT[name] === part) ?? "";
-  }
-
   /** Ids of the evidence of a sentence; `onlyEntailed` skips that of other verdicts. */
   function evidenceOf(study, id, onlyEntailed = false) {
     const [side, index] = id.split("-");
@@ -126,10 +129,7 @@ const Study = (() => {
   /** Ids of the evidence of a sentence, or of what belongs to a finding. */
   function evidenceIn(study) {
     const byFinding = Findings.evidenceByFinding(study);
-    return (id) => {
-      if (byFinding.has(id)) return byFinding.get(id);
-      return evidenceOf(study, id);
-    };
+    return (id) => byFinding.get(id) ?? evidenceOf(study, id);
   }
 
   /** Sentences with boxes by id, each with its color: a sentence and its evidence share one. */
@@ -143,17 +143,13 @@ const Study = (() => {
       }
     }
     const tints = new Map();
+    const spread = (id, tint) => {
+      if (tints.has(id)) return;
+      tints.set(id, tint);
+      for (const other of near.get(id)) spread(other, tint);
+    };
     let groups = 0;
-    for (const first of near.keys()) {
-      if (tints.has(first)) continue;
-      const found = [first];
-      while (found.length) {
-        const id = found.pop();
-        tints.set(id, groups % TINTS);
-        found.push(...[...near.get(id)].filter((other) => !tints.has(other)));
-      }
-      groups += 1;
-    }
+    for (const id of near.keys()) if (!tints.has(id)) spread(id, groups++ % TINTS);
     return tints;
   }
 
@@ -177,13 +173,10 @@ const Study = (() => {
     if (!image) return null;
     const name = IMAGES[kind];
     if (!image.src) return element("p", { class: "thumb missing", text: `${name}: ${image.message}` });
-    const picture = element("img", { alt: "", loading: "lazy", src: image.src });
-    const button = element("button", { type: "button", class: "thumb", "aria-label": `${name}: enlarge` },
-      picture, element("span", { text: name }));
     // The frontal image as the model received it, without boxes.
     const boxes = kind === "prior_frontal" ? sidesOf(study).flatMap((side) => boxesOf(study, tints, side, kind)) : [];
-    button.addEventListener("click", () => openBoth(study, kind, boxes));
-    return button;
+    return button({ class: "thumb", "aria-label": `${name}: enlarge` }, () => openBoth(study, kind, boxes),
+      element("img", { alt: "", loading: "lazy", src: image.src }), element("span", { text: name }));
   }
 
   /** Inputs of the model: images and sections; null if the manifest does not have the study. */
@@ -218,9 +211,8 @@ const Study = (() => {
       ? sides.map((side) => picture({ ...image, alt: `${image.alt}, boxes of the ${side === "reference" ? side : sideName(side, study)}` }, boxes.get(side),
         element("figcaption", {}, element("span", { class: `swatch ${side}` }), element("span", { text: `${sideName(side, study)} boxes` }))))
       : [picture(image, [], null)];
-    const enlarge = element("button", { type: "button", class: "enlarge",
-      text: drawn.length > 1 ? "Enlarge with all boxes" : "Enlarge", "aria-label": `Frontal of ${study.sample_id}: enlarge` });
-    enlarge.addEventListener("click", () => openBoth(study, "frontal", all));
+    const enlarge = button({ class: "enlarge", text: drawn.length > 1 ? "Enlarge with all boxes" : "Enlarge",
+      "aria-label": `Frontal of ${study.sample_id}: enlarge` }, () => openBoth(study, "frontal", all));
     const row = element("div", { class: "picture-row" }, ...drawn.map(({ figure }) => figure));
     return { figure: element("div", { class: "pictures" }, row, enlarge), viewers: drawn.map(({ viewer }) => viewer) };
   }
@@ -249,9 +241,9 @@ const Study = (() => {
   function sentenceItem(study, sentence, side, index, tint, judged) {
     const verdictId = `s${(count += 1)}`;
     const number = element("span", { class: tint === undefined ? "number" : `number tint-${tint}`, text: LETTER[side] + (index + 1) });
-    const button = element("button", { type: "button", class: "sentence-text", "aria-pressed": "false" },
-      number, element("span", { text: sentence.text }));
-    const item = element("li", { class: "sentence", "data-id": `${side}-${index}` }, button);
+    const text = element("button", { type: "button", class: "sentence-text", "aria-pressed": "false",
+      "aria-describedby": judged ? verdictId : null }, number, element("span", { text: sentence.text }));
+    const item = element("li", { class: "sentence", "data-id": `${side}-${index}` }, text);
     if (!judged) return item;
     const verdicts = verdictsOf(sentence, side);
     const lines = element("div", { class: "verdicts", id: verdictId });
@@ -259,7 +251,6 @@ const Study = (() => {
     const areRelated = verdicts.every(([, { relation }]) => relation);
     const kinds = verdicts.map(([, { status, relation, spatial }]) => [areRelated ? relation : status, spatial].join());
     if (kinds.some((kind) => kind !== kinds[0])) lines.append(element("p", { class: "verdict" }, tag(["open", "≠ verdicts differ"], "differs")));
-    button.setAttribute("aria-describedby", verdictId);
     item.append(lines);
     for (const [other, verdict] of verdicts) {
       const line = element("p", { class: "verdict" },
@@ -367,5 +358,5 @@ const Study = (() => {
     return content;
   }
 
-  return { studyCard, servedCard, fetchJson, scoreName };
+  return { studyCard, servedCard, fetchJson, scoreName, scoreNames, sorted };
 })();

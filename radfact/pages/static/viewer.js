@@ -10,6 +10,13 @@ function visibleText(text) {
   return text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (control) => `[U+${control.charCodeAt(0).toString(16).toUpperCase()}]`);
 }
 
+function svgElement(tag, attributes = {}, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
 /**
  * A COCO run-length mask as an SVG path, on a grid of at most `LONGEST` cells a side.
  *
@@ -38,22 +45,14 @@ const maskDrawing = (() => {
     return counts;
   }
 
-  /** Spans [from, to) of rows by column; runs go down the columns, first one of background. */
-  function spansByColumn({ size: [height, width], counts }) {
-    const columns = new Map();
-    const runs = typeof counts === "string" ? decodeCounts(counts) : counts;
+  /** Call `visit(x, y)` for each pixel of a mask; runs go down the columns, first one of background. */
+  function eachPixel({ size: [height, width], counts }, visit) {
     let at = 0;
-    runs.forEach((run, index) => {
+    (typeof counts === "string" ? decodeCounts(counts) : counts).forEach((run, index) => {
       const end = Math.min(at + Math.max(run, 0), height * width);
-      while (index % 2 && at < end) {
-        const x = Math.floor(at / height);
-        const to = Math.min(end, (x + 1) * height);
-        columns.set(x, [...(columns.get(x) ?? []), [at - x * height, to - x * height]]);
-        at = to;
-      }
+      for (; index % 2 && at < end; at += 1) visit(Math.floor(at / height), at % height);
       at = end;
     });
-    return columns;
   }
 
   /** The borders between cells inside and outside as closed paths, so that a dashed line continues around a corner. */
@@ -87,29 +86,23 @@ const maskDrawing = (() => {
   }
 
   return (mask) => {
-    const columns = spansByColumn(mask);
-    if (!columns.size) return null;
-    const [rows, total] = mask.size;
+    const [rows, columns] = mask.size;
     let [left, right, top, bottom] = [Infinity, 0, Infinity, 0];
-    for (const [x, spans] of columns) {
+    eachPixel(mask, (x, y) => {
       [left, right] = [Math.min(left, x), Math.max(right, x + 1)];
-      [top, bottom] = [Math.min(top, spans[0][0]), Math.max(bottom, spans[spans.length - 1][1])];
-    }
+      [top, bottom] = [Math.min(top, y), Math.max(bottom, y + 1)];
+    });
+    if (!right) return null;
     const shrink = Math.min(1, LONGEST / Math.max(right - left, bottom - top));
-    const width = Math.max(1, Math.round((right - left) * shrink));
-    const height = Math.max(1, Math.round((bottom - top) * shrink));
+    const [width, height] = [right - left, bottom - top].map((length) => Math.max(1, Math.round(length * shrink)));
     const cells = new Uint8Array(width * height);
-    const row = (y) => Math.round(((y - top) * height) / (bottom - top));
-    for (let x = 0; x < width; x += 1) {
-      const source = left + Math.floor(((x + 0.5) * (right - left)) / width);
-      for (const [from, to] of columns.get(source) ?? []) {
-        const [start, end] = [Math.min(row(from), height - 1), Math.max(row(to), row(from) + 1)];
-        for (let y = start; y < Math.min(end, height); y += 1) cells[y * width + x] = 1;
-      }
-    }
+    eachPixel(mask, (x, y) => {
+      const [across, down] = [((x - left) * width) / (right - left), ((y - top) * height) / (bottom - top)];
+      cells[Math.floor(down) * width + Math.floor(across)] = 1;
+    });
     const inside = (x, y) => x >= 0 && y >= 0 && x < width && y < height && cells[y * width + x] === 1;
     return {
-      x_min: left / total, y_min: top / rows, x_max: right / total, y_max: bottom / rows,
+      x_min: left / columns, y_min: top / rows, x_max: right / columns, y_max: bottom / rows,
       width, height, path: outlineOf(inside, width, height),
     };
   };
@@ -205,28 +198,16 @@ class BoxViewer {
     element.dataset.side = box.side;
     element.classList.toggle("strong", this.strong.has(box.id));
     if (box.tint !== undefined) element.classList.add(`tint-${box.tint}`);
-    const percent = (share) => `${share * 100}%`;
-    element.style.left = percent(box.x_min);
-    element.style.top = percent(box.y_min);
-    element.style.width = percent(box.x_max - box.x_min);
-    element.style.height = percent(box.y_max - box.y_min);
+    const places = { left: box.x_min, top: box.y_min, width: box.x_max - box.x_min, height: box.y_max - box.y_min };
+    for (const [name, share] of Object.entries(places)) element.style[name] = `${share * 100}%`;
     if (box.drawing) {
       element.classList.add("mask");
-      element.append(this.#shape(box.drawing));
+      const { width, height, path } = box.drawing;
+      element.append(svgElement("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+        svgElement("path", { class: "rim", d: path }), svgElement("path", { class: "outline", d: path })));
     }
     if (box.label) element.append(this.#element("span", "box-viewer-label", box.label));
     return element;
-  }
-
-  #shape({ width, height, path }) {
-    const make = (tag, attributes) => {
-      const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-      for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-      return node;
-    };
-    const shape = make("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
-    shape.append(make("path", { class: "rim", d: path }), make("path", { class: "outline", d: path }));
-    return shape;
   }
 
   #tell(name, event) {
