@@ -20,6 +20,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
 from radfact.meta.agreement.report import short_table
 from radfact.meta.datasets.ratings import RatingSet
+from radfact.meta.scores import ScoreColumns
 from radfact.metrics.protocol import Metric, MetricResult
 from radfact.pages.meta_page import Table
 from radfact.records import Pair, Pairs, Record, validate_model
@@ -145,17 +146,11 @@ def _table(features: Features) -> NDArray[np.float64]:
     return np.array(list(features.values()), dtype=np.float64).T
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeScores:
-    """Scores by several judges of their common samples, in the order of the first judge."""
+def read_features(runs: Mapping[str, Path], scores: Sequence[str] | None = None) -> tuple[Sequence[str], ScoreColumns]:
+    """Read the features of several judges from their results folders: some scores, or all that have a value.
 
-    sample_ids: Sequence[str]
-    features: Features
-    directions: Mapping[str, Direction]
-
-
-def read_features(runs: Mapping[str, Path], scores: Sequence[str] | None = None) -> JudgeScores:
-    """Read the features of several judges from their results folders: some scores, or all that have a value."""
+    The samples are those that all judges have, by id in the order of the first judge.
+    """
     tables = {judge: read_sample_scores(folder) for judge, folder in runs.items()}
     rows_by_judge = [table.rows for table in tables.values()]
     common = [key for key in next(iter(rows_by_judge), {}) if all(key in rows for rows in rows_by_judge)]
@@ -172,7 +167,7 @@ def read_features(runs: Mapping[str, Path], scores: Sequence[str] | None = None)
                 raise InputError(message, code=ErrorCode.UNKNOWN_NAME, file=runs[judge], field=name)
             columns[f"{judge}/{name}"] = available[name]
             directions[f"{judge}/{name}"] = table.directions[name]
-    return JudgeScores(common, columns, directions)
+    return common, ScoreColumns(columns, directions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +192,8 @@ class FittedEnsemble:
 
 def fit_on_ratings(
     ratings: RatingSet,
-    judge_scores: JudgeScores,
+    sample_ids: Sequence[str],
+    scores: ScoreColumns,
     *,
     method: Method = "linear_regression",
     folds: int = FOLDS,
@@ -205,12 +201,12 @@ def fit_on_ratings(
 ) -> FittedEnsemble:
     """Fit an ensemble on the rated samples that judges have scored; the mean of the raters is the expert score."""
     rated = {sample.pair.sample_id: sample for sample in ratings.samples}
-    indices = [index for index, key in enumerate(judge_scores.sample_ids) if key in rated]
+    indices = [index for index, key in enumerate(sample_ids) if key in rated]
     if not indices:
         message = "expected judges with scores of the rated reports, found none; ids are those of 'radfact meta pairs'"
         raise InputError(message, code=ErrorCode.MISMATCH)
-    features = {name: [column[index] for index in indices] for name, column in judge_scores.features.items()}
-    scored = replace(ratings, samples=[rated[judge_scores.sample_ids[index]] for index in indices])
+    features = {name: [column[index] for index in indices] for name, column in scores.values.items()}
+    scored = replace(ratings, samples=[rated[sample_ids[index]] for index in indices])
     experts, direction = scored.means(ratings.target), ratings.better[ratings.target]
     known = {value for value in experts if not math.isnan(value)}
     if method == "linear_regression" and len(known) == 1:
@@ -218,7 +214,7 @@ def fit_on_ratings(
         raise InputError(message)
     ensemble = fit_ensemble(features, experts, method=method, target_name=ratings.target, direction=direction)
     if method == "average":
-        ensemble = ensemble.model_copy(update={"direction": _common_direction(judge_scores.directions)})
+        ensemble = ensemble.model_copy(update={"direction": _common_direction(scores.directions)})
     held_out = cross_validate(features, experts, method=method, folds=folds, seed=seed, clusters=scored.clusters)
     return FittedEnsemble(ensemble, held_out, experts, features, scored.clusters)
 
@@ -232,16 +228,15 @@ def _common_direction(directions: Mapping[str, Direction]) -> Direction:
 
 
 class EnsembleMetric(Metric):
-    """An ensemble as a metric for samples with known features."""
+    """An ensemble as a metric for samples with known scores."""
 
     name = "ensemble"
     source = "VERT, section 5.1.5"
 
-    def __init__(self, ensemble: Ensemble, judge_scores: JudgeScores, folders: Mapping[str, Path]) -> None:
-        """Apply the ensemble, and describe the judges of its features."""
+    def __init__(self, ensemble: Ensemble, values: Mapping[str, float], folders: Mapping[str, Path]) -> None:
+        """Take the scores of samples by id, and describe the judges of the features."""
         self.scores = {self.name: ensemble.direction}
-        self._values = dict(zip(judge_scores.sample_ids, ensemble.apply(judge_scores.features), strict=True))
-        self._ensemble = ensemble
+        self._ensemble, self._values = ensemble, values
         self.judges: dict[str, dict[str, Any]] = {}
         files = {judge: read_scores(folder) for judge, folder in folders.items()}
         for feature in ensemble.coefficients:
@@ -262,7 +257,7 @@ class EnsembleMetric(Metric):
 
 def apply_to_folders(
     ensemble: Ensemble,
-    judge_scores: JudgeScores,
+    values: Mapping[str, float],
     folders: Mapping[str, Path],
     out: Path,
     *,
@@ -270,16 +265,13 @@ def apply_to_folders(
     bootstrap: int = 500,
     seed: int = SEED,
 ) -> EvaluationResult:
-    """Score the samples of the judges' results folders by an ensemble, and write another results folder."""
-    metric = EnsembleMetric(ensemble, judge_scores, folders)
+    """Write the scores of an ensemble by sample id as another results folder beside those of its judges."""
+    metric = EnsembleMetric(ensemble, values, folders)
     # Folders with a splitter have split reports; a folder without one has them as they were given.
     scores = {folder: read_scores(folder) for folder in folders.values()}
     source = next((folder for folder, file in scores.items() if file.splitter is None), next(iter(scores)))
     texts = read_texts(source)
-    read = [
-        Pair(key, texts.get((key, "candidate"), ""), texts.get((key, "reference"), ""))
-        for key in judge_scores.sample_ids
-    ]
+    read = [Pair(key, texts.get((key, "candidate"), ""), texts.get((key, "reference"), "")) for key in values]
     pairs = Pairs(tuple(read), len(read), digests=read_digests(source))
     judge = {"name": f"ensemble of {', '.join(metric.judges)}", **metric.describe()}
     return evaluate(pairs, [metric], bootstrap=bootstrap, seed=seed, out=out, run={**(run or {}), "judge": judge})

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import Failure
 from radfact.llm import mock_client
 from radfact.meta.agreement.corrections import (
+    CorrectedReport,
     change_agreement,
-    corrected_pairs,
     corrected_text,
     corrected_text_pairs,
-    detect_categories,
     line_changes,
     paraphrase,
     shuffle_lines,
 )
+from radfact.meta.datasets.ratings import RatedReport
 from radfact.metrics.llm.fineradscore import split_lines
 from radfact.metrics.llm.responses.corrections import Correction, Corrections
 from radfact.records import Pair
@@ -33,32 +32,29 @@ MODEL = Corrections(
 NOTHING = Corrections(LINES)
 
 
+def report(expert: Corrections, model: Corrections) -> CorrectedReport:
+    pair = Pair("1", "c", "r")
+    return CorrectedReport(RatedReport(pair, {}), pair, model, expert)
+
+
 def test_line_and_report_level_agreement() -> None:
     assert line_changes(EXPERT) == ["no_change", "delete", "rewrite", "no_change"]
     # Left alone: 2 + 4 lines, all left; deleted: rewritten instead; inserted in one report, and missed there.
-    assert change_agreement([EXPERT, NOTHING], [MODEL, NOTHING]) == {
+    assert change_agreement([report(EXPERT, MODEL), report(NOTHING, NOTHING)]) == {
         "no_change": Mean(1.0, 6),
         "delete": Mean(0.0, 1),
         "rewrite": Mean(1.0, 1),
         "insert": Mean(0.0, 1),
         "no_insert": Mean(1.0, 1),
     }
-    assert change_agreement([NOTHING], [EXPERT])["no_change"] == Mean(0.5, 4)
-    assert change_agreement([NOTHING], [EXPERT])["delete"] == Mean(None, 0)
-    with pytest.raises(ValueError, match="lines"):
-        change_agreement([NOTHING], [Corrections(("Nodule.",))])
+    assert change_agreement([report(NOTHING, EXPERT)])["no_change"] == Mean(0.5, 4)
+    assert change_agreement([report(NOTHING, EXPERT)])["delete"] == Mean(None, 0)
 
 
 def test_corrected_text_is_one_text_per_report() -> None:
     assert corrected_text(EXPERT) == "No effusion. Fracture."
-    assert corrected_text_pairs([EXPERT, NOTHING], [MODEL, NOTHING]) == [
-        Pair("0", "No edema. No effusion.", "No effusion. Fracture.")
-    ]
-
-
-def test_corrected_pairs_have_corrected_candidates() -> None:
-    pair = Pair("one", " ".join(LINES), "Nodule. No effusion. Clear. Fracture.")
-    assert corrected_pairs([pair], [EXPERT]) == [Pair("one", "Nodule. No effusion. Clear. Fracture.", pair.reference)]
+    pairs = corrected_text_pairs([report(EXPERT, MODEL), report(NOTHING, NOTHING)])
+    assert pairs == [Pair("0", "No edema. No effusion.", "No effusion. Fracture.")]
 
 
 def test_severities() -> None:
@@ -68,14 +64,6 @@ def test_severities() -> None:
     errors = [rater_severity_errors([(2, 2, 4), (3,)], seed=seed) for seed in range(20)]
     assert {error and (error.mean_absolute, error.n) for error in errors} == {(1.0, 2), (2.0, 2)}
     assert rater_severity_errors([(3,)]) is None
-
-
-def test_categories_are_detected_per_report() -> None:
-    table = detect_categories([{"a": 2}, {"b": 1}], [MODEL, MODEL])
-    assert table["a"].precision == Mean(0.5, 2)
-    assert table["a"].recall == Mean(1.0, 1)
-    assert table["b"].precision == Mean(None, 0)
-    assert table["b"].recall == Mean(0.0, 1)
 
 
 @given(st.lists(st.sampled_from(["Edema.", "Nodule.", "Clear lungs."]), max_size=5).map(" ".join), st.integers(0, 9))

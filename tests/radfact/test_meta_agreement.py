@@ -123,29 +123,21 @@ def test_raters_are_compared_over_the_candidates_of_both() -> None:
     assert (row.first, row.second, row.kendall.n) == ("A", "B", 4)
     assert row.mean_absolute_difference == pytest.approx(0.5)
     assert row.kendall.value == pytest.approx(stats.kendalltau([0, 1, 2, 5], [1, 1, 3, 5]).statistic)
-
-
-def test_each_of_three_raters_is_compared_with_the_mean_of_all() -> None:
+    # Each of three raters is also compared with the mean of all.
     results = compare_raters(rated([[0, 1, 2], [1, 1, 1], [3, 2, 4]]), replicates=0)
-    pairs = [(row.first, row.second) for row in results]
-    assert pairs == [(MEAN_RATER, name) for name in "ABC"] + [("A", "B"), ("A", "C"), ("B", "C")]
+    pairs = [f"{row.first}-{row.second}" for row in results]
+    assert pairs == [*(f"{MEAN_RATER}-{name}" for name in "ABC"), "A-B", "A-C", "B-C"]
     assert results[0].mean_absolute_difference == pytest.approx((1 + 0 + 0) / 3)
 
 
-@pytest.mark.parametrize(
-    ("score", "quantity"),
-    [
-        ("green_ec", "errors"),
-        ("green_significant", "significant"),
-        ("vert_insignificant", "insignificant"),
-        ("green_significant_c", "significant_c"),
-        ("chexprompt_errors", "errors"),
-        ("green", None),
-        ("green_matched", None),
-    ],
-)
-def test_scores_that_count_errors_are_recognized_by_name(score: str, quantity: str | None) -> None:
-    assert counted_quantity(score, count_directions()) == quantity
+def test_scores_that_count_errors_are_recognized_by_name() -> None:
+    quantities = {"green_ec": "errors", "green_significant": "significant", "vert_insignificant": "insignificant"}
+    quantities |= {"green_significant_c": "significant_c", "chexprompt_errors": "errors"}
+    names = [*quantities, "green", "green_matched"]
+    assert {name: counted_quantity(name, count_directions()) for name in names} == {
+        **dict.fromkeys(names),
+        **quantities,
+    }
 
 
 def test_counts_are_compared_with_the_mean_expert() -> None:
@@ -260,29 +252,34 @@ def correlate_command(ratings: Path, out: Path, *more: object) -> tuple[object, 
     return ("agreement", ratings, "--better", "lower", "--bootstrap", 0, "--out", out, *more)
 
 
-def test_the_command_writes_tables_plots_and_a_page(tmp_path: Path, ratings: Path) -> None:
+def test_the_command_writes_tables_plots_and_a_page(
+    tmp_path: Path, ratings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The errors themselves, but for one sample that was not scored; numbers of errors; the same value for all.
+    columns: dict[str, list[float | None]] = {"m": [(i % 4 > 1) * 1.0 for i in range(19)], "same": [1.0] * 20}
+    columns["m_ec"] = [float(i % 4) for i in range(20)]
+    folders = [write_scores(tmp_path / name, values, name=name) for name, values in columns.items()]
+    scores = [word for folder in folders for word in ("--scores", folder)]
     out = tmp_path / "out"
-    assert run_meta(*correlate_command(ratings, out, "--metrics", "bleu_1", "--bootstrap", 20)) == 0
+    assert run_meta(*correlate_command(ratings, out, "--metrics", "bleu_1", "--bootstrap", 20, *scores)) == 0
     record = read_json(out / "agreement.json")
-    assert record["agreement"][0]["coefficients"]["kendall"]["value"] > 0.5
-    assert {one["group"] for one in record["agreement"]} == {"all", "A", "B"}
+    kendall = {row["score"]: row["coefficients"]["kendall"] for row in record["agreement"] if row["group"] == "all"}
+    assert [kendall[name]["n"] for name in ("m", "m_ec", "same", "bleu_1")] == [19, 20, 20, 20]
+    assert (kendall["m"]["value"] > 0.8, kendall["bleu_1"]["value"] > 0.5, kendall["same"]["value"]) == (1, 1, None)
+    assert {row["group"] for row in record["agreement"]} == {"all", "A", "B"}
     assert (record["seed"], record["bootstrap"], len(record["inter_rater"])) == (42, 20, 1)
-    for name in ("forest", "scatter", "ratings"):
+    assert {row["rater"] for row in record["count_errors"]} == {MEAN_RATER, "x", "y"}
+    for name in ("forest", "scatter", "ratings", "detected"):
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (out / f"{name}.svg").read_text()
+    header, row, *_ = (out / "detected.csv").read_text().splitlines()
+    assert (header, row[:5]) == ("score,experts' quantity,experts' number,mean detected,n", "m_ec,")
     page = (out / "agreement.html").read_text()
     assert ('<th scope="row">BLEU-1</th>' in page, "bleu_1" in page) == (True, False)
-    assert page.count("data:image/png;base64,") == 3
+    assert page.count("data:image/png;base64,") == 4
     assert "http" not in page.replace("http-equiv", "")
-
-
-def test_scores_are_read_from_results_folders(tmp_path: Path, ratings: Path) -> None:
-    # The errors themselves, but for one sample that was not scored.
-    scores, out = write_scores(tmp_path / "scores", [(i % 4 > 1) * 1.0 for i in range(19)]), tmp_path / "out"
-    assert run_meta(*correlate_command(ratings, out, "--scores", scores)) == 0
-    first = read_json(out / "agreement.json")["agreement"][0]
-    assert (first["score"], first["coefficients"]["kendall"]["n"]) == ("m", 19)
-    assert first["coefficients"]["kendall"]["value"] > 0.8
+    assert "Without coefficient and in no plot: same" in " ".join(capsys.readouterr().out.split())
+    assert "in no plot: Same (fewer than three values" in page
 
 
 @pytest.mark.parametrize(
@@ -373,26 +370,6 @@ def test_a_page_shows_display_names_of_scores_only(tmp_path: Path) -> None:
     assert '<th scope="row">rouge_l</th>' in page
 
 
-def test_counts_of_errors_are_plotted_against_the_experts(tmp_path: Path, ratings: Path) -> None:
-    scores, out = write_scores(tmp_path / "s", [float(i % 4) for i in range(20)], name="m_ec"), tmp_path / "out"
-    assert run_meta(*correlate_command(ratings, out, "--scores", scores)) == 0
-    header, row, *_ = (out / "detected.csv").read_text().splitlines()
-    assert (header, row[:5]) == ("score,experts' quantity,experts' number,mean detected,n", "m_ec,")
-    assert (out / "detected.png").read_bytes().startswith(b"\x89PNG")
-    raters = {one["rater"] for one in read_json(out / "agreement.json")["count_errors"]}
-    assert raters == {MEAN_RATER, "x", "y"}
-
-
-def test_a_score_without_a_coefficient_is_named(
-    tmp_path: Path, ratings: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scores, out = write_scores(tmp_path / "scores", [1.0] * 20, name="same"), tmp_path / "out"
-    assert run_meta(*correlate_command(ratings, out, "--scores", scores)) == 0
-    assert "Without coefficient and in no plot: same" in " ".join(capsys.readouterr().out.split())
-    assert not (out / "forest.png").exists()
-    assert "in no plot: Same (fewer than three values" in (out / "agreement.html").read_text()
-
-
 def test_a_file_of_ids_selects_reports(tmp_path: Path, ratings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ids, out = tmp_path / "ids.txt", tmp_path / "out"
     ids.write_text("1\n2\n3\n4\n5\n")
@@ -419,16 +396,6 @@ def preference_command(tmp_path: Path, rows: list[list[Any]], *more: object) -> 
     return ("agreement", path, "--layout", "preferences", "--bootstrap", 0, "--out", tmp_path / "out", *more)
 
 
-def test_preferences_by_the_command(tmp_path: Path) -> None:
-    rows = [["1", "No effusion.", "No effusion.", "Mass.", 7, "first"], ["2", "A", "B", "A", 3, "equal"]]
-    out = tmp_path / "out"
-    assert run_meta(*preference_command(tmp_path, rows, "--metrics", "bleu_1")) == 0
-    accuracy = read_json(out / "agreement.json")["preferences"]["bleu_1"]["7"]
-    assert accuracy == {"value": 1.0, "low": None, "high": None, "n": 1, "ties": 0.0}
-    assert (out / "preferences.png").read_bytes().startswith(b"\x89PNG")
-    assert "1 of 2 rows are excluded" in (out / "agreement.html").read_text()
-
-
 def test_ties_are_shown_and_a_score_with_ties_only_has_no_accuracy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -444,32 +411,40 @@ def test_ties_are_shown_and_a_score_with_ties_only_has_no_accuracy(
     assert "Without accuracy and in no plot: logical_recall (" in console
     page = (tmp_path / "out/agreement.html").read_text()
     assert "Without accuracy and in no plot: Logical recall (" in page
+    assert "0 of 3 rows are excluded" in page
+    assert (tmp_path / "out/preferences.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_judge_is_queried_for_preferences(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
-    rows = [["1", "A", "A", "B", 7, "first"], ["2", "A", "B", "A", 3, "second"], ["3", "A", "A", "A", 9, "equal"]]
-    server = serve(lambda *_: (200, {}, "Assistant 1 is better than Assistant 2"))
-    command = preference_command(tmp_path, rows, "--ask")
-    assert run_meta(*command, "--judge", "openai:m", "--base-url", server.base_url) == 0
-    accuracies = read_json(tmp_path / "out/agreement.json")["preferences"]["openai:m (direct query)"]
-    assert {level: (one["value"], one["n"]) for level, one in accuracies.items()} == {"3": (0.5, 2), "7": (1.0, 1)}
-    assert len(server.requests) == 2  # none without an expert preference
-    server = serve(lambda *_: (200, {}, "Assistant 1 is equal to Assistant 2"))
-    assert run_meta(*command, "--judge", "openai:undecided", "--base-url", server.base_url) == 0
-    accuracies = read_json(tmp_path / "out/agreement.json")["preferences"]["openai:undecided (direct query)"]
-    assert [(one["value"], one["ties"]) for one in accuracies.values()] == [(None, 1.0)] * 2
-
-
-def test_a_failed_query_for_a_preference_is_counted(
-    tmp_path: Path, serve: Callable[..., ChatServer], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("label", "accuracies", "exit_code"),
+    [
+        ("better than", {"3": (0.5, 0.0, 2), "7": (1.0, 0.0, 1)}, 0),
+        ("equal to", {"3": (None, 1.0, 2), "7": (None, 1.0, 1)}, 0),
+        # No label for the first row.
+        (None, {"3": (0.0, 0.0, 1), "7": (None, None, 0)}, 3),
+    ],
+)
+def test_a_judge_is_queried_for_preferences(
+    label: str | None,
+    accuracies: dict[str, tuple[float | None, float | None, int]],
+    exit_code: int,
+    tmp_path: Path,
+    serve: Callable[..., ChatServer],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def reply(body: dict[str, Any], _: int) -> Reply:
-        return 200, {}, "Assistant 2 is better than Assistant 1" if "C" in last(body).split() else "Both are fine."
+        has_label = label or "C" in last(body).split()
+        return 200, {}, f"Assistant 1 is {label or 'better than'} Assistant 2" if has_label else "Both are fine."
 
-    rows = [["1", "A", "A", "B", 7, "first"], ["2", "A", "C", "A", 3, "second"]]
-    more = ("--ask", "--judge", "openai:m", "--base-url", serve(reply).base_url)
-    assert run_meta(*preference_command(tmp_path, rows, *more)) == 3
-    assert "1 direct queries failed" in capsys.readouterr().out
+    rows = [["1", "A", "A", "B", 7, "first"], ["2", "A", "C", "A", 3, "second"], ["3", "A", "A", "A", 9, "equal"]]
+    server = serve(reply)
+    command = preference_command(tmp_path, rows, "--ask", "--judge", "openai:m", "--base-url", server.base_url)
+    assert run_meta(*command) == exit_code
+    levels = read_json(tmp_path / "out/agreement.json")["preferences"]["openai:m (direct query)"]
+    assert {level: (one["value"], one["ties"], one["n"]) for level, one in levels.items()} == accuracies
+    assert ("1 direct queries failed" in capsys.readouterr().out) == (exit_code == 3)
+    # No query without an expert preference.
+    assert len(server.requests) == 2 or label is None
 
 
 @pytest.mark.parametrize("cluster", [None, "case", "none"])

@@ -53,24 +53,27 @@ def corrections(server: ChatServer, table: Path, out: Path, *more: object) -> in
 def test_the_tables_of_the_paper(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     server, out = serve(corrector), tmp_path / "out"
     table = write_table(tmp_path / "v0.csv", V0, ROWS)
-    assert corrections(server, table, out, "--layout", "refisco-v0") == 0
+    assert corrections(server, table, out, "--layout", "refisco-v0", "--metrics", "bleu,rouge_l") == 0
     # Rows of the table are the lines that are numbered, however they would be divided otherwise.
     assert any("[0] Lungs are clear [1] Left effusion. Small [2] Mass" in last(request) for request in server.requests)
     result = read_json(out / "corrections.json")
     changes = result["changes"]["all"]
-    assert changes["no_change"] == {"value": 1.0, "n": 4}
-    assert changes["delete"] == {"value": 1.0, "n": 2}
-    assert changes["rewrite"] == {"value": 0.0, "n": 1}
-    assert changes["insert"] == {"value": 0.0, "n": 1}
-    assert changes["no_insert"] == {"value": 1.0, "n": 2}
+    assert {change: (share["value"], share["n"]) for change, share in changes.items()} == {
+        "no_change": (1.0, 4),
+        "delete": (1.0, 2),
+        "rewrite": (0.0, 1),
+        "insert": (0.0, 1),
+        "no_insert": (1.0, 2),
+    }
     assert set(result["changes"]) == {"all", "X-REM", "MIMIC-CXR"}
     # Maximum severities 3, 2 and 0 against 1, 1 and 0; and the two raters of the same candidate, 3 against 2.
-    assert result["severities"]["model"]["mean_absolute"] == pytest.approx(1.0)
-    assert result["severities"]["model"]["shares"] == {str(gap): pytest.approx(1 / 3) for gap in (-2, -1, 0)}
-    assert (result["severities"]["other raters"]["mean_absolute"], result["severities"]["other raters"]["n"]) == (
-        1.0,
-        1,
-    )
+    model, others = result["severities"]["model"], result["severities"]["other raters"]
+    assert model["mean_absolute"] == pytest.approx(1.0)
+    assert model["shares"] == {str(gap): pytest.approx(1 / 3) for gap in (-2, -1, 0)}
+    assert (others["mean_absolute"], others["n"]) == (1.0, 1)
+    # A metric is one row, and all its scores are in the results folders.
+    assert list(result["gains"]) == ["bleu_2", "rouge_l"]
+    assert "bleu_4" in read_json(out / "corrected/scores.json")["scores"]
     gain = result["gains"]["bleu_2"]
     assert gain["corrected"] > gain["base"]
     assert gain["n"] == 3
@@ -99,14 +102,6 @@ def test_the_severity_of_a_kept_line_counts(tmp_path: Path, serve: Callable[...,
     assert result["changes"]["all"]["no_change"]["n"] == 2
 
 
-def test_a_metric_is_one_row(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
-    table, out = write_table(tmp_path / "v0.csv", V0, ROWS), tmp_path / "out"
-    options = ("--layout", "refisco-v0", "--metrics", "bleu,rouge_l")
-    assert corrections(serve(corrector), table, out, *options) == 0
-    assert list(read_json(out / "corrections.json")["gains"]) == ["bleu_2", "rouge_l"]
-    assert "bleu_4" in read_json(out / "corrected/scores.json")["scores"]
-
-
 def test_shuffled_references_and_paraphrased_candidates(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     server = serve(corrector)
     table = write_table(tmp_path / "v0.csv", V0, [[*row[:2], f"{row[2]}.", row[3], *row[4:]] for row in ROWS[4:7]])
@@ -120,13 +115,6 @@ def test_shuffled_references_and_paraphrased_candidates(tmp_path: Path, serve: C
     assert query.endswith("Ground Truth Text: Lungs are clear. Left effusion. Small.")
     assert read_json(tmp_path / "p/corrections.json")["changes"]["all"]["delete"] == {"value": 1.0, "n": 1}
     assert "(table 7)" in (tmp_path / "p/corrections.html").read_text()
-
-
-def test_without_the_examples(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
-    server = serve(corrector)
-    table = write_table(tmp_path / "v0.csv", V0, ROWS)
-    assert corrections(server, table, tmp_path / "a", "--layout", "refisco-v0", "--examples", "none") == 0
-    assert all([message["role"] for message in request["messages"]] == ["user"] for request in server.requests)
 
 
 def test_categories_compared_with_expert_counts(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
@@ -147,8 +135,9 @@ def test_categories_compared_with_expert_counts(tmp_path: Path, serve: Callable[
         for study, category, rater, significant in product((0, 1), range(1, 7), (0, 1), (True, False))
     ]
     write_table(tmp_path / REXVAL_RATINGS, columns, rows)
-    out = tmp_path / "out"
-    assert corrections(serve(corrector), tmp_path, out, "--layout", "rexval") == 0
+    server, out = serve(corrector), tmp_path / "out"
+    assert corrections(server, tmp_path, out, "--layout", "rexval", "--examples", "none") == 0
+    assert all([message["role"] for message in request["messages"]] == ["user"] for request in server.requests)
     result = read_json(out / "corrections.json")["categories"]
     assert result["a"] == {"precision": {"value": 0.5, "n": 2}, "recall": {"value": 1.0, "n": 1}}
     assert result["b"]["recall"] == {"value": 0.0, "n": 1}

@@ -35,23 +35,14 @@ def others(pairs: list[Pair]) -> list[Pair]:
     return [*changed, *pairs[2:5], Pair("x", "Clear lungs.", "Clear lungs.")]
 
 
-def test_the_same_reports_match(tmp_path: Path) -> None:
-    result = match_samples(scores(tmp_path / "s", PAIRS), pair_digests(PAIRS))
-    assert (result.missing, result.unknown, result.other_texts, result.notes()) == ([], [], [], [])
-
-
 def test_agreement_records_samples_that_do_not_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = scores(tmp_path / "s", others(PAIRS)), tmp_path / "out"
     table = ratings(tmp_path / "r.csv")
     arguments = ("agreement", table, "--better", "lower", "--scores", folder, "--bootstrap", 0, "--out", out)
     assert run_meta(*arguments) == 0
     console = " ".join(capsys.readouterr().out.split())
-    for note in (
-        "missing samples of the set: 1 (5).",
-        "samples that are not in the set: 1 (x).",
-        "splitter): 2 (0, 1).",
-    ):
-        assert note in console
+    kinds = ("missing samples of the set: 1 (5).", "samples that are not in the set: 1 (x).", "splitter): 2 (0, 1).")
+    assert all(note in console for note in kinds)
     expected = {"folder": "s", "missing": ["5"], "unknown": ["x"], "other_texts": ["0", "1"]}
     assert read_json(out / "agreement.json")["results_folders"] == [expected]
     assert "with other texts" in (out / "agreement.html").read_text()
@@ -63,19 +54,8 @@ def test_an_ensemble_prints_samples_of_a_judge_that_do_not_match(
     one, two = scores(tmp_path / "one", PAIRS), scores(tmp_path / "two", others(PAIRS))
     fitted, table = tmp_path / "e.json", ratings(tmp_path / "r.csv")
     judges = (f"--judges=one={one}", f"--judges=two={two}")
-    fit = (
-        "ensemble",
-        "fit",
-        table,
-        "--better",
-        "lower",
-        *judges,
-        "--features",
-        "logical_recall",
-        "--method",
-        "average",
-    )
-    assert run_meta(*fit, "--folds", 2, "--bootstrap", 0, "--out", fitted) == 0
+    fit = ("ensemble", "fit", table, "--better", "lower", *judges, "--features", "logical_recall", "--folds", 2)
+    assert run_meta(*fit, "--method", "average", "--bootstrap", 0, "--out", fitted) == 0
     console = " ".join(capsys.readouterr().out.split())
     assert "one:" not in console
     assert "two: samples with other texts than in the set" in console
@@ -128,17 +108,11 @@ def test_the_record_of_an_ensemble_identifies_it(tmp_path: Path) -> None:
         fit_ensemble(columns, [0.0, 1.0, 2.0]).save(tmp_path / f"{name}.json")
         arguments = ("ensemble", "apply", tmp_path / f"{name}.json", *judges, "--out", tmp_path / name)
         assert run_meta(*arguments) == 0
-    run, metric = (
-        read_json(tmp_path / "first/run.json"),
-        read_json(tmp_path / "first/scores.json")["metrics"]["ensemble"],
-    )
+    run = read_json(tmp_path / "first/run.json")
+    metric = read_json(tmp_path / "first/scores.json")["metrics"]["ensemble"]
     assert {"versions", "input", "judge", "options", "calls", "seconds"} <= set(run)
-    assert run["input"] == {
-        "files": [str(tmp_path / "first.json")],
-        "judges": {"a": str(one), "b": str(two)},
-        "read": 6,
-        "skipped": 0,
-    }
+    files = {"files": [str(tmp_path / "first.json")], "judges": {"a": str(one), "b": str(two)}}
+    assert run["input"] == {**files, "read": 6, "skipped": 0}
     fitted = read_json(tmp_path / "first.json")
     assert {name: metric["settings"][name] for name in fitted} == fitted
     assert metric["settings"]["judges"]["a"]["radfact"]["judge"]["name"] == "offline"

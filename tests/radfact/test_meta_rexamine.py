@@ -84,17 +84,15 @@ def test_a_site_may_have_the_name_of_a_column() -> None:
     assert table_c(results).rows == [["m", "Original", 0.5, 4, 0.7, 9]]
 
 
-def test_nan_and_empty_cells_are_no_counts(tmp_path: Path) -> None:
-    (tmp_path / "counts.csv").write_text("id,errors\na,nan\nb,1\nb,\nc,2\nc,nan\n")
-    assert read_counts(tmp_path / "counts.csv") == {"b": 1, "c": 2}
-
-
-@pytest.mark.parametrize(("row", "field"), [("a,-1", "errors"), ("a,1_0", "errors"), (" ,1", "id")])
-def test_invalid_counts_are_refused(row: str, field: str, tmp_path: Path) -> None:
-    (tmp_path / "counts.csv").write_text(f"id,errors\nb,1\n{row}\n")
-    with pytest.raises(InputError) as error:
-        read_counts(tmp_path / "counts.csv")
-    assert (error.value.line, error.value.field) == (3, field)
+def test_counts_of_experts_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "counts.csv"
+    path.write_text("id,errors\na,nan\nb,1\nb,\nc,2\nc,nan\n")
+    assert read_counts(path) == {"b": 1, "c": 2}
+    for row, field in (("a,-1", "errors"), ("a,1_0", "errors"), (" ,1", "id")):
+        path.write_text(f"id,errors\nb,1\n{row}\n")
+        with pytest.raises(InputError) as error:
+            read_counts(path)
+        assert (error.value.line, error.value.field) == (3, field)
 
 
 @pytest.mark.parametrize(
@@ -225,16 +223,7 @@ def test_failed_reports_are_excluded_and_tried_again(tmp_path: Path) -> None:
     assert styler.calls == 2
 
 
-def test_a_step_runs_once_for_the_same_reports(tmp_path: Path) -> None:
-    styler = Styler()
-    for _ in range(2):
-        run(REPORTS, tmp_path, styler=styler)
-    assert styler.calls == 1
-    run(REPORTS[1:], tmp_path, styler=styler)
-    assert styler.calls == 2
-
-
-def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_and_a_step_runs_once_for_the_same_reports(tmp_path: Path) -> None:
     styler = Styler()
 
     def fail(pairs: Sequence[Pair], folder: Path) -> ScoreColumns:
@@ -243,8 +232,11 @@ def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
 
     with pytest.raises(RunError):
         run(REPORTS, tmp_path, styler=styler, score=fail)
-    run(REPORTS, tmp_path, styler=styler)
+    for _ in range(2):
+        run(REPORTS, tmp_path, styler=styler)
     assert styler.calls == 1
+    run(REPORTS[1:], tmp_path, styler=styler)
+    assert styler.calls == 2
 
 
 def test_expert_counts_replace_labels(tmp_path: Path) -> None:
@@ -282,12 +274,6 @@ def test_candidates_without_a_count_and_counts_without_a_candidate_are_named(tmp
     assert dict(zip(header.split(","), row.split(","), strict=True))[f"{site} n"] == str(counted)
 
 
-def test_a_site_with_one_report_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'z'") as error:
-        run([*REPORTS, SiteReport("z0", "z", "Clear.")], tmp_path)
-    assert error.value.code is ErrorCode.EMPTY_INPUT
-
-
 def test_reports_are_drawn_by_seed_and_site(tmp_path: Path) -> None:
     drawn = []
     for folder in (tmp_path / "one", tmp_path / "two"):
@@ -295,6 +281,9 @@ def test_reports_are_drawn_by_seed_and_site(tmp_path: Path) -> None:
         drawn.append([row["sample_id"] for _, row in read_jsonl(folder / "standardized.jsonl")])
     assert drawn[0] == drawn[1]
     assert [key[0] for key in drawn[0]] == ["x", "x", "y", "y"]
+    with pytest.raises(InputError, match="'z'") as error:
+        run([*REPORTS, SiteReport("z0", "z", "Clear.")], tmp_path)
+    assert error.value.code is ErrorCode.EMPTY_INPUT
 
 
 @pytest.fixture
@@ -311,24 +300,11 @@ def model_response(request: dict[str, Any], _: int) -> Reply:
     return 200, {}, f"Findings: {text}"
 
 
-def test_the_command_runs_all_seven_steps(tmp_path: Path, table: Path, serve: Callable[..., ChatServer]) -> None:
-    out, model = tmp_path / "out", ("--judge", "openai:m", "--base-url", serve(model_response).base_url)
-    assert run_meta("rexamine", table, *model, "--metrics", "rouge_l,bleu_2", "--out", out) == 0
-    record = read_json(out / "rexamine.json")
-    assert {test["score"] for test in record["style_tests"]} == {"rouge_l", "bleu_2"}
-    assert record["sites"] == {"x": 4, "y": 4}
-    assert (out / "table_2.csv").read_text().startswith("Metric,Mean t-stat,Min t-stat,Max t-stat,")
-    assert (out / "table_c.csv").read_text().startswith("Metric,Ground truth,x,x n,y,y n")
-    assert (out / "figure_3.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (out / "figure_3.svg").read_text()
-    assert (out / "original" / "report.html").is_file()
-
-
 @pytest.mark.parametrize(
     ("names", "scores"),
     [("rouge_l,green", ["rouge_l", "green"]), ("green,rouge_l,green_ec", ["green", "green_ec", "rouge_l"])],
 )
-def test_a_metric_is_tested_by_its_main_score(
+def test_the_command_runs_all_seven_steps_and_tests_a_metric_by_its_main_score(
     names: str, scores: list[str], tmp_path: Path, table: Path, serve: Callable[..., ChatServer]
 ) -> None:
     response = GreenResponse((("A mass",), *[()] * 5), ((),) * 6, ("Clear lungs",)).text()
@@ -343,25 +319,16 @@ def test_a_metric_is_tested_by_its_main_score(
     record = read_json(out / "rexamine.json")
     assert list(dict.fromkeys(test["score"] for test in record["style_tests"])) == scores
     assert record["threshold"] == pytest.approx(0.05 / (len(scores) * 2))
+    assert record["sites"] == {"x": 4, "y": 4}
     assert {ranking["score"] for ranking in record["rankings"]} == set(scores)
     assert "green_significant_a" in read_json(out / "original/scores.json")["scores"]
     # A model has no ontology: rules that inject errors do not favor it.
     assert (record["models"], record["circular"]) == ({"green": "openai:m"}, False)
     assert "Judges and models: green: openai:m." in (out / "rexamine.html").read_text()
-
-
-def test_a_step_runs_again_for_other_parameters_of_the_model(
-    tmp_path: Path, table: Path, serve: Callable[..., ChatServer]
-) -> None:
-    server = serve(model_response)
-    model = ("--styler", "openai:m", "--errors-by", "openai:m", "--base-url", server.base_url)
-    command = ("rexamine", table, *model, "--metrics", "bleu_1", "--out", tmp_path / "out")
-    assert run_meta(*command) == 0
-    first = len(server.requests)
-    assert run_meta(*command, "--judge-arg", "temperature=0.5") == 0
-    again = server.requests[first:]
-    assert len(again) == first
-    assert {request["temperature"] for request in again} == {0.5}
+    assert (out / "table_2.csv").read_text().startswith("Metric,Mean t-stat,Min t-stat,Max t-stat,")
+    assert (out / "table_c.csv").read_text().startswith("Metric,Ground truth,x,x n,y,y n")
+    assert (out / "figure_3.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (out / "figure_3.svg").read_text()
 
 
 def test_a_model_may_standardize_and_inject(tmp_path: Path, table: Path, serve: Callable[..., ChatServer]) -> None:
@@ -379,3 +346,6 @@ def test_a_model_may_standardize_and_inject(tmp_path: Path, table: Path, serve: 
     assert run_meta(*command, "--counts", counts) == 0
     assert read_json(out / "rexamine.json")["experts"] == "experts"
     assert len(server.requests) == requests
+    # Other parameters of the model are other steps.
+    assert run_meta(*command, "--judge-arg", "temperature=0.5") == 0
+    assert [request["temperature"] for request in server.requests[requests:]] == [0.5] * requests

@@ -62,10 +62,10 @@ def fit(
     ratings = read(table, rating, draws.cluster)
     folders = _folders(judges)
     with rename_fields({"runs": "--judges", "features": "--judges"}):
-        judge_scores = read_features(folders, _names(features))
+        sample_ids, scores = read_features(folders, _names(features))
         digests = pair_digests(ratings.pairs)
         say_matches([match_samples(folder, digests) for folder in folders.values()])
-        fitted = fit_on_ratings(ratings, judge_scores, method=method, folds=folds, seed=draws.seed)
+        fitted = fit_on_ratings(ratings, sample_ids, scores, method=method, folds=folds, seed=draws.seed)
     show_table(console, fitted.table(replicates=draws.bootstrap, seed=draws.seed))
     direction = ratings.better[ratings.target]
     say(console, f"Correlations with '{ratings.target}' of the experts ({direction} is better), on their own scales.")
@@ -93,15 +93,14 @@ def apply_ensemble(
     loaded, folders = Ensemble.load(ensemble), _folders(judges)
     first, *others = folders.values()
     with rename_fields({"runs": "--judges", "features": "--judges"}):
-        judge_scores = read_features(folders)
+        sample_ids, scores = read_features(folders)
         digests = read_digests(first)
         say_matches([match_samples(folder, digests) for folder in others])
         files = {"files": [str(ensemble)], "judges": {name: str(folder) for name, folder in folders.items()}}
-        counts = {"read": len(digests), "skipped": len(digests) - len(judge_scores.sample_ids)}
+        counts = {"read": len(digests), "skipped": len(digests) - len(sample_ids)}
         record = {"versions": versions(), "input": {**files, **counts}}
-        result = apply_to_folders(
-            loaded, judge_scores, folders, out, run=record, bootstrap=draws.bootstrap, seed=draws.seed
-        )
+        values = dict(zip(sample_ids, loaded.apply(scores.values), strict=True))
+        result = apply_to_folders(loaded, values, folders, out, run=record, bootstrap=draws.bootstrap, seed=draws.seed)
     missing = sum(map(bool, result.failures))
     console = new_console()
     say(console, f"{len(result.pairs) - missing} of {len(result.pairs)} reports scored")

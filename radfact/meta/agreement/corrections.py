@@ -38,12 +38,6 @@ from radfact.statistics.rater_agreement import (
 Setting = Literal["original", "shuffled", "paraphrased"]
 """Original reports, references with shuffled lines, or candidates with paraphrased lines (sections 5 and 7)."""
 
-_PAPER_TABLES: Mapping[Setting, tuple[str, str, str]] = {
-    "original": ("1", "2", "3"),
-    "shuffled": ("4", "5", "6"),
-    "paraphrased": ("7", "8", "9"),
-}
-
 SEVERITY_COLUMNS = ("rater", "n", "mean absolute error", "equal", "within one")
 
 
@@ -162,29 +156,25 @@ def evaluate_corrections(
 ) -> CorrectionResult:
     """Compare a model's corrections with the experts'; texts are scored by `score`, into subfolders of `folder`."""
     result = CorrectionResult(categories=_categories(run.reports, ratings))
-    corrected = [(report, report.expert) for report in run.reports if report.expert is not None]
-    if not corrected:
+    reports = [report for report in run.reports if report.expert is not None]
+    if not reports:
         return result
-    reports, expert = [report for report, _ in corrected], [corrections for _, corrections in corrected]
-    model = [report.model for report in reports]
     groups = replace(ratings, samples=[report.rated for report in reports]).indices_by_group(ratings.group)
     # A single group has the same reports as all.
     for group, indices in groups.items() if len(groups) > 2 else [("all", groups["all"])]:
-        result.changes[group] = change_agreement([expert[i] for i in indices], [model[i] for i in indices])
+        result.changes[group] = change_agreement([reports[index] for index in indices])
+    greatest = [max(report.model.severities, default=0) for report in reports]
     errors = {
-        "model": severity_errors(
-            [_max_severity(report.rated) for report in reports],
-            [max(corrections.severities, default=0) for corrections in model],
-        ),
+        "model": severity_errors([_max_severity(report.rated) for report in reports], greatest),
         "other raters": _other_raters(ratings),
     }
     result.severities.update({name: error for name, error in errors.items() if error is not None})
-    if pairs := corrected_text_pairs(expert, model):
-        scores = score(pairs, folder / "text_similarity").values
+    if texts := corrected_text_pairs(reports):
+        scores = score(texts, folder / "text_similarity").values
         result.text_similarity.update({name: Mean.of(values) for name, values in scores.items()})
-    pairs = [report.pair for report in reports]
-    before = score(pairs, folder / "uncorrected").values
-    after = score(corrected_pairs(pairs, model), folder / "corrected").values
+    before = score([report.pair for report in reports], folder / "uncorrected").values
+    corrected = [replace(report.pair, candidate=report.model.corrected_report()) for report in reports]
+    after = score(corrected, folder / "corrected").values
     for name in filter(after.__contains__, before):
         known = [row for row in zip(before[name], after[name], strict=True) if not math.isnan(sum(row))]
         first, second = (Mean.of(row[i] for row in known).value for i in (0, 1))
@@ -213,18 +203,19 @@ def has_categories(ratings: RatingSet) -> bool:
 
 
 def _categories(reports: Sequence[CorrectedReport], ratings: RatingSet) -> dict[str, CategoryShares]:
-    """Compare categories with the mean count of experts, significant or not, rounded half up."""
+    """Return whether a report has any error of a category, compared with the mean count of experts, rounded half up."""
     if not has_categories(ratings):
         return {}
     known = [report for report in reports if not math.isnan(report.rated.mean("errors"))]
-    expert = [
-        {
-            letter: int(round_half_up(sum(report.rated.mean(f"{kind}_{letter}") for kind in COUNTS[1:])))
-            for letter in ERROR_CATEGORIES
-        }
-        for report in known
-    ]
-    return detect_categories(expert, [report.model for report in known])
+    shares = {}
+    for letter in CATEGORY_NAMES:
+        cases = []
+        for report in known:
+            count = round_half_up(sum(report.rated.mean(f"{kind}_{letter}") for kind in COUNTS[1:]))
+            cases.append((count > 0, any(letter in item.categories for item in report.model.items)))
+        precision = Mean.of(is_true for is_true, is_found in cases if is_found)
+        shares[letter] = CategoryShares(precision, Mean.of(is_found for is_true, is_found in cases if is_true))
+    return shares
 
 
 def change_table(result: CorrectionResult) -> Table:
@@ -278,7 +269,7 @@ def write_corrections(
 ) -> list[str]:
     """Write `corrections.json`, `corrections.jsonl`, CSV tables, a plot and the page; return notes on missing plots."""
     report = AnalysisReport(folder)
-    first, second, third = _PAPER_TABLES[setting]
+    first = 1 + 3 * get_args(Setting).index(setting)
     report.add(
         f"Kind of correction (table {first})",
         change_table(result),
@@ -287,7 +278,7 @@ def write_corrections(
         file="changes",
     )
     report.add(
-        f"Similarity of texts (tables {second} and {third})",
+        f"Similarity of texts (tables {first + 1} and {first + 2})",
         text_table(result),
         "Means over reports. Corrected text: all lines that the model rewrites or inserts, compared with those of the "
         "radiologist. Base and corrected: the candidate compared with the reference before and after correction by "
@@ -336,16 +327,15 @@ def line_changes(corrections: Corrections) -> list[Change]:
     ]
 
 
-def change_agreement(expert: Sequence[Corrections], model: Sequence[Corrections]) -> dict[Change, Mean]:
+def change_agreement(reports: Sequence[CorrectedReport]) -> dict[Change, Mean]:
     """Return how often the model makes the radiologist's change, by change of the radiologist (tables 1, 4 and 7).
 
     Changes are compared per line, insertions per report, since the same content may be inserted in one line or three.
     """
     cases: dict[Change, list[bool]] = {change: [] for change in CHANGES}
-    for theirs, ours in zip(expert, model, strict=True):
-        if theirs.lines != ours.lines:
-            raise ValueError(f"expected corrections of the same lines, found {len(theirs.lines)} and {len(ours.lines)}")
-        for true, predicted in zip(_changes(theirs), _changes(ours), strict=True):
+    for report in reports:
+        changes = zip(_changes(report.expert or report.model), _changes(report.model), strict=True)
+        for true, predicted in changes:
             cases[true].append(predicted == true)
     return {change: Mean.of(same) for change, same in cases.items()}
 
@@ -361,26 +351,11 @@ def corrected_text(corrections: Corrections) -> str:
     return " ".join([*rewritten, *corrections.insertions])
 
 
-def corrected_text_pairs(expert: Sequence[Corrections], model: Sequence[Corrections]) -> list[Pair]:
+def corrected_text_pairs(reports: Sequence[CorrectedReport]) -> list[Pair]:
     """Pair the model's `corrected_text` with the radiologist's; reports without either are excluded."""
-    texts = [(corrected_text(ours), corrected_text(theirs)) for theirs, ours in zip(expert, model, strict=True)]
+    corrections = [(report.model, report.expert) for report in reports]
+    texts = [(corrected_text(ours), corrected_text(theirs) if theirs else "") for ours, theirs in corrections]
     return [Pair(str(index), *both) for index, both in enumerate(texts) if any(both)]
-
-
-def corrected_pairs(pairs: Sequence[Pair], corrections: Sequence[Corrections]) -> list[Pair]:
-    """Replace candidates by corrected ones; their scores show the gain of correction."""
-    return [replace(pair, candidate=item.corrected_report()) for pair, item in zip(pairs, corrections, strict=True)]
-
-
-def detect_categories(expert: Sequence[Mapping[str, int]], model: Sequence[Corrections]) -> dict[str, CategoryShares]:
-    """Return precision and recall of each of ReXVal's categories per report: does it occur at all (appendix D)?"""
-    table = {}
-    for letter in CATEGORY_NAMES:
-        true = [counts.get(letter, 0) > 0 for counts in expert]
-        predicted = [any(letter in item.categories for item in corrections.items) for corrections in model]
-        pairs = list(zip(true, predicted, strict=True))
-        table[letter] = CategoryShares(Mean.of(a for a, b in pairs if b), Mean.of(b for a, b in pairs if a))
-    return table
 
 
 def shuffle_lines(report: str, *, seed: int = 42) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -371,7 +369,7 @@ def parse_annotation(text: str) -> dict[tuple[str, str], float]:
 
 def _entries(text: str) -> Iterator[tuple[str, str, Any]]:
     """Yield significance, category and count."""
-    data = _load(text.strip())
+    data = read_data(text.strip())
     if isinstance(data, Mapping) and any(isinstance(inner, Mapping) for inner in data.values()):
         for heading, inner in data.items():
             kind = _significance(str(heading))
@@ -388,14 +386,6 @@ def _entries(text: str) -> Iterator[tuple[str, str, Any]]:
             kind = heading
         elif match and kind:
             yield kind, match["name"], match["count"]
-
-
-def _load(text: str) -> Any:
-    if (data := read_data(text)) is not None and not isinstance(data, str):
-        return data
-    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-        return ast.literal_eval(text)
-    return None
 
 
 def _significance(heading: str) -> str | None:
