@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from radfact.findings.records import AttributeDifference, Finding
 from radfact.findings.significance import Differences, Significance
-from radfact.findings.units import FindingUnit, are_opposite, confirms_change, overlapping_zones
+from radfact.findings.units import FindingUnit, are_opposite, confirms_change, node_of, overlapping_zones
 from radfact.metrics.radfact.regions import spatially_entailed
-from radfact.records import PatientContext, Sentence
+from radfact.records import PatientContext
 
 _GOOD, _BAD = "good_position", "malpositioned"
 _NO_COMPARISON = ("none", "no ", "not available", "n/a")
@@ -64,10 +64,12 @@ def _compare_attributes(
 ) -> Iterator[AttributeDifference]:
     """Yield the attributes that one of two findings states, apart from changes."""
     costs, ontology = significance.differences, significance.ontology
-    if _has_region(candidate) and _has_region(reference):
-        agree = _regions_agree(candidate, reference)
+    first, second = candidate.located_sentence, reference.located_sentence
+    if first is not None and second is not None:
+        # RadFact's rule (MAIRA-2, section RadFact): each region lies in the other one.
+        agree = spatially_entailed(first, [second]) and spatially_entailed(second, [first])
         yield AttributeDifference("region", None, None, 0.0 if agree else costs.region)
-    elif not _is_midline(candidate, significance) and not _is_midline(reference, significance):
+    elif not (node_of(candidate, ontology).midline or node_of(reference, ontology).midline):
         if candidate.sides or reference.sides:
             yield AttributeDifference(
                 "side", sorted(candidate.sides), sorted(reference.sides), _side_cost(candidate, reference, costs)
@@ -78,7 +80,7 @@ def _compare_attributes(
                 agree = all(any(overlapping_zones(zone, other, ontology) for zone in zones) for other in others)
                 cost = 0.0 if agree else costs.zone
             else:
-                cost = 0.0 if others == {_usual_zone(reference, significance)} else costs.zone_missing
+                cost = 0.0 if others == {node_of(reference, ontology).usual_zone} else costs.zone_missing
             yield AttributeDifference("zone", sorted(zones), sorted(others), cost)
     if reference.degree:
         cost = costs.degree_missing
@@ -103,16 +105,6 @@ def _side_cost(candidate: Finding, reference: Finding, costs: Differences) -> fl
     if not sides:
         return costs.side_missing
     return costs.side_partly if sides & others else costs.side
-
-
-def _usual_zone(finding: Finding, significance: Significance) -> str | None:
-    node = significance.ontology.findings.get(finding.concept)
-    return None if node is None else node.usual_zone
-
-
-def _is_midline(finding: Finding, significance: Significance) -> bool:
-    node = significance.ontology.findings.get(finding.concept)
-    return node is not None and node.midline
 
 
 def _level_distance(candidate: Sequence[int], reference: Sequence[int]) -> int:
@@ -162,16 +154,3 @@ def _position_cost(own: set[str], other: set[str], costs: Differences) -> float:
     if own & other or not other:
         return 0.0
     return costs.position_other
-
-
-def _has_region(finding: Finding) -> bool:
-    return finding.boxes is not None or finding.masks is not None
-
-
-def _regions_agree(candidate: Finding, reference: Finding) -> bool:
-    """Return whether each region lies in the other one by RadFact's rule (MAIRA-2, section RadFact)."""
-    first, second = (
-        Sentence(text=finding.text or finding.concept, boxes=finding.boxes, masks=finding.masks)
-        for finding in (candidate, reference)
-    )
-    return spatially_entailed(first, [second]) and spatially_entailed(second, [first])

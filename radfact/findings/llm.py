@@ -9,14 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
-from radfact.findings.records import Extraction, Finding, FindingPlace, Status, Tier
+from radfact.findings.records import Extraction, Finding, FindingPlace, Status, Tier, report_sentences
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import parse_json
 from radfact.reader.facts import parse_sentence
 from radfact.reader.ontology import Ontology, phrase_lemmas
 from radfact.reader.ontology_file import default_ontology, load_ontology
-from radfact.reader.segmentation import segment_sentences
 from radfact.records import PatientContext, Report, Sentence, Text
 
 PROMPT = Path(__file__).with_name("prompt.txt")
@@ -95,7 +94,7 @@ class LLMFindingExtractor:
         self, reports: Sequence[Report], contexts: Sequence[PatientContext]
     ) -> dict[int, ChatRequest[tuple[Finding, ...]]]:
         """Return the requests by the places of the reports; a report without sentences needs none."""
-        sentences = [_sentences(report) for report in reports]
+        sentences = [report_sentences(report) for report in reports]
         return {place: self._request(listed, contexts[place]) for place, listed in enumerate(sentences) if listed}
 
     def describe(self) -> dict[str, Any]:
@@ -172,7 +171,3 @@ class LLMFindingExtractor:
         facts = parse_sentence(name, self.ontology).facts
         concepts = {fact.concept for fact in facts if fact.concept in self.ontology.findings}
         return concepts.pop() if len(concepts) == 1 else " ".join(name.lower().split())
-
-
-def _sentences(report: Report) -> Sequence[Sentence]:
-    return [Sentence(text=text) for text in segment_sentences(report)] if isinstance(report, str) else report

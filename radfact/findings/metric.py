@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,8 +36,8 @@ VERSION = "2"
 
 _TIERS: tuple[Tier, ...] = ("urgent", "actionable", "minor")
 _UNMATCHED: tuple[ErrorKind, ...] = ("omitted", "unsupported", "contradicted")
-_POOLED = ("urgent_recall", "attribute_accuracy")
 NO_REFERENCE = "the reference is empty"
+T = TypeVar("T")
 
 
 def ratio_from_counts(totals: np.ndarray[Any, np.dtype[np.float64]]) -> float:
@@ -45,36 +45,33 @@ def ratio_from_counts(totals: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     return float(totals[0] / totals[1]) if totals[1] > 0 else math.nan
 
 
-def _declare(prefix: str) -> dict[str, Score]:
-    """Return the scores of a metric of findings by name."""
-    return {
-        prefix: Score("higher", "1 / (1 + weighted sum of errors)"),
-        f"{prefix}_precision": Score(
-            "higher", "fraction of the weight of the candidate's findings that the reference confirms"
-        ),
-        f"{prefix}_recall": Score(
-            "higher", "fraction of the weight of the reference's findings that the candidate states"
-        ),
-        f"{prefix}_f1": Score("higher", "fraction of the weight of both reports that the other one confirms"),
-        f"{prefix}_errors": Score("lower", "weighted sum of errors", "weighted errors"),
-        **{f"{prefix}_{tier}_errors": Score("lower", f"number of {tier} errors", "errors") for tier in _TIERS},
-        f"{prefix}_omitted": Score(
-            "lower", "number of findings of the reference that the candidate neither states nor denies", "findings"
-        ),
-        f"{prefix}_unsupported": Score(
-            "lower", "number of findings of the candidate that the reference neither states nor denies", "findings"
-        ),
-        f"{prefix}_contradicted": Score(
-            "lower", "number of findings of one report that the other one denies", "findings"
-        ),
-        f"{prefix}_attribute_errors": Score(
-            "lower", "number of wrong attributes, and of unconfirmed statements of change", "errors"
-        ),
-        f"{prefix}_side_errors": Score("lower", "number of matched findings on another side", "errors"),
-        f"{prefix}_attribute_accuracy": Score("higher", "fraction of the attributes of matched findings that agree"),
-        f"{prefix}_urgent_recall": Score("higher", "fraction of urgent findings that the candidate states"),
-        f"{prefix}_error_free": Score("higher", "fraction of reports without an urgent or actionable error"),
-    }
+_POOLED = dict.fromkeys(("urgent_recall", "attribute_accuracy"), ratio_from_counts)
+_SCORES: Mapping[str, Score] = {
+    "": Score("higher", "1 / (1 + weighted sum of errors)"),
+    "precision": Score("higher", "fraction of the weight of the candidate's findings that the reference confirms"),
+    "recall": Score("higher", "fraction of the weight of the reference's findings that the candidate states"),
+    "f1": Score("higher", "fraction of the weight of both reports that the other one confirms"),
+    "errors": Score("lower", "weighted sum of errors", "weighted errors"),
+    **{f"{tier}_errors": Score("lower", f"number of {tier} errors", "errors") for tier in _TIERS},
+    "omitted": Score(
+        "lower", "number of findings of the reference that the candidate neither states nor denies", "findings"
+    ),
+    "unsupported": Score(
+        "lower", "number of findings of the candidate that the reference neither states nor denies", "findings"
+    ),
+    "contradicted": Score("lower", "number of findings of one report that the other one denies", "findings"),
+    "attribute_errors": Score("lower", "number of wrong attributes, and of unconfirmed statements of change", "errors"),
+    "side_errors": Score("lower", "number of matched findings on another side", "errors"),
+    "attribute_accuracy": Score("higher", "fraction of the attributes of matched findings that agree"),
+    "urgent_recall": Score("higher", "fraction of urgent findings that the candidate states"),
+    "error_free": Score("higher", "fraction of reports without an urgent or actionable error"),
+}
+"""Scores of a metric of findings without its name."""
+
+
+def _named(prefix: str, values: Mapping[str, T]) -> dict[str, T]:
+    """Return values by the names of scores."""
+    return {f"{prefix}_{key}" if key else prefix: value for key, value in values.items()}
 
 
 class FindingsBase(Metric):
@@ -91,11 +88,11 @@ class FindingsBase(Metric):
     name = "findings"
     display_name = "Findings"
     measures = "findings right, wrong, missing and invented, weighted by clinical significance"
-    scores: Mapping[str, Score] = _declare("findings")
+    scores: Mapping[str, Score] = _named("findings", _SCORES)
     reads = "sentences"
     requirements = Requirements(packages=("scipy",))
     source = "maira-radfact"
-    pooled: Mapping[str, CountsFunction] = {f"findings_{name}": ratio_from_counts for name in _POOLED}
+    pooled: Mapping[str, CountsFunction] = _named("findings", _POOLED)
     worst_values: Mapping[str, float] = {"findings_precision": 0.0}
 
     def __init__(
@@ -127,27 +124,29 @@ class FindingsBase(Metric):
         before = self.extractor.usage()
         extractions = self._extract(pairs)
         usage = {name: count - before.get(name, 0) for name, count in self.extractor.usage().items()}
-        values: dict[str, list[float]] = {name: [] for name in self.scores}
         tables = {name: np.full((len(pairs), 2), math.nan) for name in _POOLED}
-        details, failures = CompressedRows(), dict[int, str]()
+        rows, details, failures = list[dict[str, float]](), CompressedRows(), dict[int, str]()
         for place, (pair, (candidate, reference)) in enumerate(zip(pairs, extractions, strict=True)):
-            row: dict[str, float] = {}
+            rows.append({})
             detail: dict[str, Any] = {}
-            if (failure := _failure(pair, candidate, reference)) is not None:
-                failures[place] = failure
-            elif not isinstance(candidate, Failure) and not isinstance(reference, Failure):
+            if not narrative(pair.reference).strip():
+                failures[place] = NO_REFERENCE
+            elif isinstance(reference, Failure):
+                failures[place] = f"findings of the reference: {reference.reason}"
+            elif isinstance(candidate, Failure):
+                failures[place] = f"findings of the candidate: {candidate.reason}"
+            else:
                 comparison = compare_findings(candidate, reference, self.significance, pair.context)
                 for name, counts in _counts(comparison).items():
                     if counts[1] > 0:
                         tables[name][place] = counts
-                row = _scores(comparison, is_empty=not narrative(pair.candidate).strip())
+                rows[-1] = _scores(comparison, is_empty=not narrative(pair.candidate).strip())
                 detail = comparison.as_record()
-            for name, column in values.items():
-                column.append(row.get(name.removeprefix(self.name).removeprefix("_"), math.nan))
             details.append(detail)
+        pooled = {name: PooledScore(table, ratio_from_counts) for name, table in tables.items()}
         return MetricResult(
-            values,
-            pooled={f"{self.name}_{name}": PooledScore(table, ratio_from_counts) for name, table in tables.items()},
+            _named(self.name, {key: [row.get(key, math.nan) for row in rows] for key in _SCORES}),
+            pooled=_named(self.name, pooled),
             details=details,
             failures=failures,
             usage=usage,
@@ -185,11 +184,11 @@ class FindingsLLM(FindingsBase):
     name = "findings_llm"
     display_name = "Findings, language model"
     measures = "as findings, read by a language model"
-    scores: Mapping[str, Score] = _declare("findings_llm")
+    scores: Mapping[str, Score] = _named("findings_llm", _SCORES)
     requirements = Requirements(packages=("scipy",), judge="model")
     cost = "a response per report"
     is_variant = True
-    pooled: Mapping[str, CountsFunction] = {f"findings_llm_{name}": ratio_from_counts for name in _POOLED}
+    pooled: Mapping[str, CountsFunction] = _named("findings_llm", _POOLED)
     worst_values: Mapping[str, float] = {"findings_llm_precision": 0.0}
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 4096}
 
@@ -210,16 +209,6 @@ class FindingsLLM(FindingsBase):
 def _distinct_reports(pairs: Sequence[Pair]) -> dict[tuple[str, PatientContext], Report]:
     """Return the reports by text and patient."""
     return {(repr(report), pair.context): report for pair in pairs for report in (pair.candidate, pair.reference)}
-
-
-def _failure(pair: Pair, candidate: Extraction, reference: Extraction) -> str | None:
-    """Return why a pair has no scores."""
-    if not narrative(pair.reference).strip():
-        return NO_REFERENCE
-    for side, extraction in (("reference", reference), ("candidate", candidate)):
-        if isinstance(extraction, Failure):
-            return f"findings of the {side}: {extraction.reason}"
-    return None
 
 
 def _counts(comparison: FindingComparison) -> dict[str, tuple[float, float]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import Failure
-from radfact.findings.records import Extraction, Finding
+from radfact.findings.records import Extraction, Finding, report_sentences
 from radfact.languages import Language
 from radfact.reader.clause import FactReader
 from radfact.reader.facts import Fact, parse_sentence
@@ -17,7 +17,7 @@ from radfact.reader.ontology_file import default_ontology, load_ontology
 from radfact.reader.removal import remove_heading
 from radfact.reader.segmentation import segment_sentences
 from radfact.reader.tokens import CONCLUDED, MAX_CHARACTERS, tokenize
-from radfact.records import PatientContext, Report, Sentence
+from radfact.records import PatientContext, Report
 
 VERSION = "2"
 _STATEMENTS = frozenset({"normal", "clear", "change"})
@@ -49,20 +49,17 @@ class OfflineFindingExtractor:
         return [self._extract(report) for report in reports]
 
     def _extract(self, report: Report) -> Extraction:
-        sentences = (
-            [(sentence, None) for sentence in segment_sentences(report)]
-            if isinstance(report, str)
-            else [(sentence.text, sentence) for sentence in report]
-        )
-        if not Language.ENGLISH.matches(" ".join(text for text, _ in sentences)):
+        sentences = report_sentences(report)
+        if not Language.ENGLISH.matches(" ".join(sentence.text for sentence in sentences)):
             return Failure(Language.ENGLISH.skip_reason)
         findings: list[Finding] = []
         # Neither "..." nor "___" is an empty report.
         is_read = not (report.strip() if isinstance(report, str) else sentences)
-        for index, (text, sentence) in enumerate(sentences):
-            read, claims = _read(text, self.ontology)
+        for index, sentence in enumerate(sentences):
+            read, claims = _read(sentence.text, self.ontology)
             is_read = is_read or read
-            findings += (_place(finding, index, text, sentence) for finding in claims)
+            source = {"sentence": index, "text": sentence.text, "boxes": sentence.boxes, "masks": sentence.masks}
+            findings += (finding.model_copy(update=source) for finding in claims)
         return tuple(findings) if is_read else Failure(NOTHING_READ)
 
     def describe(self) -> dict[str, Any]:
@@ -77,14 +74,6 @@ class OfflineFindingExtractor:
     def usage(self) -> dict[str, int]:
         """Return zero costs."""
         return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
-
-
-def _place(finding: Finding, index: int, text: str, sentence: Sentence | None) -> Finding:
-    """Return a finding with its sentence and region."""
-    update: dict[str, Any] = {"sentence": index, "text": text}
-    if sentence is not None and sentence.has_region:
-        update |= {"boxes": sentence.boxes, "masks": sentence.masks}
-    return finding.model_copy(update=update)
 
 
 @lru_cache(maxsize=1 << 15)

@@ -12,8 +12,9 @@ from radfact.errors import Failure
 from radfact.reader.facts import Fact
 from radfact.reader.ontology import Ontology
 from radfact.reader.reasons import describe_fact
+from radfact.reader.segmentation import segment_sentences
 from radfact.reader.tokens import CERTAIN, POSSIBLE
-from radfact.records import Box, Mask, PatientContext, Record, Report
+from radfact.records import Box, Mask, PatientContext, Record, Report, Sentence
 
 Status = Literal["present", "uncertain", "absent"]
 Tier = Literal["urgent", "actionable", "minor", "expected"]
@@ -78,6 +79,13 @@ class Finding(Record):
         return frozenset({"left", "right"} if "each" in sides else sides)
 
     @property
+    def located_sentence(self) -> Sentence | None:
+        """The sentence with its region; None if it has none."""
+        if self.boxes is None and self.masks is None:
+            return None
+        return Sentence(text=self.text or self.concept, boxes=self.boxes, masks=self.masks)
+
+    @property
     def zones(self) -> frozenset[str]:
         """Stated zones."""
         return frozenset(zone for _, zone in self.places if zone is not None)
@@ -111,6 +119,11 @@ class FindingExtractor(Protocol):
     def usage(self) -> dict[str, int]:
         """Return the cost so far: `calls`, `tokens_in`, `tokens_out`, `repairs`, `failures`, `cached`."""
         ...
+
+
+def report_sentences(report: Report) -> Sequence[Sentence]:
+    """Return the sentences of a report; `Finding.sentence` is an index of them."""
+    return [Sentence(text=text) for text in segment_sentences(report)] if isinstance(report, str) else report
 
 
 def describe_finding(finding: Finding, ontology: Ontology) -> str:

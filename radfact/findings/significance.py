@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.findings.records import TIERS, Finding, Tier
 from radfact.io.jsonl import read_text
 from radfact.io.yaml_files import read_yaml
-from radfact.reader.ontology import Ontology
+from radfact.reader.ontology import Name, Node, Ontology
 from radfact.records import PatientContext, validate_model
 
 DEFAULT_PATH = Path(__file__).with_name("significance.yaml")
@@ -24,63 +25,48 @@ _Weight = Annotated[FiniteFloat, Field(ge=0, le=10)]
 _Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 
 
-def _check_text(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("expected a string (put the words no, yes and on in quotes)")
-    return value
-
-
-_Text = Annotated[str, BeforeValidator(_check_text)]
-
-
-class _Model(BaseModel):
-    # A misspelled key is an error.
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Tiers(_Model):
+class _Tiers(Node):
     urgent: _Weight
     actionable: _Weight
     minor: _Weight
     expected: _Weight
 
 
-class _DegreeRange(_Model):
+class _DegreeRange(Node):
     min: Annotated[int, Field(ge=0, le=4)] = 0
     max: Annotated[int, Field(ge=0, le=4)] = 4
 
 
-class _Patient(_Model):
+class _Patient(Node):
     """Conditions on the patient."""
 
-    indication: tuple[_Text, ...] = ()
+    indication: tuple[Name, ...] = ()
     min_age: FiniteFloat | None = None
     max_age: FiniteFloat | None = None
 
     @cached_property
-    def _words(self) -> re.Pattern[str] | None:
+    def _words(self) -> re.Pattern[str]:
         words = "|".join(re.escape(word.lower()) for word in self.indication)
-        return re.compile(rf"\b(?:{words})") if words else None
+        return re.compile(rf"\b(?:{words})")
 
     def matches_patient(self, context: PatientContext) -> bool:
         """Return whether all conditions hold; a condition on an unknown value does not."""
-        if self._words is not None and not self._words.search((context.indication or "").lower()):
+        if self.indication and not self._words.search((context.indication or "").lower()):
             return False
         if self.min_age is None and self.max_age is None:
             return True
-        age = context.age
-        return age is not None and (self.min_age or 0.0) <= age <= (self.max_age or float("inf"))
+        return context.age is not None and (self.min_age or 0.0) <= context.age <= (self.max_age or math.inf)
 
 
 class _Rule(_Patient):
     """Conditions on a finding and the patient, and the tier where they hold."""
 
-    findings: Annotated[tuple[_Text, ...], Field(min_length=1)]
+    findings: Annotated[tuple[Name, ...], Field(min_length=1)]
     tier: Tier
     degree: _DegreeRange | None = None
-    change: tuple[_Text, ...] = ()
-    character: tuple[_Text, ...] = ()
-    position: tuple[_Text, ...] = ()
+    change: tuple[Name, ...] = ()
+    character: tuple[Name, ...] = ()
+    position: tuple[Name, ...] = ()
 
     def matches(self, finding: Finding, context: PatientContext) -> bool:
         """Return whether all conditions but the name of the finding hold."""
@@ -88,19 +74,19 @@ class _Rule(_Patient):
             expected = getattr(self, name)
             if expected and set(expected).isdisjoint(getattr(finding, name)):
                 return False
-        if self.degree is not None and not (
-            finding.degree and self.degree.min <= max(finding.degree) <= self.degree.max
-        ):
-            return False
+        if self.degree is not None:
+            largest = max(finding.degree, default=-1)
+            if not self.degree.min <= largest <= self.degree.max:
+                return False
         return self.matches_patient(context)
 
 
 class _Related(_Patient):
-    findings: Annotated[tuple[_Text, ...], Field(min_length=2)]
+    findings: Annotated[tuple[Name, ...], Field(min_length=2)]
     distance: _Share
 
 
-class Differences(_Model):
+class Differences(Node):
     """Parts of the weight of a finding that differences cost; `significance.yaml` explains them."""
 
     general: _Share
@@ -126,14 +112,14 @@ class Differences(_Model):
     uncertain: _Share
 
 
-class _File(_Model):
+class _File(Node):
     version: Annotated[str, Field(coerce_numbers_to_str=True)] = ""
     tiers: _Tiers
     default: Tier
-    findings: dict[_Text, Tier]
+    findings: dict[Name, Tier]
     rules: tuple[_Rule, ...] = ()
     related: tuple[_Related, ...] = ()
-    families: dict[_Text, _Share] = {}
+    families: dict[Name, _Share] = Field(default_factory=dict)
     differences: Differences
 
 
@@ -164,15 +150,24 @@ class Significance:
         self.sha256 = hashlib.sha256(read_text(path).encode()).hexdigest()
         self.differences = file.differences
         self.weights: Mapping[Tier, float] = {tier: getattr(file.tiers, tier) for tier in TIERS}
-        for field, name in _names(file):
-            if is_own and name not in ontology.findings:
+        for field, name in self._names() if is_own else ():
+            if name not in ontology.findings:
                 hint = suggest_name(name, ontology.findings, "the ontology lists the findings")
                 raise InputError(
                     f"unknown finding '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME, file=path, field=field
                 )
-        self._tiers: dict[str, Tier] = {}
-        self._rules: dict[str, tuple[_Rule, ...]] = {}
+        self._tiers: dict[str, tuple[tuple[_Rule, ...], Tier]] = {}
         self._distances: dict[tuple[str, str], tuple[ConceptDistance | None, tuple[_Related, ...]]] = {}
+
+    def _names(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, finding) for every finding that the file names."""
+        file = self._file
+        for section, names in (("findings", file.findings), ("families", file.families)):
+            yield from ((f"{section}.{name}", name) for name in names)
+        sections: dict[str, Sequence[_Rule | _Related]] = {"rules": file.rules, "related": file.related}
+        for section, items in sections.items():
+            for index, item in enumerate(items):
+                yield from ((f"{section}[{index}].findings", name) for name in item.findings)
 
     def describe(self) -> dict[str, Any]:
         """Return the version and hash of the table."""
@@ -187,18 +182,12 @@ class Significance:
         """
         if finding.tier is not None:
             return finding.tier
-        concept = finding.concept
-        if concept not in self._rules:
-            is_a = self.ontology.is_a
-            self._rules[concept] = tuple(
-                rule for rule in self._file.rules if any(is_a(concept, name) for name in rule.findings)
-            )
-        for rule in self._rules[concept]:
-            if rule.matches(finding, context):
-                return rule.tier
+        concept, is_a = finding.concept, self.ontology.is_a
         if concept not in self._tiers:
-            self._tiers[concept] = self._inherited_tier(concept)
-        return self._tiers[concept]
+            rules = tuple(rule for rule in self._file.rules if any(is_a(concept, name) for name in rule.findings))
+            self._tiers[concept] = rules, self._inherited_tier(concept)
+        rules, inherited = self._tiers[concept]
+        return next((rule.tier for rule in rules if rule.matches(finding, context)), inherited)
 
     def weight(self, finding: Finding, context: PatientContext) -> float:
         """Return the weight of an error about a finding.
@@ -269,15 +258,3 @@ class Significance:
         is_a = self.ontology.is_a
         members = [{name for name in related.findings if is_a(concept, name)} for concept in (first, second)]
         return all(members) and len(members[0] | members[1]) > 1
-
-
-def _names(file: _File) -> Iterator[tuple[str, str]]:
-    """Yield (field, finding) for every finding that the file names."""
-    for name in file.findings:
-        yield f"findings.{name}", name
-    for name in file.families:
-        yield f"families.{name}", name
-    for section in ("rules", "related"):
-        for index, item in enumerate(getattr(file, section)):
-            for name in item.findings:
-                yield f"{section}[{index}].findings", name

@@ -8,9 +8,11 @@ from typing import Any
 
 from radfact.findings.records import TIERS, Finding, FindingPlace, Status, Tier
 from radfact.findings.significance import Significance
+from radfact.reader.ontology import Finding as Node
 from radfact.reader.ontology import Ontology
 from radfact.records import PatientContext
 
+_NO_NODE = Node()
 _INTERPRETATION = 0.5
 """Largest distance between what a sentence describes and what it concludes from it."""
 _FILLED = ("places", "degree", "sizes", "change", "character", "position", "boxes", "masks")
@@ -63,8 +65,8 @@ def group_findings(
     units: list[FindingUnit] = []
     statements = tuple(finding for finding in findings if finding.concept in ontology.structures)
     for index, finding in enumerate(findings):
-        node = ontology.findings.get(finding.concept)
-        if not finding.is_positive or finding.concept in ontology.structures or (node is not None and node.normal):
+        is_normal = finding.concept in ontology.structures or node_of(finding, ontology).normal
+        if not finding.is_positive or is_normal:
             continue
         unit = FindingUnit([index], finding, [(finding.concept, finding.status)], statements=statements)
         same = next((other for other in units if _is_same(other.finding, finding, ontology)), None)
@@ -83,6 +85,11 @@ def group_findings(
     return units
 
 
+def node_of(finding: Finding, ontology: Ontology) -> Node:
+    """Return the entry of a finding in the ontology, an empty one if it has none."""
+    return ontology.findings.get(finding.concept, _NO_NODE)
+
+
 def _is_same(first: Finding, second: Finding, ontology: Ontology) -> bool:
     return first.concept == second.concept and _are_compatible(first.places, second.places, ontology)
 
@@ -91,7 +98,7 @@ def _join_general(units: Sequence[FindingUnit], ontology: Ontology) -> list[Find
     """Join each general finding to the specific one that is nearest in the text."""
     joined: set[int] = set()
     # The most general one first: what it joins may be a general finding itself.
-    for unit in sorted(units, key=lambda unit: _depth(unit.finding, ontology)):
+    for unit in sorted(units, key=lambda unit: len(ontology.ancestors.get(unit.finding.concept, ()))):
         specific = [
             other
             for other in units
@@ -116,10 +123,6 @@ def _may_specify(general: Finding, specific: Finding) -> bool:
     """
     is_apart = specific.sentence != general.sentence and bool(general.places) and not specific.places
     return not is_apart or specific.status == "uncertain" or specific.is_conclusion
-
-
-def _depth(finding: Finding, ontology: Ontology) -> int:
-    return len(ontology.ancestors[finding.concept]) if finding.concept in ontology.findings else 0
 
 
 def _join_alternatives(
