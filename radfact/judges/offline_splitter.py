@@ -128,8 +128,8 @@ def _split_sentence(
         *_removed_text(text, advised, removal.RECOMMENDATION),
         *_removed_text(advised, uninterpreted, removal.INTERPRETATION),
     )
-    if removal.states_no_finding(uninterpreted, reader):
-        return (), (RemovedText(uninterpreted, removal.removal_reason(uninterpreted, reader)), *removed)
+    if (reason := removal.find_removal_reason(uninterpreted, reader)) is not None:
+        return (), (RemovedText(uninterpreted, reason), *removed)
     parts = divide_sentence(uninterpreted, reader)
     if parts == [sentence]:
         return (_as_sentence(sentence),), removed

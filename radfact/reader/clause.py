@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cached_property
 
 from radfact.reader.facts import Fact, parse_sentence
@@ -23,7 +23,7 @@ from radfact.reader.vocabulary import (
     split_words,
 )
 
-_MODIFIERS = frozenset({"side", "zone", "place", "severity", "change", "detail"})
+MODIFIERS = frozenset({"side", "zone", "place", "severity", "change", "detail"})
 
 
 class FactReader:
@@ -36,76 +36,46 @@ class FactReader:
         """Return the facts about findings."""
         return parse_sentence(text, self.ontology).findings
 
+    def named_findings(self, text: str) -> frozenset[str]:
+        """Return all findings, whatever their certainty and presence."""
+        return parse_sentence(text, self.ontology).named
+
     def stated_findings(self, text: str) -> frozenset[tuple[str, bool]]:
         """Return the certain findings, each with whether it is present."""
         return frozenset((fact.concept, fact.present) for fact in self.facts_in(text) if fact.doubt == CERTAIN)
-
-    def named_findings(self, text: str) -> frozenset[str]:
-        """Return all findings, whatever their certainty and presence."""
-        return frozenset(fact.concept for fact in self.facts_in(text))
 
     def are_kept_by(self, parts: Sequence[str], whole: str) -> bool:
         """Return whether the parts have all findings of the whole, with the same presence and certainty."""
         stated = frozenset().union(*map(self.stated_findings, parts))
         named = frozenset().union(*map(self.named_findings, parts))
-        implied = {
-            concept
-            for concept, parts in self.ontology.exhaustive.items()
-            if stated.issuperset((part, False) for part in parts)
-        }
         missing = {concept for concept, _ in self.stated_findings(whole) - stated} | (
             self.named_findings(whole) - named
         )
-        return missing <= implied and self.uncertain_findings(whole).isdisjoint(concept for concept, _ in stated)
-
-    def uncertain_findings(self, text: str) -> frozenset[str]:
-        """Return the findings that are only probable or possible."""
-        facts = self.facts_in(text)
-        certain = {fact.concept for fact in facts if fact.doubt <= CONCLUDED}
-        return frozenset(fact.concept for fact in facts) - certain
-
-    def concluded_findings(self, text: str) -> frozenset[str]:
-        """Return the present findings that the text concludes: atelectasis in "consistent with atelectasis"."""
-        return frozenset(fact.concept for fact in self.facts_in(text) if fact.present and fact.doubt == CONCLUDED)
+        exhaustive = self.ontology.exhaustive
+        is_implied = all(
+            concept in exhaustive and stated.issuperset((part, False) for part in exhaustive[concept])
+            for concept in missing
+        )
+        certain = {fact.concept for fact in self.facts_in(whole) if fact.doubt <= CONCLUDED}
+        uncertain = self.named_findings(whole) - certain
+        return is_implied and uncertain.isdisjoint(concept for concept, _ in stated)
 
     def names_only_unasserted(self, text: str) -> bool:
         """Return whether all findings that a text names are only looked for, or part of the history."""
         tokens = tokenize(text, self.ontology)
-        scope = read_scope(tokens)
         named = {i for i, token in enumerate(tokens) if "finding" in token.meanings}
-        return bool(named) and named <= scope.unasserted | scope.historical and not self.facts_in(text)
+        if not named or self.facts_in(text):
+            return False
+        scope = read_scope(tokens)
+        return named <= scope.unasserted | scope.historical
 
-    def start_of_finding(self, text: str) -> int | None:
-        """Return the position of the first finding; None if there is none, or if it is capitalized."""
-        tokens = (token for token in tokenize(text, self.ontology) if "finding" in token.meanings)
-        begin = next((token.begin for token in tokens), None)
-        return begin if begin is not None and text[begin].islower() else None
-
-    def are_same(self, parts: Sequence[str], whole: str) -> bool:
-        """Return whether the parts have exactly the facts of the whole, details included."""
-        return frozenset().union(*map(self.facts_in, parts)) == self.facts_in(whole)
+    def kinds(self, word: str) -> Set[str]:
+        """Return the kinds of meaning that a word has by itself: structure, side, change, ..."""
+        return self.ontology.phrases.get((lemma(word.lower()),), {}).keys()
 
     def is_modifier(self, word: str) -> bool:
         """Return whether a word is a side, zone, degree, change or character."""
-        return bool(self._kinds(word) & _MODIFIERS)
-
-    def is_change(self, word: str) -> bool:
-        """Return whether a word is a change over time."""
-        return "change" in self._kinds(word)
-
-    def is_structure(self, word: str) -> bool:
-        """Return whether a word is a part of the anatomy."""
-        return "structure" in self._kinds(word)
-
-    def is_place(self, phrase: str) -> bool:
-        """Return whether a phrase names only a zone."""
-        kinds = [self._kinds(word) for word in phrase.lower().split()]
-        return any(word & {"zone", "place"} for word in kinds) and all(
-            word & (_MODIFIERS | {"filler"}) for word in kinds
-        )
-
-    def _kinds(self, word: str) -> frozenset[str]:
-        return frozenset(self.ontology.phrases.get((lemma(word.lower()),), {}))
+        return not MODIFIERS.isdisjoint(self.kinds(word))
 
 
 class Clause:
@@ -119,11 +89,6 @@ class Clause:
         self.separators = [
             i for i, word in enumerate(self.words) if word.lower in SEPARATORS and self.start <= i and i > 0
         ]
-
-    @cached_property
-    def lower_words(self) -> frozenset[str]:
-        """All words in lower case."""
-        return frozenset(word.lower for word in self.words)
 
     @cached_property
     def verbs(self) -> list[int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
-from functools import cached_property
-from itertools import accumulate, takewhile
+from itertools import takewhile
 
-from radfact.reader.attributes import VIEWS
+from radfact.reader.ontology import Ontology
+from radfact.reader.qualifiers import VIEWS, find_qualified_negations
 from radfact.reader.tokens import CERTAIN, POSSIBLE, Token
 
 _ADVERBS = frozenset({"possibly", "probably", "presumably", "questionably", "likely", "perhaps"})
@@ -17,56 +19,83 @@ class DoubtReader:
 
     Attributes:
         tokens: tokens of the sentence.
+        ontology: ontology of the tokens.
+        kinds: indices of the tokens with each kind of meaning.
+        heads: first words of the tokens.
         limited: indices of tokens with a "not" of limited visibility.
+        not_before: indices of tokens with a "not" about an earlier examination.
+        doubting: indices of tokens that express doubt, each with the token of the change or detail that alone is in
+            doubt ("may be LARGER", "possible INCREASE in"), or None.
     """
 
-    tokens: Sequence[Token]
-    limited: set[int]
+    def __init__(self, tokens: Sequence[Token], ontology: Ontology) -> None:
+        self.tokens = tokens
+        self.ontology = ontology
+        self.kinds: dict[str, list[int]] = defaultdict(list)
+        self._joints: list[int] = []
+        self._ors: list[int] = []
+        for i, token in enumerate(tokens):
+            for kind in token.meanings:
+                self.kinds[kind].append(i)
+            if token.joins:
+                self._joints.append(i)
+            if "or" in token.words:
+                self._ors.append(i)
+        self.heads = {token.words[0] for token in tokens}
+        self.limited, self.not_before = find_qualified_negations(tokens) if "not" in self.heads else (set(), set())
+        self.doubting = {
+            i: self._doubted_change(i)
+            for i, token in enumerate(tokens)
+            if token.doubt > CERTAIN or "uncertain_after" in token.meanings
+        }
 
     def _doubt(self, first: int, last: int) -> int:
+        if not self.doubting and not self.limited:
+            return CERTAIN
+        doubting = {j for j, change in self.doubting.items() if change is None}
         doubt = CERTAIN
-        opening = min(self._first_with("finding"), self._first_with("structure"))
+        opening = min([*self.kinds["finding"][:1], *self.kinds["structure"][:1]], default=len(self.tokens))
         has_claim = False  # whether a verb follows: "may be infection, and the heart is large"
         for j in range(first - 1, -1, -1):
             token = self.tokens[j]
             if token.ends_clause or (token.joins and has_claim):
                 break
             has_claim = has_claim or token.words[0] in ("there", "is", "are")
-            if self._doubted_change(j) is not None:
-                continue
-            doubt = max(doubt, token.doubt)
-            if "uncertain_after" in token.meanings and (j <= opening or self._are_linked(j, first)):
-                return POSSIBLE  # "there is possible pneumonia", "is unlikely to represent pneumonia"
+            if j in doubting:
+                doubt = max(doubt, token.doubt)
+                if "uncertain_after" in token.meanings and (j <= opening or self._are_linked(j, first)):
+                    return POSSIBLE  # "there is possible pneumonia", "is unlikely to represent pneumonia"
         doubt = max(doubt, *(token.doubt for token in self.tokens[first + 1 : last]), CERTAIN)
         for j in range(last + 1, len(self.tokens)):
             token = self.tokens[j]
             if token.ends_clause:
                 break
-            if token.meanings.keys() & {"finding", "structure"} and (
-                self._are_linked(last, j) or self._are_listed(last, j)
-            ):
-                break  # "a new opacity, and infection should be considered"
-            if j in self.limited and not self._is_seen_before(j):
-                return POSSIBLE
-            if self._doubted_change(j) is not None:
+            if token.meanings.keys() & {"finding", "structure"}:
+                is_listed = _has_between(self._joints, last, j) and not _has_between(self._ors, last, j)
+                if is_listed or self._are_linked(last, j):
+                    break  # "a new opacity, and infection should be considered"
+            if j in self.limited:
+                is_seen = any("seeing" in other.meanings or other.words[0] == "there" for other in self.tokens[:j])
+                if not is_seen or all(VIEWS.isdisjoint(other.words) for other in self.tokens[j + 1 : j + 8]):
+                    return POSSIBLE  # unlike "seen on the frontal view, not on the lateral"
+            if j not in doubting:
                 continue
-            if "uncertain_after" in token.meanings and not self._leads_to_conclusion(j):
+            # "Is likely due to atelectasis": only the conclusion is uncertain.
+            if "uncertain_after" in token.meanings and not any(
+                other.meanings.keys() & {"link", "uncertain", "finding"} or other.words == ("be",)
+                for other in self.tokens[j + 1 : j + 4]
+            ):
                 return POSSIBLE
             if token.doubt > doubt and self._ends_phrase(j + 1) and not self._doubts_circumstance(j):
                 doubt = token.doubt  # "trace effusion suspected at the left base"
         return doubt
-
-    def _is_seen_before(self, j: int) -> bool:
-        """Return whether visibility is limited on one view alone: "seen on the frontal view, not on the lateral"."""
-        is_seen = any("seeing" in token.meanings or token.words[0] == "there" for token in self.tokens[:j])
-        return is_seen and any(not VIEWS.isdisjoint(token.words) for token in self.tokens[j + 1 : j + 8])
 
     def _ends_phrase(self, j: int) -> bool:
         """Return whether no noun can follow: at the end, a preposition, a comma or a verb."""
         if j >= len(self.tokens):
             return True
         token = self.tokens[j]
-        return token.ends_clause or token.joins or bool(token.meanings.keys() & {"locative", "copula"})
+        return token.ends_clause or token.joins or "locative" in token.meanings or "copula" in token.meanings
 
     def _doubts_circumstance(self, j: int) -> bool:
         """Return whether a doubt is about a place or cause alone: "effusion, PROBABLY in the fissure"."""
@@ -77,14 +106,13 @@ class DoubtReader:
         return is_adverb and any("locative" in other.meanings for other in following)
 
     def _doubted_change(self, j: int) -> int | None:
-        """Return the token of the change or detail that alone is in doubt: "may be LARGER", "possible INCREASE in"."""
         if "link" in self.tokens[j].meanings and self.tokens[j].words[-1] not in _ADVERBS | {"be"}:
             return None  # "may represent resolving pneumonia"
-        degrees = takewhile(
-            lambda k: "severity" in self.tokens[k].meanings or self.tokens[k].words[0] in ("interval", "to", "be"),
-            range(j + 1, len(self.tokens)),
-        )
-        k = max(degrees, default=j) + 1
+        k = j + 1
+        while k < len(self.tokens) and (
+            "severity" in self.tokens[k].meanings or self.tokens[k].words[0] in ("interval", "to", "be")
+        ):
+            k += 1
         if k == len(self.tokens):
             return None
         is_graded = self.tokens[k].meanings.get("change") in ("increased", "decreased")
@@ -94,60 +122,19 @@ class DoubtReader:
         is_detail = is_predicate and "detail" in self.tokens[k].meanings and self._ends_phrase(k + 1)
         return k if is_graded or is_detail else None
 
-    @cached_property
-    def doubted_modifiers(self) -> set[int]:
-        """Tokens of places and changes in doubt, with the doubt: "probably in the LEFT LOWER LOBE"."""
+    def find_doubted_modifiers(self) -> set[int]:
+        """Return the tokens of places and changes in doubt, with the doubt: "probably in the LEFT LOWER LOBE"."""
         doubted: set[int] = set()
-        for j, token in enumerate(self.tokens):
-            if token.doubt > CERTAIN or "uncertain_after" in token.meanings:
-                end = self._doubted_change(j)
-                if end is None and j and self._doubts_circumstance(j):
-                    following = range(j + 2, len(self.tokens))
-                    end = max(takewhile(lambda k: not self._ends_list(k), following), default=j + 1)
-                doubted.update(range(j, end + 1) if end is not None else ())
+        for j, end in self.doubting.items():
+            if end is None and j and self._doubts_circumstance(j):
+                following = range(j + 2, len(self.tokens))
+                is_listed = takewhile(lambda k: not (self.tokens[k].ends_clause or self.tokens[k].joins), following)
+                end = max(is_listed, default=j + 1)
+            doubted.update(range(j, end + 1) if end is not None else ())
         return doubted
 
-    def _ends_list(self, k: int) -> bool:
-        return self.tokens[k].ends_clause or self.tokens[k].joins
-
     def _are_linked(self, first: int, last: int) -> bool:
-        return self._links[last] > self._links[first + 1]
-
-    def _are_listed(self, first: int, last: int) -> bool:
-        return self._joints[last] > self._joints[first + 1] and self._ors[last] == self._ors[first + 1]
-
-    # Cumulative counts of tokens, so that a range in a long sentence is tested without a loop.
-
-    @cached_property
-    def _links(self) -> list[int]:
-        return list(accumulate(("link" in token.meanings for token in self.tokens), initial=0))
-
-    @cached_property
-    def _joints(self) -> list[int]:
-        return list(accumulate((token.joins for token in self.tokens), initial=0))
-
-    @cached_property
-    def _ors(self) -> list[int]:
-        return list(accumulate(("or" in token.words for token in self.tokens), initial=0))
-
-    def _first_with(self, kind: str) -> int:
-        """Return the index of the first token with a meaning of this kind; the number of tokens if there is none."""
-        return self._first_by_kind.get(kind, len(self.tokens))
-
-    @cached_property
-    def _first_by_kind(self) -> dict[str, int]:
-        first: dict[str, int] = {}
-        for i, token in enumerate(self.tokens):
-            for kind in token.meanings:
-                first.setdefault(kind, i)
-        return first
-
-    def _leads_to_conclusion(self, j: int) -> bool:
-        """Return whether "is likely" continues with a conclusion ("due to atelectasis"), which alone is uncertain."""
-        return any(
-            token.meanings.keys() & {"link", "uncertain", "finding"} or token.words == ("be",)
-            for token in self.tokens[j + 1 : j + 4]
-        )
+        return _has_between(self.kinds["link"], first, last)
 
     def _are_separated(self, first: int, last: int, place: str | None = None) -> bool:
         """Return whether a joining or linking word, a comma or a clause end is between two tokens."""
@@ -158,3 +145,8 @@ class DoubtReader:
             or (place is not None and "locative" in token.meanings and token.words != (place,))
             for token in self.tokens[first + 1 : last]
         )
+
+
+def _has_between(positions: Sequence[int], first: int, last: int) -> bool:
+    """Return whether one of sorted positions is between two tokens, without a loop over a long sentence."""
+    return bisect_left(positions, last) > bisect_left(positions, first + 1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import pairwise, zip_longest
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
-from radfact.reader.attributes import Attribute, is_negated, read_attributes
 from radfact.reader.finding_mentions import Mention
 from radfact.reader.modifiers import ALTERNATIVE, ModifierAttacher
 from radfact.reader.ontology import Ontology
@@ -16,7 +16,11 @@ from radfact.reader.tokens import CERTAIN, CONCLUDED, MAX_CHARACTERS, POSSIBLE, 
 
 Place = tuple[str | None, str | None]
 """(side, zone): left, right, each (a plural: "at the bases") or None if unknown; a zone of the ontology or None."""
+Attribute = tuple[str, str | float]
+"""Kind (side, zone, severity, change, detail, measure, number) and value."""
 
+_ATTRIBUTES = ("side", "zone", "severity", "change", "detail")
+_NEGATIONS = frozenset({"no", "not", "without", "never", "absent"})
 _ARTICLES = frozenset({"the", "a", "an", "recent", "known"})
 _FUNCTION_KINDS = frozenset({"filler", "joining", "copula", "locative", "boundary"})
 
@@ -56,6 +60,7 @@ class ParsedSentence:
         groups: groups of alternative facts ("scarring or atelectasis"); one fact of each group holds.
         facts: facts of all groups.
         findings: those of findings, not of structures.
+        named: names of the findings, whatever their certainty and presence.
         unread_words: words that are not in the ontology.
         words: content words, or all words if there are none.
         attributes: sides, zones, degrees, changes, details, sizes and numbers, each with its kind.
@@ -67,6 +72,7 @@ class ParsedSentence:
     groups: tuple[tuple[Fact, ...], ...]
     facts: tuple[Fact, ...]
     findings: frozenset[Fact]
+    named: frozenset[str]
     unread_words: frozenset[str]
     words: frozenset[str]
     required_words: frozenset[str]
@@ -77,16 +83,11 @@ class ParsedSentence:
 class SentenceParser(ModifierAttacher):
     """Converts the finding mentions of one sentence and their modifiers into facts."""
 
-    @cached_property
     def _describes_the_past(self) -> bool:
         """Return whether it is about an earlier examination: "there was an effusion on the prior study"."""
-        words = [token.words[0] for token in self.tokens if token.words[0] not in ("the", "a", "an")]
-        if (
-            not {"was", "were"} & set(words)
-            or self.not_before
-            or any("change" in token.meanings for token in self.tokens)
-        ):
+        if self.heads.isdisjoint(("was", "were")) or self.not_before or self.kinds["change"]:
             return False
+        words = [token.words[0] for token in self.tokens if token.words[0] not in ("the", "a", "an")]
         return "previously" in words or any(
             first in ("on", "in", "at", "by")
             and second.startswith(("prior", "previous", "earlier", "yesterday", "last"))
@@ -96,14 +97,16 @@ class SentenceParser(ModifierAttacher):
     def facts(self) -> tuple[tuple[Fact, ...], ...]:
         """Return the facts, with alternatives ("scarring or atelectasis") in one group."""
         groups: list[list[Fact]] = []
+        self._is_past = self._describes_the_past()
+        doubted_modifiers = self.find_doubted_modifiers() if self.doubting else set()
         for index, mention in enumerate(self.mentions):
-            stated = [m for m in mention.modifiers if m not in self.doubted_modifiers]
+            stated = [m for m in mention.modifiers if m not in doubted_modifiers]
             facts = [
                 fact for modifiers in self._modifiers_by_side(stated) if (fact := self._to_fact(mention, modifiers))
             ]
             if len(facts) == 1 and facts[0].present and len(stated) < len(mention.modifiers):
                 # "in the right lung, probably in the upper lobe": the finding is certain, its place is not.
-                doubted = self.doubted_modifiers.intersection(mention.modifiers)
+                doubted = doubted_modifiers.intersection(mention.modifiers)
                 slots = {slot for m in doubted for slot in self._slots(m)}
                 modifiers = sorted([*doubted, *(m for m in stated if slots.isdisjoint(self._slots(m)))])
                 if fact := self._to_fact(mention, modifiers):
@@ -166,7 +169,7 @@ class SentenceParser(ModifierAttacher):
     def _to_fact(self, mention: Mention, modifiers: Sequence[int]) -> Fact | None:
         severity: frozenset[int] = frozenset()
         details: set[str] = set()
-        change = self._changes(modifiers) | ({"previous"} if self._describes_the_past else set())
+        change = self._changes(modifiers) | ({"previous"} if self._is_past else set())
         if mention.present and any(mention.anchor < i for i in self.not_before):
             change.add("new")  # "was not seen on the prior"
         for m in modifiers:
@@ -257,9 +260,11 @@ def common_facts(sentence: ParsedSentence, ontology: Ontology) -> Iterator[Fact]
             yield Fact(kind, True, tuple(sorted(places, key=str)), change=change)
 
 
-_UNREAD = ParsedSentence((), (), frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), is_negated=False)
+_NONE = frozenset[Any]()
+_UNREAD = ParsedSentence((), (), _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, is_negated=False)
 
 
+@lru_cache(maxsize=1 << 16)
 def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentence:
     """Parse one sentence, whether it stands alone or within another one, which change neither facts nor words."""
     if len(text) > MAX_CHARACTERS:
@@ -278,38 +283,55 @@ def parse_text(text: str, ontology: Ontology) -> ParsedSentence:
     parser.find_mentions()
     parser.refine_mentions()
     parser.attach_modifiers()
+    groups = parser.facts()
+    attributes: set[Attribute] = {
+        (kind, parser.tokens[i].meanings[kind]) for kind in _ATTRIBUTES for i in parser.kinds[kind]
+    }
+    attributes.update(
+        attribute
+        for i in parser.kinds["place"]
+        for attribute in zip(("side", "zone"), ontology.places[parser.tokens[i].meanings["place"]], strict=True)
+    )
     unread: set[str] = set()
     words: set[str] = set()
     required: set[str] = set()
-    follows_preposition = False
-    for token, following in zip_longest(parser.tokens, parser.tokens[1:]):
-        word = token.words[0]
+    is_negated = follows_preposition = False
+    for i, token in enumerate(parser.tokens):
+        word, kinds = token.words[0], token.meanings.keys()
         if not token.is_known and len(word) > 1 and word.strip("x"):
-            has_object = following is not None and following.words == ("the",)  # "invades the chest wall"
+            has_object = [other.words for other in parser.tokens[i + 1 : i + 2]] == [("the",)]
+            # An unread word after a preposition, or with an object ("invades the chest wall"), is no mere adjective.
             (required if follows_preposition or has_object else unread).add(word)
-        if not token.meanings and word[0].isdigit():
+        if token.measure is not None:
+            attributes.add(("measure", token.measure))
+        if not kinds and word[0].isdigit():
             required.add(word)
-        if len(token.words) > 1 and token.meanings.keys() & {"structure", "detail"}:
+            attributes.add(("number", word))
+        if len(token.words) > 1 and kinds & {"structure", "detail"}:
             required.update({"left", "right"}.intersection(token.words))  # "left atrium" is one name
+        if parser.is_unused_negation(i):
+            required.add(word)
+        is_qualified = i in parser.limited or i in parser.not_before
+        is_negated = is_negated or not (is_qualified or _NEGATIONS.isdisjoint(token.words))
         follows_preposition = (
-            bool(token.meanings.keys() & {"locative", "link"})
+            not kinds.isdisjoint(("locative", "link"))
             or word in ("after", "been")
             or (follows_preposition and word in _ARTICLES)
         )
-        if token.meanings.keys() - _FUNCTION_KINDS or not token.meanings:
+        if not kinds or not kinds <= _FUNCTION_KINDS:
             words.update(word for word in token.words if word[0].isalnum())
     if not words:
         words.update(word for token in parser.tokens for word in token.words if word[0].isalnum())
-    groups = parser.facts()
     facts = tuple(fact for group in groups for fact in group)
-    required.update(token.words[0] for i, token in enumerate(parser.tokens) if parser.is_unused_negation(i))
+    findings = frozenset(fact for fact in facts if fact.concept in ontology.findings)
     return ParsedSentence(
         groups,
         facts,
-        frozenset(fact for fact in facts if fact.concept in ontology.findings),
+        findings,
+        frozenset(fact.concept for fact in findings),
         frozenset(unread),
         frozenset(words),
         frozenset(required),
-        read_attributes(parser.tokens, ontology),
-        is_negated(parser.tokens, parser.limited | parser.not_before),
+        frozenset(attributes),
+        is_negated,
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile, zip_longest
+from itertools import pairwise, takewhile
 
-from radfact.reader.attributes import EXCLUSIONS, find_compared_places, find_qualified_negations
 from radfact.reader.doubts import DoubtReader
 from radfact.reader.exchanges import mark_exchanged
 from radfact.reader.ontology import Ontology
+from radfact.reader.qualifiers import EXCLUSIONS, find_compared_places
 from radfact.reader.scope import read_scope
 from radfact.reader.tokens import CERTAIN, POSSIBLE, Token
 
@@ -50,36 +50,28 @@ class MentionFinder(DoubtReader):
     """Detects the finding mentions of one sentence.
 
     Attributes:
-        limited: indices of tokens with a "not" of limited visibility.
-        not_before: indices of tokens with a "not" about an earlier examination.
         excluding: indices of the tokens that exclude a side, "but NOT ON THE RIGHT".
         used_denials: indices of tokens that deny a mention.
     """
 
     def __init__(self, tokens: Sequence[Token], ontology: Ontology) -> None:
-        self.ontology = ontology
-        self.tokens = tokens
+        super().__init__(tokens, ontology)
         self.consumed: set[int] = set()
-        self.has_advice = any("advice" in token.meanings for token in tokens)
-        self.limited, self.not_before = find_qualified_negations(tokens)
-        self.excluding = find_compared_places(tokens, EXCLUSIONS)
+        self.has_advice = "advice" in self.kinds
+        self.excluding = set() if EXCLUSIONS.isdisjoint(self.heads) else find_compared_places(tokens, EXCLUSIONS)
         self.used_denials: set[int] = set()
         # Tokens that deny what follows: "without", "clear of".
-        self.denials = (
-            {
-                i
-                for i, (token, following) in enumerate(zip_longest(tokens, tokens[1:]))
-                if not (self.has_advice and "removal" in token.meanings)
-                if token.meanings.keys() & _DENIALS
-                or ("clear" in token.meanings and following is not None and following.words[0] in ("of", "from"))
-            }
-            - self.limited
-            - self.not_before
-            - self.excluding
+        denials = {i for kind in _DENIALS for i in self.kinds[kind]}
+        denials |= {
+            i for i in self.kinds["clear"] if tokens[i + 1 : i + 2] and tokens[i + 1].words[0] in ("of", "from")
+        }
+        denials -= (
+            self.limited | self.not_before | self.excluding | set(self.kinds["removal"] if self.has_advice else ())
         )
-        for i in range(1, len(tokens)):
-            if tokens[i - 1].words == ("not",) and i in self.denials and "not" not in tokens[i].meanings:
-                self.denials -= {i - 1, i}  # "not clear of"
+        for i in sorted(denials):
+            if i and tokens[i - 1].words == ("not",) and "not" not in tokens[i].meanings:
+                denials -= {i - 1, i}  # "not clear of"
+        self.denials = denials
         self.mentions: list[Mention] = []
 
     def find_mentions(self) -> None:
@@ -105,31 +97,26 @@ class MentionFinder(DoubtReader):
                 pending.append(i)
         self.mentions += self._unchanged_structures() if self.mentions else []
         if not self.mentions:
-            self.mentions = [
-                Mention(token.meanings["structure"], i, True)
-                for i, token in enumerate(self.tokens)
-                if "structure" in token.meanings
-            ]
+            self.mentions = [Mention(self.tokens[i].meanings["structure"], i, True) for i in self.kinds["structure"]]
         if not self.mentions and self.tokens and self.tokens[0].words[0] not in _PRONOUNS:
             # "There is no relevant change" is about the whole chest.
-            has_others = any(
-                not token.is_known or token.meanings.keys() & {"detail", "finding", "side", "zone"}
-                for token in self.tokens
+            has_others = any(self.kinds[kind] for kind in ("detail", "finding", "side", "zone")) or not all(
+                token.is_known for token in self.tokens
             )
-            changes = [i for i, token in enumerate(self.tokens) if token.meanings.get("change") == "unchanged"]
+            changes = [i for i in self.kinds["change"] if self.tokens[i].meanings["change"] == "unchanged"]
             self.mentions = [Mention("chest", i, True, has_state=True) for i in changes[:1] if not has_others]
 
     def _unchanged_structures(self) -> list[Mention]:
         """Return the structures of "STABLE HEART SIZE, enlarged aorta", whose change is not that of another finding."""
         used = self.consumed.union(*((mention.anchor, mention.state) for mention in self.mentions))
-        structures = []
-        for i, (token, following) in enumerate(zip_longest(self.tokens, self.tokens[1:])):
-            ends = following is None or following.ends_clause or following.joins
-            if i and ends and i not in used and "structure" in token.meanings and "finding" not in token.meanings:
-                is_unchanged = self.tokens[i - 1].meanings.get("change") == "unchanged"
-                if is_unchanged and not self._is_location(i):
-                    structures.append(Mention(token.meanings["structure"], i, True))
-        return structures
+        return [
+            Mention(self.tokens[i].meanings["structure"], i, True)
+            for i in self.kinds["structure"]
+            if i and i not in used and self.tokens[i - 1].meanings.get("change") == "unchanged"
+            if "finding" not in self.tokens[i].meanings
+            if all(following.ends_clause or following.joins for following in self.tokens[i + 1 : i + 2])
+            if not self._is_location(i)
+        ]
 
     def refine_mentions(self) -> None:
         """Sort the mentions, drop those that assert nothing, and add names by place and exceptions."""
@@ -141,12 +128,10 @@ class MentionFinder(DoubtReader):
         if not all(concepts[mention.concept].generic for mention in devices):
             self.mentions = [mention for mention in self.mentions if not concepts[mention.concept].generic]
         # "No opacity concerning for pneumonia" denies only the pneumonia.
-        for first, second in pairwise(self.mentions):
-            between = self.tokens[first.anchor + 1 : second.anchor]
-            qualified = any("qualifying" in token.meanings for token in between)
-            if qualified and not first.present and not second.present:
-                first.concept = ""
-        self.mentions = [mention for mention in self.mentions if mention.concept]
+        for first, second in list(pairwise(self.mentions)):
+            is_qualified = any(first.anchor < i < second.anchor for i in self.kinds["qualifying"])
+            if is_qualified and not first.present and not second.present:
+                self.mentions.remove(first)
         self._rename_by_place()
         self._set_exceptions()
 
@@ -167,18 +152,16 @@ class MentionFinder(DoubtReader):
 
     def _resolve_cleared(self) -> None:
         """Mark a finding that is the subject of "clear" as resolved: "the infiltrates of both bases ARE now CLEAR"."""
-        for i, token in enumerate(self.tokens):
-            if "clear" not in token.meanings or i in self.consumed | self.denials or not self._ends_phrase(i + 1):
+        for i in self.kinds["clear"]:
+            if i in self.consumed or i in self.denials or not self._ends_phrase(i + 1):
                 continue
-            verb = next((j for j in range(i - 1, max(i - 3, 0), -1) if "copula" in self.tokens[j].meanings), None)
-            if verb is None:
-                continue
-            before = [mention for mention in self.mentions if mention.anchor < verb][-1:]
-            for mention in before:
+            verb = next((j for j in range(i - 1, max(i - 3, 0), -1) if "copula" in self.tokens[j].meanings), -1)
+            for mention in [mention for mention in self.mentions if mention.anchor < verb][-1:]:
                 between = self.tokens[mention.anchor : i]
                 is_subject = not any(other.joins or other.ends_clause for other in between)
                 if is_subject and mention.present and not mention.has_state:
-                    token.meanings = {**token.meanings, "change": "resolved"}
+                    self.tokens[i].meanings = {**self.tokens[i].meanings, "change": "resolved"}
+                    self.kinds["change"].append(i)
 
     def _is_artificial(self, concept: str) -> bool:
         return any(self.ontology.is_a(concept, general) for general in ("device", "postoperative_change"))
@@ -186,10 +169,10 @@ class MentionFinder(DoubtReader):
     def _rename_by_place(self) -> None:
         """Replace a general finding by its name in the stated structure: "fracture of the sixth rib"."""
         anchors = {mention.anchor for mention in self.mentions}
-        for i, token in enumerate(self.tokens):
-            if "structure" not in token.meanings or i in anchors:
+        for i in self.kinds["structure"]:
+            here = self.ontology.structures[self.tokens[i].meanings["structure"]].here
+            if not here or i in anchors:
                 continue
-            here = self.ontology.structures[token.meanings["structure"]].here
             before = [mention for mention in self.mentions if mention.anchor < i][-1:]
             after = [mention for mention in self.mentions if mention.anchor > i][:1]
             for mention in (*before, *after):
@@ -209,14 +192,13 @@ class MentionFinder(DoubtReader):
         """Add exceptions to normal statements: "clear except for atelectasis", "otherwise clear"."""
         excepted = {
             mention.concept
-            for i, token in enumerate(self.tokens)
-            if "except" in token.meanings
+            for i in self.kinds["except"]
             for mention in self.mentions
             if mention.present
             and mention.anchor > i
             and not any(self.tokens[j].ends_clause for j in range(i + 1, mention.anchor))
         }
-        if any("otherwise" in token.meanings for token in self.tokens):
+        if self.kinds["otherwise"]:
             excepted |= {mention.concept for mention in self.mentions if mention.present} or {"*"}
         for mention in self.mentions:
             if mention.has_state and not mention.present:
@@ -236,7 +218,7 @@ class MentionFinder(DoubtReader):
 
     def _is_location(self, i: int) -> bool:
         """Return whether the structure is only the location: "opacity in the left lung"."""
-        seen_finding = self._first_with("finding") < i
+        seen_finding = any(j < i for j in self.kinds["finding"][:1])
         is_zone = "zone" in self.tokens[i].meanings
         for j in range(i - 1, -1, -1):
             token = self.tokens[j]
@@ -430,7 +412,7 @@ class MentionFinder(DoubtReader):
             return True
         article = following.words[0] in ("a", "an", "the") and self.tokens[joint].words != ("or",)
         own = article or ("severity" in following.meanings and self.tokens[joint].words == ("and",))
-        return own and self._ors[len(self.tokens)] == self._ors[joint]
+        return own and all(i < joint for i in self._ors[-1:])
 
     def _is_denied_after(self, i: int) -> bool:
         for j in range(i - 1, -1, -1):

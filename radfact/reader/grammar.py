@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from radfact.reader.clause import Clause, FactReader
 from radfact.reader.lists import split_list
+from radfact.reader.tokens import tokenize
 from radfact.reader.vocabulary import (
     ADVERBS,
     ANAPHORIC_WORDS,
@@ -82,8 +83,9 @@ def _with_side(part: str, whole: str, reader: FactReader) -> str:
         if fact.concept in concepts and fact.present
     }
     side = _SIDES.get(sides.pop()) if len(sides) == 1 else None
-    start = reader.start_of_finding(part)
-    if side is None or start is None:
+    named = (token.begin for token in tokenize(part, reader.ontology) if "finding" in token.meanings)
+    start = next(named, None)
+    if side is None or start is None or not part[start].islower():
         return part
     sided = f"{part[:start]}{side} {part[start:]}"
     return sided if {fact.concept for fact in reader.facts_in(sided)} == concepts else part
@@ -91,7 +93,7 @@ def _with_side(part: str, whole: str, reader: FactReader) -> str:
 
 def _first_kept(text: str, reader: FactReader, functions: Sequence[_SplitFunction]) -> Sequence[str] | None:
     clause = Clause(text, reader)
-    if clause.separators or not clause.lower_words.isdisjoint(("with", "without")):
+    if clause.separators or any(word.lower in ("with", "without") for word in clause.words):
         for split in functions:
             for parts in split(clause):
                 if reader.are_kept_by(parts, text):
@@ -135,9 +137,9 @@ def _starts_verbless_clause(clause: Clause, first: int) -> bool:
     end = next((s for s in clause.separators if s > first), len(clause.words))
     states = clause.phrase(first, end)[1:]
     comma = next((s for s in clause.separators if s > first and clause.word(s) == ","), len(clause.words))
-    leading = clause.word(first) in NORMAL_STATES or clause.reader.is_change(clause.word(first))
+    leading = clause.word(first) in NORMAL_STATES or "change" in clause.reader.kinds(clause.word(first))
     if leading and clause.word(first + 1) not in PREPOSITIONS and not any(v >= first for v in clause.verbs):
-        return any(clause.reader.is_structure(word) for word in clause.phrase(first, comma))
+        return any("structure" in clause.reader.kinds(word) for word in clause.phrase(first, comma))
     ends = any(word in NORMAL_STATES for word in states[-1:]) or states[-3:] == ["within", "normal", "limits"]
     return (
         ends
@@ -223,8 +225,8 @@ def _split_attachments(clause: Clause) -> Iterator[list[str]]:
 def _is_structure_in_state(clause: Clause, end: int) -> bool:
     """Return whether "stable mediastinal contours" ends before `end`: a state, or its change, of a structure."""
     phrase = clause.phrase(clause.start, end)
-    says = any(word in NORMAL_STATES or clause.reader.is_change(word) for word in phrase)
-    return says and any(clause.reader.is_structure(word) for word in phrase)
+    says = any(word in NORMAL_STATES or "change" in clause.reader.kinds(word) for word in phrase)
+    return says and any("structure" in clause.reader.kinds(word) for word in phrase)
 
 
 def _starts_finding(clause: Clause, i: int, left: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from radfact.reader.clause import Clause
+from radfact.reader.clause import MODIFIERS, Clause
 from radfact.reader.vocabulary import (
     ABSENCE_DEGREES,
     ADVERBS,
@@ -165,11 +165,11 @@ class FindingList:
         if place := self._trailing_place(members):
             shared = [*(f"{phrase} {place}" for phrase in phrases[:-1]), phrases[-1]]
             ways.insert(0 if self.negative else 1, shared)
-        clause = self.clause
+        facts_in = self.clause.reader.facts_in
         divided = [[self._member_sentence(i, phrase) for i, phrase in enumerate(way)] for way in ways]
-        yield from sorted(
-            divided, key=lambda parts: len(divided) > 1 and not clause.reader.are_same(parts, clause.text)
-        )
+        if len(divided) > 1:
+            divided.sort(key=lambda parts: frozenset().union(*map(facts_in, parts)) != facts_in(self.clause.text))
+        yield from divided
 
     def _members(self) -> list[tuple[int, int]]:
         """Return the members as ranges of words; fewer than two mean that there is no list."""
@@ -212,7 +212,7 @@ class FindingList:
             return True
         if self.negative:
             noun = clause.word(self._place_start(first, last) - 1)
-            return self._names_by_adjective(first, last) or not clause.reader.is_structure(noun)
+            return self._names_by_adjective(first, last) or "structure" not in clause.reader.kinds(noun)
         return clause.word(first) in DETERMINERS or is_plural(clause.phrase(first, last)) is not False
 
     def _names_finding(self, first: int, last: int) -> bool:
@@ -270,8 +270,11 @@ class FindingList:
             return False
         if phrase[-1] == "heart" and not self.negative:
             return False
-        if self.negative and self.tail > last and clause.reader.is_place(clause.span(first, last)):
-            return True
+        if self.negative and self.tail > last:
+            kinds = [clause.reader.kinds(word) for word in clause.span(first, last).split()]
+            is_zone = any(kind & {"zone", "place"} for kind in kinds)
+            if is_zone and all(kind & (MODIFIERS | {"filler"}) for kind in kinds):
+                return True
         return all(
             is_adjective(word) or word.endswith("ly") or word in DETERMINERS or clause.reader.is_modifier(word)
             for word in phrase
@@ -328,7 +331,7 @@ class FindingList:
             first += 1
         if clause.phrase(first, first + 2) == ["soft", "tissue"]:
             first += 2
-        elif clause.word(first) in ANATOMICAL_ADJECTIVES or clause.reader.is_structure(clause.word(first)):
+        elif clause.word(first) in ANATOMICAL_ADJECTIVES or "structure" in clause.reader.kinds(clause.word(first)):
             first += 1
         else:
             return None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import dropwhile, pairwise
 
-from radfact.reader.attributes import CONTRASTS, find_compared_places, find_view_words
 from radfact.reader.finding_mentions import Mention, MentionFinder
+from radfact.reader.qualifiers import COMPARISONS, CONTRASTS, find_compared_places, find_view_words
 from radfact.reader.tokens import CONCLUDED, Token
 
 ALTERNATIVE = frozenset({"or", "versus", "vs"})
@@ -25,13 +24,18 @@ class ModifierAttacher(MentionFinder):
 
     def attach_modifiers(self) -> None:
         """Attach each modifier to the mention that it describes, and share those of lists."""
-        views = find_view_words(self.tokens)
-        for m, token in enumerate(self.tokens):
-            if token.meanings.keys() & _MODIFIERS and m not in views:
-                self._attach_modifier(m)
-        self._detach_compared_places()
-        self._share_trailing_modifiers()
-        self._share_leading_modifiers()
+        if not self.mentions:
+            return
+        self._anchors = [mention.anchor for mention in self.mentions]
+        self._stops = [-1, *(i for i, token in enumerate(self.tokens) if token.words == (".",)), len(self.tokens)]
+        views = find_view_words(self.tokens) if self.kinds["side"] else ()
+        for m in sorted({m for kind in _MODIFIERS for m in self.kinds[kind]}.difference(views)):
+            self._attach_modifier(m)
+        if not COMPARISONS.isdisjoint(self.heads):
+            self._detach_compared_places()
+        if len(self.mentions) > 1:
+            self._share_trailing_modifiers()
+            self._share_leading_modifiers()
 
     def _detach_compared_places(self) -> None:
         """Detach the side that something is compared with, and the comparative, which is not a change over time.
@@ -53,18 +57,24 @@ class ModifierAttacher(MentionFinder):
     def _attach_modifier(self, m: int) -> None:
         before_m, from_m = bisect_left(self._anchors, m), bisect_right(self._anchors, m)
         if before_m < from_m or m in self.consumed:
-            own_change = self._is_comparison or (m > 0 and self.tokens[m - 1].words[0] in ("has", "have", "had"))
+            own_change = (m > 0 and self.tokens[m - 1].words[0] in ("has", "have", "had")) or not all(
+                _COMPARISON_WORDS.isdisjoint(token.words) for token in self.tokens
+            )
             for mention in self.mentions:
                 if m == mention.state == mention.anchor or (
                     mention.has_state and (m == mention.anchor or (m == mention.state and own_change))
                 ):
                     mention.modifiers.append(m)
             return
-        if self._is_degree_of_change(m) or self.is_unused_negation(m - 1) or self._is_kind_of_change(m):
+        previous = self.tokens[m - 1] if m else None
+        # "Chronic change in the left base" names a finding, not a change over time.
+        is_kind = previous is not None and ("detail" in previous.meanings or not previous.is_known)
+        if is_kind and self.tokens[m].words[0] == "change":
+            return
+        if self._is_degree_of_change(m) or self.is_unused_negation(m - 1):
             return
         stop = bisect_left(self._stops, m)
-        first = self._stops[stop - 1] if stop else -1
-        last = self._stops[stop] if stop < len(self._stops) else len(self.tokens)
+        first, last = self._stops[stop - 1], self._stops[stop]
         before = self.mentions[before_m - 1] if before_m and self._anchors[before_m - 1] > first else None
         after = self.mentions[from_m] if from_m < len(self._anchors) and self._anchors[from_m] < last else None
         if before is None:
@@ -79,18 +89,6 @@ class ModifierAttacher(MentionFinder):
         if owner is not None:
             owner.modifiers.append(m)
 
-    @cached_property
-    def _anchors(self) -> list[int]:
-        return [mention.anchor for mention in self.mentions]
-
-    @cached_property
-    def _stops(self) -> list[int]:
-        return [i for i, token in enumerate(self.tokens) if token.words == (".",)]
-
-    @cached_property
-    def _is_comparison(self) -> bool:
-        return any(not _COMPARISON_WORDS.isdisjoint(token.words) for token in self.tokens)
-
     def _subject_of_change(self, m: int, before: Sequence[Mention]) -> Mention:
         """Return the subject of a final verb: the opacity in "opacity, suggesting infection, is unchanged"."""
         has_verb = "copula" in self.tokens[m - 1].meanings or self.tokens[m - 1].words[0] in ("has", "have")
@@ -99,17 +97,11 @@ class ModifierAttacher(MentionFinder):
             and has_verb
             and any(token.words[0] == "," for token in self.tokens[before[-1].anchor : m])
         ):
-            for first, second in zip(reversed(before[:-1]), reversed(before[1:]), strict=True):
+            for first, second in reversed(list(pairwise(before))):
                 if not self._are_linked(first.anchor, second.anchor):
                     return second
             return before[0]
         return before[-1]
-
-    def _is_kind_of_change(self, m: int) -> bool:
-        """Return whether "change" names a finding, not a change over time: "chronic change in the left base"."""
-        before = self.tokens[m - 1] if m > 0 else None
-        is_kind = before is not None and ("detail" in before.meanings or not before.is_known)
-        return is_kind and self.tokens[m].words[0] == "change"
 
     def _is_degree_of_change(self, m: int) -> bool:
         """Return whether a degree qualifies a change, not the finding: "slightly worse", "improved markedly"."""
@@ -119,26 +111,28 @@ class ModifierAttacher(MentionFinder):
         if before in ("previously", "formerly", "from"):
             return True  # "decreased from moderate"
         graded = ("increased", "decreased")
-        j = m + 2 if m + 1 < len(self.tokens) and self.tokens[m + 1].words == ("interval",) else m + 1
-        following = self.tokens[j] if j < len(self.tokens) else None
-        if following is not None and following.meanings.get("change") in graded and j not in self.consumed:
+        j = m + 1
+        following = self.tokens[j : j + 3]
+        if following and following[0].words == ("interval",):
+            j, following = j + 1, following[1:]
+        if following and following[0].meanings.get("change") in graded and j not in self.consumed:
             return True
-        j += following is not None and "side" in following.meanings
-        following = self.tokens[j] if j < len(self.tokens) else None
-        if following is not None and "detail" in following.meanings and following.words[-1].endswith(("tion", "ment")):
+        if following and "side" in following[0].meanings:
+            following = following[1:]
+        if following and "detail" in following[0].meanings and following[0].words[-1].endswith(("tion", "ment")):
             return True  # "mild right loculation"
         adverb = self.tokens[m].words[-1].endswith("ly")
         return adverb and m > 0 and self.tokens[m - 1].meanings.get("change") in graded
 
     def _share_trailing_modifiers(self) -> None:
         """Share modifiers after a list with all of its findings: "atelectasis and effusion at the left base"."""
-        for first, second in zip(reversed(self.mentions[:-1]), reversed(self.mentions[1:]), strict=True):
-            between = self.tokens[first.anchor + 1 : second.anchor]
-            if first.present != second.present or any(
-                token.words == ("with",) or token.meanings.keys() & {"copula", "boundary", "link"} for token in between
-            ):
+        for first, second in reversed(list(pairwise(self.mentions))):
+            if first.present != second.present or any(m > first.anchor for m in first.modifiers):
                 continue
-            if any(m > first.anchor for m in first.modifiers):
+            if any(
+                token.words == ("with",) or token.meanings.keys() & {"copula", "boundary", "link"}
+                for token in self.tokens[first.anchor + 1 : second.anchor]
+            ):
                 continue
             trailing = [m for m in second.modifiers if m > second.anchor]
             own = {kind for m in first.modifiers for kind in self._slots(m)}
@@ -146,7 +140,9 @@ class ModifierAttacher(MentionFinder):
 
     def _share_leading_modifiers(self) -> None:
         """Share modifiers before a list with all of its findings, and those of a finding with its interpretation."""
-        for first, second in zip(self.mentions[:-1], self.mentions[1:], strict=True):
+        for first, second in pairwise(self.mentions):
+            if first.present != second.present:
+                continue
             between = self.tokens[first.anchor + 1 : second.anchor]
             own = {slot for m in second.modifiers for slot in self._slots(m)}
             bound = any(token.meanings.keys() & {"link", "adjoining"} or token.words[0] in _CAUSES for token in between)
@@ -156,7 +152,7 @@ class ModifierAttacher(MentionFinder):
                 token.words == ("which",) and "link" in following.meanings for token, following in pairwise(between)
             ):
                 between = [token for token in between if token.words != ("which",)]  # "opacity, which represents edema"
-            if first.present != second.present or any(token.ends_clause for token in between):
+            if any(token.ends_clause for token in between):
                 continue
             structures = self.ontology.structures
             in_one_lung = self._are_in_one_lung(first, second, between)
@@ -171,19 +167,16 @@ class ModifierAttacher(MentionFinder):
             if not slots and in_one_lung:
                 slots = {"where"}  # "right basal opacity and small effusion"
             leading = [m for m in first.modifiers if m < first.anchor or bound or in_one_lung]
-            if "change" not in own and self._are_listed_by_place(between):
+            is_listed_by_place = [token.words for token in between[:1]] == [("and",)] and all(
+                token.meanings.keys() & {"side", "zone", "place"} for token in between[1:]
+            )
+            if "change" not in own and is_listed_by_place:
                 # "resolution of the edema and basal opacities"
                 second.modifiers.extend(m for m in leading if m < first.anchor and self._governs_list(m))
             second.modifiers.extend(m for m in leading if self._slots(m) & slots and not self._slots(m) & own)
             if in_one_lung and not any(self.tokens[m].meanings.keys() & {"side", "place"} for m in second.modifiers):
                 # "left effusion with basal atelectasis"
                 second.modifiers.extend(m for m in leading if "side" in self.tokens[m].meanings)
-
-    def _are_listed_by_place(self, between: Sequence[Token]) -> bool:
-        """Return whether findings are listed with only a place between them."""
-        return [token.words for token in between[:1]] == [("and",)] and all(
-            token.meanings.keys() & {"side", "zone", "place"} for token in between[1:]
-        )
 
     def _governs_list(self, m: int) -> bool:
         """Return whether a change is a noun with objects: "RESOLUTION of"."""

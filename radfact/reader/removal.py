@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from radfact.reader.clause import FactReader
 from radfact.reader.facts import Fact
-from radfact.reader.tokens import CERTAIN
+from radfact.reader.tokens import CERTAIN, CONCLUDED
 from radfact.reader.vocabulary import (
     CONJUNCTIONS,
     DETERMINERS,
@@ -148,8 +148,8 @@ def remove_interpretation(sentence: str, reader: FactReader) -> str:
             continue
         remainder = (before + sentence[match.end() :]).strip(" ,;")
         lost = {concept for concept, _ in reader.stated_findings(sentence) - reader.stated_findings(remainder)}
-        concluded = reader.concluded_findings(sentence) - reader.named_findings(remainder)
-        if not all(map(_is_diagnosis, concluded)):
+        concluded = {f.concept for f in reader.facts_in(sentence) if f.present and f.doubt == CONCLUDED}
+        if not all(map(_is_diagnosis, concluded - reader.named_findings(remainder))):
             continue  # "consistent with atelectasis" states a finding of the image, as in the published examples
         hedged = _UNSURE.search(cut) is not None and not re.search(r",|\band\b|\bwith\b", cut.strip(" ,"))
         if lost and not (hedged and lost <= reader.named_findings(cut)):
@@ -198,21 +198,33 @@ def is_linked(sentence: str, reader: FactReader) -> bool:
     return (known or _SIZE.search(sentence) is not None) and not _INTERPRETATION.search(sentence)
 
 
-def states_no_finding(sentence: str, reader: FactReader) -> bool:
-    """Return whether the sentence states nothing about the image (MAIRA-2, listing 1)."""
-    if all(_MARK.match(word) for word in sentence.split()) or _REMARK_HEADING.match(sentence):
-        return True
+def find_removal_reason(sentence: str, reader: FactReader) -> str | None:
+    """Return why a sentence that states nothing about the image is removed (MAIRA-2, listing 1); else None."""
+    if heading := _REMARK_HEADING.match(sentence):
+        word = heading[0].rstrip(": ").lower()
+        return RECOMMENDATION if word.startswith("recommend") else COMPARISON if "compar" in word else TECHNIQUE
     facts = reader.facts_in(sentence)
-    if sentence.endswith("?") and all(fact.doubt > CERTAIN for fact in facts):
-        return True
-    if _RECOMMENDATION.search(sentence) and all(fact.doubt > CERTAIN or fact.present for fact in facts):
-        return True
-    if _is_speculation(sentence, facts):
-        return True
-    if facts:  # Low volumes are a remark on technique (MAIRA-2, listing 1).
+    is_advice, is_question = _RECOMMENDATION.search(sentence) is not None, sentence.endswith("?")
+    is_speculation = _is_speculation(sentence, facts)
+    is_empty = (
+        is_speculation
+        or all(_MARK.match(word) for word in sentence.split())
+        or (is_question and all(fact.doubt > CERTAIN for fact in facts))
+        or (is_advice and all(fact.doubt > CERTAIN or fact.present for fact in facts))
+    )
+    if not is_empty and facts:  # Low volumes are a remark on technique.
         only_volumes = all(fact.concept == "low_lung_volumes" and fact.present for fact in facts)
-        return only_volumes and not re.search(r"\b(?:but|although|though|clear|obscur\w+)\b", sentence)
-    return _is_bare_heading(sentence, reader) or _is_remark(sentence, reader)
+        is_empty = only_volumes and not re.search(r"\b(?:but|although|though|clear|obscur\w+)\b", sentence)
+    if not is_empty and (facts or not _is_remark(sentence, reader)):
+        return None
+    if is_advice:
+        return RECOMMENDATION
+    is_interpreted = _ANAPHORA.match(sentence) is not None and _UNSURE.search(sentence) is not None
+    if is_question or is_speculation or is_interpreted:
+        return SPECULATION
+    if _COMPARISON.match(sentence):
+        return COMPARISON
+    return TECHNIQUE if facts or _TECHNIQUE.search(sentence) else NO_STATEMENT
 
 
 def _is_speculation(sentence: str, facts: Collection[Fact]) -> bool:
@@ -225,27 +237,28 @@ def _is_speculation(sentence: str, facts: Collection[Fact]) -> bool:
     return only and _DIAGNOSIS.search(sentence) is not None and _UNSURE.search(sentence) is not None
 
 
-def _is_bare_heading(sentence: str, reader: FactReader) -> bool:
-    """Return whether a few words only name a part of the body: "Chest."."""
-    words = [word.lower for word in split_words(sentence)]
-    if len(words) > 4 or any(map(reader.is_change, words)) or not NORMAL_STATES.isdisjoint(words):
-        return False
-    joining = CONJUNCTIONS | {"chest", "the"}
-    return all(reader.is_structure(word) or reader.is_modifier(word) or word in joining for word in words)
-
-
 def _is_remark(sentence: str, reader: FactReader) -> bool:
-    """Return whether a sentence without a known finding is about the image, the comparison or the previous sentence."""
+    """Return whether a sentence without a known finding only names a part of the body, or is a remark.
+
+    A remark is about the image, the comparison or the previous sentence.
+    """
     words = [word.lower for word in split_words(sentence)]
+    is_normal, is_changed = not NORMAL_STATES.isdisjoint(words), any("change" in reader.kinds(word) for word in words)
+    joining = CONJUNCTIONS | {"chest", "the"}
+    is_short = len(words) <= 4 and not is_normal and not is_changed
+    if is_short and all(
+        "structure" in reader.kinds(word) or reader.is_modifier(word) or word in joining for word in words
+    ):
+        return True
     if _LINK.match(sentence) is not None and not FINITE_VERBS.isdisjoint(words[1:3]):
         return True
-    if "change" in words or any(map(reader.is_change, words)):
-        return reader.names_only_unasserted(sentence)
     if reader.names_only_unasserted(sentence):
         return True
+    if is_changed or "change" in words:
+        return False
     if _COMPARISON.match(sentence):
         return True
-    if not (NORMAL_STATES | {"negative"}).isdisjoint(words):
+    if is_normal or "negative" in words:
         return False  # "Unremarkable examination of the chest."
     statement = _ON_THE_IMAGE.sub("", sentence)
     if words[0] == "there":
@@ -256,21 +269,3 @@ def _is_remark(sentence: str, reader: FactReader) -> bool:
 
 def _is_diagnosis(concept: str) -> bool:
     return _DIAGNOSIS.search(concept.replace("_", " ")) is not None
-
-
-def removal_reason(sentence: str, reader: FactReader) -> str:
-    """Return the reason for removing a sentence."""
-    if heading := _REMARK_HEADING.match(sentence):
-        word = heading[0].rstrip(": ").lower()
-        return RECOMMENDATION if word.startswith("recommend") else COMPARISON if "compar" in word else TECHNIQUE
-    if _RECOMMENDATION.search(sentence):
-        return RECOMMENDATION
-    facts = reader.facts_in(sentence)
-    is_interpreted = _ANAPHORA.match(sentence) is not None and _UNSURE.search(sentence) is not None
-    if sentence.endswith("?") or is_interpreted or _is_speculation(sentence, facts):
-        return SPECULATION
-    if _COMPARISON.match(sentence):
-        return COMPARISON
-    if facts or _TECHNIQUE.search(sentence):
-        return TECHNIQUE
-    return NO_STATEMENT

@@ -95,19 +95,25 @@ class Scope:
 
 def read_scope(tokens: Sequence[Token]) -> Scope:
     """Find the tokens of a sentence that do not assert a finding, or only as possible."""
-    text, owners = _join(tokens)
-    uncertain = {i for span in _spans(_DOUBTS, text, owners, tokens) for i in span} | set(_questioned(tokens))
+    text = " ".join(word for token in tokens for word in token.words)
+    # The index of the token of each character.
+    owners = [i for i, token in enumerate(tokens) for word in token.words for _ in range(len(word) + 1)]
+    uncertain = {i for span in _spans(_DOUBTS, text, owners, tokens) for i in span}
+    uncertain.update(_questioned(tokens) if "?" in text else ())
     for match in _SUSPECTED.finditer(text):
         span = _span_before(tokens, owners[match.start()], 0)
         if not any(_EXAMINATION_WORDS.intersection(tokens[i].words) for i in span):
             uncertain.update(span)
     historical = {i for span in _spans(_PAST, text, owners, tokens) for i in span}
-    unasserted = {i for span in _spans(_HISTORIES, text, owners, tokens) for i in span}
-    unasserted.update(range(len(tokens)) if _HEADINGS.match(text) else ())
-    if not any("change" in token.meanings for token in tokens):
-        unasserted.update(i for span in _spans(_EARLIER_STUDIES, text, owners, tokens) for i in span)
-    unasserted.update(i for span in _spans(_CONDITIONS, text, owners, tokens, ends_at_comma=True) for i in span)
-    unasserted.update(i for span in _spans(_ASSESSMENTS, text, owners, tokens) for i in _indefinite(tokens, span))
+    unasserted = set(range(len(tokens))) if _HEADINGS.match(text) else set()
+    earlier = _spans(_EARLIER_STUDIES, text, owners, tokens)
+    if earlier and any("change" in token.meanings for token in tokens):
+        earlier = []
+    conditions = _spans(_CONDITIONS, text, owners, tokens, ends_at_comma=True)
+    for span in (*_spans(_HISTORIES, text, owners, tokens), *earlier, *conditions):
+        unasserted.update(span)
+    for span in _spans(_ASSESSMENTS, text, owners, tokens):
+        unasserted.update(_indefinite(tokens, span))
     last = 0
     for match in _UNASSESSED.finditer(text):
         trigger = owners[match.start()]
@@ -122,24 +128,15 @@ def read_scope(tokens: Sequence[Token]) -> Scope:
 
 def _spans(
     pattern: re.Pattern[str], text: str, owners: Sequence[int], tokens: Sequence[Token], *, ends_at_comma: bool = False
-) -> Iterator[range]:
-    """Yield the tokens after each match, up to the end of its phrase; matches inside a phrase are ignored."""
-    end = 0
+) -> list[range]:
+    """Return the tokens after each match, up to the end of its phrase; matches inside a phrase are ignored."""
+    spans, end = [], 0
     for match in pattern.finditer(text):
         trigger = owners[match.end() - 1]
         if trigger >= end:
             end = _end_of_phrase(tokens, trigger, ends_at_comma=ends_at_comma)
-            yield range(trigger + 1, end)
-
-
-def _join(tokens: Sequence[Token]) -> tuple[str, list[int]]:
-    """Return the words with spaces between them, and the index of the token of each character."""
-    words, owners = [], []
-    for i, token in enumerate(tokens):
-        for word in token.words:
-            words.append(word)
-            owners += [i] * (len(word) + 1)
-    return " ".join(words), owners
+            spans.append(range(trigger + 1, end))
+    return spans
 
 
 def _end_of_phrase(tokens: Sequence[Token], trigger: int, *, ends_at_comma: bool) -> int:

@@ -20,6 +20,7 @@ _SIDE_LETTER = re.compile(
     r"|\b[LR](?= and [LR]\b)|(?<=\b[LR] and )[LR]\b"
 )
 """A side abbreviated to one letter; "lt" and "rt" are in the lexicon."""
+_ABBREVIATED = re.compile(r"[LR<>]|[lr][tT]")
 _CONTINUED = re.compile(r"\s*(?:[a-z]|[A-Z]{2})")
 """What follows "Lt." within a sentence."""
 _SIDES = frozenset({"left", "right", "lt", "rt"})
@@ -34,7 +35,7 @@ MAX_CHARACTERS = 5_000
 """Maximum length of a sentence that is split and read. The longest of the 22,820 sentences of IU-Xray has 273."""
 CERTAIN, CONCLUDED, PROBABLE, POSSIBLE = range(4)
 """Levels of doubt: "atelectasis", "consistent with atelectasis", "likely atelectasis", "may be atelectasis"."""
-_DOUBTS = {"concluded": CONCLUDED, "probable": PROBABLE, "uncertain": POSSIBLE}
+_DOUBTS = (("uncertain", POSSIBLE), ("probable", PROBABLE), ("concluded", CONCLUDED))
 
 
 @dataclass(slots=True)
@@ -70,12 +71,18 @@ class Token:
         self.is_known = bool(meanings) or not word.isalpha()
         self.ends_clause = word in _STOPS or ("boundary" in meanings and "filler" not in meanings)
         self.joins = word == "," or "joining" in meanings
-        self.doubt = max((doubt for kind, doubt in _DOUBTS.items() if kind in meanings), default=CERTAIN)
+        self.doubt = CERTAIN
+        for kind, doubt in _DOUBTS:
+            if kind in meanings:
+                self.doubt = doubt
+                break
 
 
 def tokenize(text: str, ontology: Ontology) -> list[Token]:
     """Split `text` into the longest phrases of the lexicon, measures, punctuation and unknown words."""
-    lemmas = _spell_out_sides(lemmatize(text), text)
+    lemmas = lemmatize(text)
+    if _ABBREVIATED.search(text):
+        lemmas = _spell_out_sides(lemmas, text)
     words = [word for word, _, _ in lemmas]
     measures = {match.start(): match for match in _MEASURE.finditer(text)} if _NUMBER.search(text) else {}
     tokens: list[Token] = []
@@ -100,13 +107,17 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
         is_plural = end - last != len(words[i + length - 1]) and text[end - 1] in "saeSAE"
         tokens.append(Token(tuple(words[i : i + length]), meanings, begin, end, is_plural))
         i += length
-    _close_contrast(tokens)
-    for before, token, following in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
-        if token.words[-1] in _REMOVAL_VERBS and (
-            (before is not None and before.words[0] in _PARTIAL_WORDS)
-            or (following is not None and (following.words[0] in _MOVE_WORDS or "measure" in following.meanings))
-        ):
-            token.meanings = {"filler": token.meanings.get("filler", "")}
+    if words[:1] == ["unlike"] or (words[:2] == ["in", "contrast"] and words[2:3] in (["to"], ["with"])):
+        # The comma after "In contrast to the clear left lung," ends the clause, so that the rest has its own places.
+        comma = next((token for token in tokens if token.words == (",",)), None)
+        if comma is not None:
+            comma.words, comma.ends_clause, comma.joins = (".",), True, False
+    for i, token in enumerate(tokens):
+        if token.words[-1] in _REMOVAL_VERBS:
+            is_partial = i > 0 and tokens[i - 1].words[0] in _PARTIAL_WORDS
+            following = tokens[i + 1 : i + 2]
+            if is_partial or any(other.words[0] in _MOVE_WORDS or "measure" in other.meanings for other in following):
+                token.meanings = {"filler": token.meanings.get("filler", "")}
     return tokens
 
 
@@ -126,12 +137,3 @@ def _spell_out_sides(lemmas: list[tuple[str, int, int]], text: str) -> list[tupl
             ]
         expanded.append((lemma, begin, end))
     return expanded
-
-
-def _close_contrast(tokens: list[Token]) -> None:
-    """Let the comma after "In contrast to the clear left lung," end the clause, so that the rest has its own places."""
-    words = [token.words[0] for token in tokens[:3]]
-    if words[:1] == ["unlike"] or words == ["in", "contrast", "to"] or words == ["in", "contrast", "with"]:
-        comma = next((token for token in tokens if token.words == (",",)), None)
-        if comma is not None:
-            comma.words, comma.ends_clause, comma.joins = (".",), True, False

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _WORD = re.compile(
     r"\([^()]*\)|\b(?:as well as|along with|together with|adjacent to)\b|\w+(?:['’./-]\w+)*%?|[^\w\s]", re.IGNORECASE
 )
 
 
-def _set(words: str) -> frozenset[str]:
+def word_set(words: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(words.split())
 
 
-ABBREVIATIONS = _set("dr mr mrs ms prof approx vs e.g i.e cf fig st no nos resp incl ca a.m p.m m.d")
+ABBREVIATIONS = word_set("dr mr mrs ms prof approx vs e.g i.e cf fig st no nos resp incl ca a.m p.m m.d")
 """Words whose full stop does not end a sentence."""
 NEGATIONS = frozenset({"no", "without", "neither"})
 CONJUNCTIONS = frozenset({"and", "or", "nor", "and/or", "as well as", "along with", "together with"})
@@ -37,55 +38,55 @@ SUBORDINATORS = frozenset(
     {"as", "because", "since", "if", "unless", "when", "due", "given", "likely", "so", "than", "until"}
 )
 
-PREPOSITIONS = {"adjacent to"} | _set(
+PREPOSITIONS = {"adjacent to"} | word_set(
     "of in at on within over overlying along from near to into onto for by with through throughout above below"
     " between beneath under about around across behind involving since after before during inside outside"
     " against per compared relative superimposed projecting measuring via"
 )
-COPULAS = _set(
+COPULAS = word_set(
     "is are was were be has have had appears appear appeared remains remain remained seems seem looks look may"
     " might can could cannot should would will does do did"
 )
-TRANSITIVE_VERBS = _set(
+TRANSITIVE_VERBS = word_set(
     "shows show showed demonstrates demonstrate reveals reveal revealed contains contain exhibits exhibit"
 )
-INTRANSITIVE_VERBS = _set(
+INTRANSITIVE_VERBS = word_set(
     "persists persist continues continue measures measure terminates terminate ends lies lie overlies overlie"
     " projects project extends extend suggests suggest represents represent indicates indicate reflects reflect"
     " obscures obscure courses crosses enters passes occupies involves involve improves worsens increases"
     " decreases predominates"
 )
 FINITE_VERBS = COPULAS | TRANSITIVE_VERBS | INTRANSITIVE_VERBS
-OBSERVATION_WORDS = _set(
+OBSERVATION_WORDS = word_set(
     "seen noted identified present visualized visualised demonstrated appreciated observed detected evident found"
     " visible apparent shown suspected"
 )
 """Words that only state that a finding is present."""
 NORMAL_STATES = frozenset({"normal", "unremarkable", "clear", "intact"})
-ADVERBS = _set("again also still now otherwise currently likewise grossly essentially been not only")
-INTERPRETATION_WORDS = _set(
+ADVERBS = word_set("again also still now otherwise currently likewise grossly essentially been not only")
+INTERPRETATION_WORDS = word_set(
     "indicating suggesting representing reflecting consistent compatible likely possibly probably presumably"
     " perhaps suggestive indicative due secondary related"
 )
 """Words that begin an interpretation."""
-PROPERTY_NOUNS = _set(
+PROPERTY_NOUNS = word_set(
     "size contour contours shape configuration caliber calibre appearance position location morphology course"
     " extent number degree distribution density outline alignment height volume severity conspicuity texture"
     " technique expansion"
 )
-ANATOMICAL_ADJECTIVES = _set(
+ANATOMICAL_ADJECTIVES = word_set(
     "cardiac mediastinal hilar cardiomediastinal pulmonary pleural osseous bony skeletal vascular aortic tracheal"
     " diaphragmatic thoracic pericardial parenchymal cardiopulmonary interstitial alveolar costophrenic"
     " cardiophrenic airspace lung heart rib spinal vertebral"
 )
 """Adjectives, and nouns used as such, that each name a thing with a shared noun: "cardiac and hilar contours"."""
-ABSENCE_DEGREES = _set(
+ABSENCE_DEGREES = word_set(
     "definite significant obvious gross convincing visible evident appreciable radiographic clear new suspicious"
 )
 """Words before a list of absent findings that apply to all of it, unlike "large"."""
 
-EVIDENCE_NOUNS = _set("evidence sign signs suggestion finding findings indication indications")
-REMARK_WORDS = _set(
+EVIDENCE_NOUNS = word_set("evidence sign signs suggestion finding findings indication indications")
+REMARK_WORDS = word_set(
     "greater worse more less larger largest smaller causing resulting obscuring demonstrating containing compressing"
     " producing limiting accentuating extending terminating"
 )
@@ -94,17 +95,17 @@ CONTINUATION_WORDS = (
     PREPOSITIONS | RELATIVES | ANAPHORIC_WORDS | SUBORDINATORS | FINITE_VERBS | INTERPRETATION_WORDS | REMARK_WORDS
 )
 """Words that begin no member of a list."""
-NOT_BEFORE_WITH = _set(
+NOT_BEFORE_WITH = word_set(
     "consistent compatible compared comparison keeping concordant continuous patient patients correlated correlation"
     " contiguous concern with or"
 )
 """Words before a "with" that introduces no finding."""
 
-_IRREGULAR_PLURALS = _set(
+_IRREGULAR_PLURALS = word_set(
     "hila bronchi vertebrae apices bullae metastases pneumothoraces hemithoraces sulci foci loci data media"
     " fistulae granulomata diverticula emboli alveoli hili pleurae"
 )
-_QUANTITIES = _set("multiple several numerous many few both two three four")
+_QUANTITIES = word_set("multiple several numerous many few both two three four")
 _ADJECTIVE = re.compile(
     r"(?:al|ar|ic|ous|ary|ive|able|ible|ed|ular|less|ish)$|^(?:patchy|hazy|streaky|bony|wavy|linear|monitoring|support)$"
 )
@@ -113,8 +114,7 @@ _SINGULAR |= {"demonstrate": "demonstrates", "persist": "persists", "seem": "see
 _PLURAL = {singular: plural for plural, singular in _SINGULAR.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A word, a mark of punctuation or a whole parenthesis: `begin` and `end` are characters of the sentence."""
 
     lower: str
@@ -124,7 +124,7 @@ class Word:
 
 def split_words(sentence: str) -> list[Word]:
     """Return the words of a sentence in order."""
-    return [Word(" ".join(m[0].lower().split()), m.start(), m.end()) for m in _WORD.finditer(sentence)]
+    return [Word(match[0].lower(), *match.span()) for match in _WORD.finditer(sentence)]
 
 
 def is_adjective(word: str) -> bool:

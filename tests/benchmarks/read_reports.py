@@ -40,7 +40,7 @@ from iu_reports import HALVES, archive_half
 from radfact.io.jsonl import open_atomic
 from radfact.judges import EntailmentQuery, Verdict, split_narrative
 from radfact.judges.offline import OfflineJudge
-from radfact.reader.facts import parse_text
+from radfact.reader.facts import parse_sentence, parse_text
 from radfact.reader.segmentation import segment_sentences
 
 _CONSOLIDATION = ("Consolidation", "Airspace Disease", "Infiltrate", "Pneumonia")
@@ -210,6 +210,7 @@ def _judge_pairs(judge: OfflineJudge, reports: Sequence[Report]) -> None:
     ]
     seconds = []
     for _ in range(3):
+        parse_sentence.cache_clear()
         parse_text.cache_clear()
         start = process_time()
         verdicts = judge.judge(queries)

@@ -152,6 +152,7 @@ def test_the_documented_accuracy_is_the_measured_accuracy(
 
 def test_a_sentence_is_parsed_once() -> None:
     queries = [EntailmentQuery(tuple(p), h) for cases in JUDGMENTS.values() for p, h, _ in cases]
+    parse_sentence.cache_clear()
     parse_text.cache_clear()
     JUDGE.judge(queries * 2)
     sentences = {sentence for query in queries for sentence in (*query.premises, query.hypothesis)}

@@ -181,6 +181,7 @@ def looping_sentence(loop: str, items: int) -> str:
 
 
 def calls_to_split(text: str) -> int:
+    parse_sentence.cache_clear()
     parse_text.cache_clear()
     _split_sentence.cache_clear()
     default_ontology()  # read once

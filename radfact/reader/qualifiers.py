@@ -1,50 +1,18 @@
-"""Read the negations, sides, zones, degrees, changes, details and numbers of a sentence without its findings."""
+"""Find the words of a sentence that qualify others: a "not" of visibility, names of views, compared places."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 
-from radfact.reader.ontology import Ontology
 from radfact.reader.tokens import Token
+from radfact.reader.vocabulary import word_set
 
-Attribute = tuple[str, str | float]
-"""Kind (side, zone, severity, change, detail, measure, number) and value."""
-
-_KINDS = frozenset({"side", "zone", "severity", "change", "detail"})
-_NEGATIONS = frozenset({"no", "not", "without", "never", "absent"})
-_SEEING = frozenset(
-    [
-        "seen",
-        "visible",
-        "visualized",
-        "identified",
-        "present",
-        "noted",
-        "demonstrated",
-        "appreciated",
-        "evident",
-        "apparent",
-        "delineated",
-        "defined",
-        "evaluated",
-        "assessed",
-        "shown",
-    ]
+_SEEING = word_set(
+    "seen visible visualized identified present noted demonstrated appreciated evident apparent delineated defined"
+    " evaluated assessed shown"
 )
-_PARTLY = frozenset(
-    [
-        "well",
-        "clearly",
-        "definitely",
-        "fully",
-        "adequately",
-        "optimally",
-        "completely",
-        "entirely",
-        "reliably",
-        "confidently",
-        "sharply",
-    ]
+_PARTLY = word_set(
+    "well clearly definitely fully adequately optimally completely entirely reliably confidently sharply"
 )
 """Adverbs that, after "not", limit visibility instead of denying a finding."""
 _EARLIER = frozenset({"prior", "previous", "earlier"})
@@ -108,23 +76,3 @@ def find_compared_places(tokens: Sequence[Token], triggers: Collection[str] = CO
         if any("side" in other.meanings for other in tokens[i + 1 : end]):
             compared.update(range(i, end))
     return compared
-
-
-def read_attributes(tokens: Sequence[Token], ontology: Ontology) -> frozenset[Attribute]:
-    """Return the sides, zones, degrees, changes, details, sizes and numbers of a sentence."""
-    attributes: set[Attribute] = set()
-    for token in tokens:
-        attributes.update((kind, token.meanings[kind]) for kind in token.meanings.keys() & _KINDS)
-        if "place" in token.meanings:
-            side, zone = ontology.places[token.meanings["place"]]
-            attributes |= {("side", side), ("zone", zone)}
-        if token.measure is not None:
-            attributes.add(("measure", token.measure))
-        if not token.meanings and token.words[0][0].isdigit():
-            attributes.add(("number", token.words[0]))
-    return frozenset(attributes)
-
-
-def is_negated(tokens: Sequence[Token], qualified: Set[int]) -> bool:
-    """Return whether a sentence has a negation that may deny a finding."""
-    return any(not _NEGATIONS.isdisjoint(token.words) for i, token in enumerate(tokens) if i not in qualified)
