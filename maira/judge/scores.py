@@ -15,16 +15,8 @@ from radfact.llm import ChatClient
 from radfact.meta.injection.records import InjectedError, InjectedReport, ReportSentences
 from radfact.metrics.llm.green import Green, compute_counts, green_score
 from radfact.metrics.llm.llm_metric import LLMMetric
-from radfact.metrics.llm.responses.assessment import (
-    SECTION_TITLES,
-    Assessment,
-    CategoryErrors,
-    Errors,
-    MatchedFindings,
-    ScoredAssessment,
-    parse_assessment,
-    total,
-)
+from radfact.metrics.llm.responses import assessment
+from radfact.metrics.llm.responses.assessment import SECTION_TITLES, Assessment, ScoredAssessment
 from radfact.metrics.llm.vert import Vert, VertTuned
 from radfact.records import TextPair, narrative, normalize_text
 
@@ -79,7 +71,7 @@ def _assess(
 def _make_example(paired: ReportPair, task: ScoreTask, answer: Assessment, teacher: str) -> TrainingExample:
     if task == "vert" and isinstance(answer, ScoredAssessment):
         return make_vert_example(paired, answer.score, teacher)
-    score = green_score(answer.matched.count, total(answer.significant))
+    score = green_score(answer.matched.count, assessment.total(answer.significant))
     name = paired.pair.sample_id
     return TrainingExample(paired, name, _prompt(Green, paired), format_assessment(answer), teacher, score=score)
 
@@ -121,15 +113,14 @@ def format_assessment(answer: Assessment) -> str:
             f"{SECTION_TITLES['matched']}:\n{answer.matched.count}. {findings}".rstrip(),
         )
     )
-    again = parse_assessment(text)
-    found = compute_counts("green", again)
+    found = compute_counts("green", assessment.parse_assessment(text))
     for name, count in compute_counts("green", answer).items():
         if found[name] != count:
             raise ValueError(f"expected {name} {count}, found {found[name]}")
     return text
 
 
-def _error_lines(errors: Errors) -> str:
+def _error_lines(errors: assessment.Errors) -> str:
     return "\n".join(
         f"({letter}) {name}: {errors[letter].count}. {'; '.join(errors[letter].errors)}".rstrip()
         for letter, name in ERROR_CATEGORIES.items()
@@ -153,11 +144,12 @@ def assess_errors(injected: InjectedReport) -> ScoredAssessment:
     )
     kinds = [ERROR_CATEGORIES[letter].lower() for letter in ERROR_CATEGORIES if texts[letter]]
     explanation = f"The candidate differs from the reference: {'; '.join(kinds)}." if kinds else "No differences."
+    significant = {name: assessment.CategoryErrors(count=len(errors), errors=errors) for name, errors in texts.items()}
     return ScoredAssessment(
         explanation=explanation,
-        significant={letter: CategoryErrors(count=len(errors), errors=errors) for letter, errors in texts.items()},
+        significant=significant,
         insignificant={},
-        matched=MatchedFindings(count=len(findings), findings=findings),
+        matched=assessment.MatchedFindings(count=len(findings), findings=findings),
         score=max(0.0, 1 - _PENALTY * len(injected.changes)),
     )
 
