@@ -23,8 +23,7 @@ from radfact.records import TextPair, narrative, normalize_text
 ScoreTask = Literal["green", "vert"]
 _PENALTY = 0.15
 """Loss of VERT's score by a significant error (VERT, appendix D.6)."""
-_OMISSIONS = frozenset("bf")
-"""Categories of errors that are omissions of the candidate."""
+_OMISSION_CATEGORIES = frozenset("bf")
 
 
 def make_score_examples(
@@ -157,7 +156,7 @@ def assess_errors(injected: InjectedReport) -> ScoredAssessment:
 def _error(change: InjectedError) -> str:
     """Return the wrong findings of an error, or the missing ones of an omission."""
     own, other = change.modified, change.original
-    if change.category in _OMISSIONS:
+    if change.category in _OMISSION_CATEGORIES:
         own, other = other, own
     findings = split_narrative(f"{own or other}.")
     shared = {normalize_text(sentence) for sentence in split_narrative(f"{other}.")} if own and other else set()
