@@ -14,6 +14,7 @@ them. A tuple is a repeatable flag, a mapping a repeatable flag of the form KEY=
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ class Options(BaseModel):
             if isinstance(value, bool):
                 arguments.append(flag if value else negative_flag)
             elif isinstance(value, Mapping):
-                arguments += [word for key, item in value.items() for word in (flag, f"{key}={_as_text(item)}")]
+                arguments += [word for key, item in value.items() for word in (flag, f"{key}={as_text(item)}")]
             elif isinstance(value, tuple):
                 arguments += [word for item in value for word in (flag, str(item))]
             else:
@@ -183,7 +184,6 @@ def _as_input_error(error: ValidationError, model: type[Options]) -> InputError:
     return InputError(first.message, code=ErrorCode.INVALID_OPTION, field=first.field)
 
 
-def _as_text(value: Any) -> str:
-    import json
-
+def as_text(value: Any) -> str:
+    """Return a value as the command line takes it."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 import time
@@ -36,6 +35,8 @@ POLL_INTERVAL = 1.0
 SILENT_SECONDS = 5.0
 """Seconds without any response, after which the display says what a run waits for."""
 _RATE_LIMITED = "HTTP 429"
+_AMOUNT = r"\s*\d*\.?\d+(e-?\d+)?\s*"
+_PRICE = re.compile(rf"(?P<tokens_in>{_AMOUNT}),(?P<tokens_out>{_AMOUNT})(,\s*(?P<currency>[A-Z]{{3}})?\s*)?")
 
 
 class ServerActivity:
@@ -118,20 +119,14 @@ def parse_price(text: str | None) -> Price | None:
     """Parse the option `--price IN,OUT[,CURRENCY]`."""
     if text is None:
         return None
-    tokens_in, tokens_out, currency = (*(part.strip() for part in text.split(",")), "", "")[:3]
-    try:
-        price = Price(float(tokens_in), float(tokens_out), currency)
-    except ValueError:
-        price = Price(-1, -1)
-    is_number = all(math.isfinite(value) and value >= 0 for value in (price.tokens_in, price.tokens_out))
-    if not (is_number and text.count(",") < 3 and re.fullmatch("[A-Z]{3}|", currency)):
-        raise InputError(
+    match = _PRICE.fullmatch(text)
+    if match is None:
+        message = (
             "expected IN,OUT or IN,OUT,CURRENCY, the price of a million tokens each and a code such as EUR, "
-            f"found '{text}'",
-            code=ErrorCode.INVALID_OPTION,
-            field="--price",
+            f"found '{text}'"
         )
-    return price
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="--price")
+    return Price(float(match["tokens_in"]), float(match["tokens_out"]), match["currency"] or "")
 
 
 class Meter:

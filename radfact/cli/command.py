@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from typer.models import OptionInfo
 
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.io.outputs import Output, lock_output
-from radfact.options import Options, Subset, flag_of, option_of, parse_key_values, rename_fields, value_type
+from radfact.options import Options, Subset, as_text, flag_of, option_of, parse_key_values, rename_fields, value_type
 
 T = TypeVar("T")
 
@@ -252,22 +251,18 @@ def _convert(parameter: Any, value: Any, context: typer.Context, path: Path, key
     """Return a value of the file as the command line would give it."""
     if getattr(parameter, "multiple", False) or parameter.nargs != 1:
         if isinstance(value, dict):
-            value = [f"{name}={_as_text(item)}" for name, item in value.items()]
-        value = [_as_text(item) for item in (value if isinstance(value, list) else [value])]
+            value = [f"{name}={as_text(item)}" for name, item in value.items()]
+        value = [as_text(item) for item in (value if isinstance(value, list) else [value])]
     elif isinstance(value, list):
-        value = ",".join(map(_as_text, value))
+        value = ",".join(map(as_text, value))
     elif isinstance(value, dict):
         raise InputError("expected one value, found a mapping", file=path, field=key)
     elif value is None:
         raise InputError("expected a value, found none; delete the name", file=path, field=key)
     elif not isinstance(value, bool):
-        value = _as_text(value)
+        value = as_text(value)
     try:
         parameter.process_value(context, value)
     except typer.BadParameter as error:
         raise InputError(error.message.removeprefix("Value error, ").rstrip("."), file=path, field=key) from None
     return value
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,23 +78,13 @@ def compare(
     whole, if the folders have them.
     """
     console = new_console()
-    comparison = _compare(folders, draws, metric or (), rounds)
+    options = {"replicates": draws.bootstrap, "seed": draws.seed, "rounds": rounds}
+    comparison = compare_folders(folders, metrics=metric or (), cluster=draws.cluster, **options)
     _show(console, comparison)
     if out is not None:
         with replace_files(out) as new:
             write_comparison(comparison, new)
         say(console, f"Read the comparison in {out / 'comparison.html'}", wrap=False)
-
-
-def _compare(folders: Sequence[Path], draws: ComparisonOptions, metrics: Sequence[str], rounds: int) -> Comparison:
-    return compare_folders(
-        folders,
-        metrics=metrics,
-        replicates=draws.bootstrap,
-        rounds=rounds,
-        seed=draws.seed,
-        cluster=draws.cluster,
-    )
 
 
 def _show(console: Console, comparison: Comparison) -> None:

@@ -73,12 +73,11 @@ def read_coco(
         content = validate_model(_Dataset, value, file=path)
         return _reports(content, path, content.annotations, path, "annotations", faults)
     if dataset is None:
-        raise InputError(
+        message = (
             "expected a COCO dataset {images, annotations, categories}; a list of results goes with one on the other "
-            "side, for the sizes of its images",
-            file=path,
-            field="(top)",
+            "side, for the sizes of its images"
         )
+        raise InputError(message, file=path, field="(top)")
     if not isinstance(value, list):
         raise InputError(f"expected a list, found {describe(value)}", file=path)
     return _reports(validate_model(_Dataset, read_json(dataset), file=dataset), dataset, value, path, "", faults)
@@ -159,10 +158,8 @@ def _box(bbox: Sequence[float], image: _Image) -> Box:
     x, y, width, height = bbox
     outside = min(x, y) < -_OVERHANG or x + width > image.width + _OVERHANG or y + height > image.height + _OVERHANG
     if min(width, height) < 0 or outside:
-        raise InputError(
-            f"expected [x, y, width, height] in pixels within {image.width} x {image.height}, found {list(bbox)}",
-            field="bbox",
-        )
+        message = f"expected [x, y, width, height] in pixels within {image.width} x {image.height}, found {list(bbox)}"
+        raise InputError(message, field="bbox")
     shares = (x / image.width, y / image.height, (x + width) / image.width, (y + height) / image.height)
     x_min, y_min, x_max, y_max = (min(max(share, 0.0), 1.0) for share in shares)
     return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)

@@ -39,11 +39,8 @@ def is_same_file(path: Path, other: Path) -> bool:
 def check_not_input(path: Path) -> None:
     """Refuse to write to a file that is an input of the running command."""
     if any(is_same_file(path, item) for item in command_inputs.get()):
-        raise InputError(
-            "is an input of this command and cannot be its output; choose another output",
-            code=ErrorCode.OUTPUT_CONFLICT,
-            file=path,
-        )
+        message = "is an input of this command and cannot be its output; choose another output"
+        raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=path)
 
 
 @contextmanager

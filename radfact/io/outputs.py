@@ -327,12 +327,11 @@ def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileL
         except PermissionError:
             if not lock_file.exists():
                 return None  # the code that writes the files reports the reason
-            raise InputError(
+            message = (
                 "the lock file belongs to another user and is not writable; ask its owner to make it writable, "
-                "remove it if no run is active, or choose another output",
-                code=ErrorCode.LOCKED,
-                file=lock_file,
-            ) from None
+                "remove it if no run is active, or choose another output"
+            )
+            raise InputError(message, code=ErrorCode.LOCKED, file=lock_file) from None
         except (OSError, NotImplementedError):
             return None
         since = datetime.now(UTC).isoformat(timespec="seconds")

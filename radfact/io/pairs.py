@@ -101,12 +101,11 @@ def read_pairs(path: Path | str, *, cluster: str | None = None, section: Section
         elif suffix == ".csv":
             rows = _narrative_rows(path)
         else:
-            raise InputError(
+            message = (
                 "expected .json (grounded pairs, or a ReXrank file) or .csv (example_id,prediction,target); "
-                "drafts and a manifest are given as --candidates and --references",
-                code=ErrorCode.INVALID_FORMAT,
-                file=path,
+                "drafts and a manifest are given as --candidates and --references"
             )
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
         records = _read_published(rows)
     return _pair_up(_candidates(records, path), records, (path, path), cluster=cluster)
 
@@ -246,24 +245,22 @@ def _pair_up(
     candidates, references = files or (None, None)
     unknown = [key for key in drafted if key not in recorded]
     if unknown:
-        raise InputError(
+        message = (
             f"{_counted(unknown, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
-            "from another file, --unscored FILE",
-            code=ErrorCode.MISMATCH,
-            file=candidates,
+            "from another file, --unscored FILE"
         )
+        raise InputError(message, code=ErrorCode.MISMATCH, file=candidates)
     with_reference = {key: record.reference for key, record in recorded.items() if record.reference is not None}
     split_of = {key: str(record.row.get("split")) for key, record in recorded.items()}
     splits = {split_of[key] for key in drafted}
     unmatched = [key for key in with_reference if key not in drafted and split_of[key] in splits]
     reasons = _missing_reasons(candidates, unmatched) if candidates and unmatched else {}
     if unmatched and missing == "refuse":
-        raise InputError(
+        message = (
             f"{_counted(unmatched, 'reference')} without a candidate in {candidates} (first: {reasons[unmatched[0]]}); "
-            "give --missing skip to score the others alone, or --missing empty to count each as an empty report",
-            code=ErrorCode.MISMATCH,
-            file=references,
+            "give --missing skip to score the others alone, or --missing empty to count each as an empty report"
         )
+        raise InputError(message, code=ErrorCode.MISMATCH, file=references)
     reports = {key: report for key, report in drafted.items() if key in with_reference}
     skipped = len(recorded) - len(reports) - len(unmatched)
     if missing == "empty":
@@ -301,13 +298,11 @@ def _candidates(records: _Records, path: Path | None) -> dict[str, Report]:
     """Return the candidates of records, all of which must have one."""
     for key, record in records.items():
         if record.candidate is None:
-            raise InputError(
+            message = (
                 "expected the report of the model; give a ReXrank file without predictions as --references, and the "
-                "drafts as --candidates",
-                code=ErrorCode.MISSING_FIELD,
-                file=path,
-                field=f"{key}.model_prediction",
+                "drafts as --candidates"
             )
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field=f"{key}.model_prediction")
     return {key: record.candidate for key, record in records.items() if record.candidate is not None}
 
 

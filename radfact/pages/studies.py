@@ -18,7 +18,7 @@ from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.pages.findings import finding_keys, list_findings
 from radfact.pages.rows import FileRows
 from radfact.records import Sentence, parse_sentences, validate_model
-from radfact.results.reader import finding_metrics_of, iter_samples
+from radfact.results.reader import iter_samples
 from radfact.results.schema import (
     METRICS_FOLDER,
     RADFACT,
@@ -29,6 +29,7 @@ from radfact.results.schema import (
     SampleRow,
     ScoresFile,
     SentenceRow,
+    finding_metrics,
     scores_with_value,
 )
 
@@ -116,7 +117,7 @@ class Studies(StudyList):
         self._context: list[list[str]] = [[] for _ in samples]
         self.reports: list[dict[str, dict[str, tuple[Any, ...]]]] = [{side: {} for side in PARTS} for _ in samples]
         self.has_regions = False
-        self.finding_tables = {metric: FindingTable() for metric in finding_metrics_of(scores)}
+        self.finding_tables = {metric: FindingTable() for metric in finding_metrics(scores)}
         self._sentences = FileRows(folder / "sentences.jsonl", SentenceRow, self.indices, self._add_sentence)
         self._narratives = self._removed = None
         if (path := folder / "narratives.jsonl").is_file():

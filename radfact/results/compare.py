@@ -54,16 +54,8 @@ class Comparison:
     findings: Sequence[Sequence[FindingContrast]] = ()
 
 
-def compare(
-    folders: Sequence[Path],
-    *,
-    metrics: Sequence[str] = (),
-    replicates: int = 500,
-    rounds: int = 1000,
-    seed: int = 42,
-    cluster: str | None = None,
-) -> Comparison:
-    """Compare the first of some results folders with the others, on the samples and scores that all have."""
+def compare(folders: Sequence[Path], *, metrics: Sequence[str] = (), **options: Any) -> Comparison:
+    """Compare the first of some results folders with the others; the options are those of `compare_systems`."""
     if len(folders) < 2:
         raise InputError("expected two or more results folders to compare", code=ErrorCode.MISSING_OPTION)
     names = [Path(folder).resolve().name for folder in folders]
@@ -76,13 +68,10 @@ def compare(
             raise InputError(f"expected different folders, found {left} twice", code=ErrorCode.DUPLICATE, file=right)
     shared, common = _shared_samples(systems), _common_scores(systems)
     if not shared or not common:
-        raise InputError(
-            f"expected a {'score' if shared else 'sample'} in common with {folders[0]}, found none"
-            + (_variants_hint(systems) if shared else ""),
-            code=ErrorCode.MISMATCH,
-            file=folders[1],
-        )
-    comparison = compare_systems(systems, replicates=replicates, rounds=rounds, seed=seed, cluster=cluster)
+        hint = _variants_hint(systems) if shared else ""
+        message = f"expected a {'score' if shared else 'sample'} in common with {folders[0]}, found none{hint}"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=folders[1])
+    comparison = compare_systems(systems, **options)
     outcomes = [read_outcomes(Path(folder), shared) for folder in folders]
     return replace(comparison, findings=[[], *(contrast_findings(outcomes[0], other) for other in outcomes[1:])])
 
@@ -112,13 +101,14 @@ def compare_systems(
         columns = [by_name[name] for by_name in other_columns]
         if keys := [key for key in columns[0].counts if all(key in column.counts for column in columns)]:
             contrasts_by_score[name] = _contrasts(columns, keys, None, has_baseline, "higher", **draws)
-    scores = _adjust(
-        {
-            name: contrasts
-            for name, contrasts in contrasts_by_score.items()
-            if any(contrast.summary.point is not None for contrast in contrasts)
-        }
-    )
+    scores = {
+        name: contrasts
+        for name, contrasts in contrasts_by_score.items()
+        if any(contrast.summary.point is not None for contrast in contrasts)
+    }
+    adjusted = iter(adjust_holm([contrast.p for contrasts in scores.values() for contrast in contrasts]))
+    for name, contrasts in scores.items():
+        scores[name] = [replace(contrast, p_holm=next(adjusted)) for contrast in contrasts]
     tests = sum(contrast.p is not None for contrasts in scores.values() for contrast in contrasts)
     notes = _notes(systems, len(shared), common, scores, clusters)
     return Comparison(
@@ -161,23 +151,14 @@ def _clusters(systems: Sequence[System], shared: Sequence[str], cluster: str | N
         clustered = [system for system in clustered if system.cluster_by == cluster]
         if not clustered:
             in_folders = ", ".join(dict.fromkeys(system.cluster_by or NO_CLUSTERS for system in systems))
-            raise InputError(
+            message = (
                 f"expected the clusters of the folders ({in_folders}) or {NO_CLUSTERS}, found '{cluster}'; score the "
-                "pairs again with this --cluster",
-                code=ErrorCode.MISMATCH,
-                field="cluster",
+                "pairs again with this --cluster"
             )
+            raise InputError(message, code=ErrorCode.MISMATCH, field="cluster")
     if not clustered:
         return None
     return Clusters(clustered[0].cluster_by or "", [clustered[0].samples.clusters[key] for key in shared])
-
-
-def _adjust(scores: Mapping[str, Sequence[Contrast]]) -> dict[str, list[Contrast]]:
-    """Return the contrasts of all scores with adjusted p-values, over all scores and systems."""
-    adjusted = iter(adjust_holm([contrast.p for contrasts in scores.values() for contrast in contrasts]))
-    return {
-        name: [replace(contrast, p_holm=next(adjusted)) for contrast in contrasts] for name, contrasts in scores.items()
-    }
 
 
 def _describe_tests(tests: int, rounds: int) -> str:

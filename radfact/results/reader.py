@@ -43,12 +43,8 @@ def read_scores(folder: Path | str) -> ScoresFile:
     version = values.get("version", 1) if isinstance(values, dict) else VERSION
     if version != VERSION:
         remedy = "update maira-radfact" if isinstance(version, int) and version > VERSION else "score the reports again"
-        raise InputError(
-            f"expected version {VERSION} of the results schema, found {describe_choice(version)}; {remedy}",
-            code=ErrorCode.UNSUPPORTED_VERSION,
-            file=path,
-            field="version",
-        )
+        message = f"expected version {VERSION} of the results schema, found {describe_choice(version)}; {remedy}"
+        raise InputError(message, code=ErrorCode.UNSUPPORTED_VERSION, file=path, field="version")
     return validate_model(ScoresFile, values, file=path)
 
 
@@ -69,12 +65,8 @@ def iter_samples(folder: Path | str, model: type[_RowT], names: Sequence[str] = 
             value = values.get(name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if value is not None and not is_number:
-                raise InputError(
-                    f"expected a finite number or null, found {describe_choice(value)}",
-                    file=path,
-                    line=line,
-                    field=name,
-                )
+                message = f"expected a finite number or null, found {describe_choice(value)}"
+                raise InputError(message, file=path, line=line, field=name)
         yield row
 
 
@@ -117,17 +109,12 @@ def read_digests(folder: Path | str) -> dict[str, str | None]:
     return {sample.sample_id: sample.reports for sample in iter_samples(folder, SampleRow)}
 
 
-def finding_metrics_of(scores: ScoresFile) -> list[str]:
-    """Return the metrics of a results folder that compare findings."""
-    return finding_metrics({name: metric.settings for name, metric in scores.metrics.items()})
-
-
 def read_outcomes(folder: Path, sample_ids: Collection[str]) -> Outcomes:
     """Return what the candidates of a results folder make of each finding, by each metric that compares findings."""
     from radfact.findings.details import FindingOutcome, read_details
 
     wanted, outcomes = frozenset(sample_ids), dict[str, dict[str, dict[str, FindingOutcome]]]()
-    for metric in finding_metrics_of(read_scores(folder)):
+    for metric in finding_metrics(read_scores(folder)):
         outcomes[metric] = {}
         path = folder / METRICS_FOLDER / f"{metric}.jsonl"
         for line, values in read_jsonl(path):

@@ -215,9 +215,14 @@ def describe_models(scores: ScoresFile) -> dict[str, str]:
     return {**readers, **models}
 
 
-def finding_metrics(settings: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
-    """Return the metrics that compare findings, by what each metric says of itself (`Metric.describe`)."""
-    return [name for name, record in settings.items() if record and {"extractor", "significance"} <= record.keys()]
+def finding_metrics(scores: ScoresFile) -> list[str]:
+    """Return the metrics that compare findings."""
+    return [name for name, metric in scores.metrics.items() if compares_findings(metric.settings)]
+
+
+def compares_findings(settings: Mapping[str, Any] | None) -> bool:
+    """Return whether a metric compares findings, by what it says of itself (`Metric.describe`)."""
+    return settings is not None and {"extractor", "significance"} <= settings.keys()
 
 
 def rule_based_metrics(scores: ScoresFile) -> list[str]:
