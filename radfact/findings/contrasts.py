@@ -25,17 +25,8 @@ class FindingChange:
 class FindingContrast:
     """One kind of finding, over the samples that two systems share and whose findings were compared for both.
 
-    The order of verdicts is correct, attribute error, omitted or unsupported, contradicted.
-
-    Attributes:
-        metric: that compared the findings.
-        finding: name in the ontology.
-        name: for a person.
-        support: samples whose reference states it.
-        baseline_errors: samples in which the first system is wrong about it.
-        errors: the same of the other system.
-        improved: samples in which the other system has the better verdict.
-        worse: samples in which it has the worse one.
+    The order of verdicts is correct, attribute error, omitted or unsupported, contradicted. `support` counts samples
+    whose reference states the finding, `errors` those in which a system is wrong about it.
     """
 
     metric: str

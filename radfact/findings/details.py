@@ -89,11 +89,8 @@ def read_details(
 class FindingOutcome:
     """What a candidate makes of one kind of finding. Where a report states it twice, the worse verdict counts.
 
-    Attributes:
-        name: of the finding, for a person.
-        reference: verdict on the finding in the reference; None if the reference does not state it.
-        candidate: the same on findings of the candidate that match nothing.
-        is_side_error: whether a matched finding is on another side.
+    `reference` is the verdict on the finding in the reference, `candidate` that on findings of the candidate that match
+    nothing; None if the report does not state it.
     """
 
     name: str

@@ -17,12 +17,7 @@ _NO_COMPARISON = ("none", "no ", "not available", "n/a")
 
 
 class UnitDifference(NamedTuple):
-    """How a finding of the candidate differs from one of the reference.
-
-    Attributes:
-        relation: what the finding of the candidate is to that of the reference, such as "more general".
-        attributes: the names of the findings and all compared attributes, also those that agree.
-    """
+    """How a finding of the candidate differs from one of the reference; the attributes are those of `FindingMatch`."""
 
     relation: str
     attributes: tuple[AttributeDifference, ...]

@@ -20,14 +20,12 @@ _FILLED = ("places", "degree", "sizes", "change", "character", "position", "boxe
 
 @dataclass(slots=True)
 class FindingUnit:
-    """One or more findings of a report that are scored as one.
+    """One or more findings of a report, by their indices, that are scored as one.
 
     Attributes:
-        indices: of the findings, in reading order.
         finding: the most specific finding, with what the others state in addition.
         claims: names and status of all findings.
         tier: the most significant one of its findings.
-        weight: of an error about it.
         statements: changes of structures that the report states, which may include it ("no interval change").
     """
 

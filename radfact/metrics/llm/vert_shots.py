@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
+from radfact.metrics.llm.llm_metric import load_prompt
 from radfact.metrics.llm.responses.assessment import SECTION_TITLES
 from radfact.records import Record, Share, Text, validate_model
 
@@ -90,34 +91,15 @@ def few_shot_section(style: Style, shots: Sequence[Shot]) -> str:
         if style in _BY_CATEGORY and shot.category is None:
             message, field = f"missing; the style '{style}' requires it", f"shots[{index}].category"
             raise InputError(message, code=ErrorCode.MISSING_FIELD, field=field)
-    head = "5. Examples:\n\n"
-    if style in ("rad-err-10", "rate-err-10"):
-        shown = "\n".join(
-            f"--- Error type ({item.category}): {ERROR_CATEGORIES[item.category]} ---\nReference: {item.reference}\n"
-            f"Candidate: {item.candidate}\n→ {item.why}\n"
-            for item in illustrations()
-        )
-        head = f"5. Error Type Illustrations:\n\n{shown}\n6. Full Assessment Examples:\n\n"
-    return head + "\n".join(_format_shot(style, number, shot) for number, shot in enumerate(shots, start=1))
+    import jinja2
 
-
-def _format_shot(style: Style, number: int, shot: Shot) -> str:
-    category = f" (illustrating error category ({shot.category}))" if style in _BY_CATEGORY else ""
-    parts = [
-        f"--- Example {number}{category} ---\nReference Report:\n{shot.reference}",
-        f"Candidate Report:\n{shot.candidate}",
-    ]
-    if style.startswith("rate-err") and shot.explanation is not None:
-        gap = " " if style == "rate-err-10" else "\n"
-        parts.append(f"{SECTION_TITLES['explanation']}:{gap}{shot.explanation}")
-    if style != "random":
-        parts += [_format_counts("significant", shot.significant), _format_counts("insignificant", shot.insignificant)]
-    if style == "rate-err-10" and shot.matched is not None:
-        parts.append(f"{SECTION_TITLES['matched']}: {shot.matched}")
-    title = SECTION_TITLES["score"] if style in ("random", "rad-err-10") else "[Overall accuracy Score]"
-    return "\n\n".join([*parts, f"{title}:\n{shot.overall:.2f}"]) + "\n"
-
-
-def _format_counts(kind: Literal["significant", "insignificant"], counts: Mapping[Any, int]) -> str:
-    lines = (f"({letter}) {name}: {counts.get(letter, 0)}." for letter, name in ERROR_CATEGORIES.items())
-    return f"{SECTION_TITLES[kind]}:\n" + "\n".join(lines)
+    template = jinja2.Template(load_prompt("vert_shots"), trim_blocks=True, keep_trailing_newline=True)
+    section = template.render(
+        style=style,
+        shots=shots,
+        by_category=style in _BY_CATEGORY,
+        illustrations=illustrations() if style.endswith("-10") else [],
+        categories=ERROR_CATEGORIES,
+        titles=SECTION_TITLES,
+    )
+    return str(section)

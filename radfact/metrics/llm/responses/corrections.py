@@ -45,29 +45,21 @@ _LABEL = re.compile(r"\W*(?:(?:the\s+)?(?:corrections?|answer|output|result|json
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _GRADE = re.compile(r"([0-4])(?:\.0+)?")
 _NO_LETTERS = re.compile(r"[^a-z]")
+_NOUN = re.compile(r"(?<!^no)(?:error|finding)s?$")
+_CATEGORY = re.compile(
+    r"(?P<a>falseprediction)|(?P<b>omissionof(?:a)?finding)|(?P<c>incorrect(?:location|position))|"
+    r"(?P<d>incorrectseverity)|(?P<e>mention(?:ing)?of)|(?P<f>omissionof(?:a)?comparison)"
+)
+
+
+def _letters(text: str) -> str:
+    return _NO_LETTERS.sub("", text.lower())
+
+
+_SHORT_SEVERITIES = {"none": 0, "nonactionable": 1, "nonurgent": 2}
 _SEVERITY_BY_LETTERS = {
-    _NO_LETTERS.sub("", name): severity
-    for name, severity in {
-        **SEVERITIES,
-        "none": 0,
-        "not actionable error": 1,
-        "nonactionable": 1,
-        "non actionable error": 1,
-        "actionable nonurgent": 2,
-        "actionable non urgent finding": 2,
-        "nonurgent error": 2,
-        "urgent": 3,
-        "emergent": 4,
-    }.items()
-}
-_CATEGORY_STARTS = {
-    "a": ("falseprediction",),
-    "b": ("omissionoffinding", "omissionofafinding"),
-    "c": ("incorrectlocation", "incorrectposition"),
-    "d": ("incorrectseverity",),
-    "e": ("mentionof", "mentioningof"),
-    "f": ("omissionofcomparison", "omissionofacomparison"),
-}
+    _NOUN.sub("", _letters(name)): severity for name, severity in SEVERITIES.items()
+} | _SHORT_SEVERITIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +129,7 @@ class _JSONObject(list[tuple[str, Any]]):
 
     def field(self, *names: str) -> Any:
         """Return the value of the first key that consists of one of these letter sequences; None without any."""
-        return next((value for key, value in self if _NO_LETTERS.sub("", key.lower()) in names), None)
+        return next((value for key, value in self if _letters(key) in names), None)
 
 
 _Entries = list[tuple[str, Any]]
@@ -291,7 +283,7 @@ def _parse_severity(value: Any) -> int | None:
         return None
     if match := _GRADE.fullmatch(str(value).strip()):
         return int(match[1])
-    return _SEVERITY_BY_LETTERS.get(_NO_LETTERS.sub("", value.lower())) if isinstance(value, str) else None
+    return _SEVERITY_BY_LETTERS.get(_NOUN.sub("", _letters(value))) if isinstance(value, str) else None
 
 
 def _parse_categories(value: _JSONObject) -> tuple[str, ...]:
@@ -305,5 +297,5 @@ def _category_letter(category: Any) -> str | None:
     name = str(category).strip()
     if re.fullmatch(r"[1-6]\W*", name):
         return "abcdef"[int(name[0]) - 1]
-    name = _NO_LETTERS.sub("", name.lower())
-    return next((letter for letter, starts in _CATEGORY_STARTS.items() if name.startswith(starts)), None)
+    match = _CATEGORY.match(_letters(name))
+    return match.lastgroup if match else None
