@@ -109,4 +109,4 @@ def write_page(path: Path, title: str, notes: Iterable[str], sections: Iterable[
     """Write a self-contained page without scripts: a heading with notes below it, and sections."""
     styles = [STATIC / "page.css", STATIC / "meta.css"]
     with open_atomic(path) as handle:
-        handle.write(assemble(TEMPLATES / "sections.html", styles, title=title, notes=notes, sections=sections))
+        handle.write(assemble(TEMPLATES / "sections.html", styles, title=title, notes=list(notes), sections=sections))

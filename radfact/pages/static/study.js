@@ -319,11 +319,9 @@ const Study = (() => {
     const tints = tintsOf(study);
     const { figure, viewers } = pictures(study, tints);
     const lists = sidesOf(study).map((side) => sentenceList(study, side, tints));
-    const layout = `sides${figure ? "" : " no-picture"}${lists.length > 2 ? " compared" : viewers.length < 2 ? " one-picture" : ""}${lists.length < 2 ? " one-report" : ""}`;
     const card = emptyCard(study);
-    const given = inputs(study, tints);
-    if (given) card.append(given);
-    card.append(element("div", { class: layout }, ...(figure ? [figure] : []), ...lists),
+    card.append(...[inputs(study, tints)].filter(Boolean),
+      element("div", { class: lists.length > 2 ? "sides compared" : "sides" }, figure, ...lists),
       ...Findings.sections(study, choice), ...detailList(study));
     connect(card, viewers, evidenceIn(study), study.sample_id);
     return card;
