@@ -20,8 +20,8 @@ BOX = Box(x_min=0.1, y_min=0.5, x_max=0.4, y_max=0.9)
 FAR = Box(x_min=0.6, y_min=0.5, x_max=0.9, y_max=0.9)
 
 
-def grounded(*sentences: tuple[str, Box | None]) -> list[Sentence]:
-    return [Sentence(text=text, boxes=None if box is None else (box,)) for text, box in sentences]
+def grounded(sentences: dict[str, Box | None]) -> list[Sentence]:
+    return [Sentence(text=text, boxes=box and (box,)) for text, box in sentences.items()]
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +30,19 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("findings")
     texts = {
         "side": (
-            grounded(("Heart is normal.", None), ("Right effusion.", BOX), ("Nodule.", None)),
-            grounded(("Left effusion.", FAR), ("Heart is normal.", None)),
+            grounded({"Heart is normal.": None, "Right effusion.": BOX, "Nodule.": None}),
+            grounded({"Left effusion.": FAR, "Heart is normal.": None}),
         ),
-        "omitted": (grounded(("Cardiomegaly.", None)), grounded(("Cardiomegaly.", None), ("Pneumothorax.", BOX))),
-        "right": (
-            grounded((f"Effusion {HOSTILE}.", None)),
-            grounded(("Effusion.", None), ("No pneumothorax.", None)),
-        ),
+        "omitted": (grounded({"Cardiomegaly.": None}), grounded({"Cardiomegaly.": None, "Pneumothorax.": BOX})),
+        "right": (grounded({f"Effusion {HOSTILE}.": None}), grounded({"Effusion.": None, "No pneumothorax.": None})),
     }
     evaluate([Pair(key, *reports) for key, reports in texts.items()], "findings", bootstrap=0, out=folder)
     return folder / "report.html"
 
 
-def cards(page: Page) -> list[str | None]:
-    return sorted(item.get_attribute("data-sample") or "" for item in page.locator("#study-list article").all())
+def cards(page: Page) -> list[str]:
+    names: list[str] = page.locator("#study-list article").evaluate_all("nodes => nodes.map((n) => n.dataset.sample)")
+    return sorted(names)
 
 
 def rows(page: Page, sample_id: str) -> Locator:

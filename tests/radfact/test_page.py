@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from html.parser import HTMLParser
+from html import unescape
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from PIL import Image
 from results_folder import HOSTILE, figure, sentence, write_folder, write_image, write_manifest
 from typer.testing import CliRunner
 
-from radfact import Box, Pair, Sentence, evaluate
 from radfact.cli.main import app
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json, write_jsonl
@@ -32,34 +31,17 @@ from radfact.results.options import PageOptions
 from radfact.results.schema import VERSION
 
 
-class Page(HTMLParser):
-    """What a browser makes of the file: elements with attributes, the text of each script and style, visible text."""
+class Page:
+    """The content of a page: its HTML, the data of its script, and its text."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.raw: dict[str, list[str]] = {"script": [], "style": []}
-        self.text = ""
-        self._inside = ""
-        self.feed(path.read_text("utf-8"))
-        self.text = " ".join(self.text.split())
-        self.data: dict[str, Any] = json.loads(self.raw["script"][0])
+        self.html = path.read_text("utf-8")
+        self.data: dict[str, Any] = json.loads(self.blocks("script")[0])
+        text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", "", self.html, flags=re.DOTALL)
+        self.text = " ".join(unescape(text).split())
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag in self.raw:
-            self._inside = tag
-            self.raw[tag].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == self._inside:
-            self._inside = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._inside:
-            self.raw[self._inside][-1] += data
-        else:
-            self.text += data
+    def blocks(self, tag: str) -> list[str]:
+        return re.findall(f"<{tag}[^>]*>(.*?)</{tag}>", self.html, re.DOTALL)
 
     def study(self, sample_id: str = "good") -> dict[str, Any]:
         return next(study for study in self.data["studies"] if study["sample_id"] == sample_id)
@@ -84,46 +66,33 @@ def page_of_scores(folder: Path, scores: Mapping[str, Any], **metrics: str) -> P
     return Page(write_page(folder))
 
 
-class TestScores:
-    def test_each_score_is_a_row_with_its_interval(self, folder: Path) -> None:
-        html = write_page(folder).read_text()
-        row = next(row for row in re.findall(r"<tr.*?</tr>", html, re.S) if "Logical precision" in row)
-        assert re.findall(r"<td[^>]*>([^<]*)</td>", row)[:3] == ["0.750", "0.760", "0.650 – 0.850"]
-        # Low 0.65 and high 0.85 on an axis of 200 units.
-        assert re.search(r'class="interval" x="130.0+" y="4" width="40.0+"', row)
+def test_each_score_is_a_row_with_its_interval(folder: Path) -> None:
+    page = Page(write_page(folder, notes=["Phantoms, not patients."]))
+    row = next(row for row in re.findall(r"<tr.*?</tr>", page.html, re.S) if "Logical precision" in row)
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", row)[:3] == ["0.750", "0.760", "0.650 – 0.850"]
+    for text in (
+        "Judge: tester. Figures of this judge stand alone.",
+        "Phantoms, not patients.",
+        "Failures: 1 of the studies",
+        "failed: no valid answer",
+        "Mean over the studies that have a value; RadFact's F1: the harmonic mean of the dataset-level precision",
+    ):
+        assert text in page.text
 
-    def test_scores_without_a_value_are_named_and_have_no_row(self, folder: Path) -> None:
-        page = page_of_scores(folder, {"bleu_4": figure(30.0, unit="0 to 100"), "spatial_f1": figure(None, n=0)})
-        assert "BLEU-4 ↑ (0 to 100)" in page.text
-        assert "No study has a value of Spatial F1." in page.text
-        assert list(page.data["directions"]) == ["bleu_4"]
 
-    @pytest.mark.parametrize("score", [figure(None, n=0), figure(2.5, direction="lower")])
-    def test_only_scores_from_0_to_1_have_a_bar(self, folder: Path, score: dict[str, Any]) -> None:
-        page = page_of_scores(folder, {"errors": score})
-        assert "svg" not in [tag for tag, _ in page.elements]
-        assert "The bar runs" not in page.text
+def test_scores_without_a_value_are_named_and_have_no_row(folder: Path) -> None:
+    page = page_of_scores(folder, {"bleu_4": figure(30.0, unit="0 to 100"), "spatial_f1": figure(None, n=0)})
+    assert "BLEU-4 ↑ (0 to 100)" in page.text
+    assert "No study has a value of Spatial F1." in page.text
+    assert list(page.data["directions"]) == ["bleu_4"]
 
-    def test_an_f1_of_radfact_is_not_described_as_a_mean_over_studies(self, folder: Path) -> None:
-        set_f1 = "RadFact's F1: the harmonic mean of the dataset-level precision and recall"
-        assert f"Mean over the studies that have a value; {set_f1}" in Page(write_page(folder)).text
-        scores = {"logical_f1": figure(0.6), "bleu_4": figure(0.1)}
-        assert (
-            f"computed from all of them; {set_f1}"
-            in page_of_scores(folder, scores, radfact="logical_f1", bleu="bleu_4").text
-        )
-        alone = page_of_scores(folder, {"radgraph_f1": figure(0.6)}, radgraph="radgraph_f1")
-        assert "RadFact's" not in alone.text
 
-    def test_judge_failures_and_notes_are_shown(self, folder: Path) -> None:
-        page = Page(write_page(folder, notes=["Phantoms, not patients."]))
-        for text in (
-            "Judge: tester. Figures of this judge stand alone.",
-            "Phantoms, not patients.",
-            "Failures: 1 of the studies",
-            "failed: no valid answer",
-        ):
-            assert text in page.text
+@pytest.mark.parametrize("score", [figure(None, n=0), figure(2.5, direction="lower")])
+def test_only_scores_from_0_to_1_have_a_bar(folder: Path, score: dict[str, Any]) -> None:
+    page = page_of_scores(folder, {"errors": score}, errors="errors")
+    assert "<svg" not in page.html.partition("<script")[0]
+    assert "The bar runs" not in page.text
+    assert "RadFact's" not in page.text
 
 
 @pytest.mark.parametrize(
@@ -142,72 +111,55 @@ def test_scores_have_the_names_of_their_papers(name: str, label: str) -> None:
     assert words(name) == label
 
 
-class TestStudies:
-    def test_studies_and_sentences_keep_their_order(self, folder: Path) -> None:
-        rewrite(folder / "sentences.jsonl", lambda rows: rows.insert(4, rows.pop(0)))
-        page = Page(write_page(folder))
-        assert [study["sample_id"] for study in page.data["studies"]] == ["good", "bad", "failed"]
-        texts = [sentence["text"] for sentence in page.study()["candidate"]]
-        assert texts == ["Nodule in the left mid zone.", "Small effusion on the right.", "Trachea central."]
-
-    def test_the_page_of_an_evaluation_has_spatial_verdicts_and_removed_text(self, tmp_path: Path) -> None:
-        box = Box(x_min=0.25, y_min=0.25, x_max=0.5, y_max=0.5)
-        reports = [Sentence(text="Left effusion.", boxes=(box,)), Sentence(text="Ribs intact.")]
-        pairs = [
-            Pair("a", reports, reports[:1]),
-            Pair("b", "PA view. No effusion.", "No effusion."),
-            Pair("c", "", "x"),
-        ]
-        evaluate(pairs, ["radfact", "findings", "rouge_l"], judge="offline", bootstrap=0, out=tmp_path)
-        first, second, _ = Page(tmp_path / "report.html").data["studies"]
-        assert [s["spatial"] for s in first["candidate"]] == ["entailed", "no_boxes"]
-        assert first["candidate"][0]["evidence"] == [0]
-        assert second["removed"]["candidate"]["narrative"][1]["text"] == "PA view."
-
-    def test_a_page_holds_a_limited_number_of_studies(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(page_module, "MAX_STUDIES", 2)
-        page = Page(write_page(folder))
-        assert page.data == {}
-        assert "Logical F1" in page.text
-        assert "These 3 studies are too many for one page. radfact view" in page.text
+def test_studies_and_sentences_keep_their_order(folder: Path) -> None:
+    rewrite(folder / "sentences.jsonl", lambda rows: rows.insert(4, rows.pop(0)))
+    page = Page(write_page(folder))
+    assert [study["sample_id"] for study in page.data["studies"]] == ["good", "bad", "failed"]
+    texts = [sentence["text"] for sentence in page.study()["candidate"]]
+    assert texts == ["Nodule in the left mid zone.", "Small effusion on the right.", "Trachea central."]
 
 
-class TestSafety:
-    def test_no_text_becomes_markup(self, folder: Path) -> None:
-        judge = {"name": HOSTILE, "note": HOSTILE}
-        metrics = {"radfact": {"scores": [HOSTILE]}}
-        scores = {"version": VERSION, "scores": {HOSTILE: figure(0.5)}, "metrics": metrics}
-        write_json(folder / "scores.json", {**scores, "judge": judge, "counts": {HOSTILE: 1}})
-        write_json(folder / "run.json", {"version": VERSION, HOSTILE: {HOSTILE: HOSTILE}})
-        rewrite(folder / "samples.jsonl", lambda rows: rows[2].update(failure=HOSTILE))
-        page = Page(write_page(folder, notes=[HOSTILE]))
-        assert page.study("bad")["candidate"][0]["text"] == HOSTILE
-        assert len(page.raw["script"]) == 2
-        assert not [tag for tag, _ in page.elements if tag == "img"]
-        names = {name for _, attributes in page.elements for name in attributes}
-        assert not {name for name in names if name.startswith("on") or name == "style"}
+def test_a_page_holds_a_limited_number_of_studies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "MAX_STUDIES", 2)
+    page = Page(write_page(folder))
+    assert page.data == {}
+    assert "Logical F1" in page.text
+    assert "These 3 studies are too many for one page. radfact view" in page.text
 
-    def test_bidirectional_controls_are_written_out(self, folder: Path) -> None:
-        page = write_page(folder, notes=["Set \u202eone\u2066"]).read_text("utf-8")
-        assert "<p>Set [U+202E]one[U+2066]</p>" in page
-        assert not set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069") & set(page)
 
-    def test_the_page_loads_nothing_and_runs_only_its_own_script(self, folder: Path) -> None:
-        page = Page(write_page(folder))
-        policy = next(a["content"] or "" for tag, a in page.elements if tag == "meta" and "http-equiv" in a)
-        assert policy.startswith("default-src 'none';")
-        for kind, text in (("script", page.raw["script"][1]), ("style", page.raw["style"][0])):
-            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-            assert f"{kind}-src 'sha256-{digest}';" in policy
-        assert {a[name] for _, a in page.elements for name in ("src", "href") if name in a} == {"#studies"}
+def test_no_text_becomes_markup(folder: Path) -> None:
+    judge = {"name": HOSTILE, "note": HOSTILE}
+    metrics = {"radfact": {"scores": [HOSTILE]}}
+    scores = {"version": VERSION, "scores": {HOSTILE: figure(0.5)}, "metrics": metrics}
+    write_json(folder / "scores.json", {**scores, "judge": judge, "counts": {HOSTILE: 1}})
+    write_json(folder / "run.json", {"version": VERSION, HOSTILE: {HOSTILE: HOSTILE}})
+    rewrite(folder / "samples.jsonl", lambda rows: rows[2].update(failure=HOSTILE))
+    page = Page(write_page(folder, notes=[HOSTILE, "Set \u202eone\u2066"]))
+    assert page.study("bad")["candidate"][0]["text"] == HOSTILE
+    assert (page.html.count("<script"), page.html.count("<img")) == (2, 0)
+    # Bidirectional controls are written out.
+    assert "<p>Set [U+202E]one[U+2066]</p>" in page.html
+    assert not set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069") & set(page.html)
 
-    @settings(deadline=None)
-    @given(text=st.text(st.characters(codec=None), min_size=1))
-    def test_any_text_is_unchanged_on_the_page(self, tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-        folder = write_folder(tmp_path_factory.mktemp("any"))
-        with (folder / "sentences.jsonl").open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(sentence("failed", "candidate", 1, text)) + "\n")
-        assert Page(write_page(folder)).study("failed")["candidate"][1]["text"] == text
+
+def test_the_page_loads_nothing_and_runs_only_its_own_script(folder: Path) -> None:
+    page = Page(write_page(folder))
+    policy = re.findall('http-equiv="Content-Security-Policy" content="([^"]*)"', page.html)[0]
+    assert unescape(policy).startswith("default-src 'none';")
+    for kind in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(page.blocks(kind)[-1].encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}';" in unescape(policy)
+    markup = re.sub(r"<(script|style).*?</\1>", "", page.html, flags=re.DOTALL)
+    assert re.findall(r' (?:src|href)="([^"]*)"', markup) == ["#studies"]
+
+
+@settings(deadline=None)
+@given(text=st.text(st.characters(codec=None), min_size=1))
+def test_any_text_is_unchanged_on_the_page(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    folder = write_folder(tmp_path_factory.mktemp("any"))
+    with (folder / "sentences.jsonl").open("a", encoding="utf-8") as handle:
+        handle.write(json.dumps(sentence("failed", "candidate", 1, text)) + "\n")
+    assert Page(write_page(folder)).study("failed")["candidate"][1]["text"] == text
 
 
 class TestImages:
@@ -258,118 +210,109 @@ class TestImages:
         self, folder: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(page_module, "MAX_EMBEDDED", 2)
-        src = self.image(folder, manifest)["src"]
-        assert src.startswith("report_images/")
-        assert Image.open(folder / src).size == (40, 30)
+        own = write_image(folder / "report_images" / "mine.jpg")
+        before = folder / self.image(folder, manifest)["src"]
+        assert Image.open(before).size == (40, 30)
+        write_image(manifest.parent / "radiograph.png", 50, 20)
+        after = folder / self.image(folder, manifest)["src"]
+        assert (before.exists(), after.exists()) == (False, True)
+        write_page(folder, manifest=manifest, images="inside")
+        assert list((folder / "report_images").iterdir()) == [own]
 
     def test_the_location_of_images_is_an_option_that_is_kept(self, folder: Path, manifest: Path) -> None:
         record = page_record(PageOptions(manifest=manifest, images="beside"), folder)
         write_json(folder / "run.json", {"version": VERSION, "page": record.model_dump(mode="json")})
         for arguments, begin in (([], "report_images/"), (["--images", "inside"], "data:")):
             assert CliRunner().invoke(app, ["page", str(folder), *arguments]).exit_code == 0
-            assert Page(folder / "report.html").study()["images"]["frontal"]["src"].startswith(begin)
-
-    def test_unused_images_are_removed_and_other_files_stay(self, folder: Path, manifest: Path) -> None:
-        own = write_image(folder / "report_images" / "mine.jpg")
-        before = folder / self.image(folder, manifest, images="beside")["src"]
-        write_image(manifest.parent / "radiograph.png", 50, 20)
-        after = folder / self.image(folder, manifest, images="beside")["src"]
-        assert (before.exists(), after.exists()) == (False, True)
-        write_page(folder, manifest=manifest, images="inside")
-        assert list((folder / "report_images").iterdir()) == [own]
-
-    def test_context_and_images_come_from_the_manifest_alone(self, folder: Path, manifest: Path) -> None:
-        assert Page(write_page(folder, manifest=manifest)).study()["indication"] == "Cough."
-        assert "images" not in Page(write_page(folder)).study()
+            study = Page(folder / "report.html").study()
+            assert study["images"]["frontal"]["src"].startswith(begin)
+            assert study["indication"] == "Cough."
 
 
-class TestUnscored:
-    def drafts(self, folder: Path, **fields: Any) -> Path:
-        report = [{"text": "Apical cap.", "boxes": [{"x_min": 0, "y_min": 0, "x_max": 1, "y_max": 0.25}]}]
-        write_jsonl(folder / "drafts.jsonl", [{"sample_id": "radiograph", "report": report, "model": "m", **fields}])
-        return folder / "drafts.jsonl"
-
-    @pytest.mark.parametrize(
-        ("fields", "text"),
-        [({}, "Apical cap."), ({"report": "Lungs clear. Heart normal."}, "Lungs clear. Heart normal.")],
-    )
-    def test_drafts_are_separate_from_the_studies(
-        self, folder: Path, tmp_path: Path, fields: dict[str, Any], text: str
-    ) -> None:
-        page = Page(write_page(folder, unscored=self.drafts(tmp_path, **fields)))
-        assert [draft["candidate"][0]["text"] for draft in page.data["unscored"]] == [text]
-        assert len(page.data["studies"]) == 3
-        assert "Drafts without a reference: shown, not scored" in page.text
-        assert "not scored" not in Page(write_page(folder)).text
-
-    @pytest.mark.parametrize("has_own", [True, False])
-    def test_the_manifest_next_to_the_drafts_is_preferred(self, folder: Path, tmp_path: Path, has_own: bool) -> None:
-        drafts = self.drafts(tmp_path / "model")
-        for place, width in ((tmp_path / "model", 11), (tmp_path, 5))[not has_own :]:
-            write_image(place / "image.png", width, 5)
-            write_manifest(place / "manifest.jsonl", {"sample_id": "radiograph", "frontal": "image.png"})
-        [draft] = Page(write_page(folder, manifest=tmp_path / "manifest.jsonl", unscored=drafts)).data["unscored"]
-        assert draft["images"]["frontal"]["width"] == (11 if has_own else 5)
+def write_drafts(folder: Path, report: Any = "Lungs clear. Heart normal.") -> Path:
+    write_jsonl(folder / "drafts.jsonl", [{"sample_id": "radiograph", "report": report, "model": "m"}])
+    return folder / "drafts.jsonl"
 
 
-class TestWrongInput:
-    @pytest.mark.parametrize("name", ["scores.json", "samples.jsonl", "sentences.jsonl"])
-    def test_an_incomplete_folder_is_refused(self, folder: Path, name: str) -> None:
-        (folder / name).unlink()
-        with raises_code(ErrorCode.FILE_NOT_FOUND):
-            write_page(folder)
+@pytest.mark.parametrize(
+    ("report", "text"), [([{"text": "Apical cap."}], "Apical cap."), ("Heart normal. Clear.", "Heart normal. Clear.")]
+)
+def test_drafts_are_separate_from_the_studies(folder: Path, tmp_path: Path, report: Any, text: str) -> None:
+    page = Page(write_page(folder, unscored=write_drafts(tmp_path, report)))
+    assert [draft["candidate"][0]["text"] for draft in page.data["unscored"]] == [text]
+    assert len(page.data["studies"]) == 3
+    assert "Drafts without a reference: shown, not scored" in page.text
+    assert "not scored" not in Page(write_page(folder)).text
 
-    @pytest.mark.parametrize(
-        ("row", "place"),
-        [
-            (None, "manifest.jsonl: file-not-found"),
-            ({"sample_id": "1", "frontal": "a.png"}, "manifest.jsonl: sample_id: mismatch"),
-            ({"sample_id": "good", "frontal": ["a.png"]}, "manifest.jsonl:1: frontal: invalid-value"),
-        ],
-    )
-    def test_an_unusable_manifest_is_refused_and_nothing_written(
-        self, folder: Path, tmp_path: Path, row: dict[str, Any] | None, place: str
-    ) -> None:
-        if row is not None:
-            write_manifest(tmp_path / "manifest.jsonl", row)
-        before = sorted(folder.rglob("*"))
-        with raises(place):
-            write_page(folder, manifest=tmp_path / "manifest.jsonl")
-        assert sorted(folder.rglob("*")) == before
 
-    @pytest.mark.parametrize(
-        ("name", "line", "fields", "code"),
-        [
-            ("samples.jsonl", 2, {"logical_f1": "high"}, "invalid-value"),
-            ("samples.jsonl", 2, {"sample_id": "good"}, "duplicate"),
-            ("sentences.jsonl", 2, {"sample_id": "who"}, "mismatch"),
-            ("sentences.jsonl", 2, {"index": 0}, "duplicate"),
-            ("sentences.jsonl", 3, {"index": 7}, "mismatch"),
-            ("sentences.jsonl", 1, {"evidence": [9]}, "mismatch"),
-            ("sentences.jsonl", 1, {"side": "left"}, "invalid-value"),
-        ],
-    )
-    def test_an_invalid_record_is_refused(
-        self, folder: Path, name: str, line: int, fields: dict[str, Any], code: str
-    ) -> None:
-        rewrite(folder / name, lambda rows: rows[line - 1].update(fields))
-        with raises(f"{name}:{line}: {next(iter(fields))}: {code}"):
-            write_page(folder)
+@pytest.mark.parametrize("has_own", [True, False])
+def test_the_manifest_next_to_the_drafts_is_preferred(folder: Path, tmp_path: Path, has_own: bool) -> None:
+    drafts = write_drafts(tmp_path / "model")
+    for place, width in ((tmp_path / "model", 11), (tmp_path, 5))[not has_own :]:
+        write_image(place / "image.png", width, 5)
+        write_manifest(place / "manifest.jsonl", {"sample_id": "radiograph", "frontal": "image.png"})
+    [draft] = Page(write_page(folder, manifest=tmp_path / "manifest.jsonl", unscored=drafts)).data["unscored"]
+    assert draft["images"]["frontal"]["width"] == (11 if has_own else 5)
 
-    @pytest.mark.parametrize("line", ["{", "[]", "\udcff", "[" * 100_000], ids=["open", "list", "no UTF-8", "deep"])
-    def test_a_line_that_is_no_object_is_refused(self, folder: Path, line: str) -> None:
-        with (folder / "sentences.jsonl").open("a", encoding="utf-8", errors="surrogateescape") as handle:
-            handle.write(line)
-        with pytest.raises(InputError) as error:
-            write_page(folder)
-        assert (error.value.file, error.value.line) == (folder / "sentences.jsonl", 9)
 
-    def test_missing_samples_are_refused(self, folder: Path) -> None:
-        (folder / "samples.jsonl").write_text("")
-        with raises("samples.jsonl: mismatch"):
-            write_page(folder)
+@pytest.mark.parametrize("name", ["scores.json", "samples.jsonl", "sentences.jsonl"])
+def test_an_incomplete_folder_is_refused(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with raises_code(ErrorCode.FILE_NOT_FOUND):
+        write_page(folder)
 
-    def test_a_duplicate_draft_is_refused(self, folder: Path, tmp_path: Path) -> None:
-        write_jsonl(tmp_path / "drafts.jsonl", [{"sample_id": "a", "report": ""}] * 2)
-        with raises("drafts.jsonl:2: sample_id: duplicate"):
-            write_page(folder, unscored=tmp_path / "drafts.jsonl")
+
+@pytest.mark.parametrize(
+    ("row", "place"),
+    [
+        (None, "manifest.jsonl: file-not-found"),
+        ({"sample_id": "1", "frontal": "a.png"}, "manifest.jsonl: sample_id: mismatch"),
+        ({"sample_id": "good", "frontal": ["a.png"]}, "manifest.jsonl:1: frontal: invalid-value"),
+    ],
+)
+def test_an_unusable_manifest_is_refused_and_nothing_written(
+    folder: Path, tmp_path: Path, row: dict[str, Any] | None, place: str
+) -> None:
+    if row is not None:
+        write_manifest(tmp_path / "manifest.jsonl", row)
+    before = sorted(folder.rglob("*"))
+    with raises(place):
+        write_page(folder, manifest=tmp_path / "manifest.jsonl")
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "fields", "code"),
+    [
+        ("samples.jsonl", 2, {"logical_f1": "high"}, "invalid-value"),
+        ("samples.jsonl", 2, {"sample_id": "good"}, "duplicate"),
+        ("sentences.jsonl", 2, {"sample_id": "who"}, "mismatch"),
+        ("sentences.jsonl", 2, {"index": 0}, "duplicate"),
+        ("sentences.jsonl", 3, {"index": 7}, "mismatch"),
+        ("sentences.jsonl", 3, {"index": []}, "invalid-value"),
+        ("sentences.jsonl", 1, {"evidence": [9]}, "mismatch"),
+        ("sentences.jsonl", 1, {"side": "left"}, "invalid-value"),
+    ],
+)
+def test_an_invalid_record_is_refused(folder: Path, name: str, line: int, fields: dict[str, Any], code: str) -> None:
+    rewrite(folder / name, lambda rows: rows[line - 1].update(fields))
+    with raises(f"{name}:{line}: {next(iter(fields))}: {code}"):
+        write_page(folder)
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "\udcff", "[" * 100_000], ids=["open", "list", "no UTF-8", "deep"])
+def test_a_line_that_is_no_object_is_refused(folder: Path, line: str) -> None:
+    with (folder / "sentences.jsonl").open("a", encoding="utf-8", errors="surrogateescape") as handle:
+        handle.write(line)
+    with pytest.raises(InputError) as error:
+        write_page(folder)
+    assert (error.value.file, error.value.line) == (folder / "sentences.jsonl", 9)
+
+
+def test_missing_samples_and_duplicate_drafts_are_refused(folder: Path, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "drafts.jsonl", [{"sample_id": "a", "report": ""}] * 2)
+    with raises("drafts.jsonl:2: sample_id: duplicate"):
+        write_page(folder, unscored=tmp_path / "drafts.jsonl")
+    (folder / "samples.jsonl").write_text("")
+    with raises("samples.jsonl: mismatch"):
+        write_page(folder)

@@ -19,7 +19,7 @@ from radfact.judges import Splitter
 from radfact.judges.offline import OfflineJudge
 from radfact.judges.offline_splitter import OfflineSplitter, explain_split
 from radfact.judges.protocol import RemovedText, SplitSentence, locate_removed
-from radfact.pages.page import PageContent, write_page
+from radfact.pages.page import write_page
 from radfact.results.writer import write_results
 
 if TYPE_CHECKING:
@@ -87,11 +87,6 @@ def test_a_part_that_occurs_twice_has_no_position_without_its_sentence() -> None
     assert text.start == narrative.rindex("possible")
 
 
-def test_a_sentence_without_a_new_one_was_removed() -> None:
-    assert SplitSentence("Two views", ()).all_removed == (RemovedText("Two views"),)
-    assert SplitSentence("Nodule", ("Nodule.",)).all_removed == ()
-
-
 class RewritingSplitter(OfflineSplitter):
     """Quotes the sentences in other words, as a language model may."""
 
@@ -104,12 +99,6 @@ def results(folder: Path, candidate: str, splitter: Splitter | None = None) -> P
     result = RadFact(judge=OfflineJudge(), splitter=splitter, bootstrap=0).score([candidate], ["No effusion."])
     write_results(result, folder, {})
     return folder
-
-
-def removed_of(folder: Path) -> Any:
-    content = PageContent(folder)
-    [sample_id] = content.studies.indices
-    return content.show(sample_id)["removed"]["candidate"]
 
 
 def test_results_list_and_count_what_the_splitter_removed(tmp_path: Path) -> None:
@@ -125,26 +114,6 @@ def test_results_list_and_count_what_the_splitter_removed(tmp_path: Path) -> Non
     narratives = {row["side"]: row["text"] for _, row in read_jsonl(folder / "narratives.jsonl")}
     assert narratives == {"candidate": candidate, "reference": "No effusion."}
     assert [candidate[row["start"] : row["end"]] for row in rows] == ["Two views of the chest.", "CT is recommended."]
-
-
-def test_the_page_has_the_narrative_in_parts(tmp_path: Path) -> None:
-    removed = removed_of(results(tmp_path, "PA view. No effusion."))
-    assert removed == {
-        "narrative": [
-            {"text": ""},
-            {"text": "PA view.", "reason": "technique", "removed": True},
-            {"text": " No effusion."},
-        ],
-        "unlocated": [],
-    }
-
-
-def test_removed_text_without_a_position_is_listed(tmp_path: Path) -> None:
-    removed = removed_of(results(tmp_path, "Two views. No effusion.", RewritingSplitter()))
-    assert removed == {
-        "narrative": [{"text": "Two views. No effusion."}],
-        "unlocated": [{"text": "Two radiographs", "reason": None}],
-    }
 
 
 @pytest.mark.parametrize(
@@ -167,14 +136,17 @@ def test_positions_outside_of_the_narrative_or_of_another_part_are_refused(
 
 
 @pytest.mark.browser
-def test_removed_text_is_struck_through_and_named_in_the_narrative(browser: Browser, tmp_path: Path) -> None:
+def test_removed_text_is_struck_through_in_the_narrative_or_listed(browser: Browser, tmp_path: Path) -> None:
     candidate = f"No effusion. \U0001f600 PA view. {HOSTILE}. CT is recommended."
     page = browser.new_page()
-    page.goto(write_page(results(tmp_path, candidate)).as_uri())
+    page.goto(write_page(results(tmp_path / "rules", candidate)).as_uri())
     narrative = page.locator(".report.candidate .narrative")
     assert narrative.locator("del").all_text_contents() == ["PA view.", "CT is recommended."]
     shown = candidate.replace("view.", "view. [removed: technique]") + " [removed: recommendation]"
     assert narrative.text_content() == shown
     assert page.title() != "taken"
     assert page.locator(".report.reference .narrative").count() == 0
+    page.goto(write_page(results(tmp_path / "rewritten", "Two views. No effusion.", RewritingSplitter())).as_uri())
+    assert narrative.text_content() == "Two views. No effusion."
+    assert page.locator(".report.candidate .removed li").all_text_contents() == ["Two radiographs [removed]"]
     page.close()

@@ -4,6 +4,7 @@ import re
 from typing import Annotated, Any, Literal
 
 import pytest
+from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
@@ -42,17 +43,8 @@ def test_only_a_region_on_the_current_image_locates_a_sentence() -> None:
             [{"text": "A."}, {"text": "B.", "boxes": [{"x_min": 0, "y_min": 0, "x_max": 2, "y_max": 1}]}],
             "report[1].boxes[0].x_max: expected a number of at most 1, found 2",
         ),
-        (
-            [{"text": "B.", "boxes": [{"x_min": 0, "y_min": 0, "x_max": float("nan"), "y_max": 1}]}],
-            "report[0].boxes[0].x_max: expected a finite number, found nan",
-        ),
         ([{"text": "a", "boxs": []}], "report[0].boxs: unknown field; did you mean 'boxes'?"),
-        ([{"txt": "a"}], "report[0].txt: unknown field; did you mean 'text'?"),
         ([{"text": "a", "certainty": 1}], "report[0].certainty: unknown field; remove it or correct its name"),
-        (
-            [{"text": "a", "boxes": [{"xmin": 0, "y_min": 0, "x_max": 1, "y_max": 1}]}],
-            "report[0].boxes[0].xmin: unknown field; did you mean 'x_min'?",
-        ),
         (
             [{"text": "a", "masks": [{"size": [1, 1], "count": [1]}]}],
             "report[0].masks[0].count: unknown field; did you mean 'counts'?",
@@ -111,10 +103,6 @@ class _Values(Record):
     items: Annotated[list[str], Field(min_length=1)] = ["a"]  # noqa: RUF012
 
 
-class _Required(Record):
-    name: str
-
-
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
@@ -144,14 +132,13 @@ def test_an_invalid_value_is_described_by_what_is_expected(field: str, value: An
 
 
 @pytest.mark.parametrize(
-    ("values", "code", "field"),
+    ("values", "place"),
     [
-        ({}, ErrorCode.MISSING_FIELD, "name"),
-        ({"name": "a", "other": 1}, ErrorCode.UNKNOWN_FIELD, "other"),
-        ({"nam": "a"}, ErrorCode.UNKNOWN_FIELD, "nam"),
+        ({}, "text: missing-field"),
+        ({"text": "a", "other": 1}, "other: unknown-field"),
+        ({"txt": "a"}, "txt: unknown-field"),
     ],
 )
-def test_missing_and_unknown_fields_have_codes_of_their_own(values: Any, code: ErrorCode, field: str) -> None:
-    with pytest.raises(InputError) as error:
-        validate_model(_Required, values)
-    assert (error.value.code, error.value.field) == (code, field)
+def test_missing_and_unknown_fields_have_codes_of_their_own(values: Any, place: str) -> None:
+    with raises(place):
+        validate_model(Sentence, values)
