@@ -21,7 +21,7 @@ from radfact.io.outputs import RESULTS_FOLDER, lock_output
 from radfact.io.pairs import PairLike, ReportLike, as_pairs
 from radfact.judges.options import JudgeOptions
 from radfact.llm.protocol import use_repeat
-from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors
+from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors, score_pairs
 from radfact.metrics.radfact.options import Compat, OnFailure
 from radfact.metrics.registry import (
     MetricSelection,
@@ -29,7 +29,7 @@ from radfact.metrics.registry import (
     expand_presets,
     select_metrics,
 )
-from radfact.metrics.repeats import score_repeatedly
+from radfact.metrics.repeats import combine_repeats
 from radfact.metrics.resources import MetricResources
 from radfact.records import Pairs, narratives
 from radfact.results.evaluation import EvaluationResult, MetricRun
@@ -199,50 +199,43 @@ class MetricSet:
         """Score pairs by each metric."""
         if is_strict and not pairs:
             raise InputError("no pairs to score", code=ErrorCode.EMPTY_INPUT)
-        draws = {"bootstrap": bootstrap, "seed": seed}
-        result = EvaluationResult(pairs, {}, self.selections, {**self.unavailable}, draws, self.resources.repeat)
+        draws, repeat = {"bootstrap": bootstrap, "seed": seed}, self.resources.repeat
+        evaluation = EvaluationResult(pairs, {}, self.selections, {**self.unavailable}, draws, repeat)
         for name, (selection, metric) in self.metrics.items():
+            started = time.monotonic()
+            directions = selection.select(metric)
             try:
-                result.runs[name] = self._run(selection, metric, result, is_strict)
+                with report_errors(metric.name, RunError):
+                    results = [score_pairs(metric, pairs)]
+                    # A metric that does not query a model is computed once.
+                    has_model = any(results[0].usage.get(name) for name in ("calls", "cached"))
+                    for number in range(1, repeat if has_model else 1):
+                        with use_repeat(number):
+                            results.append(score_pairs(metric, pairs))
+                    result = results[0] if len(results) == 1 else combine_repeats(metric, results)
+                    if is_strict:
+                        result = _check_values(result, selection, len(pairs))
+                    summaries = metric.aggregate(
+                        result, [*directions], replicates=bootstrap, seed=seed, clusters=evaluation.clusters
+                    )
             except RunError as error:
                 if len(self.selections) == 1:
                     raise
-                result.unavailable[selection.entry.name] = str(error)
-        if not result.runs:
-            reasons = "; ".join(f"{name}: {why}" for name, why in result.unavailable.items())
-            raise RunError(reasons, code=ErrorCode.NOTHING_SCORED)
-        return result
-
-    def _run(
-        self,
-        selection: MetricSelection,
-        metric: Metric,
-        evaluation: EvaluationResult,
-        is_strict: bool,
-    ) -> MetricRun:
-        """Compute the result of a metric, and aggregate it."""
-        started = time.monotonic()
-        pairs, draws, directions = evaluation.pairs, evaluation.draws, selection.select(metric)
-        with report_errors(metric.name, RunError):
-            result = score_repeatedly(metric, pairs, self.resources.repeat)
-            if is_strict:
-                result = _check_values(result, selection, len(pairs))
-            summaries = metric.aggregate(
+                evaluation.unavailable[selection.entry.name] = str(error)
+                continue
+            evaluation.runs[name] = MetricRun(
+                metric,
+                selection,
+                directions,
                 result,
-                list(directions),
-                replicates=draws["bootstrap"],
-                seed=draws["seed"],
-                clusters=evaluation.clusters,
+                {score: replace(summaries[score], direction=direction) for score, direction in directions.items()},
+                round(time.monotonic() - started, 3),
+                self.resources.metric_args.get(selection.entry.name, {}),
             )
-        return MetricRun(
-            metric,
-            selection,
-            directions,
-            result,
-            {name: replace(summaries[name], direction=direction) for name, direction in directions.items()},
-            round(time.monotonic() - started, 3),
-            self.resources.metric_args.get(selection.entry.name, {}),
-        )
+        if not evaluation.runs:
+            reasons = "; ".join(f"{name}: {why}" for name, why in evaluation.unavailable.items())
+            raise RunError(reasons, code=ErrorCode.NOTHING_SCORED)
+        return evaluation
 
     def plan(self, pairs: Pairs) -> dict[str, RequestPlan]:
         """Count the requests to models that `score` would send, by role, without sending any."""

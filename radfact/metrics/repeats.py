@@ -10,31 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.llm.protocol import use_repeat
-from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Repeats, score_pairs
-from radfact.records import Pair
+from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Repeats
 
 
-def score_repeatedly(metric: Metric, pairs: Sequence[Pair], repeat: int) -> MetricResult:
-    """Score pairs several times, and average each sample over the repeats that scored it.
-
-    A metric that does not query a model is computed once.
-    """
-    results = [score_pairs(metric, pairs)]
-    if repeat == 1 or not queries_model(results[0]):
-        return results[0]
-    for number in range(1, repeat):
-        with use_repeat(number):
-            results.append(score_pairs(metric, pairs))
-    return _combine(metric, results)
-
-
-def queries_model(result: MetricResult) -> bool:
-    """Return whether a result depends on responses of a model."""
-    return bool(result.usage.get("calls") or result.usage.get("cached"))
-
-
-def _combine(metric: Metric, results: Sequence[MetricResult]) -> MetricResult:
+def combine_repeats(metric: Metric, results: Sequence[MetricResult]) -> MetricResult:
+    """Average the results of repeats: each sample over the repeats that scored it."""
     first = results[0]
     stacked = {name: np.array([result.values[name] for result in results], dtype=np.float64) for name in first.values}
     pooled: dict[str, PooledScore] = {}

@@ -20,8 +20,8 @@ from radfact.llm.cache import response_key
 from radfact.llm.mock import ResponseFunction
 from radfact.llm.protocol import NO_PREFIX, current_repeat, use_repeat
 from radfact.metrics.llm.green import Green
+from radfact.metrics.protocol import Metric, MetricResult
 from radfact.metrics.radfact.metric import RadFactMetric
-from radfact.metrics.repeats import score_repeatedly
 from radfact.records import Pair, Sentence
 
 PAIRS = [Pair(str(place), f"Candidate {place}.", f"Reference {place}.") for place in range(6)]
@@ -64,11 +64,15 @@ def test_a_repeat_does_not_use_the_cached_responses_of_another(tmp_path: Path) -
     assert current_repeat() == 0
 
 
+def score(metric: Metric, pairs: Sequence[Pair], repeat: int) -> MetricResult:
+    return evaluate(pairs, [metric], repeat=repeat, bootstrap=0).runs[metric.name].result
+
+
 def test_scores_are_means_over_repeats_with_their_deviation() -> None:
     generator = random.Random(1)
     drawn = [[(generator.randint(1, 4), generator.randint(0, 3)) for _ in PAIRS] for _ in range(3)]
     answers = iter([green_response(*answer) for repeat in drawn for answer in repeat])
-    result = score_repeatedly(Green(client_of(lambda _: next(answers))), PAIRS, 3)
+    result = score(Green(client_of(lambda _: next(answers))), PAIRS, 3)
     greens = [[matched / (matched + errors) for matched, errors in repeat] for repeat in drawn]
     by_sample = list(zip(*greens, strict=True))
     assert result.values["green"] == pytest.approx([statistics.fmean(values) for values in by_sample])
@@ -89,7 +93,7 @@ def test_samples_with_a_failed_answer_keep_the_others() -> None:
             return "I cannot say."
         return green_response(2, 2)
 
-    result = score_repeatedly(Green(client_of(answer)), PAIRS[:3], 2)
+    result = score(Green(client_of(answer)), PAIRS[:3], 2)
     assert list(result.failures) == [0]
     assert result.values["green"][1:] == [0.5, 0.5]
     assert result.repeats is not None
@@ -105,7 +109,7 @@ def test_radfact_is_repeated_with_its_model_and_not_with_the_offline_judge() -> 
     def judge(_premises: Sequence[str], _hypothesis: str) -> bool:
         return generator.random() < 0.5
 
-    result = score_repeatedly(RadFactMetric(judge), sentences, 4)
+    result = score(RadFactMetric(judge), sentences, 4)
     assert result.repeats is not None
     assert result.repeats.repeat_sd["logical_f1"] is not None
     assert set(result.values["logical_precision"]) <= {0.0, 0.25, 0.5, 0.75, 1.0}
