@@ -60,12 +60,10 @@ class Ensemble(Record):
         return [float(score) for score in table @ np.array(list(self.coefficients.values())) + self.intercept]
 
     def save(self, path: Path | str) -> None:
-        """Write JSON atomically."""
         write_json(path, self.model_dump())
 
     @classmethod
     def load(cls, path: Path | str) -> Ensemble:
-        """Read the file of `save`."""
         return validate_model(cls, read_json(path), file=path)
 
 
@@ -140,7 +138,6 @@ def _to_arrays(
 
 
 def _table(features: Features) -> NDArray[np.float64]:
-    """Return features as an array (samples, features)."""
     if not features:
         raise InputError("expected at least one feature", code=ErrorCode.EMPTY_INPUT, field="features")
     return np.array(list(features.values()), dtype=np.float64).T
@@ -234,7 +231,6 @@ class EnsembleMetric(Metric):
     source = "VERT, section 5.1.5"
 
     def __init__(self, ensemble: Ensemble, values: Mapping[str, float], folders: Mapping[str, Path]) -> None:
-        """Take the scores of samples by id, and describe the judges of the features."""
         self.scores = {self.name: ensemble.direction}
         self._ensemble, self._values = ensemble, values
         self.judges: dict[str, dict[str, Any]] = {}
@@ -245,7 +241,6 @@ class EnsembleMetric(Metric):
             self.judges.setdefault(judge, {})[metric] = metric_settings(files[judge]).get(metric)
 
     def describe(self) -> dict[str, Any]:
-        """Return the ensemble and its judges, with the settings of their metrics."""
         return {**self._ensemble.model_dump(), "judges": self.judges}
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:

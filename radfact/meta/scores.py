@@ -29,7 +29,6 @@ class SampleMatch:
     other_texts: Sequence[str]
 
     def notes(self) -> list[str]:
-        """Return a sentence for each kind of mismatch."""
         kinds = (
             (self.missing, "missing samples of the set"),
             (self.unknown, "samples that are not in the set"),
@@ -103,7 +102,6 @@ def match_samples(folder: Path, digests: Mapping[str, str | None]) -> SampleMatc
 
 
 def pair_digests(pairs: Iterable[Pair]) -> dict[str, str | None]:
-    """Return the digest of each pair's reports by id."""
     return {pair.sample_id: digest(pair.candidate, pair.reference) for pair in pairs}
 
 
@@ -154,7 +152,6 @@ def _without_empty(values: Mapping[str, Sequence[float]], directions: Mapping[st
 
 
 def compute_scores(pairs: Sequence[Pair], metrics: MetricSet, folder: Path, *, main_only: bool = False) -> ScoreColumns:
-    """Score pairs by metrics, and write a results folder."""
     from radfact.api import evaluate
 
     evaluation = evaluate(pairs, metrics, bootstrap=0, seed=0, out=folder)

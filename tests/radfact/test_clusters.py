@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_checks import raises_code
 
 from radfact.api import evaluate
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode
 from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
 from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.records import Pair, Pairs
@@ -108,48 +109,37 @@ def test_a_score_with_values_in_one_cluster_has_no_interval() -> None:
     assert scores["y"].low is not None
 
 
-def _coverage(
-    interval: Callable[[np.random.Generator, Clusters | None], bool], *, clusters: int, size: int, runs: int
-) -> dict[str, float]:
-    labels = Clusters("study_id", [str(index // size) for index in range(clusters * size)])
-    by_kind = {"clusters": labels, "samples": None}
-    return {
-        kind: float(np.mean([interval(np.random.default_rng([1, run]), by) for run in range(runs)]))
-        for kind, by in by_kind.items()
-    }
+def _mean_interval(generator: np.random.Generator, clusters: Clusters | None) -> tuple[float | None, float | None]:
+    shared = np.repeat(generator.normal(scale=math.sqrt(0.8), size=100), 4)
+    values = shared + generator.normal(scale=math.sqrt(0.2), size=400)
+    score = summarize({"x": values.tolist()}, replicates=200, clusters=clusters)["x"]
+    return score.low, score.high
 
 
-def test_intervals_by_cluster_cover_the_truth() -> None:
-    """100 clusters of four samples with a correlation of 0.8 within a cluster, 400 data sets."""
-
-    def covers_the_mean(generator: np.random.Generator, clusters: Clusters | None) -> bool:
-        shared = np.repeat(generator.normal(scale=math.sqrt(0.8), size=100), 4)
-        values = shared + generator.normal(scale=math.sqrt(0.2), size=400)
-        score = summarize({"x": values.tolist()}, replicates=200, clusters=clusters)["x"]
-        assert score.low is not None
-        assert score.high is not None
-        return score.low <= 0 <= score.high
-
-    coverage = _coverage(covers_the_mean, clusters=100, size=4, runs=400)
-    assert 0.92 < coverage["clusters"] < 0.98, coverage
-    assert coverage["samples"] < 0.8, coverage
-
-
-def test_intervals_of_correlations_by_cluster_cover_the_truth() -> None:
+def _pearson_interval(generator: np.random.Generator, clusters: Clusters | None) -> tuple[float | None, float | None]:
     """Both the cluster's and the sample's part of two variables correlate by 0.5, as the variables then do."""
+    covariance = [[1.0, 0.5], [0.5, 1.0]]
+    shared = np.repeat(generator.multivariate_normal([0, 0], covariance, 40), 5, axis=0)
+    x, y = (math.sqrt(0.8) * shared + math.sqrt(0.2) * generator.multivariate_normal([0, 0], covariance, 200)).T
+    pearson = correlate(x.tolist(), y.tolist(), replicates=200, clusters=clusters)["pearson"]
+    return pearson.low, pearson.high
 
-    def covers_pearson(generator: np.random.Generator, clusters: Clusters | None) -> bool:
-        covariance = [[1.0, 0.5], [0.5, 1.0]]
-        shared = np.repeat(generator.multivariate_normal([0, 0], covariance, 40), 5, axis=0)
-        x, y = (math.sqrt(0.8) * shared + math.sqrt(0.2) * generator.multivariate_normal([0, 0], covariance, 200)).T
-        pearson = correlate(x.tolist(), y.tolist(), replicates=200, clusters=clusters)["pearson"]
-        assert pearson.low is not None
-        assert pearson.high is not None
-        return pearson.low <= 0.5 <= pearson.high
 
-    coverage = _coverage(covers_pearson, clusters=40, size=5, runs=80)
-    assert coverage["clusters"] > 0.87, coverage
-    assert coverage["samples"] < 0.8, coverage
+@pytest.mark.parametrize(
+    ("interval", "truth", "clusters", "size", "runs", "lowest"),
+    [(_mean_interval, 0.0, 100, 4, 400, 0.92), (_pearson_interval, 0.5, 40, 5, 80, 0.87)],
+)
+def test_intervals_by_cluster_cover_the_truth(
+    interval: Callable[..., tuple[float, float]], truth: float, clusters: int, size: int, runs: int, lowest: float
+) -> None:
+    """Samples correlate by 0.8 within a cluster."""
+    labels = Clusters("study_id", [str(index // size) for index in range(clusters * size)])
+    coverage = []
+    for by in (labels, None):
+        bounds = [interval(np.random.default_rng([1, run]), by) for run in range(runs)]
+        coverage.append(sum(low <= truth <= high for low, high in bounds) / runs)
+    assert lowest < coverage[0] < 0.98, coverage
+    assert coverage[1] < 0.8, coverage
 
 
 @pytest.mark.parametrize(
@@ -203,28 +193,22 @@ def test_clusters_come_from_the_manifest(
 
 @pytest.mark.parametrize("suffix", [".csv", ".json"])
 def test_clusters_come_from_a_file_of_pairs(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"pairs{suffix}"
+    path, report = tmp_path / f"pairs{suffix}", [{"text": "Clear."}]
+    rows = [{"example_id": key, "prediction": report, "target": report, "patient_id": "p"} for key in ("1", "2")]
     if suffix == ".csv":
         path.write_text("example_id,prediction,target,patient_id,site\n1,a,b,p,x\n2,a,b,p,\n")
     else:
-        report = [{"text": "Clear."}]
-        rows = [
-            {"example_id": "1", "prediction": report, "target": report, "patient_id": "p", "site": "x"},
-            {"example_id": "2", "prediction": report, "target": report, "patient_id": "p"},
-        ]
-        path.write_text(json.dumps(rows))
+        path.write_text(json.dumps([rows[0] | {"site": "x"}, rows[1]]))
     assert [pair.cluster for pair in read_pairs(path)] == ["p", "p"]
     named = read_pairs(path, cluster="site")
     assert (named.cluster_by, [pair.cluster for pair in named]) == ("site", ["x", None])
-    with pytest.raises(InputError) as caught:
+    with raises_code(ErrorCode.MISSING_FIELD, field="cluster"):
         read_pairs(path, cluster="hospital")
-    assert (caught.value.code, caught.value.field) == (ErrorCode.MISSING_FIELD, "cluster")
 
 
 def test_a_label_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
+    with raises_code(ErrorCode.INVALID_VALUE, line=2, field="patient_id"):
         read_candidates_and_references(*_manifest(tmp_path, patient_id=["a", ["b"], "c", "d"]), missing="skip")
-    assert (caught.value.line, caught.value.field) == (2, "patient_id")
 
 
 @pytest.fixture(scope="module")
@@ -252,10 +236,8 @@ def test_results_hold_the_clusters_and_are_resampled_by_them_again(folders: list
         for clusters in (Clusters("patient_id", ["p", "p", "q", None]), None)
     )
     assert scores["scores"]["rouge_l"]["high"] == by_patient.high != by_sample.high
-    assert (
-        "Intervals: resampled by patient: 4 samples in 3 clusters; 1 sample without a patient_id"
-        in (folders[1] / "report.html").read_text()
-    )
+    note = "Intervals: resampled by patient: 4 samples in 3 clusters; 1 sample without a patient_id"
+    assert note in (folders[1] / "report.html").read_text()
     # The export computes the scores again and compares them.
     exported = read_json(export(folders[1]))
     assert exported["logical_precision/p2.5th"] == pytest.approx(scores["scores"]["logical_precision"]["low"])
@@ -268,15 +250,13 @@ def test_results_hold_the_clusters_and_are_resampled_by_them_again(folders: list
 
 
 def test_a_comparison_by_other_clusters_than_those_of_the_folders_is_refused(folders: list[Path]) -> None:
-    with pytest.raises(InputError) as caught:
+    with raises_code(ErrorCode.MISMATCH, field="cluster"):
         compare(folders, cluster="study_id")
-    assert (caught.value.code, caught.value.field) == (ErrorCode.MISMATCH, "cluster")
 
 
 def test_p_is_adjusted_over_all_scores_and_systems(folders: list[Path], tmp_path: Path) -> None:
-    evaluate(
-        [Pair(str(place), "Clear.", text) for place, text in enumerate(TEXTS)], ["rouge_l", "bleu_1"], out=tmp_path
-    )
+    pairs = [Pair(str(place), "Clear.", text) for place, text in enumerate(TEXTS)]
+    evaluate(pairs, ["rouge_l", "bleu_1"], out=tmp_path)
     comparison = compare([*folders, tmp_path], cluster="none")
     contrasts = [contrast for row in comparison.scores.values() for contrast in row]
     raw = [contrast.p for contrast in contrasts]

@@ -89,9 +89,8 @@ def test_features_come_from_results_folders(tmp_path: Path) -> None:
     assert scores.values["gpt/vert"] == pytest.approx([0.5, math.nan], nan_ok=True)
     assert scores.directions == {"gpt/vert": "higher", "opus/vert": "higher"}
     assert list(read_features({"gpt": tmp_path / "gpt"})[1].values) == ["gpt/vert"]
-    with pytest.raises(InputError) as error:
+    with raises_code(ErrorCode.UNKNOWN_NAME, field="green"):
         read_features({"gpt": tmp_path / "gpt"}, ["green"])
-    assert (error.value.code, error.value.field) == (ErrorCode.UNKNOWN_NAME, "green")
 
 
 @pytest.mark.parametrize(

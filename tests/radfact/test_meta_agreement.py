@@ -211,17 +211,21 @@ def test_a_majority_of_the_experts_may_decide(tmp_path: Path) -> None:
     assert majority.notes[1].startswith("The file has no confidence")
 
 
-def test_pairs_need_the_columns_of_the_reports_alone(tmp_path: Path) -> None:
-    tables = {
-        "plain": (["id", "reference", "candidate"], ["1", "r", "c"]),
-        "preferences": (["id", "reference", "candidate_1", "candidate_2"], ["1", "r", "c", "d"]),
-        "rate-eval": (["gt_report", "similar_report"], ["r", "c"]),
-    }
-    for layout, (header, row) in tables.items():
-        path, out = write_table(tmp_path / f"{layout}.csv", header, [row]), tmp_path / f"{layout}-pairs.csv"
-        assert run_meta("pairs", path, "--layout", layout, "--out", out) == 0
-        first = out.read_text().splitlines()[1]
-        assert first.split(",")[1:] == ["c", "r"]
+@pytest.mark.parametrize(
+    ("layout", "columns", "cells", "cluster"),
+    [
+        ("plain", "id,reference,candidate,study_id", "1,r,c,s", ["study_id", "s"]),
+        ("preferences", "id,reference,candidate_1,candidate_2", "1,r,c,d", [None, None]),
+        ("rate-eval", "gt_report,similar_report", "r,c", [None, None]),
+    ],
+)
+def test_pairs_need_the_columns_of_the_reports_alone_and_have_their_study(
+    layout: str, columns: str, cells: str, cluster: list[str | None], tmp_path: Path
+) -> None:
+    path, out = write_table(tmp_path / "t.csv", columns.split(","), [cells.split(",")]), tmp_path / "pairs.csv"
+    assert run_meta("pairs", path, "--layout", layout, "--out", out) == 0
+    pairs = read_pairs(out)
+    assert (pairs[0].candidate, pairs[0].reference, [pairs.cluster_by, pairs[0].cluster]) == ("c", "r", cluster)
 
 
 def test_every_layout_has_an_example(tmp_path: Path) -> None:
@@ -327,18 +331,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     matplotlib.pyplot.close("all")
 
 
-def test_a_forest_plot_omits_missing_values(tmp_path: Path, drawn: list[Any]) -> None:
-    known, without_interval, none = Estimate(0.0, -0.5, 0.5, 9), Estimate(-0.4, n=9), Estimate(None, n=2)
-    rows = [("both", "all", known), ("both", "site", none), ("bare", "all", without_interval), ("none", "all", none)]
-    plots.forest(rows, tmp_path / "forest")
-    (axes,) = drawn[0].axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["Bare", "Both"]
-    # One mark per score, one interval, and the line at zero.
-    assert sorted(len(line.get_xdata()) for line in axes.get_lines()) == [2, 2, 2]
-    marks = [line for line in axes.get_lines() if line.get_marker() == "D"]
-    assert sorted(marks[0].get_xdata()) == [-0.4, 0.0]
-
-
 def test_scatter_plots_have_the_original_scales_and_name_the_direction(tmp_path: Path, drawn: list[Any]) -> None:
     scores = {"rouge_l": [0.1, 0.4], "green_ec": [3.0, 1.0]}
     directions: dict[str, Direction] = {"rouge_l": "higher", "green_ec": "lower"}
@@ -348,18 +340,6 @@ def test_scatter_plots_have_the_original_scales_and_name_the_direction(tmp_path:
     assert [panel.get_title() for panel in panels] == ["ROUGE-L", "GREEN ec"]
     points = [panel.collections[0].get_offsets().tolist() for panel in panels]
     assert points == [[[5, 0.1], [2, 0.4]], [[5, 3], [2, 1]]]
-
-
-@pytest.mark.parametrize(
-    ("positions", "ticks"), [([-1, 0], ["\u22121", "0"]), ([2], ["2"]), ([1, 2, 3, 4], ["1", "2", "3", "4"])]
-)
-def test_bars_of_whole_numbers_have_whole_ticks(positions: list[int], ticks: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    heights = {float(position): 1 / len(positions) for position in positions}
-    plots.bars({"one": heights, "other": heights}, tmp_path / "b", x="x of the bars", y="share", width=1.0)
-    # Matplotlib writes every text into a comment.
-    texts = re.findall("<!-- (.*?) -->", (tmp_path / "b.svg").read_text())
-    assert texts[: texts.index("x of the bars")] == ticks
 
 
 def test_a_page_shows_display_names_of_scores_only(tmp_path: Path) -> None:
@@ -470,11 +450,3 @@ def test_candidates_of_a_study_are_resampled_together(
         capsys.readouterr().out.split()
     )
     assert "resampled by" in (tmp_path / "out" / "agreement.html").read_text()
-
-
-def test_pairs_of_a_rating_set_have_their_study(tmp_path: Path) -> None:
-    rows = [[index, "a", "b", index, f"s{index // 2}"] for index in range(4)]
-    table = write_table(tmp_path / "r.csv", ["id", "reference", "candidate", "expert", "study_id"], rows)
-    assert run_meta("pairs", table, "--out", tmp_path / "pairs.csv") == 0
-    pairs = read_pairs(tmp_path / "pairs.csv")
-    assert (pairs.cluster_by, [pair.cluster for pair in pairs]) == ("study_id", ["s0", "s0", "s1", "s1"])

@@ -12,6 +12,7 @@ import pytest
 from chat_server import ChatServer, Reply, last
 from meta_run import refuse_meta, run_meta, write_table
 
+from radfact.error_categories import CategoryLetter
 from radfact.errors import ErrorCode
 from radfact.io.jsonl import read_json
 from radfact.meta.injection.detection import detect, detection_pairs, write_detection
@@ -19,18 +20,12 @@ from radfact.meta.injection.records import InjectedError, InjectedReport, read_i
 from radfact.meta.scores import ScoreColumns
 
 
-def injected(source: str, category: str, count: int, *, mixed: bool = False) -> InjectedReport:
-    change = InjectedError.model_validate({"category": category or "a", "operation": "test"})
-    return InjectedReport.model_validate(
-        {
-            "sample_id": f"{source}_{category}{count}" if count else f"{source}_reworded",
-            "source_id": source,
-            "reference": f"No effusion. {source}.",
-            "candidate": "x",
-            "category": None if mixed else category or None,
-            "changes": [change] * count,
-        }
-    )
+def injected(source: str, category: CategoryLetter | None, count: int) -> InjectedReport:
+    """A candidate with errors of a category, or of several (None); without errors, it is reworded."""
+    change = InjectedError(category=category or "a", operation="test")
+    key = f"{source}_{category or 'mixed'}{count}" if count else f"{source}_reworded"
+    texts = {"sample_id": key, "source_id": source, "reference": f"No effusion. {source}.", "candidate": "x"}
+    return InjectedReport(**texts, category=category, changes=(change,) * count)
 
 
 def scores(values: list[float]) -> ScoreColumns:
@@ -39,7 +34,7 @@ def scores(values: list[float]) -> ScoreColumns:
 
 def test_a_step_is_detected_where_the_score_gets_worse() -> None:
     rows = [injected("s", "a", 1), injected("s", "a", 2), injected("t", "a", 1)]
-    rows += [injected("s", "", 0), injected("t", "", 0)]
+    rows += [injected("s", None, 0), injected("t", None, 0)]
     pairs = detection_pairs(rows)
     assert [pair.sample_id for pair in pairs] == ["s_a1", "s_a2", "t_a1", "s_reworded", "t_reworded", "s_0", "t_0"]
     # s: 1.0 -> 0.8 -> 0.8 (the second error is not detected); t: 0.9 -> 0.7. Rewording costs 0.1 of s, nothing of t.
@@ -51,8 +46,8 @@ def test_a_step_is_detected_where_the_score_gets_worse() -> None:
 
 
 def test_single_mixed_errors_are_compared_with_rewording() -> None:
-    rows = [injected(key, "a", count, mixed=True) for key, count in (("s", 3), ("t", 1), ("u", 1))]
-    rows += [injected("s", "", 0), injected("t", "", 0)]
+    rows = [injected(key, None, count) for key, count in (("s", 3), ("t", 1), ("u", 1))]
+    rows += [injected("s", None, 0), injected("t", None, 0)]
     # s: three errors, worse than rewording; t: one error, not worse than rewording; u: not reworded.
     detection, _ = detect(rows, scores([0.1, 0.9, 0.5, 0.8, 0.8, 1.0, 1.0, 1.0])).detections
     assert (detection.category, detection.steps, detection.n) == ("mixed", 1.0, 3)

@@ -1,4 +1,4 @@
-"""Errors and rewriting by a language model: the papers' prompts, and responses as models write them."""
+"""Errors and rewriting by a language model with the papers' prompts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from radfact.meta.injection.llm_editor import (
     draw_categories,
     inject_mixed_with_model,
     inject_with_model,
-    parse_candidate,
-    parse_modified_report,
-    parse_plausibility,
 )
 from radfact.meta.injection.records import InjectedReport
 from radfact.metrics.llm.llm_metric import load_prompt
@@ -56,14 +53,9 @@ def test_every_line_is_the_papers(prompt: str, paper: str) -> None:
     assert [line for line in missing if not any(line.startswith(start) for start in allowed)] == []
 
 
-def response(modified: str = CHANGED, changes: int = 1) -> str:
-    entry = {
-        "sentence_index": 1,
-        "original": "Lungs are clear.",
-        "modified": "There is a left effusion.",
-        "explanation": "x",
-    }
-    return json.dumps({"modified_report": modified, "changes_detail": [entry] * changes})
+def response(modified: str = CHANGED) -> str:
+    change = {"sentence_index": 1, "original": "Lungs are clear.", "modified": "There is a left effusion."}
+    return json.dumps({"modified_report": modified, "changes_detail": [change | {"explanation": "x"}]})
 
 
 def test_a_plausible_error_is_accepted() -> None:
@@ -101,12 +93,10 @@ def test_only_reports_with_implausible_errors_are_requested_again() -> None:
     verdicts = {"good": 0, "bad": 0}
 
     def model(text: str) -> str:
+        if "not plausible" in text:
+            return response("Bad heart, changed. There is a left effusion.")
         if "Modifications:" not in text:
-            return (
-                response(f"{'Bad' if 'bad' in text else 'Good'} heart. There is a left effusion.")
-                if "not plausible" not in text
-                else response("Bad heart, changed. There is a left effusion.")
-            )
+            return response(f"{'Bad' if 'bad' in text else 'Good'} heart. There is a left effusion.")
         key = "bad" if "Bad" in text else "good"
         verdicts[key] += 1
         return json.dumps({"plausible": key == "good" or verdicts[key] == 2, "reason": "odd"})
@@ -115,59 +105,6 @@ def test_only_reports_with_implausible_errors_are_requested_again() -> None:
     candidates = inject_with_model(mock_client(model), sources, "a", 1)
     assert all(isinstance(candidate, InjectedReport) for candidate in candidates)
     assert verdicts == {"good": 1, "bad": 2}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        response(),
-        f"Here it is:\n```json\n{response()}\n```\nHope this helps!",
-        response().replace("_", " "),
-        f"<think>I will add one {{...}}</think>{response()}",
-        response()[:-1] + ",}",
-    ],
-)
-def test_modified_reports_are_parsed(text: str) -> None:
-    assert parse_modified_report(text, SOURCE, "a", 1).candidate == CHANGED
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "I cannot do that.", response(REPORT), response(""), response()[:60], '{"modified_report": 3}', "[1, 2]",
-     response(changes=0), '{"modified_report": "x", "changes_detail": ["y"]}',
-     # sentences that are in neither report
-     response().replace("Lungs are clear.", "Lungs are hazy."),
-     response().replace('"modified": "There is', '"modified": "There was'),
-     response("X."), response("the heart is normal; lungs are clear")],
-)  # fmt: skip
-def test_unusable_modified_reports_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        parse_modified_report(text, SOURCE, "a", 1)
-
-
-@pytest.mark.parametrize("nothing", ["", "None", "(none)", "[new sentence]", "N/A"])
-def test_an_added_sentence_has_no_original_and_a_removed_one_no_text(nothing: str) -> None:
-    (change,) = parse_modified_report(response().replace("Lungs are clear.", nothing), SOURCE, "a", 1).changes
-    assert (change.original, change.modified) == (None, "There is a left effusion.")
-    entry = {"original": "Lungs are clear.", "modified": nothing}
-    text = json.dumps({"modified_report": "The heart is normal.", "changes_detail": [entry]})
-    (change,) = parse_modified_report(text, SOURCE, "b", 1).changes
-    assert (change.original, change.modified) == ("Lungs are clear.", None)
-
-
-@pytest.mark.parametrize(
-    ("text", "plausible"),
-    [('{"plausible": true, "reason": "ok"}', True), ("```json\n{'plausible': False}\n```", False),
-     ('{"plausible": "yes"}', True)],
-)  # fmt: skip
-def test_plausibility_is_parsed(text: str, plausible: bool) -> None:
-    assert parse_plausibility(text).plausible is plausible
-
-
-@pytest.mark.parametrize("text", ["true", '{"plausible": "perhaps"}', "{}"])
-def test_a_check_without_a_verdict_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="plausible"):
-        parse_plausibility(text)
 
 
 def test_a_category_without_instructions_is_refused() -> None:
@@ -197,30 +134,6 @@ def test_categories_are_drawn_by_seed_and_report() -> None:
     assert drawn == [draw_categories(str(i), seed=1) for i in range(60)]
     assert {len(categories) for categories in drawn} == {0, 1, 2, 3}
     assert {letter for categories in drawn for letter in categories} == set("abcdef")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [f"[Candidate]: {CHANGED}", f"**[Candidate]:** {CHANGED}", f"<think>Candidate: x</think>Candidate: {CHANGED}",
-     f"Sure! Here it is:\n\n[Candidate]:\n{CHANGED}\n\n[Explanation]: I added an effusion.",
-     f"[Candidate]: {CHANGED}\n\nLet me know if you need more."],
-)  # fmt: skip
-def test_candidates_are_parsed(text: str) -> None:
-    assert parse_candidate(text, REPORT, changed=True) == CHANGED
-
-
-@pytest.mark.parametrize(
-    "text",
-    [CHANGED, "[Candidate]:", f"[Candidate]: {REFUSAL}", "[Candidate]: Clear.", REFUSAL, f"[Candidate]: {REPORT}",
-     "[Candidate]: The liver is fatty and the spleen is large."],
-)  # fmt: skip
-def test_a_response_without_a_candidate_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        parse_candidate(text, REPORT, changed=True)
-
-
-def test_a_paraphrase_may_equal_the_report() -> None:
-    assert parse_candidate(f"[Candidate]: {REPORT}", REPORT) == REPORT
 
 
 @pytest.mark.parametrize("text", [REFUSAL, REPORT])

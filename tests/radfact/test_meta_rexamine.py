@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer, Reply, last
+from error_checks import raises_code
 from green_responses import GreenResponse
 from meta_run import run_meta, write_table
 from scipy import stats
@@ -117,9 +118,8 @@ def test_invalid_reports_are_refused(
 
 def test_a_site_is_required_without_a_default(tmp_path: Path) -> None:
     path = write_table(tmp_path / "r.csv", ["id", "report"], [["1", "Clear."]])
-    with pytest.raises(InputError) as error:
+    with raises_code(ErrorCode.MISSING_FIELD, field="site"):
         read_reports(path)
-    assert (error.value.field, error.value.code) == ("site", ErrorCode.MISSING_FIELD)
     assert read_reports(path, default_site="") == [SiteReport("1", "", "Clear.")]
 
 
@@ -202,9 +202,8 @@ def test_counts_of_experts_are_never_overwritten(tmp_path: Path) -> None:
     run(REPORTS, tmp_path)
     assert path.read_text() == filled
     score = WordOverlap()
-    with pytest.raises(InputError) as error:
+    with raises_code(ErrorCode.OUTPUT_CONFLICT, file=path):
         run(REPORTS[:4], tmp_path, score=score)
-    assert (error.value.code, error.value.file) == (ErrorCode.OUTPUT_CONFLICT, path)
     assert path.read_text() == filled
     assert score.calls == []  # before anything is paid for
 
@@ -250,9 +249,8 @@ def test_expert_counts_replace_labels(tmp_path: Path) -> None:
     assert "No expert" not in page
     assert "without an expert count" not in page
     score = WordOverlap()
-    with pytest.raises(InputError) as error:
+    with raises_code(ErrorCode.MISMATCH, field="counts"):
         run(REPORTS, tmp_path, counts={"other": 1}, score=score)
-    assert (error.value.code, error.value.field) == (ErrorCode.MISMATCH, "counts")
     assert score.calls == []
 
 

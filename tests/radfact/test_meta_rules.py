@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from radfact.error_categories import CategoryLetter
 from radfact.meta.injection.records import ReportSentences, parse_facts
-from radfact.meta.injection.rules import FINDINGS, RuleInjector
+from radfact.meta.injection.rules import RuleInjector
+from radfact.meta.injection.word_tables import tables
 from radfact.reader.ontology_file import default_ontology
 from radfact.reader.vocabulary import is_plural
 
@@ -129,7 +130,7 @@ def test_abbreviations_in_denials_are_capitalized() -> None:
 
 def test_added_findings_match_their_names_in_the_ontology() -> None:
     ontology = default_ontology()
-    for finding, texts in FINDINGS.items():
+    for finding, texts in tables()["findings"].items():
         assert finding in ontology.findings
         for text in texts:
             assert any(f.present and ontology.is_a(f.concept, finding) for f in parse_facts(text)), text

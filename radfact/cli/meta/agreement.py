@@ -192,7 +192,6 @@ def _query_judge(
 
 
 def read(table: Path, options: RatingOptions, cluster: str | None = None, *, texts_only: bool = False) -> RatingSet:
-    """Read a set of ratings as the options describe it."""
     layout = options.layout
     if layout == "preferences":
         message = f"expected ratings ({', '.join(LAYOUTS)}), found '{layout}'"

@@ -35,7 +35,6 @@ DRAWS = only(bootstrap=1000)
 
 
 def option(help_text: str, metavar: str | None, panel: str, *flags: str, **more: Any) -> Any:
-    """Return an option of a command with its metavar and its panel in the help."""
     return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel=panel, **more)
 
 
@@ -66,7 +65,6 @@ class Scoring:
 
     @property
     def names(self) -> list[str]:
-        """Names of metrics and scores."""
         return list(self.metrics.metrics)
 
     def finish(self, console: Console, *, named: bool = True) -> None:
@@ -135,6 +133,5 @@ def say_matches(matches: Sequence[SampleMatch]) -> None:
 
 
 def say_notes(console: Console, notes: Sequence[str]) -> None:
-    """Print notes."""
     for note in notes:
         say(console, note, style="yellow")

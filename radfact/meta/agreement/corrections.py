@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -198,7 +199,6 @@ def _other_raters(ratings: RatingSet) -> SeverityErrors | None:
 
 
 def has_categories(ratings: RatingSet) -> bool:
-    """Return whether experts have counted errors by category and significance."""
     return all(f"{kind}_{letter}" in ratings.better for kind in COUNTS[1:] for letter in ERROR_CATEGORIES)
 
 
@@ -250,7 +250,6 @@ def severity_table(result: CorrectionResult) -> Table:
 
 
 def category_shares_table(result: CorrectionResult) -> Table:
-    """Return precision and recall by category."""
     rows = [
         [f"({letter})", shares.precision.value, shares.precision.n, shares.recall.value, shares.recall.n]
         for letter, shares in result.categories.items()
@@ -306,7 +305,7 @@ def write_corrections(
         f"significant or not, is at least 0.5. {CATEGORY_LEGEND}",
         file="categories",
     )
-    report.add("Excluded", Table(["report", "reason"], [[key, reason] for key, reason in run.excluded.items()]))
+    report.add("Excluded", Table(["report", "reason"], list(run.excluded.items())))
     lines = ({"sample_id": row.pair.sample_id, **row.model.as_record()} for row in run.reports)
     write_jsonl(folder / "corrections.jsonl", lines)
     about = {"setting": setting, "reports": len(run.reports), "excluded": dict(run.excluded)}
@@ -375,11 +374,10 @@ def paraphrase(client: ChatClient, texts: Sequence[str]) -> list[str | Failure]:
     In the paper radiologists checked that each paraphrase has the same content; here nothing checks this.
     """
     prompt = load_prompt("paraphrase")
-
-    def request(source: str) -> ChatRequest[str]:
-        def parse(response: str) -> str:
-            return parse_report(response, source, requires_overlap=False)
-
-        return ChatRequest((("user", fill_prompt(prompt, report=source)),), parse)
-
-    return client.complete_all([request(text) for text in texts])
+    requests = [
+        ChatRequest(
+            (("user", fill_prompt(prompt, report=text)),), partial(parse_report, source=text, requires_overlap=False)
+        )
+        for text in texts
+    ]
+    return client.complete_all(requests)

@@ -296,7 +296,6 @@ def short_table(heading: str, estimates: Mapping[str, Mapping[str, Estimate]]) -
 
 
 def category_table(counts: Sequence[CountAgreement]) -> Table:
-    """Return F1 and accuracy by category of errors."""
     headings = ["score", *(f"{kind} ({letter})" for kind in ("F1", "accuracy") for letter in ERROR_CATEGORIES)]
     known = [row for row in counts if row.f1]
     return Table(
@@ -305,7 +304,6 @@ def category_table(counts: Sequence[CountAgreement]) -> Table:
 
 
 def preference_table(preferences: Preferences) -> Table:
-    """Return accuracy and ties by minimum confidence."""
     rows = [
         [name, level, accuracy.n, accuracy.value, accuracy.low, accuracy.high, accuracy.ties]
         for name, levels in preferences.items()

@@ -24,11 +24,9 @@ class CsvRow:
     cells: dict[str, str]
 
     def text(self, column: str) -> str:
-        """Return a cell without the spaces around it."""
         return self.cells[column].strip()
 
     def id(self, column: str) -> str:
-        """Return a cell as an id."""
         key = self.text(column)
         if not key:
             raise self.error("expected an id, found an empty cell", column, ErrorCode.MISSING_FIELD)
@@ -47,7 +45,6 @@ class CsvRow:
         return value
 
     def whole_number(self, column: str, lowest: int, highest: int) -> int:
-        """Return a cell as a whole number."""
         expected, allowed = f"a whole number from {lowest} to {highest}", range(lowest, highest + 1)
         return int(self.number(column, expected, lambda value: value in allowed))
 
@@ -59,12 +56,10 @@ class CsvRow:
         return values[text.lower()]
 
     def error(self, message: str, column: str | None = None, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
-        """Return an error at a cell of this row."""
         return InputError(message, code=code, file=self.file, line=self.line, field=column)
 
 
 def read_rows(path: Path, required: Sequence[str]) -> tuple[list[str], Iterator[CsvRow]]:
-    """Read a CSV file."""
     columns, rows = read_csv(path)
     for name in required:
         if name not in columns:

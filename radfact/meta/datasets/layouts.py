@@ -121,7 +121,6 @@ def _groups(row: CsvRow, kinds: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quantities(columns: Sequence[str], path: Path) -> dict[str, tuple[str, str]]:
-    """Return the quantity and the rater of every expert column."""
     quantities: dict[str, tuple[str, str]] = {}
     columns_of: dict[tuple[str, str], str] = {}
     for column in columns:
@@ -190,7 +189,6 @@ def _add_missing_counts(counts: Collection[dict[Count, float]]) -> list[str]:
 
 
 def _read_rate_eval(path: Path, texts_only: bool) -> RatingSet:
-    """Read paragraphs (or sentences) with a similarity score."""
     required = ("gt_report", "similar_report", *(() if texts_only else ("Score",)))
     columns, rows = read_rows(path / "rate_test.csv" if path.is_dir() else path, required)
     kinds = {name: name.lower() for name in columns if name.lower() in ("modality", "anatomy")}
@@ -224,7 +222,6 @@ _V1 = _Refisco(
 
 
 def _read_refisco(path: Path, columns: _Refisco) -> RatingSet:
-    """Read lines that a radiologist has corrected and graded."""
     key_columns = (*columns.candidate, columns.annotator)
     reports: dict[tuple[str, ...], list[CsvRow]] = {}
     for row in read_rows(path, (*key_columns, columns.original, columns.edited, columns.severity))[1]:
@@ -368,7 +365,6 @@ def parse_annotation(text: str) -> dict[tuple[str, str], float]:
 
 
 def _entries(text: str) -> Iterator[tuple[str, str, Any]]:
-    """Yield significance, category and count."""
     data = read_data(text.strip())
     if isinstance(data, Mapping) and any(isinstance(inner, Mapping) for inner in data.values()):
         for heading, inner in data.items():

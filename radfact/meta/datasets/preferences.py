@@ -76,7 +76,6 @@ def read_preferences(
 
 
 def _decide(votes: Counter[Preference], consensus: Consensus) -> Preference | None:
-    """Return the candidate that the experts prefer, if they prefer one."""
     if not votes:
         return None
     label, count = votes.most_common(1)[0]

@@ -82,7 +82,6 @@ class RatingSet:
         return None if by is None else clusters_of(by, [sample.pair.cluster for sample in samples])
 
     def _candidates(self) -> Collection[list[RatedReport]]:
-        """Return the samples of each candidate."""
         candidates: dict[str, list[RatedReport]] = {}
         for sample in self.samples:
             candidates.setdefault(sample.candidate_id or sample.pair.sample_id, []).append(sample)
@@ -90,7 +89,6 @@ class RatingSet:
 
     @property
     def pairs(self) -> list[Pair]:
-        """Candidates and references."""
         return [sample.pair for sample in self.samples]
 
     def select(self, ids: frozenset[str]) -> RatingSet:
@@ -105,11 +103,9 @@ class RatingSet:
         return replace(self, samples=selected)
 
     def means(self, quantity: str) -> list[float]:
-        """Return the mean over raters of every sample."""
         return [sample.mean(quantity) for sample in self.samples]
 
     def raters(self, quantity: str) -> list[str]:
-        """Return all raters of a quantity, sorted."""
         return sorted({rater for sample in self.samples for rater in sample.ratings.get(quantity, {})})
 
     def values_by_sample(self, quantity: str, rater: str) -> list[float]:
@@ -164,6 +160,5 @@ def count_quantities(counts: Mapping[Count, float]) -> dict[str, dict[str, float
 
 
 def count_directions() -> dict[str, Better]:
-    """Return that fewer errors are better, for every count of errors."""
     names = [*COUNTS, *(f"{kind}_{letter}" for kind in COUNTS[1:] for letter in ERROR_CATEGORIES)]
     return dict.fromkeys(names, "lower")

@@ -75,7 +75,6 @@ def _first_text(
 
 
 def read_ids(path: Path | str) -> frozenset[str]:
-    """Read ids, one per line."""
     ids = frozenset(line.strip() for line in read_text(path).splitlines() if line.strip())
     if not ids:
         raise InputError("expected ids, found none", code=ErrorCode.EMPTY_INPUT, file=path)

@@ -162,7 +162,6 @@ def write_detection(
 
 
 def detection_table(result: DetectionResult) -> Table:
-    """Return one row per score and category."""
     rows = [[row.score, row.category, row.steps, row.n, row.above_rewording] for row in result.detections]
     return Table(["score", "category", "steps detected", "steps", "above rewording"], rows)
 

@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
@@ -34,7 +35,6 @@ _NO_SENTENCE = frozenset(
 
 
 def model_name(client: ChatClient) -> str:
-    """Return the name of a client's model for results."""
     return str(client.identity.get("model", "model"))
 
 
@@ -46,13 +46,11 @@ class ModelEditor:
     """
 
     def __init__(self, client: ChatClient, prompt: Literal["standardize", "perturb"]) -> None:
-        """Create it with the client of the model."""
         self.client, self.prompt = client, prompt
         self.instructions = load_prompt(prompt, _PACKAGE)
 
     @property
     def name(self) -> str:
-        """Name of the model."""
         return model_name(self.client)
 
     def describe(self) -> dict[str, Any]:
@@ -60,13 +58,13 @@ class ModelEditor:
         return {"model": self.client.identity, "prompt": self.instructions}
 
     def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
-        """Return each report as the model rewrites it."""
         adds_errors = self.prompt == "perturb"
         requests = []
         for row in reports:
             user = f"{row.report}\n\n{self.instructions}" if adds_errors else row.report
             messages = (("user", user),) if adds_errors else (("system", self.instructions), ("user", user))
-            requests.append(_rewriting_request(messages, row.report, changed=adds_errors))
+            parse = partial(_parse_rewritten, source=row.report, changed=adds_errors)
+            requests.append(ChatRequest(messages, parse))
         return _rewrite(self.client, reports, requests)
 
 
@@ -201,7 +199,6 @@ def parse_modified_report(text: str, source: SiteReport, category: CategoryLette
 
 
 def parse_plausibility(text: str) -> Plausibility:
-    """Parse a check of plausibility from JSON."""
     data = _find_object(text, "plausible")
     value = data["plausible"]
     plausible = {"true": True, "yes": True, "false": False, "no": False}.get(str(value).strip().lower())
@@ -232,7 +229,8 @@ def inject_mixed_with_model(
             "subtle_change": _SUBTLE if is_subtle else "",
         }
         prompt = fill_prompt(load_prompt("modify" if letters else "rephrase", _PACKAGE), **slots)
-        requests.append(_candidate_request(prompt, report.report, changed=bool(letters)))
+        parse = partial(parse_candidate, source=report.report, changed=bool(letters))
+        requests.append(ChatRequest((("user", prompt),), parse))
     return [
         result
         if isinstance(result, Failure)
@@ -253,14 +251,6 @@ def draw_categories(source_id: str, *, seed: int = 42) -> tuple[CategoryLetter, 
     return tuple(sorted(generator.sample(letters, generator.randint(0, 3))))
 
 
-def _candidate_request(prompt: str, source: str, *, changed: bool) -> ChatRequest[str]:
-    return ChatRequest((("user", prompt),), lambda text: parse_candidate(text, source, changed=changed))
-
-
-def _rewriting_request(messages: tuple[Message, ...], source: str, *, changed: bool = False) -> ChatRequest[str]:
-    return ChatRequest(messages, lambda text: _parse_rewritten(text, source, changed=changed))
-
-
 def parse_candidate(text: str, source: str, *, changed: bool = False) -> str:
     """Parse the report after "[Candidate]:" in a response."""
     parts = re.split(
@@ -279,7 +269,6 @@ def _parse_rewritten(text: str, source: str, *, changed: bool) -> str:
 
 
 def _find_object(text: str, key: str) -> dict[str, Any]:
-    """Return the first JSON object with a key."""
     for body in bodies(text):
         start = body.find("{")
         data = read_data(body[start : body.rfind("}") + 1]) if start >= 0 else None

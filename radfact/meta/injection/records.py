@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +13,7 @@ from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
+from radfact.meta.injection.word_tables import pattern, removals
 from radfact.reader.facts import Fact, parse_sentence
 from radfact.reader.ontology_file import default_ontology
 from radfact.reader.segmentation import segment_sentences
@@ -49,12 +49,10 @@ class InjectedReport(Record):
 
     @property
     def pair(self) -> Pair:
-        """Candidate and reference."""
         return Pair(self.sample_id, self.candidate, self.reference)
 
     @property
     def counts(self) -> dict[str, float]:
-        """Number of errors by letter."""
         counts = dict.fromkeys(ERROR_CATEGORIES, 0.0)
         for change in self.changes:
             counts[change.category] += 1
@@ -62,12 +60,10 @@ class InjectedReport(Record):
 
 
 def write_injected(path: Path | str, reports: Iterable[InjectedReport]) -> int:
-    """Write JSON Lines and return the number of reports."""
     return write_jsonl(path, (report.model_dump() for report in reports))
 
 
 def read_injected(path: Path | str) -> list[InjectedReport]:
-    """Read the file of `write_injected`."""
     reports, seen = [], dict[str, int]()
     for line, row in read_jsonl(path):
         report = validate_model(InjectedReport, row, file=path, line=line)
@@ -116,7 +112,6 @@ class ReportSentences:
         return cls(text, tuple(sentences), tuple(spans))
 
     def replaced(self, changes: Mapping[int, str | None], added: Mapping[int, Sequence[str]]) -> str:
-        """Return the report with changed and added sentences."""
         parts, position = [], 0
         for index, (start, end) in enumerate(self.spans):
             parts.append(self.text[position:start].strip())
@@ -133,59 +128,9 @@ def parse_facts(sentence: str) -> tuple[Fact, ...]:
     return parse_sentence(sentence, default_ontology()).facts
 
 
-_CHANGED = (
-    r"stable|unchanged|new|persistent|residual|increased|increasing|decreased|decreasing|worsened|worsening|improved|"
-    r"improving|progressive"
-)
-_ADVERB = r"(?:(?:grossly|relatively|essentially|overall|slightly|mildly|markedly|significantly|fairly) )?"
-_PRIOR = (
-    r"(?:the |a |an )?(?:prior|previous|earlier|last)?\s*(?:exam\w*|stud\w+|radiograph\w*|film\w*|imag\w+|prior|XXXX)?"
-)
-_NO_NOUN = r"(?:in|from|since|compared|and|or|with|to|at|on)"
-_SINCE = rf"(?:(?:in comparison|(?:when |as )?compared) (?:to|with)|since|from) {_PRIOR}"
-_WITHOUT_COMPARISON: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), by)
-    for pattern, by in (
-        (rf"^{_SINCE}\s*,\s*", ""),
-        (rf",? {_SINCE}$", ""),
-        (
-            r"^(?:once )?again (?:seen|noted|identified|demonstrated|visualized|observed) (is|are) (?:the )?",
-            r"There \1 ",
-        ),
-        (rf"\b(is|are) {_ADVERB}(?:{_CHANGED})(?: {_SINCE})?$", r"\1 present"),
-        (rf"\b(?:appears|remains) {_ADVERB}(?:{_CHANGED})(?: {_SINCE})?$", "is present"),
-        (rf"\b(?:appear|remain) {_ADVERB}(?:{_CHANGED})(?: {_SINCE})?$", "are present"),
-        (rf",? (?:which|that) (?:is|are) present$|,?(?: and| but)? {_ADVERB}(?:{_CHANGED})(?: {_SINCE})?$", ""),
-        (rf"^{_ADVERB}(?:{_CHANGED}) (?:appearance|position|positioning|configuration) of (?:the )?", ""),
-        (r"\b(?:interval|again)\s+(?=\w)", ""),
-        (rf"^(normal|clear) and (?:{_CHANGED}) ", r"\1 "),
-        (rf"\b{_ADVERB}(?:{_CHANGED})(?:[ -]appearing)?\s+(?=[a-z]{{3,}})(?!{_NO_NOUN}\b)", ""),
-    )
-)
-_BROKEN = re.compile(
-    r"\b(?:and|or|but|with|without|of|in|at|on|the|an?|is|are|was|were|has|have|been|be|which|that|appears?|remains?|from"
-    r"|since|to|than|as|more|less|(?:gross|relative|essential|slight|mild|marked|significant|fair)ly|position|appearance|likewise)$"
-    r"|^(?:seen|noted|identified|is|are|and|appearance|position)\b|\b(?:with|and|or) (?:appearance|position)\b"
-    r"|\b(?:and|but|with) (?:is|are) present$|\b(?:has|have) (?:\w+ly )?in\b|(?-i:, The\b)"
-    r"|\b(?:prior|previous) (?:exam|stud|radiograph|film)|\bcompared\b|\bdating back\b"
-    r"|, (?:appearance|position)\b",
-    re.IGNORECASE,
-)
-"""Endings, beginnings and junctions of ungrammatical phrases, and comparisons that remain."""
-_STATE = re.compile(
-    r"\b(?:increased|decreased|improved|progressive)\s+(?!from|since|compared|in\b)[a-z]"
-    rf"|\b(?:is|are|appears?) {_ADVERB}(?:increased|decreased)$",
-    re.IGNORECASE,
-)
-_COMPARED = re.compile(r"\b(?:interval|since|compar\w+|prior|previous\w*|now|again)\b", re.IGNORECASE)
-_MENTION = re.compile(
-    rf"{_COMPARED.pattern}|\b(?:{_CHANGED}|remains?|persists?|develop\w+|similar|worse)\b", re.IGNORECASE
-)
-
-
 def mentions_comparison(sentence: str) -> bool:
     """Return whether a sentence contains a word for a change, a stable state or an earlier examination."""
-    return _MENTION.search(sentence) is not None
+    return pattern("mention").search(sentence) is not None
 
 
 def remove_comparison(sentence: str) -> str | None:
@@ -193,9 +138,9 @@ def remove_comparison(sentence: str) -> str | None:
 
     "Increased interstitial markings" is a state, not a comparison, unless the sentence mentions an earlier examination.
     """
-    if _STATE.search(sentence) and not _COMPARED.search(sentence):
+    if pattern("state").search(sentence) and not pattern("compared").search(sentence):
         return None
     text = sentence
-    for pattern, replacement in _WITHOUT_COMPARISON:
-        text = pattern.sub(replacement, text).strip(" ,")
-    return None if not text or text == sentence or _BROKEN.search(text) else text
+    for comparison, replacement in removals():
+        text = comparison.sub(replacement, text).strip(" ,")
+    return None if not text or text == sentence or pattern("broken").search(text) else text

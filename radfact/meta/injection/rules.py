@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from radfact.error_categories import CategoryLetter
@@ -22,70 +23,12 @@ from radfact.meta.injection.records import (
     parse_facts,
     remove_comparison,
 )
+from radfact.meta.injection.word_tables import pattern, tables
 from radfact.meta.options import RULES
 from radfact.reader.facts import Fact
 from radfact.reader.ontology_file import default_ontology
 
-FINDINGS: Mapping[str, tuple[str, ...]] = {
-    "pneumothorax": ("There is a small right apical pneumothorax.", "There is a small left apical pneumothorax."),
-    "pleural_effusion": ("There is a small left pleural effusion.", "There is a moderate right pleural effusion."),
-    "consolidation": ("There is consolidation in the right lower lobe.", "There is left lower lobe consolidation."),
-    "edema": ("There is moderate pulmonary edema.",),
-    "cardiomegaly": ("The heart is moderately enlarged.", "There is moderate cardiomegaly."),
-    "atelectasis": ("There is atelectasis at the left lung base.",),
-    "nodule": ("There is a 9 mm nodule in the right upper lobe.",),
-    "rib_fracture": ("There is an acute fracture of the left sixth rib.",),
-    "hiatal_hernia": ("There is a large hiatal hernia.",),
-    "pneumoperitoneum": ("There is free air under the right hemidiaphragm.",),
-}
-"""Clinically significant findings to add to a report, by their names in the ontology."""
-
-_CAPITALIZED = {word: word.upper() for word in ("ards", "copd", "ecmo", "ekg", "ivc", "picc")} | {"kerley": "Kerley"}
-_SIDES = {"left": "right", "right": "left"}
-_ZONES = {
-    "upper": "lower", "lower": "upper", "apical": "basal", "basal": "apical", "basilar": "apical", "apex": "base",
-    "base": "apex", "perihilar": "peripheral", "peripheral": "perihilar", "middle": "upper",
-}  # fmt: skip
-_DEGREES = {
-    "moderate sized": "small sized", "moderate-sized": "small-sized", "moderate size": "small size",
-    "tiny": "large", "trace": "large", "minimal": "marked", "minimally": "markedly", "small": "large",
-    "mild": "severe", "mildly": "markedly", "slight": "marked", "slightly": "markedly", "moderate": "minimal",
-    "moderately": "minimally", "large": "small", "severe": "mild", "severely": "mildly", "marked": "slight",
-    "markedly": "slightly", "massive": "small",
-}  # fmt: skip
 _UNCHANGED, _INCREASED = "unchanged from the prior examination", "increased since the prior examination"
-_NOT_INCREASED = re.compile(
-    r"\b(?:normal|clear|intact|unremarkable|midline|patent|well|low|lower|decreased)\b", re.IGNORECASE
-)
-_STATIC = (
-    "device", "postoperative_change", "surgical_clips", "sternotomy", "normal_lung_volumes", "azygos_lobe",
-    "bone_island", "cervical_rib", "clavicle_deformity", "dextrocardia", "eventration", "fat_pad", "granuloma",
-    "nipple_shadow", "pectus_deformity", "right_aortic_arch", "situs_inversus", "skin_fold",
-)  # fmt: skip
-"""Concepts of the ontology that cannot increase."""
-_STATES = ("aeration",)
-"""Concepts of the ontology that count as findings only when they change."""
-_NOT_DENIED = ("air", "borderline_heart_size", "bowel_gas", "fat_pad")
-"""Concepts of the ontology whose absence is abnormal or unclear."""
-_IMPOSSIBLE = re.compile(
-    r"\bleft\b.*\b(?:middle lobe|minor fissure|horizontal fissure|azygos|cholecystectomy|gallbladder|liver)\b"
-    r"|\b(?:middle lobe|azygos fissure)\b.*\bleft\b|\bright\b.*\b(?:lingula\w*|gastric bubble|splen\w+|stomach)\b"
-    r"|\blingula\w*\b.*\bright\b|\b(?:cholecystectomy|gallbladder)\b.*\blower quadrant\b"
-    r"|\b(?:left|right) (?:lower|upper) (?:mediastinum|heart)\b"
-    r"|\b(?:apex|apical)\b.*\b(?:costophrenic|lingula\w*|hiatal)\b|\bupper\b.*\bhiatal\b"
-    r"|\b(?:costophrenic|lingula\w*|hiatal)\b.*\b(?:apex|apical)\b|\bhiatal\b.*\bupper\b",
-    re.IGNORECASE,
-)
-"""Structures combined with a side or zone where they do not exist."""
-
-
-_TERM = re.compile(
-    r"(?:small|large) (?:and (?:small|large) )?(?:bowel|colon|intestin|airway|vessel)|apical lordotic"
-    r"|(?:apex|base) of (?!(?:the |an? )?(?:left|right|lung|both|each))",
-    re.IGNORECASE,
-)
-"""Fixed terms whose degree or zone stays, such as "small bowel", "apical lordotic" and "base of the heart"."""
-
 MAX_ERRORS = 5
 """Errors of a report in ReXamine-Global."""
 
@@ -119,7 +62,6 @@ class RuleInjector:
         self.seed = seed
 
     def describe(self) -> dict[str, Any]:
-        """Return name and seed."""
         return {"rules": self.name, "seed": self.seed}
 
     def inject(self, source_id: str, report: str, category: CategoryLetter, count: int) -> InjectedReport | None:
@@ -206,7 +148,8 @@ def _false_findings(document: ReportSentences, generator: random.Random) -> Iter
         return
     facts = [fact for sentence in document.sentences for fact in parse_facts(sentence)]
     used: set[int] = set()
-    for finding, texts in generator.sample(list(FINDINGS.items()), len(FINDINGS)):
+    findings = list(tables()["findings"].items())
+    for finding, texts in generator.sample(findings, len(findings)):
         text = generator.choice(texts)
         if any(_are_related(fact.concept, finding) for fact in facts if fact.present):
             continue
@@ -289,11 +232,10 @@ def _omissions(document: ReportSentences, generator: random.Random) -> Iterator[
         repeated = [(a, b) for a in facts for b in others if b.present and is_a(b.concept, a.concept)]
         if any(not a.places or not b.places or set(a.places) & set(b.places) for a, b in repeated):
             continue
-        words = facts[0].concept.split("_")
-        denial = f"No {' '.join(_CAPITALIZED.get(word, word) for word in words)}."
+        denial = f"No {' '.join(tables()['spelling'].get(word, word) for word in facts[0].concept.split('_'))}."
         read = parse_facts(denial)
         is_denied = len(concepts) == 1 and len(read) == 1 and not read[0].present and {read[0].concept} == concepts
-        if is_denied and not repeated and concepts.isdisjoint(_NOT_DENIED) and generator.random() < 0.5:
+        if is_denied and not repeated and concepts.isdisjoint(tables()["not_denied"]) and generator.random() < 0.5:
             yield Edit("b", "negation flip", index, f"{rest} {denial}".strip())
         else:
             yield Edit("b", "finding removed", index, rest or None)
@@ -302,46 +244,51 @@ def _omissions(document: ReportSentences, generator: random.Random) -> Iterator[
 def _is_finding(fact: Fact) -> bool:
     """Return whether a fact states an abnormal finding or a device, not only the state of a normal structure."""
     finding = default_ontology().findings.get(fact.concept)
-    return fact.present and finding is not None and not finding.normal and fact.concept not in _STATES
+    return fact.present and finding is not None and not finding.normal and fact.concept not in tables()["states"]
 
 
 def _swaps(
-    words: Mapping[str, str], category: CategoryLetter, operation: str, changed: str, *, alone: bool = False
-) -> EditGenerator:
-    """Return a generator of edits that replace one word and thereby change one property of the stated findings.
+    table: str,
+    category: CategoryLetter,
+    operation: str,
+    changed: str,
+    document: ReportSentences,
+    _: random.Random,
+    *,
+    alone: bool = False,
+) -> Iterator[Edit]:
+    """Replace one word by that of a table, and thereby change one property of the stated findings.
 
     A range, such as "mild to moderate", is replaced as a whole. The severity of measured findings does not change,
     since "large nodule of 5 mm" makes no sense.
     """
+    words: Mapping[str, str] = tables()[table]
     options = "|".join(words)
     single = re.compile(rf"\b(?:{options})\b", re.IGNORECASE)
-    pattern = re.compile(rf"(?<![\w/-])({options})(?:[ -]to[ -](?:{options}))?\b(?!/)", re.IGNORECASE)
-
-    def generate(document: ReportSentences, _: random.Random) -> Iterator[Edit]:
-        for index, sentence in enumerate(document.sentences):
-            if not any(fact.present for fact in parse_facts(sentence)):
+    several = re.compile(rf"(?<![\w/-])({options})(?:[ -]to[ -](?:{options}))?\b(?!/)", re.IGNORECASE)
+    for index, sentence in enumerate(document.sentences):
+        if not any(fact.present for fact in parse_facts(sentence)):
+            continue
+        present = [word.lower() for word in single.findall(sentence)]
+        for match in several.finditer(sentence):
+            word, replacement = match[1].lower(), words[match[1].lower()]
+            if pattern("terms").match(sentence, match.start()):
                 continue
-            present = [word.lower() for word in single.findall(sentence)]
-            for match in pattern.finditer(sentence):
-                word, replacement = match[1].lower(), words[match[1].lower()]
-                if _TERM.match(sentence, match.start()):
-                    continue
-                if alone and (present.count(word) > 1 or replacement in present):
-                    continue
-                if match[0][:1].isupper():
-                    replacement = replacement.capitalize()
-                text = _fix_articles(sentence[: match.start()] + replacement + sentence[match.end() :])
-                if changed == "places" and _IMPOSSIBLE.search(text) and not _IMPOSSIBLE.search(sentence):
-                    continue
-                before, after = parse_facts(sentence), parse_facts(text)
-                if not _differ_only_in(changed, before, after) or any(map(_is_misplaced, before, after)):
-                    continue
-                changes = [fact for fact, other in zip(before, after, strict=True) if fact != other]
-                if all(fact.present and not (changed == "severity" and fact.measures) for fact in changes):
-                    yield Edit(category, operation, index, f"{text}.")
-                    break
-
-    return generate
+            if alone and (present.count(word) > 1 or replacement in present):
+                continue
+            if match[0][:1].isupper():
+                replacement = replacement.capitalize()
+            text = _fix_articles(sentence[: match.start()] + replacement + sentence[match.end() :])
+            impossible = pattern("impossible")
+            if changed == "places" and impossible.search(text) and not impossible.search(sentence):
+                continue
+            before, after = parse_facts(sentence), parse_facts(text)
+            if not _differ_only_in(changed, before, after) or any(map(_is_misplaced, before, after)):
+                continue
+            changes = [fact for fact, other in zip(before, after, strict=True) if fact != other]
+            if all(fact.present and not (changed == "severity" and fact.measures) for fact in changes):
+                yield Edit(category, operation, index, f"{text}.")
+                break
 
 
 def _is_misplaced(before: Fact, after: Fact) -> bool:
@@ -352,8 +299,8 @@ def _is_misplaced(before: Fact, after: Fact) -> bool:
 
 
 def _locations(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
-    yield from _swaps(_SIDES, "c", "laterality flip", "places", alone=True)(document, generator)
-    yield from _swaps(_ZONES, "c", "location swap", "places", alone=True)(document, generator)
+    yield from _swaps("sides", "c", "laterality flip", "places", document, generator, alone=True)
+    yield from _swaps("zones", "c", "location swap", "places", document, generator, alone=True)
 
 
 def _added_comparisons(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
@@ -370,8 +317,9 @@ def _added_comparisons(document: ReportSentences, generator: random.Random) -> I
 def _can_increase(sentence: str, facts: Sequence[Fact]) -> bool:
     """Return whether all facts are findings that can increase, unlike devices and normal structures."""
     ontology = default_ontology()
-    can_grow = all(fact.present and not any(ontology.is_a(fact.concept, name) for name in _STATIC) for fact in facts)
-    return can_grow and not _NOT_INCREASED.search(sentence)
+    static = tables()["static"]
+    can_grow = all(fact.present and not any(ontology.is_a(fact.concept, name) for name in static) for fact in facts)
+    return can_grow and not pattern("not_increased").search(sentence)
 
 
 def _removed_comparisons(document: ReportSentences, _: random.Random) -> Iterator[Edit]:
@@ -386,7 +334,9 @@ def _removed_comparisons(document: ReportSentences, _: random.Random) -> Iterato
         after = parse_facts(text)
         if any(fact.change for fact in after) or not _differ_only_in("change", before, after):
             continue
-        if not _names_bare_structure(text) and all(fact.concept not in _STATES for fact in before if fact.change):
+        if not _names_bare_structure(text) and all(
+            fact.concept not in tables()["states"] for fact in before if fact.change
+        ):
             yield Edit("f", "comparison removed", index, f"{text[:1].upper()}{text[1:]}.")
 
 
@@ -402,7 +352,6 @@ _PROPERTIES = ("concept", "present", "places", "severity", "change", "details", 
 
 
 def _differ_only_in(name: str, before: Sequence[Fact], after: Sequence[Fact]) -> bool:
-    """Return whether facts differ in one property and in no other."""
     others = [
         [tuple(getattr(fact, other) for other in _PROPERTIES if other != name) for fact in facts]
         for facts in (before, after)
@@ -411,7 +360,6 @@ def _differ_only_in(name: str, before: Sequence[Fact], after: Sequence[Fact]) ->
 
 
 def _fix_articles(text: str) -> str:
-    """Choose "a" or "an" by the next word."""
     text = re.sub(r"\b([Aa])n (?=[bcdfghjklmnpqrstvwxz])", r"\1 ", text)
     return re.sub(r"\b([Aa]) (?=[aei]|o(?!ne\b|nce\b)|up|un(?!i))", r"\1n ", text)
 
@@ -420,7 +368,7 @@ _GENERATORS: Mapping[CategoryLetter, EditGenerator] = {
     "a": _false_findings,
     "b": _omissions,
     "c": _locations,
-    "d": _swaps(_DEGREES, "d", "severity step", "severity"),
+    "d": partial(_swaps, "degrees", "d", "severity step", "severity"),
     "e": _added_comparisons,
     "f": _removed_comparisons,
 }

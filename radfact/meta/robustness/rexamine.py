@@ -140,7 +140,6 @@ def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> lis
 
 
 def _standardize(drawn: Sequence[SiteReport], styler: Editor, folder: Path) -> tuple[list[SiteReport], dict[str, str]]:
-    """Return the standardized reports, and the reason for each failed one."""
     path = folder / "standardized.jsonl"
 
     def write() -> bool:
@@ -169,7 +168,6 @@ def _standardize(drawn: Sequence[SiteReport], styler: Editor, folder: Path) -> t
 def _inject(
     standardized: Sequence[SiteReport], injector: Editor, seed: int, folder: Path
 ) -> tuple[list[InjectedReport], dict[str, str]]:
-    """Return the candidates, and the reason for each failed report."""
     path, failures = folder / "candidates.jsonl", folder / "injection_failures.json"
 
     def write() -> bool:
@@ -259,7 +257,7 @@ def _write(result: RexamineResult, folder: Path, record: Mapping[str, Any]) -> N
         "Spearman's rho with the number of errors; n: candidates with both the score and that number.",
         file="table_c",
     )
-    report.add("Excluded", Table(["report", "reason"], [[key, reason] for key, reason in result.excluded.items()]))
+    report.add("Excluded", Table(["report", "reason"], list(result.excluded.items())))
     details = {
         **record,
         "experts": result.experts,

@@ -89,7 +89,6 @@ def rankings(scores: Mapping[Style, ScoreColumns], experts: Sequence[float], sit
 
 
 def _by_site(sites: Sequence[str]) -> dict[str, NDArray[np.int_]]:
-    """Return the indices of the reports of every site."""
     return {site: np.flatnonzero(np.array(sites) == site) for site in sorted(set(sites))}
 
 
