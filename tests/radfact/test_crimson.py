@@ -6,9 +6,11 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from chat_server import ChatServer, Reply
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,95 +18,49 @@ from hypothesis import strategies as st
 from radfact import evaluate
 from radfact.errors import InputError
 from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
-from radfact.llm.response_text import parse_json
 from radfact.metrics.llm.crimson import SEVERITY_WEIGHTS, SIGNIFICANCE_WEIGHTS, Crimson, crimson_prompt, crimson_score
 from radfact.metrics.llm.responses.finding_errors import ATTRIBUTES, FindingErrors
 from radfact.records import NO_CONTEXT, Pair, PatientContext, TextPair
 
-URGENT, ACTIONABLE, MINOR, BENIGN = SIGNIFICANCE_WEIGHTS
-AttributeErrors = Mapping[tuple[str, str], Sequence[str]]
+LEVELS = dict(zip(("urgent", "actionable", "minor", "benign"), SIGNIFICANCE_WEIGHTS, strict=True))
+EXAMPLES: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("crimson.yaml").read_text("utf-8"))
 
 
 def response(
-    reference: Sequence[str],
-    predicted: Sequence[str],
-    matches: Sequence[tuple[str, str]] = (),
-    attribute_errors: AttributeErrors | None = None,
+    reference: Sequence[str], candidate: Sequence[str], matches: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """Return a valid response.
-
-    Args:
-        reference: significance of R1, R2, ...
-        predicted: significance of P1, P2, ...
-        matches: pairs of ids; all other findings are missing or false.
-        attribute_errors: severities of the errors of a match.
-    """
+    """Return a valid response from levels and matches, as in `crimson.yaml`; other findings are missing or false."""
     findings = {
         name: [
-            {"id": f"{letter}{number}", "finding": "a finding", "clinical_significance": significance}
-            for number, significance in enumerate(levels, start=1)
+            {"id": f"{letter}{number}", "finding": "a finding", "clinical_significance": LEVELS[level]}
+            for number, level in enumerate(levels, start=1)
         ]
-        for name, letter, levels in (("reference_findings", "R", reference), ("predicted_findings", "P", predicted))
+        for name, letter, levels in (("reference_findings", "R", reference), ("predicted_findings", "P", candidate))
     }
-    matched = {finding for match in matches for finding in match}
+    matched = " ".join(matches).split()
     unmatched = {
         name: [finding["id"] for finding in findings[side] if finding["id"] not in matched]
         for name, side in (("false_findings", "predicted_findings"), ("missing_findings", "reference_findings"))
     }
+    pairs = {ids: dict(zip(("ref_id", "pred_id"), ids.split(), strict=True)) for ids in matches}
     details = {"error_types": ["location"], "explanation": "left, right"}
-    errors = [
-        {"ref_id": ref, "pred_id": pred, "severity": severity, **details}
-        for (ref, pred), severities in (attribute_errors or {}).items()
-        for severity in severities
-    ]
+    errors = [{**pairs[ids], "severity": severity, **details} for ids in matches for severity in matches[ids]]
     return {
         **findings,
-        "matched_findings": [{"ref_id": ref, "pred_id": pred} for ref, pred in matches],
+        "matched_findings": list(pairs.values()),
         "errors": {**unmatched, "attribute_errors": errors},
     }
 
 
-ONE = (("R1", "P1"),)
-WRONG_SIDE = {("R1", "P1"): ["significant"]}
-# Computed by hand from the published formula. The first two are also in the tests of RadEval, which has the metric.
-EXAMPLES: dict[str, tuple[dict[str, Any], float]] = {
-    "the same finding": (response([ACTIONABLE], [ACTIONABLE], ONE), 1.0),
-    "another finding, urgent": (response([ACTIONABLE], [URGENT]), -0.5),
-    "normal and normal": (response([], []), 1.0),
-    "all omitted": (response([URGENT, ACTIONABLE, MINOR], []), 0.0),
-    "benign findings omitted": (response([BENIGN, BENIGN], []), 1.0),
-    "benign findings invented": (response([], [BENIGN]), 1.0),
-    "only false findings": (response([], [URGENT, ACTIONABLE]), -1.5 / 2.5),
-    "only false findings, benign reference": (response([BENIGN], [MINOR]), -0.25 / 1.25),
-    "one of two omitted": (response([URGENT, MINOR], [URGENT], ONE), 1 / 1.25),
-    "as many false as correct": (response([ACTIONABLE, URGENT], [ACTIONABLE, ACTIONABLE], ONE), 0.0),
-    "more false than correct": (response([ACTIONABLE], [ACTIONABLE, URGENT], ONE), -0.5 / 1.5),
-    "a false finding": (response([URGENT], [URGENT, MINOR], ONE), 0.75),
-    "a negligible attribute error": (response([URGENT], [URGENT], ONE, {("R1", "P1"): ["negligible"]}), 1.0),
-    "a significant attribute error, urgent": (response([URGENT], [URGENT], ONE, WRONG_SIDE), 1 / 1.5),
-    "a significant attribute error, minor": (response([MINOR], [MINOR], ONE, WRONG_SIDE), 0.25 / 0.75),
-    "two significant attribute errors": (
-        response([ACTIONABLE], [ACTIONABLE], ONE, {("R1", "P1"): ["significant", "significant"]}),
-        0.5 / 1.5,
-    ),
-    "an attribute error of a benign finding": (response([BENIGN, URGENT], [BENIGN], ONE, WRONG_SIDE), 0.0),
-    # A reference finding counts once, with the errors of both its matches.
-    "two predicted findings for one": (
-        response([ACTIONABLE], [MINOR, MINOR], (*ONE, ("R1", "P2")), {**WRONG_SIDE, ("R1", "P2"): ["significant"]}),
-        0.5 / 1.5,
-    ),
-    "the weight of a match is the reference's": (response([MINOR, URGENT], [URGENT], ONE), 0.25 / 1.25),
-}
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_scores_follow_the_published_formula(name: str) -> None:
-    body, score = EXAMPLES[name]
-    assert crimson_score(parse_json(json.dumps(body), FindingErrors)) == pytest.approx(score)
+    example = dict(EXAMPLES[name])
+    score = example.pop("score")
+    assert crimson_score(FindingErrors.model_validate(response(**example))) == pytest.approx(score, abs=1e-6)
 
 
 def test_scores_and_counts_come_from_one_response() -> None:
-    body = response([URGENT, MINOR], [URGENT, MINOR, MINOR], ONE, {("R1", "P1"): ["significant", "negligible"]})
+    body = response(["urgent", "minor"], ["urgent", "minor", "minor"], {"R1 P1": ["significant", "negligible"]})
     body["errors"]["attribute_errors"][1]["error_types"] = ["severity", "measurement", "uncertainty"]
     result = Crimson(mock_client(json.dumps(body))).score([TextPair("1", "A candidate.", "A reference.")])
     assert {name: values[0] for name, values in result.values.items() if values[0]} == {
@@ -123,12 +79,12 @@ def test_scores_and_counts_come_from_one_response() -> None:
 @st.composite
 def responses(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a valid response."""
-    levels = st.lists(st.sampled_from(list(SIGNIFICANCE_WEIGHTS)), max_size=5)
-    reference, predicted = draw(levels), draw(levels)
-    ids = [(f"R{i + 1}", f"P{j + 1}") for i in range(len(reference)) for j in range(len(predicted))]
+    levels = st.lists(st.sampled_from(list(LEVELS)), max_size=5)
+    reference, candidate = draw(levels), draw(levels)
+    ids = [f"R{i + 1} P{j + 1}" for i in range(len(reference)) for j in range(len(candidate))]
     matches = draw(st.lists(st.sampled_from(ids), unique=True)) if ids else []
     severities = st.lists(st.sampled_from(list(SEVERITY_WEIGHTS)), max_size=3)
-    return response(reference, predicted, matches, {match: draw(severities) for match in matches})
+    return response(reference, candidate, {match: draw(severities) for match in matches})
 
 
 @given(responses())
@@ -138,7 +94,7 @@ def test_scores_are_between_minus_1_and_1_and_errors_never_raise_them(body: dict
     errors = body["errors"]
     if not (errors["false_findings"] or errors["missing_findings"] or errors["attribute_errors"]):
         assert score == pytest.approx(1)
-    body["predicted_findings"].append({"id": "P9", "finding": "a mass", "clinical_significance": URGENT})
+    body["predicted_findings"].append({"id": "P9", "finding": "a mass", "clinical_significance": "urgent"})
     errors["false_findings"].append("P9")
     assert crimson_score(FindingErrors.model_validate(body)) < score
     errors["false_findings"].pop()
@@ -166,7 +122,7 @@ def test_the_prompt_is_the_published_one(guidelines: bool, has_context: bool) ->
     assert hashlib.sha256(prompt.encode()).hexdigest() == PROMPTS[guidelines, has_context]
 
 
-RIGHT = json.dumps(response([URGENT, MINOR], [URGENT, MINOR], ONE, WRONG_SIDE))
+RIGHT = json.dumps(response(["urgent", "minor"], ["urgent", "minor"], {"R1 P1": ["significant"]}))
 
 
 def test_an_invalid_response_is_sent_back_and_has_no_score_if_it_stays_invalid() -> None:
@@ -229,17 +185,9 @@ def sent_context(context: PatientContext, /, **arguments: bool) -> str:
 def test_age_and_indication_of_the_patient_are_part_of_the_prompt(context: PatientContext, lines: str) -> None:
     assert sent_context(context) == lines
     assert sent_context(context, guidelines=False) == lines
-
-
-def test_the_context_can_be_left_out() -> None:
-    assert sent_context(PatientContext(82), context=False) == ""
+    assert sent_context(context, context=False) == ""
 
 
 def test_arguments_are_true_or_false() -> None:
     with pytest.raises(InputError, match=r"metric_args.crimson.guidelines: expected true or false, found 'some'"):
-        evaluate(
-            [Pair("1", "A.", "B.")],
-            ["crimson"],
-            model=mock_client(RIGHT),
-            metric_args={"crimson": {"guidelines": "some"}},
-        )
+        sent_context(NO_CONTEXT, guidelines="some")  # type: ignore[arg-type]
