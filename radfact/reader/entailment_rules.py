@@ -293,6 +293,7 @@ class EntailmentChecker:
                 (index, group)
                 for index, premise in enumerate(premises)
                 for group in premise.groups
+                if alternatives[0].present or group[0].present
                 if all(self._contradicts(fact, group) for fact in alternatives)
             ]
             if opposing:

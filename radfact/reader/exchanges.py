@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from radfact.reader.ontology import Ontology
 from radfact.reader.tokens import Token
 
 if TYPE_CHECKING:
@@ -12,19 +13,25 @@ if TYPE_CHECKING:
 
 _VERBS = frozenset({"exchanged", "replaced", "swapped", "substituted", "converted", "upgraded"})
 _NOUNS = frozenset({"exchange", "replacement", "conversion", "substitution", "upgrade"})
+_EXCHANGES = _VERBS | _NOUNS | {"instead", "place"}
 _GIVEN = frozenset({"gave", "given"})
 _INCOMPLETE = frozenset({"not", "never", "partially", "partly", "incompletely"})
 _NEW = frozenset({"for", "by", "with", "to"})
 """Words before the new device."""
 
 
-def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], is_artificial: Callable[[str], bool]) -> None:
+def is_artificial(concept: str, ontology: Ontology) -> bool:
+    """Return whether a concept is a device or the result of an operation."""
+    return ontology.is_a(concept, "device") or ontology.is_a(concept, "postoperative_change")
+
+
+def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], ontology: Ontology) -> None:
     """Mark findings that "gave way to" others, and devices exchanged for another kind, as absent."""
-    devices = [mention for mention in mentions if is_artificial(mention.concept) and mention.present]
+    devices = [mention for mention in mentions if mention.present and is_artificial(mention.concept, ontology)]
     for i, token in enumerate(tokens):
         if token.words[-1] == "way" and i and tokens[i - 1].words[-1] in _GIVEN:
             _mark_replaced(mentions, tokens, i)
-        if token.words[-1] not in _VERBS | _NOUNS | {"instead", "place"} or "finding" in token.meanings:
+        if token.words[-1] not in _EXCHANGES or "finding" in token.meanings:
             continue
         before = [mention for mention in devices if mention.anchor < i]
         after = [mention for mention in devices if mention.anchor > i]
@@ -36,10 +43,8 @@ def mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], is_arti
         elif token.words[-1] in _NOUNS and words[:1] == ["of"] and len(after) > 1:
             between = {other.words[0] for other in tokens[after[0].anchor : after[1].anchor]}
             old, new = (after[0], after[1]) if between & _NEW else (None, None)
-        elif token.words[-1] == "place" and words[:1] == ["of"] and before and after:
-            old, new = after[0], before[-1]  # "takes the place of", "in place of"
-        elif token.words[-1] == "instead" and words[:1] == ["of"] and before and after:
-            old, new = after[0], before[-1]
+        elif token.words[-1] in ("place", "instead") and words[:1] == ["of"] and before and after:
+            old, new = after[0], before[-1]  # "takes the place of", "instead of"
         if old is not None and new is not None and old.concept != new.concept:
             old.present = False
 

@@ -309,10 +309,10 @@ def parse_text(text: str, ontology: Ontology) -> ParsedSentence:
             attributes.add(("number", word))
         if len(token.words) > 1 and kinds & {"structure", "detail"}:
             required.update({"left", "right"}.intersection(token.words))  # "left atrium" is one name
-        if parser.is_unused_negation(i):
+        if word in ("no", "not") and parser.is_unused_negation(i):
             required.add(word)
-        is_qualified = i in parser.limited or i in parser.not_before
-        is_negated = is_negated or not (is_qualified or _NEGATIONS.isdisjoint(token.words))
+        if not is_negated and i not in parser.limited and i not in parser.not_before:
+            is_negated = not _NEGATIONS.isdisjoint(token.words)
         follows_preposition = (
             not kinds.isdisjoint(("locative", "link"))
             or word in ("after", "been")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 
 from radfact.reader.doubts import DoubtReader
-from radfact.reader.exchanges import mark_exchanged
+from radfact.reader.exchanges import is_artificial, mark_exchanged
 from radfact.reader.ontology import Ontology
 from radfact.reader.qualifiers import EXCLUSIONS, find_compared_places
 from radfact.reader.scope import read_scope
@@ -95,9 +95,11 @@ class MentionFinder(DoubtReader):
                 self.mentions.append(Mention(token.meanings["absence"], i, False, state=i))
             elif "structure" in token.meanings and not self._is_adjective(i) and not self._is_location(i):
                 pending.append(i)
-        self.mentions += self._unchanged_structures() if self.mentions else []
-        if not self.mentions:
-            self.mentions = [Mention(self.tokens[i].meanings["structure"], i, True) for i in self.kinds["structure"]]
+        used = self.consumed.union(*((mention.anchor, mention.state) for mention in self.mentions))
+        is_only_named = not self.mentions
+        for i in self.kinds["structure"]:
+            if is_only_named or (i and i not in used and self._is_unchanged(i)):
+                self.mentions.append(Mention(self.tokens[i].meanings["structure"], i, True))
         if not self.mentions and self.tokens and self.tokens[0].words[0] not in _PRONOUNS:
             # "There is no relevant change" is about the whole chest.
             has_others = any(self.kinds[kind] for kind in ("detail", "finding", "side", "zone")) or not all(
@@ -106,22 +108,29 @@ class MentionFinder(DoubtReader):
             changes = [i for i in self.kinds["change"] if self.tokens[i].meanings["change"] == "unchanged"]
             self.mentions = [Mention("chest", i, True, has_state=True) for i in changes[:1] if not has_others]
 
-    def _unchanged_structures(self) -> list[Mention]:
-        """Return the structures of "STABLE HEART SIZE, enlarged aorta", whose change is not that of another finding."""
-        used = self.consumed.union(*((mention.anchor, mention.state) for mention in self.mentions))
-        return [
-            Mention(self.tokens[i].meanings["structure"], i, True)
-            for i in self.kinds["structure"]
-            if i and i not in used and self.tokens[i - 1].meanings.get("change") == "unchanged"
-            if "finding" not in self.tokens[i].meanings
-            if all(following.ends_clause or following.joins for following in self.tokens[i + 1 : i + 2])
-            if not self._is_location(i)
-        ]
+    def _is_unchanged(self, i: int) -> bool:
+        """Return whether a structure is unchanged, not another finding: "STABLE HEART SIZE, enlarged aorta"."""
+        return (
+            self.tokens[i - 1].meanings.get("change") == "unchanged"
+            and "finding" not in self.tokens[i].meanings
+            and all(following.ends_clause or following.joins for following in self.tokens[i + 1 : i + 2])
+            and not self._is_location(i)
+        )
 
     def refine_mentions(self) -> None:
         """Sort the mentions, drop those that assert nothing, and add names by place and exceptions."""
-        self.mentions.sort(key=lambda mention: mention.anchor)
-        self._apply_scope()
+        scope = read_scope(self.tokens)
+        self.mentions = [
+            mention
+            for mention in sorted(self.mentions, key=lambda mention: mention.anchor)
+            if mention.anchor not in scope.unasserted
+            and (mention.anchor not in scope.historical or is_artificial(mention.concept, self.ontology))
+        ]
+        for mention in self.mentions:
+            if mention.anchor in scope.uncertain:
+                mention.doubt = POSSIBLE
+        self._resolve_cleared()
+        mark_exchanged(self.mentions, self.tokens, self.ontology)
         # "The endotracheal tube is low; the tube should be withdrawn" has one device.
         devices = [mention for mention in self.mentions if self.ontology.is_a(mention.concept, "device")]
         concepts = self.ontology.concepts
@@ -134,21 +143,6 @@ class MentionFinder(DoubtReader):
                 self.mentions.remove(first)
         self._rename_by_place()
         self._set_exceptions()
-
-    def _apply_scope(self) -> None:
-        """Drop the mentions that are not asserted, and mark those that are asked or not excluded as possible."""
-        scope = read_scope(self.tokens)
-        self.mentions = [
-            mention
-            for mention in self.mentions
-            if mention.anchor not in scope.unasserted
-            and (mention.anchor not in scope.historical or self._is_artificial(mention.concept))
-        ]
-        for mention in self.mentions:
-            if mention.anchor in scope.uncertain:
-                mention.doubt = POSSIBLE
-        self._resolve_cleared()
-        mark_exchanged(self.mentions, self.tokens, self._is_artificial)
 
     def _resolve_cleared(self) -> None:
         """Mark a finding that is the subject of "clear" as resolved: "the infiltrates of both bases ARE now CLEAR"."""
@@ -163,9 +157,6 @@ class MentionFinder(DoubtReader):
                     self.tokens[i].meanings = {**self.tokens[i].meanings, "change": "resolved"}
                     self.kinds["change"].append(i)
 
-    def _is_artificial(self, concept: str) -> bool:
-        return any(self.ontology.is_a(concept, general) for general in ("device", "postoperative_change"))
-
     def _rename_by_place(self) -> None:
         """Replace a general finding by its name in the stated structure: "fracture of the sixth rib"."""
         anchors = {mention.anchor for mention in self.mentions}
@@ -176,17 +167,18 @@ class MentionFinder(DoubtReader):
             before = [mention for mention in self.mentions if mention.anchor < i][-1:]
             after = [mention for mention in self.mentions if mention.anchor > i][:1]
             for mention in (*before, *after):
-                if not self._is_in_other_claim(*sorted((i, mention.anchor))):
+                first, last = sorted((i, mention.anchor))
+                is_other_claim = any(
+                    token.ends_clause
+                    or "link" in token.meanings
+                    # "Fracture of the sixth and seventh ribs" is one claim.
+                    or (token.joins and not (left.words[0].isdigit() and right.words[0].isdigit()))
+                    for left, token, right in zip(
+                        self.tokens[first:last], self.tokens[first + 1 : last], self.tokens[first + 2 :], strict=False
+                    )
+                )
+                if not is_other_claim:
                     mention.concept = here.get(mention.concept, mention.concept)
-
-    def _is_in_other_claim(self, first: int, last: int) -> bool:
-        """Return whether two tokens belong to different claims; "fracture of the sixth and seventh ribs" is one."""
-        for j in range(first + 1, last):
-            token = self.tokens[j]
-            numbers = token.joins and self.tokens[j - 1].words[0].isdigit() and self.tokens[j + 1].words[0].isdigit()
-            if token.ends_clause or "link" in token.meanings or (token.joins and not numbers):
-                return True
-        return False
 
     def _set_exceptions(self) -> None:
         """Add exceptions to normal statements: "clear except for atelectasis", "otherwise clear"."""
@@ -307,8 +299,8 @@ class MentionFinder(DoubtReader):
                 if not structures and "state" in token.meanings:
                     continue  # "tortuous and calcified aorta"
                 # The list belongs to its own state: "normal heart, and the lungs are clear".
-                copulas = [k for k in range(i + 1, j) if "copula" in self.tokens[k].meanings]
-                own = self._list_start(copulas[0] if copulas else j)
+                copulas = [k for k in self.kinds["copula"] if i < k < j]
+                own = max((k for k in self._joints if k < (copulas[0] if copulas else j)), default=0)
                 return [s for s in structures if s < own] if copulas or own else structures
             elif not (
                 token.meanings.keys() & {"side", "zone", "severity", "detail", "change", "joining"}
@@ -318,13 +310,6 @@ class MentionFinder(DoubtReader):
             ):
                 break
         return structures
-
-    def _list_start(self, copula: int) -> int:
-        """Return where the subject of a verb begins: after the last joining word before it."""
-        for j in range(copula - 1, -1, -1):
-            if self.tokens[j].joins:
-                return j
-        return 0
 
     def _is_state_negated(self, first: int, last: int) -> bool:
         copula = False

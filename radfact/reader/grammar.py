@@ -83,9 +83,11 @@ def _with_side(part: str, whole: str, reader: FactReader) -> str:
         if fact.concept in concepts and fact.present
     }
     side = _SIDES.get(sides.pop()) if len(sides) == 1 else None
+    if side is None:
+        return part
     named = (token.begin for token in tokenize(part, reader.ontology) if "finding" in token.meanings)
     start = next(named, None)
-    if side is None or start is None or not part[start].islower():
+    if start is None or not part[start].islower():
         return part
     sided = f"{part[:start]}{side} {part[start:]}"
     return sided if {fact.concept for fact in reader.facts_in(sided)} == concepts else part
@@ -120,16 +122,16 @@ def _starts_clause(clause: Clause, i: int, after: int) -> bool:
     if word == ";":
         return True
     before = [v for v in clause.verbs if v < i]
-    if following == "no":
-        return _is_statement(clause, i, bool(before)) and not _has_shared_verb(clause, after)
-    if following == "there":
-        return _is_statement(clause, i, bool(before))
-    if _starts_verbless_clause(clause, after) and _is_statement(clause, i, bool(before)):
-        return True
+    if not _is_statement(clause, i, bool(before)):
+        return False
     verb = next((v for v in clause.verbs if v >= after), None)
+    if following == "no":
+        return bool(before) or verb is None  # "No A and no B is seen" has one verb for both.
+    if following == "there" or _starts_verbless_clause(clause, after):
+        return True
     if verb is None or verb == after or following in PREPOSITIONS:
         return False
-    return _is_statement(clause, i, bool(before)) and _is_subject(clause, i, after, verb, before)
+    return _is_subject(clause, i, after, verb, before)
 
 
 def _starts_verbless_clause(clause: Clause, first: int) -> bool:
@@ -159,11 +161,6 @@ def _is_statement(clause: Clause, end: int, has_verb: bool) -> bool:
     return bool(clause.reader.named_findings(clause.span(0, end)))
 
 
-def _has_shared_verb(clause: Clause, after: int) -> bool:
-    """Return whether "no A and no B is seen" continues with a verb for both."""
-    return any(v > after for v in clause.verbs) and not any(v < after for v in clause.verbs)
-
-
 def _is_subject(clause: Clause, i: int, after: int, verb: int, before: Sequence[int]) -> bool:
     """Return whether the words from `after` to `verb` are the whole subject of a clause that begins there."""
     inner = [s for s in clause.separators if after <= s < verb]
@@ -178,26 +175,16 @@ def _is_subject(clause: Clause, i: int, after: int, verb: int, before: Sequence[
         return False
     if not before:
         if clause.word(clause.start) in NEGATIONS and clause.word(i) == ",":
-            return not _is_observed(clause, verb)  # "No effusion, heart size is normal."
+            predicate = (word for word in clause.phrase(verb + 1, len(clause.words)) if word not in ADVERBS)
+            return next(predicate, "") not in OBSERVATION_WORDS  # "No effusion, heart size is normal."
         return not inner and (subject[0] in DETERMINERS or clause.word(i) in CLAUSE_CONJUNCTIONS)
     if inner:
-        return not is_plural(last) or _is_adjectival(clause, before[-1])
+        # The verb before states a condition ("is normal"), not a finding ("shows a nodule").
+        is_adjectival = not clause.is_transitive(before[-1]) and clause.word(before[-1] - 1) != "there"
+        return is_adjectival or not is_plural(last)
     too_small = plural_verb and not is_plural(subject) and clause.word(i) in CONJUNCTIONS
     earlier = any(before[-1] < s < i for s in clause.separators)
     return not (too_small and earlier)
-
-
-def _is_observed(clause: Clause, verb: int) -> bool:
-    """Return whether the verb only states that something is seen."""
-    after = verb + 1
-    while clause.word(after) in ADVERBS:
-        after += 1
-    return clause.word(after) in OBSERVATION_WORDS
-
-
-def _is_adjectival(clause: Clause, verb: int) -> bool:
-    """Return whether the verb states a condition ("is normal"), not a finding ("shows a nodule")."""
-    return not clause.is_transitive(verb) and clause.word(verb - 1) != "there"
 
 
 def _split_attachments(clause: Clause) -> Iterator[list[str]]:
@@ -216,17 +203,13 @@ def _split_attachments(clause: Clause) -> Iterator[list[str]]:
             rest = re.sub(r"^(?:any|no|an?)\s+", "", rest, flags=re.IGNORECASE)
             if clause.reader.named_findings(rest) or _EVIDENCE.match(rest.lower() + " "):
                 yield [left, f"no {rest}"]
-        elif _starts_finding(clause, i + 1, left) and (
-            clause.reader.named_findings(left) or _is_structure_in_state(clause, end)
-        ):
-            yield [left, clause.span(i + 1, len(clause.words))]
-
-
-def _is_structure_in_state(clause: Clause, end: int) -> bool:
-    """Return whether "stable mediastinal contours" ends before `end`: a state, or its change, of a structure."""
-    phrase = clause.phrase(clause.start, end)
-    says = any(word in NORMAL_STATES or "change" in clause.reader.kinds(word) for word in phrase)
-    return says and any("structure" in clause.reader.kinds(word) for word in phrase)
+        elif _starts_finding(clause, i + 1, left):
+            # A finding, or a state of a structure or its change: "stable mediastinal contours".
+            phrase = clause.phrase(clause.start, end)
+            has_state = any(word in NORMAL_STATES or "change" in clause.reader.kinds(word) for word in phrase)
+            is_of_structure = any("structure" in clause.reader.kinds(word) for word in phrase)
+            if clause.reader.named_findings(left) or (has_state and is_of_structure):
+                yield [left, clause.span(i + 1, len(clause.words))]
 
 
 def _starts_finding(clause: Clause, i: int, left: str) -> bool:

@@ -36,32 +36,19 @@ _ABSENT_STATES = frozenset({"without", "free", "clear", "negative", "devoid"})
 
 def split_list(clause: Clause) -> Iterator[list[str]]:
     """Yield the splits of a clause at its list of findings, the most likely first."""
-    if (joined := _split_joint_subject(clause)) is not None:
-        yield joined
+    end = len(clause.words)
+    verb = clause.verbs[0] if clause.verbs else end
+    joints = [i for i in clause.separators if verb + 1 < i < end - 1 and clause.word(i) in JOINT_CONJUNCTIONS]
+    is_subject = verb > clause.start and clause.word(verb - 1) not in OBSERVATION_WORDS | {"there"}
+    if joints and is_subject and not clause.is_transitive(verb):
+        # "A has increased, along with B", where B shares the predicate of A.
+        before = joints[0] - 1 if clause.word(joints[0] - 1) == "," else joints[0]
+        rest = clause.span(joints[0] + 1, end)
+        plural = is_plural(clause.phrase(joints[0] + 1, end)) or " and " in rest
+        yield [clause.span(0, before), f"{rest} {clause.inflect_verb(verb, before, plural)}"]
     listed = _find_list(clause)
     if listed is not None:
         yield from listed.divisions()
-
-
-def _split_joint_subject(clause: Clause) -> list[str] | None:
-    """Split "A has increased, along with B", where B shares the predicate of A."""
-    verb = clause.verbs[0] if clause.verbs else None
-    if (
-        verb is None
-        or verb == clause.start
-        or clause.word(verb - 1) in OBSERVATION_WORDS | {"there"}
-        or clause.is_transitive(verb)
-    ):
-        return None
-    for i in clause.separators:
-        if i > verb + 1 and clause.word(i) in JOINT_CONJUNCTIONS and i + 1 < len(clause.words):
-            end = i - 1 if clause.word(i - 1) == "," else i
-            rest = clause.span(i + 1, len(clause.words))
-            predicate = clause.inflect_verb(
-                verb, end, plural=is_plural(clause.phrase(i + 1, len(clause.words))) or " and " in rest
-            )
-            return [clause.span(0, end), f"{rest} {predicate}"]
-    return None
 
 
 def _find_list(clause: Clause) -> FindingList | None:
@@ -72,17 +59,14 @@ def _find_list(clause: Clause) -> FindingList | None:
     if first in ("no", "without"):
         lead = _skip_negation(clause, clause.start + 1)
         return FindingList(clause, lead, _find_tail(clause, lead), negative=True)
-    if first == "negative" and clause.word(clause.start + 1) == "for":
+    if clause.phrase(clause.start, clause.start + 2) == ["negative", "for"]:
         return FindingList(clause, clause.start + 2, _find_tail(clause, clause.start + 2), negative=True)
     if verb is None:
-        after = (
-            1
-            if first in NORMAL_STATES
-            else 2
-            if clause.phrase(clause.start, clause.start + 2) == ["status", "post"]
-            else 0
-        )
-        lead = clause.start + after
+        lead = clause.start
+        if first in NORMAL_STATES:
+            lead += 1
+        elif clause.phrase(lead, lead + 2) == ["status", "post"]:
+            lead += 2
         return FindingList(clause, lead, _find_tail(clause, lead), negative=False, fragment=True)
     if any(clause.start < s < verb for s in clause.separators):
         return FindingList(clause, clause.start, verb, negative=False)
@@ -97,10 +81,9 @@ def _find_list(clause: Clause) -> FindingList | None:
     if clause.phrase(lead, lead + 2) == ["status", "post"]:
         return FindingList(clause, lead + 2, end, negative=False)
     if first == "there" or clause.is_transitive(verb):
-        if clause.word(lead) in ("no", "not"):
-            lead = _skip_negation(clause, lead + 1)
-            return FindingList(clause, lead, _find_tail(clause, lead), negative=True)
-        return FindingList(clause, lead, _find_tail(clause, lead), negative=False)
+        negative = clause.word(lead) in ("no", "not")
+        lead = _skip_negation(clause, lead + 1) if negative else lead
+        return FindingList(clause, lead, _find_tail(clause, lead), negative)
     return None
 
 
@@ -281,10 +264,8 @@ class FindingList:
         ) or phrase[-2:] == ["soft", "tissue"]
 
     def _names_by_adjective(self, first: int, last: int) -> bool:
-        return self.clause.word(last - 1) in ANATOMICAL_ADJECTIVES or self.clause.phrase(first, last)[-2:] == [
-            "soft",
-            "tissue",
-        ]
+        phrase = self.clause.phrase(first, last)
+        return phrase[-1] in ANATOMICAL_ADJECTIVES or phrase[-2:] == ["soft", "tissue"]
 
     def _member_phrases(self, members: Sequence[tuple[int, int]]) -> list[str] | None:
         """Return each member as a noun phrase; None if the shared noun of its adjectives is unclear."""
@@ -340,14 +321,9 @@ class FindingList:
     def _trailing_place(self, members: Sequence[tuple[int, int]]) -> str:
         """Return the place after the last member if no other member has a place of its own."""
         clause = self.clause
-        begin = self._place_start(*members[-1])
-        if begin == members[-1][1] or clause.word(begin) == "of":
-            return ""
-        return (
-            ""
-            if any(self._place_start(*member) < member[1] for member in members[:-1])
-            else clause.span(begin, members[-1][1])
-        )
+        begin, end = self._place_start(*members[-1]), members[-1][1]
+        others_have_one = any(self._place_start(*member) < member[1] for member in members[:-1])
+        return "" if clause.word(begin) == "of" or others_have_one else clause.span(begin, end)
 
     def _member_sentence(self, index: int, phrase: str) -> str:
         """Return a member with the shared words of the list, with the verb in its number."""
@@ -360,25 +336,13 @@ class FindingList:
             phrase = rest
         if self.negative and index and any(not fact.present for fact in clause.reader.facts_in(phrase)):
             return phrase  # "No effusion, heart normal" likewise.
-        if (
-            self.fragment
-            and index
-            and self._is_normal_lead()
-            and any(f.present for f in clause.reader.facts_in(phrase))
-        ):
+        is_normal_lead = self.fragment and clause.word(clause.start) in NORMAL_STATES
+        if index and is_normal_lead and any(fact.present for fact in clause.reader.facts_in(phrase)):
             return phrase  # "Normal heart size, tortuous aorta" likewise.
         number = is_plural([word.lower for word in split_words(phrase)])
+        before, after = clause.span(0, self.lead), clause.span(self.tail, len(clause.words))
         if clause.word(clause.start) != "there":
-            return self._join(
-                clause.span(0, self.lead), phrase, clause.inflect_verb(self.tail, len(clause.words), number)
-            )
-        counted = EVIDENCE_NOUNS.isdisjoint(clause.phrase(0, self.lead))  # "There is no evidence of effusions."
-        before = clause.inflect_verb(0, self.lead, number) if counted else clause.span(0, self.lead)
-        return self._join(before, phrase, clause.span(self.tail, len(clause.words)))
-
-    def _is_normal_lead(self) -> bool:
-        return self.clause.word(self.clause.start) in NORMAL_STATES
-
-    @staticmethod
-    def _join(*parts: str) -> str:
-        return " ".join(part for part in parts if part)
+            after = clause.inflect_verb(self.tail, len(clause.words), number)
+        elif EVIDENCE_NOUNS.isdisjoint(clause.phrase(0, self.lead)):  # not "There is no evidence of effusions."
+            before = clause.inflect_verb(0, self.lead, number)
+        return " ".join(filter(None, (before, phrase, after)))

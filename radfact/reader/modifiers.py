@@ -172,13 +172,13 @@ class ModifierAttacher(MentionFinder):
             )
             if "change" not in own and is_listed_by_place:
                 # "resolution of the edema and basal opacities"
-                second.modifiers.extend(m for m in leading if m < first.anchor and self._governs_list(m))
+                second.modifiers.extend(m for m in leading if m < first.anchor and self._has_object(m))
             second.modifiers.extend(m for m in leading if self._slots(m) & slots and not self._slots(m) & own)
             if in_one_lung and not any(self.tokens[m].meanings.keys() & {"side", "place"} for m in second.modifiers):
                 # "left effusion with basal atelectasis"
                 second.modifiers.extend(m for m in leading if "side" in self.tokens[m].meanings)
 
-    def _governs_list(self, m: int) -> bool:
+    def _has_object(self, m: int) -> bool:
         """Return whether a change is a noun with objects: "RESOLUTION of"."""
         words = (*self.tokens[m].words, *self.tokens[m + 1].words)[-2:]
         return "change" in self.tokens[m].meanings and not {"of", "in"}.isdisjoint(words)

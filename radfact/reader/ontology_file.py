@@ -110,10 +110,9 @@ default_ontology = cache(partial(load_ontology, DEFAULT_PATH))
 """Returns the packaged ontology, which is read once."""
 
 
-_References = Iterator[tuple[str, Iterable[str], str, Collection[str]]]
-
-
-def _references(file: OntologyFile, details: Mapping[str, Detail]) -> _References:
+def _references(
+    file: OntologyFile, details: Mapping[str, Detail]
+) -> Iterator[tuple[str, Iterable[str], str, Collection[str]]]:
     """Yield (field, referenced names, their section, names of that section) for every reference."""
     known: dict[str, Collection[str]] = {
         "findings": file.findings,

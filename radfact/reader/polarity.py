@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from radfact.reader.facts import Fact, parse_sentence
+from radfact.reader.facts import parse_sentence
 from radfact.reader.ontology import Ontology
 from radfact.reader.ontology_file import default_ontology
 
@@ -18,11 +18,8 @@ def read_polarity(sentence: str, ontology: Ontology | None = None) -> Polarity |
     negative if it contains only denials, statements of normality or resolved findings.
     """
     ontology = ontology or default_ontology()
-    facts = [fact for fact in parse_sentence(sentence, ontology).facts if fact.concept in ontology.findings]
+    facts = parse_sentence(sentence, ontology).findings
     if not facts:
         return None
-    return "positive" if any(_is_positive(fact, ontology) for fact in facts) else "negative"
-
-
-def _is_positive(fact: Fact, ontology: Ontology) -> bool:
-    return fact.present and not ontology.findings[fact.concept].normal
+    is_positive = any(fact.present and not ontology.findings[fact.concept].normal for fact in facts)
+    return "positive" if is_positive else "negative"

@@ -109,22 +109,24 @@ def test_the_other_side_is_never_entailed(finding: str, side: str) -> None:
     assert judge([f"{other} {finding}."], f"{side} {finding}.").status == "not_entailment"
 
 
-@pytest.mark.parametrize("finding", DATA["findings"])
-def test_no_reason_has_an_id_of_the_ontology(finding: str) -> None:
+def test_no_reason_has_an_id_of_the_ontology() -> None:
     ontology = default_ontology()
     ids = {name for name in ontology.terms if "_" in name}
     places = tuple((side, zone) for side in ("left", "each", None) for zone in (None, *ontology.zone_wholes))
     details, changes = frozenset(ontology.implications), frozenset(DATA["change"])
-    degrees = [frozenset(levels) for first in range(5) for levels in combinations(range(5), first)]
-    claims = [Fact(finding, present=True, severity=degree) for degree in degrees]
-    claims += [Fact(finding, present, places, frozenset({2}), changes, details, (3.5,)) for present in (True, False)]
-    claims += [Fact(finding, False, exceptions=frozenset({other, "*"})) for other in ontology.findings]
-    reasons = [describe_fact(claim, ontology) for claim in claims]
-    premises: list[Any] = [(frozenset({index}), claim) for index, claim in enumerate([claims[0], *claims[-2:]])]
+    degrees = [frozenset(levels) for size in range(5) for levels in combinations(range(5), size)]
     checker = EntailmentChecker(ontology)
-    reasons += [checker.check(claim, premises[:n])[1] for claim in claims[:40] for n in (0, 1, 2, 3)]
-    assert not [reason for reason in reasons if re.search(r"_|'|degree \d|level \d", reason)]
-    assert not ids.intersection(word for reason in reasons for word in reason.split())
+    for finding in ontology.findings:
+        claims = [Fact(finding, present=True, severity=degree) for degree in degrees]
+        claims += [
+            Fact(finding, present, places, frozenset({2}), changes, details, (3.5,)) for present in (True, False)
+        ]
+        claims += [Fact(finding, False, exceptions=frozenset({other, "*"})) for other in ontology.findings]
+        reasons = [describe_fact(claim, ontology) for claim in claims]
+        premises: list[Any] = [(frozenset({index}), claim) for index, claim in enumerate([claims[0], *claims[-2:]])]
+        reasons += [checker.check(claim, premises[:n])[1] for claim in claims[:40] for n in (0, 1, 2, 3)]
+        assert not [reason for reason in reasons if re.search(r"_|'|degree \d|level \d", reason)]
+        assert not ids.intersection(word for reason in reasons for word in reason.split())
 
 
 @pytest.mark.parametrize(
@@ -165,19 +167,15 @@ def test_words_can_be_added_to_a_copy_of_the_ontology(tmp_path: Path) -> None:
     query = EntailmentQuery(("There is a wotsit in the right upper lobe.",), "Cavity in the right lung.")
     assert JUDGE.judge_one(query).status == "not_entailment"
     judge = load_judge("offline", judge_args={"ontology": str(copy)})
+    assert isinstance(judge, Judge)
     [verdict] = judge.judge([query])
     assert isinstance(verdict, Verdict)
     assert verdict.status == "entailment"
-    assert default_splitter(judge).describe()["ontology_sha256"] == judge.describe()["ontology_sha256"]
-
-
-def test_the_judge_follows_the_protocol_of_judges() -> None:
-    offline = load_judge("offline")
-    assert isinstance(offline, Judge)
-    described = offline.describe()
-    assert (described["name"], described["ontology_sha256"]) == ("offline", default_ontology().sha256)
+    described = judge.describe()
+    assert default_splitter(judge).describe()["ontology_sha256"] == described["ontology_sha256"]
+    assert described["ontology_sha256"] != default_ontology().sha256
     assert "not comparable with RadFact-Llama3" in described["note"]
-    assert set(offline.usage()) >= {"calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"}
+    assert not any(load_judge("offline").usage().values())
 
 
 def test_the_offline_judge_imports_no_language_model_package() -> None:
