@@ -15,16 +15,13 @@ from radfact.records import normalize_text
 EVIDENCE_COVER = 0.6
 """Share of a quoted evidence text that the longest common substring with a premise must cover."""
 
-_ENTAILED = frozenset({"entailment", "entailed", "yes", "true"})
-_NOT_ENTAILED = frozenset(
-    {"not entailment", "not entailed", "non entailment", "neutral", "contradiction", "contradicted", "no", "false"}
-)
-_RELATIONS: Mapping[str, Relation] = {
-    "neutral": "neutral",
-    "contradiction": "contradiction",
-    "contradicted": "contradiction",
+_STATUSES: Mapping[str, tuple[Status, Relation | None]] = {
+    **dict.fromkeys(("entailment", "entailed", "yes", "true"), ("entailment", None)),
+    **dict.fromkeys(("not entailment", "not entailed", "non entailment", "no", "false"), ("not_entailment", None)),
+    **dict.fromkeys(("contradiction", "contradicted"), ("not_entailment", "contradiction")),
+    "neutral": ("not_entailment", "neutral"),
 }
-"""Relation by status, if the prompt asks for three statuses; "not entailment" has no relation."""
+"""Status, and the relation if the prompt asks for three statuses, by what models write."""
 _KEY = re.compile(
     r"^[\s{*\"']*(?:-\s+[{*\"']*(?=number|phrase))?(number|phrase|evidence|status)[\"'*]*\s*:[*\s]*(.*)$",
     re.IGNORECASE,
@@ -68,16 +65,15 @@ def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequen
     response = ReportResponse()
     invalid: set[int] = set()
     for item in _read_items(text):
+        index = None
         try:
             index = _hypothesis_index(item, hypotheses)
-        except ValueError as error:
-            response.problems.append(str(error))
-            continue
-        try:
             verdict = _to_verdict(item, premises)
         except ValueError as error:
-            response.problems.append(f"number {index + 1}: {error}")
-            invalid.add(index)
+            number = "" if index is None else f"number {index + 1}: "
+            response.problems.append(f"{number}{error}")
+            if index is not None:
+                invalid.add(index)
             continue
         first = response.verdicts.setdefault(index, verdict)
         # "neutral" and "not_entailment" are the same status.
@@ -111,18 +107,16 @@ def match_evidence(quoted: str, premises: Sequence[str]) -> int | None:
 
 
 def _to_verdict(fields: Fields, premises: Sequence[str]) -> tuple[Verdict, int]:
-    status = _normalize_status(fields.get("status"))
-    if status not in _ENTAILED | _NOT_ENTAILED:
-        found = f"found '{status:.40}'" if status else "found none"
+    words = _normalize_status(fields.get("status"))
+    if words not in _STATUSES:
+        found = f"found '{words:.40}'" if words else "found none"
         raise ValueError(f"status must be {' or '.join(get_args(Status))}, {found}")
+    status, relation = _STATUSES[words]
     matches = [match_evidence(quoted, premises) for quoted in _quotations(fields.get("evidence"))]
     evidence = tuple(sorted({match for match in matches if match is not None}))
-    dropped = matches.count(None)
-    if status in _NOT_ENTAILED:
-        return Verdict("not_entailment", evidence, relation=_RELATIONS.get(status)), dropped
-    if not evidence:
+    if status == "entailment" and not evidence:
         raise ValueError("entailment needs evidence: quote at least one sentence of the reference word for word")
-    return Verdict("entailment", evidence), dropped
+    return Verdict(status, evidence, relation=relation), matches.count(None)
 
 
 def _normalize_status(status: Any) -> str:
@@ -141,7 +135,7 @@ def _read_items(text: str) -> list[Fields]:
     """Return the fields of each verdict of a response; empty if there are none."""
     for body in bodies(text):
         data = read_data(body)
-        if isinstance(data, str | bool) and _normalize_status(data) in _ENTAILED | _NOT_ENTAILED:
+        if isinstance(data, str | bool) and _normalize_status(data) in _STATUSES:
             return [{"status": data}]
         if isinstance(data, dict) and not _verdict_fields(data):
             lists = [value for value in data.values() if isinstance(value, list)]

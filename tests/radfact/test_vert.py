@@ -14,7 +14,7 @@ from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.llm.vert import Vert, VertFormula, VertRubric, VertTuned
-from radfact.metrics.llm.vert_shots import Shot, Style, draw_shots, few_shot_section, illustrations, load_shots
+from radfact.metrics.llm.vert_shots import Shot, Style, draw_shots, few_shot_section, load_shots
 from radfact.records import TextPair
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "003_abf792c1c1f4ab9d.txt"
@@ -107,11 +107,6 @@ def test_full_assessments_come_after_illustrations(style: Style) -> None:
     assert head.count("\n→ ") == 6
     assert tail.count("--- Example ") == 10
     assert ("[Matched Findings]: 1. Lungs" in tail) == ("[Explanation]: Missed." in tail) == (style == "rate-err-10")
-
-
-def test_printed_illustrations_are_marked() -> None:
-    categories = {example.category for example in illustrations() if example.source != "ours"}
-    assert categories == {"a", "f"}
 
 
 def test_the_seed_determines_the_drawn_examples() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -23,8 +22,6 @@ D.8: illustrations of the error types, then assessments with counts. D.9: also w
 
 Count = Annotated[int, Field(ge=0)]
 
-_BY_CATEGORY: tuple[Style, ...] = ("rad-err", "rate-err")
-
 
 class Shot(Record):
     """An example: a pair of reports and its assessment by experts or a model."""
@@ -42,16 +39,6 @@ class Shot(Record):
     def overall(self) -> float:
         """The score in the prompt: `score`, or max(0, 1 - 0.15 x significant errors), as in VERT, appendix D.6."""
         return max(0.0, 1 - 0.15 * sum(self.significant.values())) if self.score is None else self.score
-
-
-class Illustration(Record):
-    """An example of an error type; `source` tells whether it is printed in the paper."""
-
-    category: CategoryLetter
-    reference: Text
-    candidate: Text
-    why: Text
-    source: str = "the user's"
 
 
 def load_shots(path: Path | str) -> list[Shot]:
@@ -73,33 +60,16 @@ def draw_shots(shots: Sequence[Shot], n: int, *, seed: int = 42) -> list[Shot]:
     return random.Random(seed).sample(list(shots), n)
 
 
-def illustrations() -> list[Illustration]:
-    """Return one illustration per error type: (a) and (f) as printed in VERT, appendix D.9, the other four are ours.
-
-    Appendix D.8 does not print its own, so both layouts have the same.
-    """
-    with resources.as_file(resources.files("radfact.metrics.llm") / "prompts" / "vert_illustrations.json") as file:
-        return [validate_model(Illustration, row, file=file) for row in read_json(file)]
-
-
 def few_shot_section(style: Style, shots: Sequence[Shot]) -> str:
     """Format the section of examples that follows VERT's prompt."""
     if style not in get_args(Style):
         message = f"expected one of {', '.join(get_args(Style))}, found '{style}'"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="style")
     for index, shot in enumerate(shots):
-        if style in _BY_CATEGORY and shot.category is None:
+        if style in ("rad-err", "rate-err") and shot.category is None:
             message, field = f"missing; the style '{style}' requires it", f"shots[{index}].category"
             raise InputError(message, code=ErrorCode.MISSING_FIELD, field=field)
     import jinja2
 
     template = jinja2.Template(load_prompt("vert_shots"), trim_blocks=True, keep_trailing_newline=True)
-    section = template.render(
-        style=style,
-        shots=shots,
-        by_category=style in _BY_CATEGORY,
-        illustrations=illustrations() if style.endswith("-10") else [],
-        categories=ERROR_CATEGORIES,
-        titles=SECTION_TITLES,
-    )
-    return str(section)
+    return str(template.render(style=style, shots=shots, categories=ERROR_CATEGORIES, titles=SECTION_TITLES))
