@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -41,9 +42,9 @@ def assemble(
         f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
         f"img-src data: file: 'self'; base-uri 'none'; {policy}"
     )
-    # Inside a script element only "<" can end or nest anything.
-    text = json.dumps(data or {}, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    trusted = {"policy": policy, "data": text, "style": style, "script": script}
+    # Compressed, the data of 5,000 studies take 2 MB instead of 17 MB.
+    packed = zlib.compress(json.dumps(data or {}, allow_nan=False, separators=(",", ":")).encode())
+    trusted = {"policy": policy, "data": base64.b64encode(packed).decode(), "style": style, "script": script}
     template = _environment().from_string(body.read_text("utf-8"))
     return template.render(context, **{name: Markup(value) for name, value in trusted.items()})
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +94,10 @@ def write_image(path: Path, width: int = 40, height: int = 30, dtype: type[np.ge
 def write_manifest(path: Path, *rows: dict[str, Any]) -> Path:
     write_jsonl(path, rows)
     return path
+
+
+def page_data(path: Path) -> dict[str, Any]:
+    """Return the data of the script of a page."""
+    packed = path.read_text("utf-8").split('id="page-data">')[1].split("</script>")[0]
+    data: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
+    return data

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from chat_server import ChatServer
 from green_responses import GreenResponse
+from results_folder import page_data
 
 from radfact.errors import InputError
 from radfact.io.outputs import RECORD
@@ -62,7 +63,7 @@ def test_candidates_without_a_reference_are_counted_and_shown_separately(run: Ru
     assert "records read: 2, skipped: 1, pairs: 1; drafts without a reference report, not scored: 1" in out
     assert json.loads(Path("r/run.json").read_text())["input"]["without_reference"] == 1
     before = Path("r/report.html").read_text()
-    data = json.loads(before.split('id="page-data">')[1].split("</script>")[0])
+    data = page_data(Path("r/report.html"))
     assert [[study["sample_id"] for study in data[name]] for name in ("studies", "unscored")] == [["a"], ["b"]]
     assert run("page", "r")[0] == 0
     assert Path("r/report.html").read_text() == before

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from error_checks import raises_code
+from results_folder import page_data
 
 from radfact import Pair, evaluate
 from radfact.errors import ErrorCode
@@ -85,13 +85,6 @@ def test_a_set_without_a_metric_of_findings_has_no_table(tmp_path: Path) -> None
     evaluate(pairs(CANDIDATES), "bleu_1", bootstrap=0, out=tmp_path)
     assert not (tmp_path / "findings.csv").exists()
     assert 'finding-counts"' not in (tmp_path / "report.html").read_text("utf-8")
-
-
-def page_data(path: Path) -> dict[str, Any]:
-    match = re.search(r'id="page-data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
-    assert match is not None
-    data: dict[str, Any] = json.loads(match[1])
-    return data
 
 
 def test_the_page_has_the_findings_of_both_reports_with_links_and_reasons(folder: Path) -> None:

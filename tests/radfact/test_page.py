@@ -18,7 +18,7 @@ from error_checks import raises, raises_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from results_folder import HOSTILE, figure, sentence, write_folder, write_image, write_manifest
+from results_folder import HOSTILE, figure, page_data, sentence, write_folder, write_image, write_manifest
 from typer.testing import CliRunner
 
 from radfact.cli.main import app
@@ -36,7 +36,7 @@ class Page:
 
     def __init__(self, path: Path) -> None:
         self.html = path.read_text("utf-8")
-        self.data: dict[str, Any] = json.loads(self.blocks("script")[0])
+        self.data = page_data(path)
         text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", "", self.html, flags=re.DOTALL)
         self.text = " ".join(unescape(text).split())
 
